@@ -1,0 +1,91 @@
+"""The exception family of tilejit, and source locations.
+
+Every error a user can cause is a `TileJitError`; one that belongs to a line of a kernel carries a
+`Loc` and prints that line with a caret, then the chain of inlined calls that led there.
+"""
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Loc:
+    """A span of a user's source file: 1-based line, 0-based columns; `call_site` is the caller's span."""
+
+    file: str
+    line: int
+    col: int = 0
+    end_col: int = 0
+    function: str = ""
+    call_site: Loc | None = None
+
+    def source(self) -> str:
+        """The source line without its newline, or an empty string when the file cannot be read."""
+        return linecache.getline(self.file, self.line).rstrip("\n")
+
+    def short(self) -> str:
+        """`file.py:12`, for comments and reports."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+    def caret(self) -> str:
+        """The `file:line:col` header, the source line and a `^^^` span under it."""
+        where = f"{self.file}:{self.line}:{self.col + 1}"
+        text = f"  {where}" + (f", in {self.function}" if self.function else "")
+        src = self.source()
+        if src:
+            width = max(1, min(self.end_col, len(src)) - self.col)
+            text += f"\n    {src}\n    {' ' * self.col}{'^' * width}"
+        return text
+
+
+class TileJitError(Exception):
+    """Base of all errors that tilejit raises on purpose."""
+
+
+class CompilationError(TileJitError):
+    """A kernel that cannot be compiled: what was expected, what was found, and where.
+
+    `loc` may be filled in by an outer frame that knows it (`with_loc`); `notes` are extra lines.
+    """
+
+    def __init__(self, message: str, loc: Loc | None = None, notes: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.message, self.loc, self.notes = message, loc, tuple(notes)
+
+    def with_loc(self, loc: Loc | None) -> CompilationError:
+        """Fill in the location if the error has none yet; returns self."""
+        if self.loc is None:
+            self.loc = loc
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        loc = self.loc
+        while loc is not None:
+            lines.append(loc.caret())
+            loc = loc.call_site
+            if loc is not None:
+                lines.append("  called from")
+        lines += [f"  note: {n}" for n in self.notes]
+        return "\n".join(lines)
+
+
+class VerificationError(CompilationError):
+    """The tile IR broke one of its own rules: a bug in a pass, not in the kernel."""
+
+
+class AssemblyError(CompilationError):
+    """ptxas or the driver refused PTX that tilejit emitted."""
+
+
+class LaunchError(TileJitError):
+    """Arguments, grid or device do not fit the kernel at launch."""
+
+
+class CudaError(TileJitError):
+    """A CUDA driver call failed: name, code, text, and what was being done."""
+
+
+class EmulatorError(TileJitError):
+    """The emulator met PTX that it does not model, or a program that breaks a rule of PTX."""

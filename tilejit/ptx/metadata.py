@@ -1,0 +1,62 @@
+"""What the runtime must know to launch a PTX kernel: the contract between `ptx/` and `runtime/`.
+
+A kernel's PTX parameters are listed in order as `Param`s. Each says how to compute its bytes from the
+arguments of the launch; expressions over scalar arguments are small prefix tuples (see `Expr`).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+#: ("const", 3) | ("arg", "M") | ("shape", "desc", 0) | ("stride", "desc", 0) | (op, Expr, Expr)
+#: with op in add sub mul div (floor) cdiv min max. Strides are in elements.
+Expr = tuple
+
+
+@dataclass(frozen=True)
+class PointerParam:
+    """A 64-bit device address: the base of array argument `arg` (or of descriptor argument `arg`)."""
+
+    arg: str
+
+
+@dataclass(frozen=True)
+class ScalarParam:
+    """A scalar of tilejit dtype name `dtype` (`int32`, `fp32`, ...) whose value is `expr`."""
+
+    expr: Expr
+    dtype: str
+
+
+@dataclass(frozen=True)
+class TensorMapParam:
+    """A 128-byte CUtensorMap over the array `base_arg` (an array or a descriptor argument).
+
+    `shape` and `strides` are outermost first, in elements, the last stride is 1; `box` likewise.
+    `dtype` is the tilejit dtype name; `swizzle` is 0, 32, 64 or 128 bytes; `fill` is "zero" or "nan".
+    """
+
+    base_arg: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    box: tuple[int, ...]
+    dtype: str
+    swizzle: int
+    fill: str = "zero"
+
+
+Param = Union[PointerParam, ScalarParam, TensorMapParam]
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """Launch facts of one compiled kernel; JSON-able through `dataclasses.asdict`."""
+
+    name: str
+    params: tuple[Param, ...]
+    num_threads: int
+    shared_bytes: int
+    num_warps: int
+    num_stages: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    target: str = "sm_90a"
