@@ -1,0 +1,21 @@
+"""Tile IR: what to compute (and, after scheduling, when and where)."""
+from tilejit.ir import ops as _ops  # fills the op table
+from tilejit.ir import types
+from tilejit.ir.core import (
+    Block,
+    Builder,
+    Function,
+    Op,
+    Value,
+    clone_block,
+    clone_op,
+    enclosing,
+    erase,
+    replace,
+    uses,
+    walk,
+)
+from tilejit.ir.table import OPS, OpDef
+
+__all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op",
+           "enclosing", "erase", "replace", "types", "uses", "walk", "_ops"]

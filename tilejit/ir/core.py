@@ -1,0 +1,195 @@
+"""The tile IR itself: values, ops, blocks and functions, in SSA form with nested regions.
+
+Control flow is structured (`for`, `while`, `if`, `roles` are ops with blocks inside), so a pass is a
+function that walks blocks in order. Equality is identity; nothing about a value lives elsewhere.
+Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` recomputes them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tilejit.errors import Loc
+from tilejit.ir.table import OPS, OpDef
+from tilejit.ir.types import Type
+
+
+class Value:
+    """A result of an op or an argument of a block; `name` comes from the user's variable if there is one."""
+
+    __slots__ = ("type", "op", "index", "name")
+
+    def __init__(self, type: Type, op: Op | Block | None = None, index: int = 0, name: str = ""):
+        self.type, self.op, self.index, self.name = type, op, index, name
+
+    def __repr__(self) -> str:
+        return f"%{self.name or '_'}: {self.type}"
+
+
+class Op:
+    """One operation: `name` is a key of `OPS`; operands are values, attrs are plain printable data."""
+
+    __slots__ = ("name", "operands", "attrs", "regions", "results", "loc", "parent")
+
+    def __init__(self, name: str, operands: list[Value], attrs: dict[str, Any] | None = None,
+                 regions: list[Block] | None = None, result_types: list[Type] | None = None,
+                 loc: Loc | None = None):
+        self.name, self.operands, self.attrs = name, list(operands), dict(attrs or {})
+        self.regions: list[Block] = list(regions or [])
+        for r in self.regions:
+            r.parent = self
+        self.loc = loc
+        self.parent: Block | None = None
+        if result_types is None:
+            result_types = self.define.infer(self)
+        self.results = [Value(t, self, i) for i, t in enumerate(result_types)]
+
+    @property
+    def define(self) -> OpDef:
+        """The row of the op table: meaning, type rule, effects, numpy meaning."""
+        return OPS[self.name]
+
+    @property
+    def result(self) -> Value:
+        """The single result."""
+        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
+        return self.results[0]
+
+    def __repr__(self) -> str:
+        res = ", ".join(map(repr, self.results))
+        return f"<{res} = {self.name} {self.attrs}>"
+
+
+class Block:
+    """A straight list of ops with arguments; the last op of a region's block is its terminator."""
+
+    __slots__ = ("args", "ops", "parent")
+
+    def __init__(self, arg_types: list[Type] | tuple[Type, ...] = (), names: list[str] | None = None):
+        self.args = [Value(t, self, i, names[i] if names else "") for i, t in enumerate(arg_types)]
+        self.ops: list[Op] = []
+        self.parent: Op | None = None
+
+    def add_arg(self, type: Type, name: str = "") -> Value:
+        self.args.append(Value(type, self, len(self.args), name))
+        return self.args[-1]
+
+    @property
+    def terminator(self) -> Op:
+        return self.ops[-1]
+
+
+class Function:
+    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16).
+
+    `attrs` holds num_warps, num_stages and what passes decide (report lines, shared memory, ...).
+    """
+
+    __slots__ = ("name", "body", "arg_attrs", "attrs", "loc")
+
+    def __init__(self, name: str, arg_types: list[Type], arg_names: list[str],
+                 arg_attrs: list[dict[str, Any]] | None = None, attrs: dict[str, Any] | None = None,
+                 loc: Loc | None = None):
+        self.name, self.loc = name, loc
+        self.body = Block(arg_types, arg_names)
+        self.arg_attrs = arg_attrs or [{} for _ in arg_types]
+        self.attrs: dict[str, Any] = dict(attrs or {})
+
+    def __str__(self) -> str:
+        from tilejit.ir.text import print_function
+
+        return print_function(self)
+
+
+class Builder:
+    """Appends ops to a block, at its end or at `at`, giving each the current source location."""
+
+    def __init__(self, block: Block, at: int | None = None, loc: Loc | None = None):
+        self.block, self.at, self.loc = block, at, loc
+
+    def insert(self, op: Op) -> Op:
+        op.parent = self.block
+        if self.at is None:
+            self.block.ops.append(op)
+        else:
+            self.block.ops.insert(self.at, op)
+            self.at += 1
+        return op
+
+    def op(self, name: str, *operands: Value, regions: list[Block] | None = None,
+           result_types: list[Type] | None = None, **attrs: Any) -> Op:
+        return self.insert(Op(name, list(operands), attrs, regions, result_types, self.loc))
+
+    def __call__(self, name: str, *operands: Value, **attrs: Any) -> Value:
+        """Create an op with one result and return that result."""
+        return self.op(name, *operands, **attrs).result
+
+    def const(self, value: int | float | bool, type: Type) -> Value:
+        return self("const", value=value, type=type)
+
+
+def walk(block: Block) -> Iterator[Op]:
+    """Every op of a block and of the regions inside, in order; the list may be edited behind the walk."""
+    for op in list(block.ops):
+        yield op
+        for region in op.regions:
+            yield from walk(region)
+
+
+def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
+    """For every value used in the block (nested regions included): its (op, operand index) pairs."""
+    table: dict[Value, list[tuple[Op, int]]] = {}
+    for op in walk(block):
+        for i, v in enumerate(op.operands):
+            table.setdefault(v, []).append((op, i))
+    return table
+
+
+def replace(block: Block, mapping: dict[Value, Value]) -> None:
+    """Make every use in the block of a key use its value instead (chains are followed)."""
+    def final(v: Value) -> Value:
+        while v in mapping:
+            v = mapping[v]
+        return v
+
+    for op in walk(block):
+        op.operands = [final(v) for v in op.operands]
+
+
+def erase(ops: set[Op], block: Block) -> None:
+    """Remove the ops from the block and the regions inside it."""
+    block.ops = [op for op in block.ops if op not in ops]
+    for op in block.ops:
+        for region in op.regions:
+            erase(ops, region)
+
+
+def clone_op(op: Op, mapping: dict[Value, Value], keep: Callable[[Op], bool] | None = None) -> Op:
+    """A copy of op with operands mapped; its results (and region arguments) are added to `mapping`."""
+    new = Op(op.name, [mapping.get(v, v) for v in op.operands], op.attrs,
+             [clone_block(r, mapping, keep) for r in op.regions], [r.type for r in op.results], op.loc)
+    for old, res in zip(op.results, new.results):
+        res.name = old.name
+        mapping[old] = res
+    return new
+
+
+def clone_block(block: Block, mapping: dict[Value, Value],
+                keep: Callable[[Op], bool] | None = None) -> Block:
+    """A copy of a block (ops for which `keep` is false are left out), recorded in `mapping`."""
+    new = Block([a.type for a in block.args], [a.name for a in block.args])
+    mapping.update(zip(block.args, new.args))
+    for op in block.ops:
+        if keep is None or keep(op):
+            copy = clone_op(op, mapping, keep)
+            copy.parent = new
+            new.ops.append(copy)
+    return new
+
+
+def enclosing(op: Op) -> Iterator[Op]:
+    """The ops whose regions contain `op`, innermost first."""
+    block = op.parent
+    while block is not None and block.parent is not None:
+        yield block.parent
+        block = block.parent.parent

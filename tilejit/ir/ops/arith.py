@@ -1,0 +1,140 @@
+"""Elementwise ops on scalars and tiles. Operands have equal types: the frontend casts and broadcasts."""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir.core import Op
+from tilejit.ir.table import op
+from tilejit.ir.types import DType, Ptr, Tile, Type, elem_of, int1, shape_of, with_elem
+
+
+def same(o: Op) -> list[Type]:
+    """The common type of all operands; layouts are left to the verifier."""
+    first = o.operands[0].type
+    for v in o.operands[1:]:
+        if shape_of(v.type) != shape_of(first) or elem_of(v.type) != elem_of(first):
+            raise CompilationError(f"{o.name}: operands differ, {first} and {v.type}", o.loc)
+    return [first]
+
+
+def _floats(o: Op) -> list[Type]:
+    (t,) = same(o)
+    e = elem_of(t)
+    if not (isinstance(e, DType) and e.is_float):
+        raise CompilationError(f"{o.name}: expected a floating-point operand, found {t}", o.loc)
+    return [t]
+
+
+def _ints(o: Op) -> list[Type]:
+    (t,) = same(o)
+    e = elem_of(t)
+    if not (isinstance(e, DType) and e.is_int):
+        raise CompilationError(f"{o.name}: expected integer operands, found {t}", o.loc)
+    return [t]
+
+
+def _numbers(o: Op) -> list[Type]:
+    (t,) = same(o)
+    if not isinstance(elem_of(t), DType):
+        raise CompilationError(f"{o.name}: expected numbers, found {t}", o.loc)
+    return [t]
+
+
+def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str = "elementwise") -> None:
+    for name in names.split():
+        def infer(o: Op, rule=rule) -> list[Type]:
+            return rule(o)
+        infer.__doc__ = docs[name]
+        infer.__module__ = __name__
+        op(name, operands, traits=traits + (" commutative" if name in
+           ("add", "mul", "and", "or", "xor") else ""))(infer)
+
+
+@op("const", attrs="value type", traits="elementwise cheap")
+def const(o: Op) -> list[Type]:
+    """A constant scalar, or a tile with `value` in every element."""
+    return [o.attrs["type"]]
+
+
+_declare("add sub mul", "lhs rhs", _numbers, {
+    "add": "Sum; integers wrap. fp8 is not computed in: cast first.",
+    "sub": "Difference; integers wrap.",
+    "mul": "Product; integers wrap, keeping the low half."}, "elementwise cheap")
+_declare("div", "lhs rhs", _floats, {
+    "div": "True division. fp32: correctly rounded when attr `ieee` is set, else within 2 ulp."})
+_declare("idiv irem", "lhs rhs", _ints, {
+    "idiv": "Integer quotient, truncating toward zero (C).",
+    "irem": "Integer remainder with the sign of the dividend (C)."})
+_declare("fmod", "lhs rhs", _floats, {"fmod": "Floating remainder with the sign of the dividend (C fmod)."})
+_declare("and or xor shl shr", "lhs rhs", _ints, {
+    "and": "Bitwise and.", "or": "Bitwise or.", "xor": "Bitwise exclusive or.",
+    "shl": "Left shift.", "shr": "Right shift: arithmetic for signed types, logical for unsigned."},
+    "elementwise cheap")
+_declare("mulhi", "lhs rhs", _ints, {"mulhi": "High half of the double-width product."})
+_declare("minimum maximum", "lhs rhs", _numbers, {
+    "minimum": "Smaller operand; a NaN loses unless attr `nan` is true (then it propagates).",
+    "maximum": "Larger operand; a NaN loses unless attr `nan` is true (then it propagates)."})
+_declare("neg", "x", _numbers, {"neg": "Arithmetic negation (flips the sign bit of floats)."})
+_declare("not", "x", _ints, {"not": "Bitwise complement (logical for int1)."}, "elementwise cheap")
+_declare("abs", "x", _numbers, {"abs": "Absolute value."})
+_declare("exp exp2 log log2 sqrt rsqrt sin cos tanh erf floor ceil", "x", _floats, {
+    "exp": "e**x, through ex2.approx in fp32.", "exp2": "2**x (ex2.approx in fp32).",
+    "log": "Natural logarithm, through lg2.approx in fp32.", "log2": "Base-2 logarithm (lg2.approx in fp32).",
+    "sqrt": "Square root (sqrt.approx unless attr `ieee`).", "rsqrt": "1/sqrt(x) (rsqrt.approx in fp32).",
+    "sin": "Sine (sin.approx after range reduction).", "cos": "Cosine (cos.approx after range reduction).",
+    "tanh": "Hyperbolic tangent.", "erf": "Error function.",
+    "floor": "Round toward minus infinity.", "ceil": "Round toward plus infinity."})
+_declare("fma", "a b c", _floats, {"fma": "a*b + c with one rounding."})
+
+
+@op("cmp", "lhs rhs", "pred", traits="elementwise cheap")
+def cmp(o: Op) -> list[Type]:
+    """Comparison to int1; `pred` is eq ne lt le gt ge. On floats `ne` is unordered, the rest ordered."""
+    return [with_elem(same(o)[0], int1)]
+
+
+@op("select", "cond on_true on_false", traits="elementwise cheap")
+def select(o: Op) -> list[Type]:
+    """on_true where cond else on_false, element by element; a scalar cond with tiles is splat first."""
+    cond, a, b = (v.type for v in o.operands)
+    if elem_of(cond) != int1 or shape_of(cond) != shape_of(a) or shape_of(a) != shape_of(b) \
+            or elem_of(a) != elem_of(b):
+        raise CompilationError(f"select: found {cond}, {a} and {b}", o.loc)
+    return [a]
+
+
+@op("cast", "x", "dtype rounding?", traits="elementwise cheap")
+def cast(o: Op) -> list[Type]:
+    """Conversion to `dtype`: floats round to nearest even (rtz if `rounding` says so), fp to int truncates,
+    to int1 is `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value."""
+    return [with_elem(o.operands[0].type, o.attrs["dtype"])]
+
+
+@op("bitcast", "x", "dtype", traits="elementwise cheap")
+def bitcast(o: Op) -> list[Type]:
+    """The same bits as another type of equal width (integers and pointers included)."""
+    src, dst = elem_of(o.operands[0].type), o.attrs["dtype"]
+    if src.bits != dst.bits:
+        raise CompilationError(f"bitcast: {src} has {src.bits} bits, {dst} has {dst.bits}", o.loc)
+    return [with_elem(o.operands[0].type, dst)]
+
+
+@op("ptr_add", "ptr offset", traits="elementwise cheap")
+def ptr_add(o: Op) -> list[Type]:
+    """Pointer plus `offset` elements; the offset is sign- or zero-extended to 64 bits by its type."""
+    p, off = (v.type for v in o.operands)
+    e = elem_of(off)
+    if not isinstance(elem_of(p), Ptr) or not (isinstance(e, DType) and e.is_int) \
+            or shape_of(p) != shape_of(off):
+        raise CompilationError(f"ptr_add: found {p} and {off}", o.loc)
+    return [p]
+
+
+@op("hint", "x", "divisible? contiguous? constant?", traits="elementwise cheap")
+def hint(o: Op) -> list[Type]:
+    """x itself, with the author's promise: per dimension lists of divisibility, contiguity, constancy."""
+    return [o.operands[0].type]
+
+
+def is_tile(t: Type) -> bool:
+    """True for tile types."""
+    return isinstance(t, Tile)

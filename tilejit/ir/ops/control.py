@@ -1,0 +1,67 @@
+"""Structured control flow, checks and the ends of blocks."""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir.core import Op
+from tilejit.ir.table import op
+from tilejit.ir.types import Type
+
+
+@op("for", "lo hi step inits*", "num_stages? unroll? warp_specialize? flatten?", effects="control",
+    traits="structural")
+def for_(o: Op) -> list[Type]:
+    """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
+    the next carried values; results are the last ones. A constant negative step counts down."""
+    return [v.type for v in o.operands[3:]]
+
+
+@op("while", "inits*", effects="control", traits="structural")
+def while_(o: Op) -> list[Type]:
+    """Two regions over the carried values: the first ends in `condition`, the second in `yield`."""
+    return [v.type for v in o.operands]
+
+
+@op("if", "cond", effects="control", traits="structural")
+def if_(o: Op) -> list[Type]:
+    """Two regions (then, else) without arguments; both yield values of the same types."""
+    yields = [r.terminator for r in o.regions]
+    types = [[v.type for v in y.operands] for y in yields if y.name == "yield"]
+    if len(types) == 2 and types[0] != types[1]:
+        raise CompilationError(f"if: the branches give {types[0]} and {types[1]}", o.loc)
+    return types[0] if types else []
+
+
+@op("yield", "values*", effects="control", traits="terminator")
+def yield_(o: Op) -> list[Type]:
+    """Ends a region, handing values to the op that owns it."""
+    return []
+
+
+@op("condition", "cond values*", effects="control", traits="terminator")
+def condition(o: Op) -> list[Type]:
+    """Ends the first region of `while`: go on if cond, passing the values to the body or the results."""
+    return []
+
+
+@op("return", "", effects="control", traits="terminator")
+def return_(o: Op) -> list[Type]:
+    """Ends the kernel."""
+    return []
+
+
+@op("assume", "cond", effects="control")
+def assume(o: Op) -> list[Type]:
+    """The author promises that the scalar int1 is true."""
+    return []
+
+
+@op("device_assert", "cond mask?", "message", effects="control")
+def device_assert(o: Op) -> list[Type]:
+    """Trap when cond is false somewhere (only kept in debug builds)."""
+    return []
+
+
+@op("debug_barrier", "", effects="sync control")
+def debug_barrier(o: Op) -> list[Type]:
+    """All threads of the program meet."""
+    return []

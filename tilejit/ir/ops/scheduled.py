@@ -1,0 +1,155 @@
+"""Ops that scheduling adds: rings of buffers, mbarriers, asynchronous copies and products, roles.
+
+A *ticket* is the running (slot, parity) pair of a ring; `ticket_next` is the only copy of its arithmetic.
+The protocol: producers wait `empty` at parity^1, then `expect` bytes on `full`, then copy; consumers wait
+`full` at parity, use the slot, and arrive on `empty`.
+"""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir.core import Op
+from tilejit.ir.table import op
+from tilejit.ir.types import Barrier, Buffer, Pending, Tile, Type, int32
+
+
+@op("alloc", attrs="name type offset?", effects="sync", traits="scheduled")
+def alloc(o: Op) -> list[Type]:
+    """A ring of shared-memory tiles; `offset` (bytes) is set by the allocator."""
+    return [o.attrs["type"]]
+
+
+@op("barriers", attrs="name type offset?", effects="sync", traits="scheduled")
+def barriers(o: Op) -> list[Type]:
+    """A ring of mbarriers, initialised before the roles start; `offset` (bytes) is set by the allocator."""
+    return [o.attrs["type"]]
+
+
+@op("ticket_next", "slot parity", "slots", traits="scheduled")
+def ticket_next(o: Op) -> list[Type]:
+    """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
+    return [int32, int32]
+
+
+@op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
+def mbar_wait(o: Op) -> list[Type]:
+    """Wait until the phase of the given parity of barrier[slot] has completed."""
+    return []
+
+
+@op("mbar_arrive", "barrier slot pred?", effects="sync", traits="scheduled")
+def mbar_arrive(o: Op) -> list[Type]:
+    """One arrival on barrier[slot] per warpgroup of the role, after what it did before."""
+    return []
+
+
+@op("mbar_expect", "barrier slot pred?", "bytes", effects="sync", traits="scheduled")
+def mbar_expect(o: Op) -> list[Type]:
+    """Arrive on barrier[slot] and announce `bytes` of asynchronous copies for this phase."""
+    return []
+
+
+@op("tma_load", "buffer slot barrier desc offsets*", effects="read shared_write sync", traits="scheduled")
+def tma_load(o: Op) -> list[Type]:
+    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot]."""
+    return []
+
+
+@op("view", "buffer slot", traits="scheduled")
+def view(o: Op) -> list[Type]:
+    """One slot of a ring, as an operand of a product or a local load."""
+    b = o.operands[0].type
+    assert isinstance(b, Buffer)
+    return [Buffer(b.shape, b.elem, 0, b.swizzle, b.order)]
+
+
+@op("view_trans", "view", "order", traits="scheduled")
+def view_trans(o: Op) -> list[Type]:
+    """The same bytes with dimensions permuted: dimension i is dimension order[i] of the view."""
+    b, order = o.operands[0].type, o.attrs["order"]
+    assert isinstance(b, Buffer)
+    return [Buffer(tuple(b.shape[i] for i in order), b.elem, b.slots, b.swizzle,
+                   tuple(order.index(d) for d in b.order))]
+
+
+@op("local_load", "view", "type", effects="shared_read", traits="scheduled")
+def local_load(o: Op) -> list[Type]:
+    """A slot's elements in registers, in the layout of the result's type."""
+    return [o.attrs["type"]]
+
+
+@op("local_store", "view value", effects="shared_write", traits="scheduled")
+def local_store(o: Op) -> list[Type]:
+    """Write a tile from registers into a slot (generic proxy)."""
+    return []
+
+
+@op("fence_async", "", effects="sync", traits="scheduled")
+def fence_async(o: Op) -> list[Type]:
+    """Make this thread's shared-memory writes visible to the async proxy (wgmma, TMA)."""
+    return []
+
+
+@op("role_sync", "", effects="sync", traits="scheduled")
+def role_sync(o: Op) -> list[Type]:
+    """All threads of the role meet (bar.sync 0 of the CTA, or the role's named barrier)."""
+    return []
+
+
+@op("tma_store", "desc value buffer offsets*", "columns", effects="write shared_write sync", traits="scheduled")
+def tma_store(o: Op) -> list[Type]:
+    """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
+
+    Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
+    waits for all (`store_wait`)."""
+    return []
+
+
+@op("store_wait", "", effects="sync", traits="scheduled")
+def store_wait(o: Op) -> list[Type]:
+    """Wait until all TMA stores of this role have been read from shared memory."""
+    return []
+
+
+@op("pend", "acc", traits="scheduled")
+def pend(o: Op) -> list[Type]:
+    """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""
+    t = o.operands[0].type
+    assert isinstance(t, Tile)
+    return [Pending(t)]
+
+
+@op("dot_async", "a b acc", "precision?", effects="shared_read sync", traits="scheduled")
+def dot_async(o: Op) -> list[Type]:
+    """Issue acc += a @ b (views [M,K] and [K,N]) as one wgmma group and commit it."""
+    a, b, acc = (v.type for v in o.operands)
+    assert isinstance(a, Buffer) and isinstance(b, Buffer)
+    if not isinstance(acc, Pending):
+        raise CompilationError(f"dot_async: expected a pending accumulator, found {acc}", o.loc)
+    return [acc]
+
+
+@op("dot_wait", "acc", "pending", effects="sync", traits="scheduled")
+def dot_wait(o: Op) -> list[Type]:
+    """Wait until at most `pending` wgmma groups are in flight; with 0 the accumulator is a tile again."""
+    acc = o.operands[0].type
+    assert isinstance(acc, Pending)
+    return [acc.tile if o.attrs["pending"] == 0 else acc]
+
+
+@op("elect", "pred?", effects="sync", traits="scheduled structural")
+def elect(o: Op) -> list[Type]:
+    """Run the region in one elected thread of the role's first warp."""
+    return []
+
+
+@op("roles", "", "names warps registers", effects="sync control", traits="scheduled structural")
+def roles(o: Op) -> list[Type]:
+    """One region per role, each run by its own warps, in order of warp index; ends the kernel's body."""
+    return []
+
+
+def barrier_type(o: Op) -> Barrier:
+    """The barrier type of an op's first operand."""
+    t = o.operands[0].type
+    assert isinstance(t, Barrier)
+    return t

@@ -1,0 +1,88 @@
+"""Ops that move elements without computing: their layouts follow by linear algebra."""
+from __future__ import annotations
+
+from math import prod
+
+from tilejit.errors import CompilationError
+from tilejit.ir.core import Op
+from tilejit.ir.table import op
+from tilejit.ir.types import Tile, Type, int32
+
+
+def _tile(o: Op, i: int = 0) -> Tile:
+    t = o.operands[i].type
+    if not isinstance(t, Tile):
+        raise CompilationError(f"{o.name}: expected a tile, found the scalar {t}", o.loc)
+    return t
+
+
+@op("arange", attrs="start end", traits="cheap")
+def arange(o: Op) -> list[Type]:
+    """The int32 tile [start, end)."""
+    return [Tile((o.attrs["end"] - o.attrs["start"],), int32)]
+
+
+@op("splat", "x", "shape", traits="cheap shape")
+def splat(o: Op) -> list[Type]:
+    """A tile of `shape` with the scalar x in every element."""
+    return [Tile(tuple(o.attrs["shape"]), o.operands[0].type)]  # type: ignore[arg-type]
+
+
+@op("broadcast", "x", "shape", traits="cheap shape")
+def broadcast(o: Op) -> list[Type]:
+    """Repeat along the dimensions where x has size 1; ranks are equal."""
+    t, shape = _tile(o), tuple(o.attrs["shape"])
+    if len(shape) != len(t.shape) or any(a not in (1, b) for a, b in zip(t.shape, shape)):
+        raise CompilationError(f"cannot broadcast {list(t.shape)} to {list(shape)}", o.loc)
+    return [Tile(shape, t.elem)]
+
+
+@op("expand_dims", "x", "axis", traits="cheap shape")
+def expand_dims(o: Op) -> list[Type]:
+    """Insert a dimension of size 1 before `axis` (0 <= axis <= rank)."""
+    t, a = _tile(o), o.attrs["axis"]
+    return [Tile((*t.shape[:a], 1, *t.shape[a:]), t.elem)]
+
+
+@op("reshape", "x", "shape", traits="shape")
+def reshape(o: Op) -> list[Type]:
+    """The same elements in row-major order under another shape."""
+    t, shape = _tile(o), tuple(o.attrs["shape"])
+    if prod(shape) != t.numel:
+        raise CompilationError(f"cannot reshape {list(t.shape)} ({t.numel} elements) to "
+                               f"{list(shape)} ({prod(shape)} elements)", o.loc)
+    return [Tile(shape, t.elem)]
+
+
+@op("trans", "x", "order", traits="shape")
+def trans(o: Op) -> list[Type]:
+    """Permute dimensions: result dimension i is dimension order[i] of x."""
+    t, order = _tile(o), o.attrs["order"]
+    if sorted(order) != list(range(len(t.shape))):
+        raise CompilationError(f"trans: {list(order)} is no permutation of {len(t.shape)} axes", o.loc)
+    return [Tile(tuple(t.shape[i] for i in order), t.elem)]
+
+
+@op("join", "lhs rhs", traits="shape")
+def join(o: Op) -> list[Type]:
+    """Stack two tiles along a new last dimension of size 2."""
+    a, b = _tile(o), _tile(o, 1)
+    if (a.shape, a.elem) != (b.shape, b.elem):
+        raise CompilationError(f"join: operands differ, {a} and {b}", o.loc)
+    return [Tile((*a.shape, 2), a.elem)]
+
+
+@op("split", "x", traits="shape")
+def split(o: Op) -> list[Type]:
+    """The two halves of a last dimension of size 2."""
+    t = _tile(o)
+    if t.shape[-1] != 2:
+        raise CompilationError(f"split: the last dimension must be 2, found {list(t.shape)}", o.loc)
+    half = Tile(t.shape[:-1], t.elem)
+    return [half, half]
+
+
+@op("convert", "x", traits="shape")
+def convert(o: Op) -> list[Type]:
+    """The same tile in another layout: the layout of the result's type."""
+    return [_tile(o)]

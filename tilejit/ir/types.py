@@ -1,0 +1,192 @@
+"""The types of tile IR values: scalars, pointers, tiles, descriptors, and what scheduling adds.
+
+All are frozen and compare by value. A scalar value has a `DType` or a `Ptr` as its type; a `Tile` is
+a block of them spread over the threads of a program, in the way its `layout` says (None: not yet
+assigned, or held in shared memory only).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from tilejit.layout.linear import LinearLayout
+
+
+@dataclass(frozen=True)
+class DType:
+    """A scalar element type. `kind` is one of bool, int, uint, float; `bits` its width in registers' terms."""
+
+    name: str
+    kind: str
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory, in bytes (int1 takes one)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """True for signed, unsigned and int1."""
+        return self.kind != "float"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind == "int"
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.kind == "float" and self.bits == 8
+
+    def __str__(self) -> str:
+        return self.name
+
+
+int1 = DType("int1", "bool", 1)
+int8, int16, int32, int64 = (DType(f"int{b}", "int", b) for b in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (DType(f"uint{b}", "uint", b) for b in (8, 16, 32, 64))
+fp8e4nv = DType("fp8e4nv", "float", 8)
+fp8e5 = DType("fp8e5", "float", 8)
+fp16 = DType("fp16", "float", 16)
+bf16 = DType("bf16", "float", 16)
+tf32 = DType("tf32", "float", 32)
+fp32 = DType("fp32", "float", 32)
+fp64 = DType("fp64", "float", 64)
+
+#: Every dtype by its name: the one list that printers, parsers and frontends read.
+DTYPES: dict[str, DType] = {
+    t.name: t
+    for t in (int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+              fp8e4nv, fp8e5, fp16, bf16, tf32, fp32, fp64)
+}
+
+
+@dataclass(frozen=True)
+class Ptr:
+    """A 64-bit global address of elements of type `elem`."""
+
+    elem: DType
+
+    @property
+    def bits(self) -> int:
+        return 64
+
+    def __str__(self) -> str:
+        return f"ptr<{self.elem}>"
+
+
+Scalar = Union[DType, Ptr]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block of elements, rank 1 to 5, every size a power of two."""
+
+    shape: tuple[int, ...]
+    elem: Scalar
+    layout: LinearLayout | None = None
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for s in self.shape:
+            n *= s
+        return n
+
+    def with_layout(self, layout: LinearLayout | None) -> Tile:
+        return replace(self, layout=layout)
+
+    def __str__(self) -> str:
+        return f"{self.elem}[{'x'.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Desc:
+    """A view of a global tensor that is read and written in blocks of `block_shape` (outermost first)."""
+
+    elem: DType
+    block_shape: tuple[int, ...]
+    tma: bool = True
+
+    def __str__(self) -> str:
+        tail = "" if self.tma else ", no_tma"
+        return f"desc<{self.elem}[{'x'.join(map(str, self.block_shape))}]{tail}>"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A ring of `slots` shared-memory tiles. `swizzle` is the TMA/wgmma swizzle span in bytes (0: none).
+
+    `order` lists the tile's dimensions from fastest to slowest in memory; a transposed view of a buffer
+    is the same bytes with `shape` and `order` permuted. A view of one slot has slots == 0.
+    """
+
+    shape: tuple[int, ...]
+    elem: DType
+    slots: int
+    swizzle: int
+    order: tuple[int, ...]
+
+    @property
+    def slot_bytes(self) -> int:
+        n = self.elem.bytes
+        for s in self.shape:
+            n *= s
+        return n
+
+    def __str__(self) -> str:
+        ring = f"{self.slots}x" if self.slots else "view "
+        dims = "x".join(map(str, self.shape))
+        order = "x".join(map(str, self.order))
+        return f"buffer<{ring}{self.elem}[{dims}], swizzle={self.swizzle}, order={order}>"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A ring of `slots` mbarriers, each completing a phase after `count` arrivals (plus its bytes)."""
+
+    slots: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"barrier<{self.slots}, count={self.count}>"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An accumulator that tensor cores may still be writing; only `dot_wait` turns it into a tile."""
+
+    tile: Tile
+
+    def __str__(self) -> str:
+        return f"pending<{self.tile}>"
+
+
+Type = Union[DType, Ptr, Tile, Desc, Buffer, Barrier, Pending]
+
+
+def elem_of(t: Type) -> Scalar:
+    """The element type of a tile, or the scalar type itself."""
+    if isinstance(t, Tile):
+        return t.elem
+    if isinstance(t, Pending):
+        return t.tile.elem
+    assert isinstance(t, (DType, Ptr)), t
+    return t
+
+
+def with_elem(t: Type, elem: Scalar) -> Type:
+    """`t` with another element type: same shape and layout for a tile, `elem` itself for a scalar."""
+    return replace(t, elem=elem) if isinstance(t, Tile) else elem
+
+
+def shape_of(t: Type) -> tuple[int, ...]:
+    """The shape of a tile, () for a scalar."""
+    if isinstance(t, Pending):
+        return t.tile.shape
+    return t.shape if isinstance(t, Tile) else ()
