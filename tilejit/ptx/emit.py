@@ -1,0 +1,181 @@
+"""Tile IR -> PTX: walks a scheduled function and calls one emitter per op.
+
+How values live in registers: a scalar is one register; a tile is the list of registers that its layout
+gives each thread, in register order. int1 values are predicates; 16-bit floats and integers, and all
+8-bit types (int8 sign-extended, uint8 and fp8 zero-extended), are `.b16`; fp32 is `.f32`; int32 `.b32`;
+int64 and pointers `.b64`; fp64 `.f64`. Buffers, barriers and descriptors are described by `smem.py`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Block, Function, Op, Value
+from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
+from tilejit.layout.linear import LinearLayout
+from tilejit.ptx.build import Ptx
+from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
+
+EMITTERS: dict[str, Callable[[Emitter, Op], None]] = {}
+
+
+def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Emitter, Op], None]]:
+    """Register the emitter of the ops `names`."""
+    def register(fn: Callable[[Emitter, Op], None]) -> Callable[[Emitter, Op], None]:
+        for n in names:
+            assert n not in EMITTERS, f"two emitters for {n}"
+            EMITTERS[n] = fn
+        return fn
+    return register
+
+
+def reg_class(t: DType | Ptr) -> str:
+    """The PTX register class that holds one element."""
+    if isinstance(t, Ptr):
+        return "b64"
+    if t.kind == "bool":
+        return "pred"
+    if t.kind == "float":
+        return {8: "b16", 16: "b16", 32: "f32", 64: "f64"}[t.bits]
+    return {8: "b16", 16: "b16", 32: "b32", 64: "b64"}[t.bits]
+
+
+@dataclass
+class Role:
+    """The warps that run the code being emitted, and the registers that identify a thread among them."""
+
+    name: str
+    warps: int
+    barrier: int                     # named barrier id for role_sync; 0 is the whole CTA's
+    lane: str = ""                   # %laneid-like, 0..31
+    warp: str = ""                   # warp index within the role; warp-uniform
+    tid: str = ""                    # thread index within the role
+    coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
+
+
+class Emitter:
+    """State of one emission: the PTX under construction, where every value lives, the current role."""
+
+    def __init__(self, fn: Function):
+        self.fn, self.p = fn, Ptx()
+        self.values: dict[Value, list[str]] = {}
+        self.params: dict[Param, str] = {}
+        self.role = Role("all", fn.attrs["num_warps"], 0)
+        self.smem = ""               # register: shared base address, 1024-byte aligned
+
+    # -- values ---------------------------------------------------------------------------------
+    def get(self, v: Value) -> list[str]:
+        """The registers of a tile, or a list of one for a scalar."""
+        return self.values[v]
+
+    def scalar(self, v: Value) -> str:
+        """The register of a scalar value."""
+        (r,) = self.values[v]
+        return r
+
+    def set(self, v: Value, regs: list[str] | str) -> None:
+        """Say where a value lives."""
+        self.values[v] = [regs] if isinstance(regs, str) else regs
+
+    def fresh(self, t: Type) -> list[str]:
+        """New registers for a value of type t."""
+        return self.p.regs(reg_class(elem_of(t)), self.count(t))
+
+    def count(self, t: Type) -> int:
+        """Registers per thread of a value of type t."""
+        if isinstance(t, Pending):
+            t = t.tile
+        if not isinstance(t, Tile):
+            return 1
+        if t.layout is None:
+            raise CompilationError(f"tile {t} reached the emitter without a layout")
+        return t.layout.num_registers
+
+    # -- threads ----------------------------------------------------------------------------------
+    def thread_coord(self, layout: LinearLayout, dim: int) -> str:
+        """Register: this thread's part of coordinate `dim` (xor/or it with the register's constant part)."""
+        key = (layout, dim)
+        if key not in self.role.coords:
+            self.role.coords[key] = self.bit_sum(
+                [(self.role.lane, [b[dim] for b in layout.bases_of("lane")]),
+                 (self.role.warp, [b[dim] for b in layout.bases_of("warp")])])
+        return self.role.coords[key]
+
+    def bit_sum(self, parts: list[tuple[str, list[int]]]) -> str:
+        """Register: xor over parts (register, bases) of bases[i] for every set bit i of the register.
+
+        Runs of bits whose bases double become one shift and mask."""
+        p, terms = self.p, []
+        for src, bases in parts:
+            i = 0
+            while i < len(bases):
+                if bases[i] == 0:
+                    i += 1
+                    continue
+                j = i + 1
+                while j < len(bases) and bases[j] == bases[j - 1] * 2:
+                    j += 1
+                if bases[i] & (bases[i] - 1):
+                    j = i + 1        # not a power of two: its multiples may carry, one bit at a time
+                    bit = p.new("b32", "bfe.u32", src, i, 1)
+                    terms.append(p.new("b32", "mul.lo.u32", bit, bases[i]))
+                else:
+                    bits = p.new("b32", "bfe.u32", src, i, j - i)
+                    shift = bases[i].bit_length() - 1
+                    terms.append(p.new("b32", "shl.b32", bits, shift) if shift else bits)
+                i = j
+        if not terms:
+            return p.new("b32", "mov.b32", 0)
+        total = terms[0]
+        for t in terms[1:]:
+            total = p.new("b32", "xor.b32", total, t)
+        return total
+
+    def sync(self) -> None:
+        """All threads of the role meet."""
+        if self.role.barrier == 0:
+            self.p("bar.sync", 0)
+        else:
+            self.p("bar.sync", self.role.barrier, 32 * self.role.warps)
+
+    # -- parameters -------------------------------------------------------------------------------
+    def param(self, param: Param) -> str:
+        """The PTX name of a kernel parameter, added on first use."""
+        return self.params.setdefault(param, f"param_{len(self.params)}")
+
+    # -- walking ----------------------------------------------------------------------------------
+    def block(self, block: Block) -> None:
+        """Emit the ops of a block in order (terminators are handled by the op that owns the block)."""
+        for op in block.ops:
+            if op.loc is not None:
+                self.p.loc(op.loc.file, op.loc.line)
+            if op.name not in EMITTERS:
+                raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
+            EMITTERS[op.name](self, op)
+
+
+def param_decl(name: str, param: Param) -> str:
+    """The declaration of one kernel parameter."""
+    if isinstance(param, PointerParam):
+        return f".param .u64 {name}"
+    if isinstance(param, ScalarParam):
+        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "int16": "u16", "uint16": "u16", "fp16": "b16",
+               "bf16": "b16", "fp32": "f32", "fp64": "f64", "int64": "u64", "uint64": "u64"}
+        return f".param .{cls.get(param.dtype, 'u32')} {name}"
+    return f".param .align 64 .b8 {name}[128]"
+
+
+def emit(fn: Function) -> tuple[str, KernelMetadata]:
+    """The PTX text of a scheduled function, and what the runtime must know to launch it."""
+    from tilejit.ptx import arith, control, convert, kernel, memory, reduce, shape, tma, wgmma  # noqa: F401
+
+    e = Emitter(fn)
+    kernel.prologue(e)
+    e.block(fn.body)
+    return kernel.finish(e)
+
+
+def is_desc(t: Type) -> bool:
+    """True for descriptor types."""
+    return isinstance(t, Desc)
