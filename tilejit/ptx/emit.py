@@ -52,6 +52,9 @@ class Role:
     warp: str = ""                   # warp index within the role; warp-uniform
     tid: str = ""                    # thread index within the role
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
+    addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
+    owners: dict[LinearLayout, str | None] = field(default_factory=dict)
+    mark: int = 0                    # where in the lines per-thread constants of the role go
 
 
 class Emitter:
@@ -61,6 +64,9 @@ class Emitter:
         self.fn, self.p = fn, Ptx()
         self.values: dict[Value, list[str]] = {}
         self.params: dict[Param, str] = {}
+        self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
+        self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
+        self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], 0)
         self.smem = ""               # register: shared base address, 1024-byte aligned
 
@@ -97,10 +103,34 @@ class Emitter:
         """Register: this thread's part of coordinate `dim` (xor/or it with the register's constant part)."""
         key = (layout, dim)
         if key not in self.role.coords:
-            self.role.coords[key] = self.bit_sum(
+            self.role.coords[key] = self.hoist(lambda: self.bit_sum(
                 [(self.role.lane, [b[dim] for b in layout.bases_of("lane")]),
-                 (self.role.warp, [b[dim] for b in layout.bases_of("warp")])])
+                 (self.role.warp, [b[dim] for b in layout.bases_of("warp")])]))
         return self.role.coords[key]
+
+    def owner(self, layout: LinearLayout) -> str | None:
+        """Predicate: this thread is the first of those that hold the same elements; None if all differ."""
+        if layout not in self.role.owners:
+            masks = [(src, sum(1 << i for i, b in enumerate(layout.bases_of(name)) if not any(b)))
+                     for name, src in (("lane", self.role.lane), ("warp", self.role.warp))]
+            masks = [(src, m) for src, m in masks if m]
+
+            def make() -> str:
+                bits = [self.p.new("b32", "and.b32", src, m) for src, m in masks]
+                both = bits[0] if len(bits) == 1 else self.p.new("b32", "or.b32", *bits)
+                return self.p.new("pred", "setp.eq.u32", both, 0)
+
+            self.role.owners[layout] = self.hoist(make) if masks else None
+        return self.role.owners[layout]
+
+    def hoist(self, make: Callable[[], str]) -> str:
+        """Emit what `make` emits at the start of the role, so that it is valid in all of its code."""
+        lines, self.p.lines = self.p.lines, []
+        result = make()
+        new, self.p.lines = self.p.lines, lines
+        lines[self.role.mark:self.role.mark] = new
+        self.role.mark += len(new)
+        return result
 
     def bit_sum(self, parts: list[tuple[str, list[int]]]) -> str:
         """Register: xor over parts (register, bases) of bases[i] for every set bit i of the register.

@@ -36,9 +36,9 @@ def mbar_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("mbar_arrive", "barrier slot pred?", effects="sync", traits="scheduled")
+@op("mbar_arrive", "barrier slot pred?", "per", effects="sync", traits="scheduled")
 def mbar_arrive(o: Op) -> list[Type]:
-    """One arrival on barrier[slot] per warpgroup of the role, after what it did before."""
+    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before."""
     return []
 
 

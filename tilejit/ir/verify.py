@@ -1,0 +1,183 @@
+"""The verifier: what must hold of tile IR between any two passes.
+
+Every op is in the table with the right number of operands and its required attributes; values are used
+where they are in scope; result types are those of the op's type rule, layouts aside; the tile operands and
+results of an elementwise op share one layout once layouts are assigned; regions have the arguments and
+yield the types that their op says; a pending accumulator is only handed on, issued to or waited for.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilejit.errors import CompilationError, VerificationError
+from tilejit.ir.core import Block, Function, Op, Value
+from tilejit.ir.table import OPS, OpDef
+from tilejit.ir.text import print_op
+from tilejit.ir.types import Desc, DType, Pending, Tile, Type, int1
+
+#: Ops that may take a `Pending` value: the asynchronous product, its wait, and what carries values.
+_TAKES_PENDING = frozenset({"dot_async", "dot_wait", "yield", "condition", "for", "while"})
+
+
+def verify(fn: Function) -> None:
+    """Raise VerificationError, naming the op by its printed line, at the first broken rule."""
+    try:
+        _block(fn.body, set(fn.body.args))
+        if not fn.body.ops or fn.body.terminator.name not in ("return", "roles"):
+            raise VerificationError(f"the body of {fn.name} must end in return or roles")
+    except _Broken as e:
+        raise VerificationError(f"{e.message}, in: {print_op(fn, e.op)}", e.op.loc) from None
+
+
+class _Broken(Exception):
+    def __init__(self, op: Op, message: str):
+        self.op, self.message = op, message
+
+
+def operand_counts(define: OpDef) -> tuple[int, float]:
+    """The least and the greatest number of operands that a signature allows."""
+    least = sum(not n.endswith(("?", "*")) for n in define.operands)
+    many = any(n.endswith("*") for n in define.operands)
+    return least, float("inf") if many else len(define.operands)
+
+
+def bare(t: Type) -> Type:
+    """A type without what passes decide: layouts, and whether a descriptor goes through TMA."""
+    if isinstance(t, Tile):
+        return t.with_layout(None)
+    if isinstance(t, Pending):
+        return Pending(t.tile.with_layout(None))
+    return replace(t, tma=True) if isinstance(t, Desc) else t
+
+
+def _block(block: Block, scope: set[Value]) -> None:
+    scope = scope | set(block.args)
+    for i, op in enumerate(block.ops):
+        _op(op, scope)
+        if op.parent is not block:
+            raise _Broken(op, "the op's parent is another block")
+        if "terminator" in op.define.traits and i + 1 < len(block.ops):
+            raise _Broken(op, "a terminator must be the last op of its block")
+        scope.update(op.results)
+
+
+def _op(op: Op, scope: set[Value]) -> None:
+    if op.name not in OPS:
+        raise _Broken(op, f"no op is called {op.name}")
+    define = op.define
+    least, most = operand_counts(define)
+    if not least <= len(op.operands) <= most:
+        raise _Broken(op, f"{op.name} takes {' '.join(define.operands) or 'no operands'}, "
+                          f"found {len(op.operands)} operands")
+    for v in op.operands:
+        if v not in scope:
+            raise _Broken(op, f"operand {v!r} is not defined before its use, or in another scope")
+        if isinstance(v.type, Pending) and op.name not in _TAKES_PENDING:
+            raise _Broken(op, f"operand {v!r} is pending: only dot_wait turns it into a tile")
+    missing = [a for a in define.attrs if not a.endswith("?") and a not in op.attrs]
+    if missing:
+        raise _Broken(op, f"{op.name} needs the attribute {missing[0]}")
+    for region in op.regions:
+        if region.parent is not op:
+            raise _Broken(op, "the region's parent is another op")
+        _block(region, scope)
+    check = _REGIONS.get(op.name)
+    if check is not None:
+        check(op)
+    elif op.regions and "structural" not in define.traits:
+        raise _Broken(op, f"{op.name} has no regions")
+    try:
+        inferred = define.infer(op)
+    except CompilationError as e:
+        raise _Broken(op, e.message) from e
+    found = [r.type for r in op.results]
+    if [bare(t) for t in inferred] != [bare(t) for t in found]:
+        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(found)}")
+    for i, r in enumerate(op.results):
+        if r.op is not op or r.index != i:
+            raise _Broken(op, f"result {i} does not point back to its op")
+    if "elementwise" in define.traits:
+        layouts = {v.type.layout for v in (*op.operands, *op.results) if isinstance(v.type, Tile)}
+        if len(layouts) > 1:
+            raise _Broken(op, f"the tiles of an elementwise op have {len(layouts)} layouts")
+
+
+def _terminated(op: Op, region: Block, *names: str) -> Op:
+    if not region.ops or region.terminator.name not in names:
+        raise _Broken(op, f"a region of {op.name} must end in {' or '.join(names)}")
+    return region.terminator
+
+
+def _expect(op: Op, what: str, found: list[Type], wanted: list[Type]) -> None:
+    if found != wanted:
+        raise _Broken(op, f"{what}: expected {_list(wanted)}, found {_list(found)}"
+                          + (" (layouts differ)" if list(map(bare, found)) == list(map(bare, wanted)) else ""))
+
+
+def _types(values: list[Value]) -> list[Type]:
+    return [v.type for v in values]
+
+
+def _list(types: list[Type]) -> str:
+    return "(" + ", ".join(map(str, types)) + ")"
+
+
+def _count(op: Op, n: int) -> None:
+    if len(op.regions) != n:
+        raise _Broken(op, f"{op.name} has {n} regions, found {len(op.regions)}")
+
+
+def _for(op: Op) -> None:
+    _count(op, 1)
+    iv = op.operands[0].type
+    if not (isinstance(iv, DType) and iv.is_int):
+        raise _Broken(op, f"loop bounds must be scalar integers, found {iv}")
+    _expect(op, "bounds", _types(op.operands[:3]), [iv] * 3)
+    carried = _types(op.operands[3:])
+    _expect(op, "region arguments", _types(op.regions[0].args), [iv, *carried])
+    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), carried)
+    _expect(op, "results", _types(op.results), carried)
+
+
+def _while(op: Op) -> None:
+    _count(op, 2)
+    carried = _types(op.operands)
+    for region in op.regions:
+        _expect(op, "region arguments", _types(region.args), carried)
+    cond = _terminated(op, op.regions[0], "condition")
+    _expect(op, "condition's operands", _types(cond.operands), [int1, *carried])
+    _expect(op, "yielded values", _types(_terminated(op, op.regions[1], "yield").operands), carried)
+    _expect(op, "results", _types(op.results), carried)
+
+
+def _if(op: Op) -> None:
+    _count(op, 2)
+    _expect(op, "condition", _types(op.operands), [int1])
+    for region in op.regions:
+        _expect(op, "region arguments", _types(region.args), [])
+        end = _terminated(op, region, "yield", "return")
+        if end.name == "yield":
+            _expect(op, "yielded values", _types(end.operands), _types(op.results))
+
+
+def _fold(op: Op) -> None:
+    _count(op, 1)
+    scalars: list[Type] = []
+    for v in op.operands:
+        if not isinstance(v.type, Tile):
+            raise _Broken(op, f"{op.name} needs tiles, found {v.type}")
+        scalars.append(v.type.elem)
+    if not 0 <= op.attrs["axis"] < len(op.operands[0].type.shape):  # type: ignore[union-attr]
+        raise _Broken(op, f"axis {op.attrs['axis']} is outside the tile")
+    _expect(op, "region arguments", _types(op.regions[0].args), scalars * 2)
+    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), scalars)
+
+
+def _condition_owner(op: Op) -> None:
+    owner = op.parent.parent if op.parent is not None else None
+    if owner is None or owner.name != "while":
+        raise _Broken(op, "condition ends the first region of while only")
+
+
+_REGIONS = {"for": _for, "while": _while, "if": _if, "reduce": _fold, "scan": _fold,
+            "condition": _condition_owner}

@@ -1,0 +1,252 @@
+"""The frame of a kernel: parameters, thread ids, barrier initialisation, roles, and the entry header."""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Op, Value, uses, walk
+from tilejit.ir.types import Barrier, Desc, DType, Ptr
+from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
+from tilejit.ptx.metadata import (
+    Expr,
+    KernelMetadata,
+    PointerParam,
+    ScalarParam,
+    TensorMapParam,
+)
+
+#: ld.param type by tilejit dtype; 8-bit values widen into .b16 registers.
+_LD = {"int8": "s8", "uint8": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16", "bf16": "b16",
+       "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
+
+
+def prologue(e: Emitter) -> None:
+    """Thread ids, the shared base, parameters, and the initialisation of every mbarrier."""
+    p, role = e.p, e.role
+    role.tid = p.new("b32", "mov.u32", "%tid.x")
+    role.lane = p.new("b32", "and.b32", role.tid, 31)
+    warp = p.new("b32", "shr.u32", role.tid, 5)
+    # The shuffle tells ptxas that the value is the same in the whole warp.
+    role.warp = p.new("b32", "shfl.sync.idx.b32", warp, 0, 31, -1)
+    role.mark = len(p.lines)
+    if e.fn.attrs.get("shared_bytes", 0):
+        raw = p.new("b32", "mov.u32", "smem")
+        up = p.new("b32", "add.u32", raw, 1023)
+        e.smem = p.new("b32", "and.b32", up, -1024)
+    used = uses(e.fn.body)
+    for arg in e.fn.body.args:
+        if arg in used and not isinstance(arg.type, Desc):
+            e.set(arg, load_param(e, arg))
+    for op in walk(e.fn.body):
+        if op.name in ("tma_load", "tma_store"):
+            tensor_map(e, op)
+        elif op.name in ("desc_shape", "desc_stride", "desc_base"):
+            desc_query(e, op)
+    init_barriers(e)
+
+
+def load_param(e: Emitter, arg: Value) -> str:
+    """Read one scalar or pointer parameter of the kernel."""
+    t = arg.type
+    if isinstance(t, Ptr):
+        return e.p.new("b64", "ld.param.u64", f"[{e.param(PointerParam(arg.name))}]")
+    assert isinstance(t, DType), t
+    return load_scalar(e, ScalarParam(("arg", arg.name), t.name), t)
+
+
+def load_scalar(e: Emitter, param: ScalarParam, t: DType) -> str:
+    """Read a scalar parameter of dtype t."""
+    name = f"[{e.param(param)}]"
+    if t.kind == "bool":
+        byte = e.p.new("b16", "ld.param.u8", name)
+        return e.p.new("pred", "setp.ne.u16", byte, 0)
+    return e.p.new(reg_class(t), f"ld.param.{_LD[t.name]}", name)
+
+
+def expr_of(v: Value) -> Expr:
+    """The value of a scalar as a host expression over kernel arguments; an error if it is none."""
+    if not isinstance(v.op, Op):
+        return ("arg", v.name)
+    op = v.op
+    if op.name == "const":
+        return ("const", op.attrs["value"])
+    if op.name == "cast":
+        return expr_of(op.operands[0])
+    if op.name in ("desc_shape", "desc_stride"):
+        return (op.name.removeprefix("desc_"), op.operands[0].name, op.attrs["dim"])
+    names = {"add": "add", "sub": "sub", "mul": "mul", "idiv": "div", "minimum": "min", "maximum": "max"}
+    if op.name in names:
+        return (names[op.name], *(expr_of(x) for x in op.operands))
+    raise CompilationError(f"descriptor depends on {op.name}, which the host cannot compute", op.loc)
+
+
+def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...], str]:
+    """Base argument, shape, strides (host expressions) and padding of a descriptor value."""
+    t = desc.type
+    assert isinstance(t, Desc)
+    rank = len(t.block_shape)
+    if isinstance(desc.op, Op):
+        base, *dims = desc.op.operands
+        if isinstance(base.op, Op):
+            raise CompilationError("the base of a descriptor must be a kernel argument", desc.op.loc)
+        return (base.name, tuple(map(expr_of, dims[:rank])), tuple(map(expr_of, dims[rank:])),
+                desc.op.attrs["padding"])
+    return (desc.name, tuple(("shape", desc.name, i) for i in range(rank)),
+            tuple(("stride", desc.name, i) for i in range(rank)), "desc")
+
+
+def tensor_map(e: Emitter, op: Op) -> str:
+    """The register with the generic address of the tensor map that a tma op uses (made in the prologue)."""
+    from tilejit.ptx.tma import tma_box
+
+    desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
+    buffer = op.operands[0].type if op.name == "tma_load" else op.operands[2].type
+    base, shape, strides, fill = desc_geometry(desc)
+    assert isinstance(desc.type, Desc)
+    param = TensorMapParam(base, shape, strides, tma_box(buffer), desc.type.elem.name,  # type: ignore[arg-type]
+                           buffer.swizzle, fill)  # type: ignore[union-attr]
+    if param not in e.maps:
+        name = e.param(param)
+        reg = e.p.new("b64", "mov.b64", name)
+        e.maps[param] = e.p.new("b64", "cvta.param.u64", reg)
+    return e.maps[param]
+
+
+def desc_query(e: Emitter, op: Op) -> None:
+    """Base, size or stride of a descriptor argument, as a parameter of its own."""
+    desc = op.operands[0]
+    if isinstance(desc.op, Op):
+        rank = len(desc.type.block_shape)  # type: ignore[union-attr]
+        index = {"desc_base": 0, "desc_shape": 1, "desc_stride": 1 + rank}[op.name] + op.attrs.get("dim", 0)
+        e.aliases[op.result] = desc.op.operands[index]
+    elif op.name == "desc_base":
+        e.set(op.result, e.p.new("b64", "ld.param.u64", f"[{e.param(PointerParam(desc.name))}]"))
+    else:
+        expr = (op.name.removeprefix("desc_"), desc.name, op.attrs["dim"])
+        t = op.result.type
+        assert isinstance(t, DType)
+        e.set(op.result, load_scalar(e, ScalarParam(expr, t.name), t))
+
+
+@emits("desc_base", "desc_shape", "desc_stride")
+def _desc_query(e: Emitter, op: Op) -> None:
+    if op.result in e.aliases:
+        source = e.aliases[op.result]
+        regs = e.get(source)
+        if isinstance(source.type, DType) and source.type != op.result.type:
+            regs = [e.p.new("b64", "cvt.s64.s32", regs[0]) if op.result.type.bits == 64  # type: ignore[union-attr]
+                    else e.p.new("b32", "cvt.u32.u64", regs[0])]
+        e.set(op.result, regs)
+
+
+@emits("make_desc")
+def _make_desc(e: Emitter, op: Op) -> None:
+    """Nothing on the device: the host encodes the tensor map."""
+
+
+def init_barriers(e: Emitter) -> None:
+    """One thread initialises every mbarrier; the fence publishes them to the async proxy too."""
+    p = e.p
+    ops = [op for op in e.fn.body.ops if op.name == "barriers"]
+    if not ops:
+        return
+    p.banner("mbarriers")
+    other = p.new("pred", "setp.ne.u32", e.role.tid, 0)
+    skip = p.label("init_done")
+    p("bra", skip, pred=other)
+    for op in ops:
+        t = op.attrs["type"]
+        assert isinstance(t, Barrier)
+        for s in range(t.slots):
+            p.comment(f"{op.attrs['name']}[{s}]")
+            p("mbarrier.init.shared::cta.b64", f"[{e.smem}+{op.attrs['offset'] + 8 * s}]", t.count)
+    p("fence.mbarrier_init.release.cluster")
+    for param in e.maps.values():
+        p("prefetch.tensormap", f"[{param}]")
+    p.place(skip)
+    p("bar.sync", 0)
+
+
+@emits("alloc", "barriers")
+def _static(e: Emitter, op: Op) -> None:
+    """Shared memory is laid out by the allocator; uses read the op's `offset`."""
+
+
+@emits("program_id")
+def _program_id(e: Emitter, op: Op) -> None:
+    e.set(op.result, e.p.new("b32", "mov.u32", f"%ctaid.{'xyz'[op.attrs['axis']]}"))
+
+
+@emits("num_programs")
+def _num_programs(e: Emitter, op: Op) -> None:
+    e.set(op.result, e.p.new("b32", "mov.u32", f"%nctaid.{'xyz'[op.attrs['axis']]}"))
+
+
+@emits("role_sync")
+def _role_sync(e: Emitter, op: Op) -> None:
+    e.sync()
+
+
+@emits("elect")
+def _elect(e: Emitter, op: Op) -> None:
+    """Branch around for all but one thread; the losers of the first warp wait for the winner."""
+    p = e.p
+    skip, join = p.label("not_elected"), p.label("elect_join")
+    if op.operands:
+        p("bra", skip, pred=f"!{e.scalar(op.operands[0])}")
+    other = p.new("pred", "setp.ne.u32", e.role.warp, 0)
+    p("bra", skip, pred=other)
+    won = p.reg("pred")
+    p("elect.sync", f"_|{won}", -1)
+    p("bra", join, pred=f"!{won}")
+    e.block(op.regions[0])
+    p.place(join)
+    p("bar.warp.sync", -1)
+    p.place(skip)
+
+
+@emits("roles")
+def _roles(e: Emitter, op: Op) -> None:
+    """Top-level branches by warp index, one section per role."""
+    p, outer = e.p, e.role
+    first, end = 0, p.label("roles_end")
+    for i, (name, warps, regs) in enumerate(zip(op.attrs["names"], op.attrs["warps"],
+                                                op.attrs["registers"])):
+        last = i == len(op.regions) - 1
+        nxt = p.label("role")
+        if not last:
+            p("bra", nxt, pred=p.new("pred", "setp.ge.u32", outer.warp, first + warps))
+        p.banner(f"role {name}: warps {first}..{first + warps - 1}")
+        if regs:
+            launch = e.fn.attrs["launch_registers"]
+            p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
+        e.role = Role(name, warps, i + 1, outer.lane, outer.warp, outer.tid)
+        if first:
+            e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
+            e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
+        e.role.mark = len(p.lines)
+        e.block(op.regions[i])
+        if not last:
+            p("bra", end)
+            p.place(nxt)
+        first += warps
+    e.role = outer
+    p.place(end)
+
+
+@emits("return")
+def _return(e: Emitter, op: Op) -> None:
+    e.p("ret")
+
+
+def finish(e: Emitter) -> tuple[str, KernelMetadata]:
+    """The module text and its launch metadata."""
+    attrs = e.fn.attrs
+    threads = attrs["num_threads"]
+    name = e.fn.name
+    params = tuple(e.params)
+    shared = attrs.get("shared_bytes", 0)
+    shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
+    text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()],
+                    [f".maxntid {threads}, 1, 1", ".minnctapersm 1"], attrs.get("target", "sm_90a"), "8.0",
+                    [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
+    return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
+                                target=attrs.get("target", "sm_90a"))

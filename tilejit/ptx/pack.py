@@ -1,0 +1,122 @@
+"""Vector accesses: packing elements into 32-bit words and moving words to and from memory.
+
+8- and 16-bit elements live one to a `.b16` register (see emit.py); memory accesses of 4 bytes and more
+move packed 32-bit words, narrower ones move the element itself.
+"""
+from __future__ import annotations
+
+from tilejit.ir.types import DType, Ptr, Scalar
+from tilejit.ptx.emit import Emitter
+
+
+def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
+    """Pack 8- or 16-bit elements (a multiple of four bytes of them) into `.b32` registers, low first."""
+    p = e.p
+    if elem.bits == 16:
+        return [p.new("b32", "mov.b32", f"{{{lo}, {hi}}}") for lo, hi in zip(regs[::2], regs[1::2])]
+    out = []
+    for i in range(0, len(regs), 4):
+        wide = [p.new("b32", "cvt.u32.u16", r) for r in regs[i:i + 4]]
+        low = p.new("b32", "prmt.b32", wide[0], wide[1], "0x0040")
+        high = p.new("b32", "prmt.b32", wide[2], wide[3], "0x0040")
+        out.append(p.new("b32", "prmt.b32", low, high, "0x5410"))
+    return out
+
+
+def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str]) -> None:
+    """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended)."""
+    p = e.p
+    if elem.bits == 16:
+        for i, word in enumerate(packed):
+            p("mov.b32", f"{{{regs[2 * i]}, {regs[2 * i + 1]}}}", word)
+        return
+    kind = "s32" if isinstance(elem, DType) and elem.is_signed else "u32"
+    for i, word in enumerate(packed):
+        for j in range(4):
+            byte = p.new("b32", f"bfe.{kind}", word, 8 * j, 8)
+            p("cvt.u16.u32", regs[4 * i + j], byte)
+
+
+def bool_bytes(e: Emitter, regs: list[str]) -> list[str]:
+    """int1 predicates as 0/1 in `.b16` registers, the form in which they are stored."""
+    return [e.p.new("b16", "selp.b16", 1, 0, r) for r in regs]
+
+
+def _vector(regs: list[str]) -> str:
+    return regs[0] if len(regs) == 1 else "{" + ", ".join(regs) + "}"
+
+
+def _width(elem: Scalar) -> str:
+    """Type of a single-element access: 8-bit types go through .u8/.s8 into `.b16` registers."""
+    if elem.bits > 8:
+        return f"b{elem.bits}"
+    return "s8" if isinstance(elem, DType) and elem.is_signed else "u8"
+
+
+def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
+          pred: str | None = None) -> None:
+    """One store instruction of 1 to 16 bytes; `opcode` is its name up to the vector and type suffix."""
+    if elem.bits == 1:
+        elem, regs = DType("uint8", "uint", 8), bool_bytes(e, regs)
+    size = max(1, elem.bits // 8) * len(regs)
+    if isinstance(elem, Ptr) or elem.bits >= 32 or size < 4:
+        if elem.bits == 8 and len(regs) > 1:
+            opcode, regs, elem = opcode, [_pair(e, regs)], DType("uint16", "uint", 16)
+        vec = f".v{len(regs)}" if len(regs) > 1 else ""
+        e.p(f"{opcode}{vec}.{_width(elem)}", address, _vector(regs), pred=pred)
+        return
+    packed = words(e, elem, regs)
+    vec = f".v{len(packed)}" if len(packed) > 1 else ""
+    e.p(f"{opcode}{vec}.b32", address, _vector(packed), pred=pred)
+
+
+def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
+         pred: str | None = None) -> None:
+    """One load instruction of 1 to 16 bytes into `regs`.
+
+    With `pred`, the registers keep what they hold where it is false; for packed elements the caller's
+    values are packed first, so they survive."""
+    p = e.p
+    if elem.bits == 1:
+        byte = bool_bytes(e, regs) if pred else p.regs("b16", len(regs))
+        load(e, opcode, DType("uint8", "uint", 8), byte, address, pred)
+        for r, b in zip(regs, byte):
+            p("setp.ne.u16", r, b, 0)
+        return
+    size = max(1, elem.bits // 8) * len(regs)
+    if isinstance(elem, Ptr) or elem.bits >= 32 or size < 4:
+        if elem.bits == 8 and len(regs) > 1:
+            both = _pair(e, regs) if pred else p.reg("b16")
+            p(f"{opcode}.b16", both, address, pred=pred)
+            signed = isinstance(elem, DType) and elem.is_signed
+            wide = p.new("b32", "cvt.u32.u16", both)
+            for j, r in enumerate(regs):
+                byte32 = p.new("b32", f"bfe.{'s32' if signed else 'u32'}", wide, 8 * j, 8)
+                p("cvt.u16.u32", r, byte32)
+            return
+        vec = f".v{len(regs)}" if len(regs) > 1 else ""
+        p(f"{opcode}{vec}.{_width(elem)}", _vector(regs), address, pred=pred)
+        return
+    packed = words(e, elem, regs) if pred else p.regs("b32", size // 4)
+    vec = f".v{len(packed)}" if len(packed) > 1 else ""
+    p(f"{opcode}{vec}.b32", _vector(packed), address, pred=pred)
+    unpack(e, elem, packed, regs)
+
+
+def _pair(e: Emitter, regs: list[str]) -> str:
+    """Two 8-bit elements in one `.b16` register."""
+    p = e.p
+    high = p.new("b16", "shl.b16", regs[1], 8)
+    low = p.new("b16", "and.b16", regs[0], 255)
+    return p.new("b16", "or.b16", low, high)
+
+
+def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
+                 pred: str | None = None) -> None:
+    """Write neighbouring elements to shared memory."""
+    store(e, "st.shared", elem, regs, address, pred)
+
+
+def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str) -> None:
+    """Read neighbouring elements from shared memory."""
+    load(e, "ld.shared", elem, regs, address)

@@ -1,0 +1,114 @@
+"""Addresses in shared-memory tiles: where an element lies, and how a distributed tile reaches it.
+
+A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes, each span
+with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and inside a sub-tile the
+16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for 64 B,
+4 ^= 7 for 32 B: PTX ISA, 'Swizzling Modes'). All sizes are powers of two, so the map from coordinate
+bits to address bits is linear over xor, and an address is (thread part) ^ (register constant).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.ir.types import Buffer, Tile
+from tilejit.layout.linear import LinearLayout
+from tilejit.ptx.emit import Emitter
+
+#: swizzle bytes -> number of address bits that are xored (bits 4.. with bits 7..).
+_XOR_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
+
+
+def span_elements(buffer: Buffer) -> int:
+    """Elements of the fastest dimension in one sub-tile."""
+    extent = buffer.shape[buffer.order[0]]
+    return min(extent, buffer.swizzle // buffer.elem.bytes) if buffer.swizzle else extent
+
+
+def slot_rows(buffer: Buffer) -> int:
+    """Rows of a sub-tile: the product of all dimensions but the fastest."""
+    n = 1
+    for d in buffer.order[1:]:
+        n *= buffer.shape[d]
+    return n
+
+
+def slot_offset(buffer: Buffer, coords: tuple[int, ...]) -> int:
+    """Byte offset of an element inside its slot."""
+    span = span_elements(buffer)
+    x, row, scale = coords[buffer.order[0]], 0, 1
+    for d in buffer.order[1:]:
+        row += coords[d] * scale
+        scale *= buffer.shape[d]
+    flat = ((x // span) * slot_rows(buffer) + row) * span + x % span
+    offset = flat * buffer.elem.bytes
+    mask = (1 << _XOR_BITS[buffer.swizzle]) - 1
+    return offset ^ (((offset >> 7) & mask) << 4)
+
+
+@dataclass(frozen=True)
+class Access:
+    """One shared-memory access of a thread: which registers, at which address text."""
+
+    registers: tuple[int, ...]
+    address: str
+
+
+def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
+             registers: list[int] | None = None) -> list[Access]:
+    """The accesses that move a tile of this layout to or from a slot at `base`, as wide as possible.
+
+    `registers` limits them to some register indices (all of them by default); whole vectors only."""
+    size = buffer.elem.bytes
+    lanes = [slot_offset(buffer, b) for b in layout.bases_of("lane")]
+    warps = [slot_offset(buffer, b) for b in layout.bases_of("warp")]
+    regs = [slot_offset(buffer, b) for b in layout.bases_of("register")]
+    thread_bits = 0
+    for o in lanes + warps:
+        thread_bits |= o
+    vec = 1
+    for offset in regs:
+        if offset != vec * size or vec * size * 2 > 16 or offset & thread_bits:
+            break
+        vec *= 2
+    key = (layout, buffer)
+    if key not in e.role.addresses:
+        e.role.addresses[key] = e.hoist(
+            lambda: e.bit_sum([(e.role.lane, lanes), (e.role.warp, warps)]))
+    thread = e.role.addresses[key]
+    bases: dict[int, str] = {}
+    out = []
+    wanted = range(layout.num_registers) if registers is None else registers
+    for r in wanted:
+        if r % vec:
+            continue
+        const = 0
+        for i, o in enumerate(regs):
+            if r >> i & 1:
+                const ^= o
+        mixed = const & thread_bits
+        if mixed not in bases:
+            part = e.p.new("b32", "xor.b32", thread, mixed) if mixed else thread
+            bases[mixed] = e.p.new("b32", "add.u32", base, part)
+        out.append(Access(tuple(range(r, r + vec)), f"[{bases[mixed]}+{const ^ mixed}]"))
+    return out
+
+
+def slot_address(e: Emitter, offset: int, buffer: Buffer, slot: str) -> str:
+    """Register: the shared address of one slot of a ring that starts `offset` bytes from the base."""
+    start = e.p.new("b32", "add.u32", e.smem, offset)
+    if buffer.slots == 1:
+        return start
+    return e.p.new("b32", "mad.lo.u32", slot, buffer.slot_bytes, start)
+
+
+def swizzle_for(inner_bytes: int) -> int:
+    """The widest swizzle span that a row of `inner_bytes` fills: 128, 64, 32 or none."""
+    return next((s for s in (128, 64, 32) if inner_bytes % s == 0), 0)
+
+
+def tile_buffer(tile: Tile, slots: int, order: tuple[int, ...]) -> Buffer:
+    """A ring for tiles of this type, with the widest swizzle its fastest dimension allows."""
+    from tilejit.ir.types import DType
+
+    assert isinstance(tile.elem, DType)
+    return Buffer(tile.shape, tile.elem, slots, swizzle_for(tile.shape[order[0]] * tile.elem.bytes), order)

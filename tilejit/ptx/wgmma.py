@@ -1,0 +1,116 @@
+"""Emitters of the tensor cores: descriptors, `wgmma.mma_async`, and the waits.
+
+Shared-memory matrix descriptors (PTX ISA, 'Matrix Descriptor Format'): start address >> 4 in bits 0-13,
+leading offset >> 4 in 16-29, stride offset >> 4 in 32-45, swizzle mode in 62-63. K-major: the stride
+offset joins 8-row groups (8 * span bytes). MN-major: the leading offset joins atoms along M/N (one
+sub-tile), the stride offset joins 8-row groups along K.
+"""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Op
+from tilejit.ir.types import Buffer, DType, Pending, Tile
+from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.smem import slot_rows, span_elements
+
+_MODE = {128: 1, 64: 2, 32: 3, 0: 0}
+_NAMES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "tf32": "tf32", "fp8e4nv": "e4m3",
+          "fp8e5": "e5m2", "int8": "s8", "uint8": "u8"}
+#: Bytes of K that one wgmma consumes.
+K_BYTES = 32
+
+
+class Operand:
+    """One operand of a product in shared memory: `mn` is its M or N dimension, `k` its K dimension."""
+
+    def __init__(self, view: Buffer, mn: int, k: int):
+        self.view, self.mn, self.k = view, mn, k
+        self.k_major = view.order[0] == k
+        if not self.k_major and view.elem.bytes != 2:
+            raise CompilationError(f"wgmma reads {view.elem} K-major only")
+        self.span = span_elements(view)
+        self.subtile = slot_rows(view) * self.span * view.elem.bytes
+
+    @property
+    def high(self) -> int:
+        """The constant part of the descriptor: offsets and swizzle mode."""
+        span_bytes = self.span * self.view.elem.bytes
+        if self.k_major:
+            leading, stride = 16, 8 * span_bytes
+        elif self.view.swizzle:
+            leading, stride = self.subtile, 8 * span_bytes
+        else:
+            leading, stride = 8 * span_bytes, self.subtile
+        return (_MODE[self.view.swizzle] << 62) | (stride >> 4) << 32 | (leading >> 4) << 16
+
+    def offset(self, mn: int, k: int) -> int:
+        """Byte offset of the block that starts at (mn, k), both multiples of the instruction's."""
+        size = self.view.elem.bytes
+        fast, slow = (k, mn) if self.k_major else (mn, k)
+        return (fast // self.span) * self.subtile + (slow * self.span + fast % self.span) * size
+
+
+@emits("pend")
+def _pend(e: Emitter, op: Op) -> None:
+    """Give the accumulator its own registers, which then never move."""
+    source = e.get(op.operands[0])
+    regs = e.fresh(op.operands[0].type)
+    cls = reg_class(op.operands[0].type.elem)  # type: ignore[union-attr]
+    for d, s in zip(regs, source):
+        e.p(f"mov.{cls}", d, s)
+    e.set(op.result, regs)
+
+
+@emits("dot_async")
+def _dot_async(e: Emitter, op: Op) -> None:
+    """Fence, one wgmma per (k step, 64-row slice, n tile), commit."""
+    p = e.p
+    va, vb, acc = op.operands
+    assert isinstance(va.type, Buffer) and isinstance(vb.type, Buffer) and isinstance(acc.type, Pending)
+    tile: Tile = acc.type.tile
+    layout, regs = tile.layout, e.get(acc)
+    assert layout is not None and isinstance(tile.elem, DType)
+    a, b = Operand(va.type, 0, 1), Operand(vb.type, 1, 0)
+    step = K_BYTES // va.type.elem.bytes
+    # Register bits up to the instruction's width walk its columns; the rest choose slices and n tiles.
+    n = 8
+    while n < 256 and (0, n) in layout.bases_of("register"):
+        n *= 2
+    chunk = n // 2
+    group = p.new("b32", "shr.u32", e.role.warp, 2)
+    base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in layout.bases_of("warp")[2:]])
+    base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in layout.bases_of("warp")[2:]])
+    kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
+    kind += f".{_NAMES[va.type.elem.name]}.{_NAMES[vb.type.elem.name]}"
+    tail: list[object] = [] if tile.elem.is_int else [1, 1]
+    if va.type.elem.bytes == 2:
+        tail += [int(not a.k_major), int(not b.k_major)]
+    enable = p.new("pred", "setp.ne.b32", 1, 0)
+    p("wgmma.fence.sync.aligned")
+    for k in range(0, va.type.shape[1], step):
+        for first in range(0, len(regs), chunk):
+            m0, n0 = layout.apply(register=first)
+            da = p.new("b64", "add.u64", base_a, a.offset(m0, k) >> 4)
+            db = p.new("b64", "add.u64", base_b, b.offset(n0, k) >> 4)
+            acc_list = "{" + ", ".join(regs[first:first + chunk]) + "}"
+            p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, enable, *tail)
+    p("wgmma.commit_group.sync.aligned")
+    e.set(op.result, regs)
+
+
+def _descriptor(e: Emitter, address: str, operand: Operand, group: str,
+                group_bases: list[tuple[int, int]]) -> str:
+    """The 64-bit descriptor of this warpgroup's part of an operand at (0, k=0)."""
+    p = e.p
+    offset = e.bit_sum([(group, [operand.offset(mn, k) for mn, k in group_bases])]) \
+        if any(mn for mn, _ in group_bases) else None
+    start = p.new("b32", "add.u32", address, offset) if offset else address
+    low = p.new("b32", "shr.u32", start, 4)
+    wide = p.new("b64", "cvt.u64.u32", low)
+    return p.new("b64", "or.b64", wide, operand.high)
+
+
+@emits("dot_wait")
+def _dot_wait(e: Emitter, op: Op) -> None:
+    e.p("wgmma.wait_group.sync.aligned", op.attrs["pending"])
+    e.set(op.result, e.get(op.operands[0]))
