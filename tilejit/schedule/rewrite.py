@@ -1,0 +1,485 @@
+"""Carries a plan out: clones the function once per role and puts the barrier protocol in.
+
+Each role runs its own slice of the whole kernel: the producer keeps control flow, index arithmetic and
+the loads; the consumers keep everything else, each load replaced by its wait. Tickets (slot, parity) are
+carried through every loop and branch that contains an operation of their ring, so they run on across
+outer loops and a persistent kernel never drains its rings between tiles.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, uses, walk
+from tilejit.ir.types import Barrier, Buffer, DType, Tile, int32
+from tilejit.layout.named import default_blocked
+from tilejit.ptx.smem import tile_buffer
+from tilejit.ptx.tma import splits_by_registers
+from tilejit.schedule.plan import (
+    Plan,
+    Ring,
+    ahead_slice,
+    buffer_of,
+    check_descriptor,
+    needed_by_producer,
+    shared_operand,
+    wgmma_reads,
+)
+
+def register_split(num_warps: int) -> tuple[int, int, int]:
+    """(launch, producer, consumer) registers per thread for num_warps consumer warps; 0: no setmaxnreg.
+
+    The CTA's pool is launch count x warpgroups, counts are multiples of 8 (PTX ISA, setmaxnreg)."""
+    groups = num_warps // 4 + 1
+    launch = min(256, 65536 // (128 * groups) // 8 * 8)
+    if launch >= 255:
+        return launch, 0, 0
+    producer = 40 if groups <= 3 else 24
+    return launch, producer, min(240, (launch * groups - producer) // (groups - 1) // 8 * 8)
+
+
+@dataclass(eq=False)
+class Shared:
+    """The values that stand for one ring: its barriers and one buffer per load."""
+
+    full: Value
+    empty: Value
+    buffers: dict[Op, Value]
+
+
+def carry_out(fn: Function, plan: Plan) -> Function:
+    """The scheduled function: allocations, then either the inline body or the roles."""
+    new = Function(fn.name, [a.type for a in fn.body.args], [a.name for a in fn.body.args],
+                   fn.arg_attrs, fn.attrs, fn.loc)
+    warps = fn.attrs["num_warps"]
+    top = Builder(new.body, loc=fn.loc)
+    shared = {ring: _allocate_ring(top, ring, warps) for ring in plan.rings}
+    args = dict(zip(fn.body.args, new.body.args))
+    if plan.specialised:
+        launch, producer_regs, consumer_regs = register_split(warps)
+        consumer = RoleWriter(fn, plan, shared, top, dict(args), "consumer").run()
+        producer = RoleWriter(fn, plan, shared, top, dict(args), "producer").run()
+        top.op("roles", regions=[consumer, producer], names=("consumer", "producer"), warps=(warps, 4),
+               registers=(consumer_regs, producer_regs))
+        new.attrs["num_threads"] = 32 * warps + 128
+        new.attrs["launch_registers"] = launch
+        if consumer_regs:
+            plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
+                               f"{consumer_regs} consumers")
+    else:
+        body = RoleWriter(fn, plan, shared, top, dict(args), "inline").run()
+        for op in body.ops:
+            op.parent = new.body
+        new.body.ops += body.ops
+        new.attrs["num_threads"] = 32 * warps
+    top.op("return")
+    return new
+
+
+def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
+    arrivals = warps // 4 if ring.release == "warpgroup" else warps
+    full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 1))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals))
+    buffers = {}
+    for i, load in enumerate(ring.loads):
+        check_descriptor(load)
+        name = load.result.name or f"{ring.name}{i}"
+        buffers[load] = b("alloc", name=name, type=buffer_of(load, ring.slots))
+        buffers[load].name = name
+    full.name, empty.name = f"{ring.name}_full", f"{ring.name}_empty"
+    return Shared(full, empty, buffers)
+
+
+class RoleWriter:
+    """Clones one role's slice. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
+
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none)."""
+
+    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
+                 env: dict[Value, Value], role: str):
+        self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
+        self.uses = uses(fn.body)
+        self.needed = needed_by_producer(fn, plan) if role == "producer" else None
+        self.state: dict[tuple[Ring, str], tuple[Value, ...]] = {}
+        self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
+        self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
+        self.stores = False
+
+    def run(self) -> Block:
+        """The role's block."""
+        block = Block()
+        b = Builder(block, loc=self.fn.loc)
+        zero, one = b.const(0, int32), b.const(1, int32)
+        for ring in self.plan.rings:
+            if self.role != "producer":
+                self.state[ring, "use"] = (zero, zero)
+            if self.role == "producer" or self.role == "inline":
+                # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
+                self.state[ring, "fill"] = (zero, one)
+        if self.role == "producer":
+            region = Block()
+            b.op("elect", regions=[region])
+            self.block(self.fn.body, Builder(region))
+        else:
+            self.block(self.fn.body, b)
+            if self.stores:
+                b.op("store_wait")
+        return block
+
+    # -- blocks ---------------------------------------------------------------------------------------
+    def block(self, src: Block, b: Builder) -> None:
+        """Clone the ops of a block; rings whose loads are here are released after their last reader."""
+        releases = self._release_points(src)
+        for i, op in enumerate(src.ops):
+            b.loc = op.loc
+            if op.name not in ("yield", "condition", "return"):
+                self.op(op, b)
+            for ring in releases.get(i, ()):
+                self._release(ring, b)
+
+    def _release_points(self, src: Block) -> dict[int, list[Ring]]:
+        points: dict[int, list[Ring]] = {}
+        if self.role == "producer":
+            return points
+        for ring in self.plan.rings:
+            if ring.deferred or ring.loads[0].parent is not src:
+                continue
+            last = max(self._last_use(src, load) for load in ring.loads)
+            points.setdefault(last, []).append(ring)
+        return points
+
+    def _last_use(self, src: Block, load: Op) -> int:
+        """Index in src of the last op that reads the load's slot (products and their transposes)."""
+        last = src.ops.index(load)
+        work = [load.result]
+        while work:
+            for op, index in self.uses.get(work.pop(), ()):
+                if op.name == "trans":
+                    work.append(op.result)
+                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load:
+                    continue
+                outer = op
+                while outer.parent is not src:
+                    assert outer.parent is not None and outer.parent.parent is not None
+                    outer = outer.parent.parent
+                last = max(last, src.ops.index(outer))
+        return last
+
+    def op(self, op: Op, b: Builder) -> None:
+        """Clone one op, or put the protocol in its place."""
+        if op.name in ("for", "while", "if"):
+            if self.needed is None or self._keeps_control(op):
+                getattr(self, f"_{op.name}")(op, b)
+        elif op.name == "desc_load":
+            self._load(op, b)
+        elif self.needed is not None:
+            if any(r in self.needed for r in op.results):
+                self._clone(op, b)
+        elif op.name == "dot":
+            self._dot(op, b)
+        elif op.name == "desc_store":
+            self._store(op, b)
+        elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
+            pass                     # an operand of products only: made where it is used
+        else:
+            self._clone(op, b)
+
+    def _clone(self, op: Op, b: Builder) -> None:
+        b.insert(clone_op(op, self.env))
+
+    def _keeps_control(self, op: Op) -> bool:
+        assert self.needed is not None
+        if any(r in self.needed for r in op.results):
+            return True
+        return any(x.name == "desc_load" for x in walk_op(op))
+
+    # -- control flow ---------------------------------------------------------------------------------
+    def _keys(self, op: Op) -> list[tuple[Ring, str]]:
+        """The tickets that an op with regions advances."""
+        inside = {x for x in walk_op(op) if x.name == "desc_load"}
+        return [key for key in self.state if any(load in inside for load in key[0].loads)]
+
+    def _state(self, keys: list[tuple[Ring, str]]) -> list[Value]:
+        return [v for key in keys for v in self.state[key]]
+
+    def _set_state(self, keys: list[tuple[Ring, str]], values: list[Value]) -> None:
+        it = iter(values)
+        for key in keys:
+            self.state[key] = tuple(next(it) for _ in self.state[key])
+            for v, what in zip(self.state[key], ("slot", "parity")):
+                v.name = v.name or f"{key[0].name}_{what}"
+
+    def _kept(self, values: list[Value]) -> list[int]:
+        """Indices of the carried values (or results) that this role needs."""
+        return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
+
+    def _for(self, op: Op, b: Builder) -> None:
+        body = op.regions[0]
+        chain = self.plan.chains.get(op) if self.role != "producer" else None
+        deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
+        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op]
+        for ring in deferred:
+            self.state[ring, "last"] = (b.const(-1, int32),)
+        for ring in ahead:
+            self._prologue(ring, op, b)
+        keys = self._keys(op)
+        kept = [i for i in range(len(op.operands) - 3)
+                if self.needed is None or body.args[i + 1] in self.needed or op.results[i] in self.needed]
+        inits = [self.env[op.operands[i + 3]] for i in kept]
+        if chain:
+            at = kept.index(chain[0])
+            inits[at] = b("pend", inits[at])
+            inits[at].name = op.operands[chain[0] + 3].name
+        region = Block([body.args[0].type, *(v.type for v in inits),
+                        *(v.type for v in self._state(keys))],
+                       [body.args[0].name, *(body.args[i + 1].name for i in kept),
+                        *("" for _ in self._state(keys))])
+        self.env[body.args[0]] = region.args[0]
+        for i, arg in zip(kept, region.args[1:]):
+            self.env[body.args[i + 1]] = arg
+        bounds = [self.env[v] for v in op.operands[:3]]
+        starts = self._state(keys)
+        self._set_state(keys, region.args[1 + len(kept):])
+        inner = Builder(region, loc=op.loc)
+        self.block(body, inner)
+        for ring in ahead:
+            self._issue_ahead(ring, op, inner)
+        inner.op("yield", *(self.env[body.terminator.operands[i]] for i in kept), *self._state(keys))
+        loop = b.op("for", *bounds, *inits, *starts, regions=[region], **op.attrs)
+        results = loop.results
+        self._set_state(keys, results[len(kept):])
+        for i, res in zip(kept, results):
+            res.name = op.results[i].name
+            if chain and i == chain[0]:
+                res = b("dot_wait", res, pending=0)
+                res.name = op.results[i].name
+            self.env[op.results[i]] = res
+        for ring in deferred:
+            self._release_last(ring, b)
+            del self.state[ring, "last"]
+
+    def _while(self, op: Op, b: Builder) -> None:
+        before, body = op.regions
+        keys = self._keys(op)
+        kept = [i for i in range(len(op.operands)) if self.needed is None
+                or before.args[i] in self.needed or body.args[i] in self.needed
+                or op.results[i] in self.needed]
+        inits = [self.env[op.operands[i]] for i in kept]
+        starts = self._state(keys)
+        types = [v.type for v in inits + starts]
+        regions = []
+        for src in (before, body):
+            region = Block(types, [src.args[i].name for i in kept] + [""] * len(starts))
+            for i, arg in zip(kept, region.args):
+                self.env[src.args[i]] = arg
+            self._set_state(keys, region.args[len(kept):])
+            inner = Builder(region, loc=op.loc)
+            self.block(src, inner)
+            end = src.terminator
+            if end.name == "condition":
+                inner.op("condition", self.env[end.operands[0]],
+                         *(self.env[end.operands[i + 1]] for i in kept), *self._state(keys))
+            else:
+                inner.op("yield", *(self.env[end.operands[i]] for i in kept), *self._state(keys))
+            regions.append(region)
+        new = b.op("while", *inits, *starts, regions=regions, **op.attrs)
+        self._set_state(keys, new.results[len(kept):])
+        for i, res in zip(kept, new.results):
+            self.env[op.results[i]] = res
+
+    def _if(self, op: Op, b: Builder) -> None:
+        keys, kept = self._keys(op), self._kept(op.results)
+        before = {key: self.state[key] for key in keys}
+        regions = []
+        for src in op.regions:
+            for key in keys:
+                self.state[key] = before[key]
+            region = Block()
+            inner = Builder(region, loc=op.loc)
+            self.block(src, inner)
+            inner.op("yield", *(self.env[src.terminator.operands[i]] for i in kept), *self._state(keys))
+            regions.append(region)
+        new = b.op("if", self.env[op.operands[0]], regions=regions, **op.attrs)
+        self._set_state(keys, new.results[len(kept):])
+        for i, res in zip(kept, new.results):
+            self.env[op.results[i]] = res
+
+    # -- loads ----------------------------------------------------------------------------------------
+    def _load(self, op: Op, b: Builder) -> None:
+        """Fill or await a ring's ticket, where the last of its loads stands."""
+        ring = self.plan.ring_of(op)
+        assert ring is not None
+        if op is not ring.loads[-1]:
+            return
+        if self.role == "producer":
+            self._issue(ring, self.env, b)
+            self._advance(ring, "fill", b)
+            return
+        if self.role == "inline" and not ring.ahead:
+            region = Block()
+            self._issue(ring, self.env, Builder(region, loc=op.loc))
+            b.op("elect", regions=[region])
+            self._advance(ring, "fill", b)
+        slot, parity = self.state[ring, "use"]
+        b.op("mbar_wait", self.shared[ring].full, slot, parity)
+        self.current[ring] = slot
+        self._advance(ring, "use", b)
+        for load in ring.loads:
+            self.views[load] = b("view", self.shared[ring].buffers[load], slot)
+            if not ring.views:
+                self._to_registers(load, b)
+
+    def _to_registers(self, load: Op, b: Builder) -> None:
+        if not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
+                   self.uses.get(load.result, ())):
+            return
+        t = load.result.type
+        assert isinstance(t, Tile)
+        if t.layout is None:
+            t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
+        value = b("local_load", self.views[load], type=t)
+        value.name = load.result.name
+        self.env[load.result] = value
+
+    def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
+        new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
+        self.state[ring, kind] = tuple(new)
+
+    def _issue(self, ring: Ring, env: dict[Value, Value], b: Builder) -> None:
+        """Wait for the slot of the fill ticket, announce the bytes, copy."""
+        s = self.shared[ring]
+        slot, parity = self.state[ring, "fill"]
+        b.op("mbar_wait", s.empty, slot, parity)
+        b.op("mbar_expect", s.full, slot, bytes=ring.bytes)
+        for load in ring.loads:
+            desc, *offsets = (env[v] for v in load.operands)
+            b.loc = load.loc
+            b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
+
+    # -- inline form: issue ahead -----------------------------------------------------------------------
+    def _prologue(self, ring: Ring, loop: Op, b: Builder) -> None:
+        """Fill slots-1 tickets before the loop, each only if the loop gets that far."""
+        lo, _, step = (self.env[v] for v in loop.operands[:3])
+        iv = lo
+        for _ in range(ring.slots - 1):
+            self._issue_if(ring, loop, iv, b)
+            iv = b("add", iv, step)
+
+    def _issue_ahead(self, ring: Ring, loop: Op, b: Builder) -> None:
+        """At the end of iteration i: fill the ticket of iteration i + slots - 1."""
+        step = self.env[loop.operands[2]]
+        iv = self.env[loop.regions[0].args[0]]
+        distance = b("mul", step, b.const(ring.slots - 1, step.type))
+        self._issue_if(ring, loop, b("add", iv, distance), b)
+
+    def _issue_if(self, ring: Ring, loop: Op, iv: Value, b: Builder) -> None:
+        hi = self.env[loop.operands[1]]
+        inside = b("cmp", iv, hi, pred="lt")
+        env = dict(self.env)
+        env[loop.regions[0].args[0]] = iv
+        region = Block()
+        inner = Builder(region, loc=loop.loc)
+        for op in ahead_slice(ring) or []:
+            inner.insert(clone_op(op, env))
+        self._issue(ring, env, inner)
+        b.op("elect", inside, regions=[region])
+        before = self.state[ring, "fill"]
+        self._advance(ring, "fill", b)
+        after = self.state[ring, "fill"]
+        self.state[ring, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
+
+    # -- releases -------------------------------------------------------------------------------------
+    def _release(self, ring: Ring, b: Builder) -> None:
+        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release)
+
+    def _release_last(self, ring: Ring, b: Builder) -> None:
+        """Release the slot of the iteration before, if there was one."""
+        (last,) = self.state[ring, "last"]
+        some = b("cmp", last, b.const(0, int32), pred="ge")
+        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release)
+
+    # -- products and stores ----------------------------------------------------------------------------
+    def _dot(self, op: Op, b: Builder) -> None:
+        loop = op.parent.parent if op.parent else None
+        chain = self.plan.chains.get(loop) if loop is not None else None
+        in_chain = chain is not None and chain[1] is op
+        a, bb = (self._operand(op, i, b) for i in (0, 1))
+        acc = self.env[op.operands[2]]
+        if not in_chain:
+            acc = b("pend", acc)
+        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        result = b("dot_async", a, bb, acc, **extra)
+        result.name = op.result.name
+        if not in_chain:
+            result = b("dot_wait", result, pending=0)
+            result.name = op.result.name
+            self.env[op.result] = result
+            return
+        result = b("dot_wait", result, pending=1)
+        result.name = op.result.name
+        self.env[op.result] = result
+        for ring in self.plan.rings:
+            if (ring, "last") in self.state:
+                self._release_last(ring, b)
+                self.state[ring, "last"] = (self.current[ring],)
+
+    def _operand(self, dot: Op, index: int, b: Builder) -> Value:
+        """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
+        load = wgmma_reads(dot, index)
+        if load is not None:
+            found = shared_operand(dot.operands[index])
+            assert found is not None
+            view = self.views[load]
+            return b("view_trans", view, order=(1, 0)) if found[1] else view
+        value = self._in_registers(dot.operands[index], b)
+        t = value.type
+        assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
+        k_order = (1, 0) if index == 0 else (0, 1)
+        regs = t.layout.bases_of("register")
+        natural = (1, 0) if regs and regs[0] == (0, 1) else (0, 1)
+        order = natural if t.elem.bits == 16 else k_order
+        buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
+                          type=tile_buffer(t, 1, order))
+        self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
+                                f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore
+        view = b("view", buffer, b.const(0, int32))
+        b.op("role_sync")            # the product before may still read the buffer elsewhere
+        b.op("local_store", view, value)
+        b.op("fence_async")
+        b.op("role_sync")
+        return view
+
+    def _in_registers(self, v: Value, b: Builder) -> Value:
+        """A dot operand that wgmma cannot read in place, in registers (transposed copies included)."""
+        if v in self.env:
+            return self.env[v]
+        op = v.op
+        assert isinstance(op, Op) and op.name == "trans", op
+        inner = self._in_registers(op.operands[0], b)
+        assert isinstance(inner.type, Tile) and inner.type.layout is not None
+        order = tuple(op.attrs["order"])
+        t = Tile(tuple(inner.type.shape[i] for i in order), inner.type.elem,
+                 inner.type.layout.transpose(order))
+        return b.op("trans", inner, order=order, result_types=[t]).result
+
+    def _store(self, op: Op, b: Builder) -> None:
+        """A staging ring of two column pieces, or one whole tile where registers do not split that way."""
+        desc, value, *offsets = (self.env[v] for v in op.operands)
+        t = value.type
+        assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
+        columns = min(t.shape[-1], 128 // t.elem.bytes)
+        slots = 2 if t.shape[-1] > columns else 1
+        if not splits_by_registers(t.layout, columns):
+            columns, slots = t.shape[-1], 1
+        piece = Tile((*t.shape[:-1], columns), t.elem)
+        ring: Buffer = tile_buffer(piece, slots, tuple(reversed(range(len(t.shape)))))
+        staging = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring)
+        self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
+                                f"columns at a time in {slots} x {ring.slot_bytes} bytes")
+        b.op("tma_store", desc, value, staging, *offsets, columns=columns)
+        self.stores = True
+
+
+def walk_op(op: Op) -> list[Op]:
+    """All ops inside the regions of an op."""
+    return [x for region in op.regions for x in walk(region)]
+
