@@ -1,9 +1,14 @@
 """Elementwise ops on scalars and tiles. Operands have equal types: the frontend casts and broadcasts."""
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tilejit.errors import CompilationError
+from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
-from tilejit.ir.table import op
+from tilejit.ir.table import OPS, op
 from tilejit.ir.types import DType, Ptr, Tile, Type, elem_of, int1, shape_of, with_elem
 
 
@@ -39,13 +44,14 @@ def _numbers(o: Op) -> list[Type]:
     return [t]
 
 
-def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str = "elementwise") -> None:
+def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str = "elementwise",
+             attrs: str = "") -> None:
     for name in names.split():
         def infer(o: Op, rule=rule) -> list[Type]:
             return rule(o)
         infer.__doc__ = docs[name]
         infer.__module__ = __name__
-        op(name, operands, traits=traits + (" commutative" if name in
+        op(name, operands, attrs, traits=traits + (" commutative" if name in
            ("add", "mul", "and", "or", "xor") else ""))(infer)
 
 
@@ -60,7 +66,7 @@ _declare("add sub mul", "lhs rhs", _numbers, {
     "sub": "Difference; integers wrap.",
     "mul": "Product; integers wrap, keeping the low half."}, "elementwise cheap")
 _declare("div", "lhs rhs", _floats, {
-    "div": "True division. fp32: correctly rounded when attr `ieee` is set, else within 2 ulp."})
+    "div": "True division. fp32: correctly rounded when attr `ieee` is set, else within 2 ulp."}, attrs="ieee?")
 _declare("idiv irem", "lhs rhs", _ints, {
     "idiv": "Integer quotient, truncating toward zero (C).",
     "irem": "Integer remainder with the sign of the dividend (C)."})
@@ -72,7 +78,7 @@ _declare("and or xor shl shr", "lhs rhs", _ints, {
 _declare("mulhi", "lhs rhs", _ints, {"mulhi": "High half of the double-width product."})
 _declare("minimum maximum", "lhs rhs", _numbers, {
     "minimum": "Smaller operand; a NaN loses unless attr `nan` is true (then it propagates).",
-    "maximum": "Larger operand; a NaN loses unless attr `nan` is true (then it propagates)."})
+    "maximum": "Larger operand; a NaN loses unless attr `nan` is true (then it propagates)."}, attrs="nan?")
 _declare("neg", "x", _numbers, {"neg": "Arithmetic negation (flips the sign bit of floats)."})
 _declare("not", "x", _ints, {"not": "Bitwise complement (logical for int1)."}, "elementwise cheap")
 _declare("abs", "x", _numbers, {"abs": "Absolute value."})
@@ -82,7 +88,7 @@ _declare("exp exp2 log log2 sqrt rsqrt sin cos tanh erf floor ceil", "x", _float
     "sqrt": "Square root (sqrt.approx unless attr `ieee`).", "rsqrt": "1/sqrt(x) (rsqrt.approx in fp32).",
     "sin": "Sine (sin.approx after range reduction).", "cos": "Cosine (cos.approx after range reduction).",
     "tanh": "Hyperbolic tangent.", "erf": "Error function.",
-    "floor": "Round toward minus infinity.", "ceil": "Round toward plus infinity."})
+    "floor": "Round toward minus infinity.", "ceil": "Round toward plus infinity."}, attrs="ieee?")
 _declare("fma", "a b c", _floats, {"fma": "a*b + c with one rounding."})
 
 
@@ -138,3 +144,118 @@ def hint(o: Op) -> list[Type]:
 def is_tile(t: Type) -> bool:
     """True for tile types."""
     return isinstance(t, Tile)
+
+
+# -- numpy meanings: (machine, op, *arrays) -> array; see ir/evaluate.py ---------------------------------
+
+
+def _elem(o: Op) -> DType:
+    e = elem_of(o.operands[0].type)
+    assert isinstance(e, DType)
+    return e
+
+
+def _wrapping(name: str, fn, boolean) -> None:
+    """A sum or product: integers wrap; int1 is arithmetic modulo 2."""
+    @OPS[name].meaning
+    def _(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return boolean(a, b) if a.dtype == bool else fn(a, b)
+
+
+_wrapping("add", np.add, np.logical_xor)
+_wrapping("sub", np.subtract, np.logical_xor)
+_wrapping("mul", np.multiply, np.logical_and)
+
+
+def _binary(name: str, fn) -> None:
+    @OPS[name].meaning
+    def _(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return fn(a, b)
+
+
+for _name, _fn in {"div": np.divide, "idiv": num.idiv, "irem": num.irem, "fmod": np.fmod,
+                   "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+                   "shl": lambda a, b: num.shift(a, b, True), "shr": lambda a, b: num.shift(a, b, False),
+                   "mulhi": num.mulhi}.items():
+    _binary(_name, _fn)
+
+
+def _unary(name: str, fn) -> None:
+    @OPS[name].meaning
+    def _(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+        return num.round_to(fn(x.astype(np.float64)), _elem(o))
+
+
+for _name, _fn in {"exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt,
+                   "rsqrt": lambda x: 1.0 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+                   "erf": num.erf, "floor": np.floor, "ceil": np.ceil}.items():
+    _unary(_name, _fn)
+
+
+@OPS["minimum"].meaning
+def _minimum(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return num.extremum(a, b, False, bool(o.attrs.get("nan")))
+
+
+@OPS["maximum"].meaning
+def _maximum(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return num.extremum(a, b, True, bool(o.attrs.get("nan")))
+
+
+@OPS["neg"].meaning
+def _neg(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return x if x.dtype == bool else np.negative(x)
+
+
+@OPS["not"].meaning
+def _not(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return np.invert(x)
+
+
+@OPS["abs"].meaning
+def _abs(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return np.abs(x)
+
+
+@OPS["fma"].meaning
+def _fma(m: Any, o: Op, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    return num.fma(a, b, c, _elem(o))
+
+
+@const.meaning
+def _const(m: Any, o: Op) -> np.ndarray:
+    t = o.attrs["type"]
+    return np.broadcast_to(num.constant(o.attrs["value"], elem_of(t)), shape_of(t))
+
+
+@cmp.meaning
+def _cmp(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+            "gt": np.greater, "ge": np.greater_equal}[o.attrs["pred"]](a, b)
+
+
+@select.meaning
+def _select(m: Any, o: Op, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(c, a, b)
+
+
+@cast.meaning
+def _cast(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return num.cast(x, elem_of(o.operands[0].type), o.attrs["dtype"], o.attrs.get("rounding") or "rne")
+
+
+@bitcast.meaning
+def _bitcast(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return x.view(num.np_dtype(o.attrs["dtype"]))
+
+
+@ptr_add.meaning
+def _ptr_add(m: Any, o: Op, p: np.ndarray, off: np.ndarray) -> np.ndarray:
+    e = elem_of(o.operands[0].type)
+    assert isinstance(e, Ptr)
+    return p + off.astype(np.int64) * e.elem.bytes
+
+
+@hint.meaning
+def _hint(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return x

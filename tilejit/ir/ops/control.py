@@ -1,6 +1,10 @@
 """Structured control flow, checks and the ends of blocks."""
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op
 from tilejit.ir.table import op
@@ -15,10 +19,28 @@ def for_(o: Op) -> list[Type]:
     return [v.type for v in o.operands[3:]]
 
 
+@for_.meaning
+def _for(m: Any, o: Op, lo: np.ndarray, hi: np.ndarray, step: np.ndarray, *carried: Any) -> list[Any]:
+    values = list(carried)
+    for i in range(int(lo), int(hi), int(step)):
+        values = m.region(o.regions[0], [np.array(i, lo.dtype), *values])
+    return values
+
+
 @op("while", "inits*", effects="control", traits="structural")
 def while_(o: Op) -> list[Type]:
     """Two regions over the carried values: the first ends in `condition`, the second in `yield`."""
     return [v.type for v in o.operands]
+
+
+@while_.meaning
+def _while(m: Any, o: Op, *carried: Any) -> list[Any]:
+    values = list(carried)
+    while True:
+        go, *values = m.region(o.regions[0], values)
+        if not go:
+            return values
+        values = m.region(o.regions[1], values)
 
 
 @op("if", "cond", effects="control", traits="structural")
@@ -29,6 +51,11 @@ def if_(o: Op) -> list[Type]:
     if len(types) == 2 and types[0] != types[1]:
         raise CompilationError(f"if: the branches give {types[0]} and {types[1]}", o.loc)
     return types[0] if types else []
+
+
+@if_.meaning
+def _if(m: Any, o: Op, cond: np.ndarray) -> list[Any]:
+    return m.region(o.regions[0] if cond else o.regions[1], [])
 
 
 @op("yield", "values*", effects="control", traits="terminator")
@@ -55,13 +82,32 @@ def assume(o: Op) -> list[Type]:
     return []
 
 
+@assume.meaning
+def _assume(m: Any, o: Op, cond: np.ndarray) -> list[Any]:
+    if not cond:
+        raise m.error(o, "the promise is not kept")
+    return []
+
+
 @op("device_assert", "cond mask?", "message", effects="control")
 def device_assert(o: Op) -> list[Type]:
     """Trap when cond is false somewhere (only kept in debug builds)."""
     return []
 
 
+@device_assert.meaning
+def _device_assert(m: Any, o: Op, cond: np.ndarray, mask: Any = True) -> list[Any]:
+    if not np.all(cond | ~np.asarray(mask)):
+        raise m.error(o, f"device assertion failed: {o.attrs['message']}")
+    return []
+
+
 @op("debug_barrier", "", effects="sync control")
 def debug_barrier(o: Op) -> list[Type]:
     """All threads of the program meet."""
+    return []
+
+
+@debug_barrier.meaning
+def _debug_barrier(m: Any, o: Op) -> list[Any]:
     return []

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op
@@ -22,10 +25,20 @@ def arange(o: Op) -> list[Type]:
     return [Tile((o.attrs["end"] - o.attrs["start"],), int32)]
 
 
+@arange.meaning
+def _arange(m: Any, o: Op) -> Any:
+    return np.arange(o.attrs["start"], o.attrs["end"], dtype=np.int32)
+
+
 @op("splat", "x", "shape", traits="cheap shape")
 def splat(o: Op) -> list[Type]:
     """A tile of `shape` with the scalar x in every element."""
     return [Tile(tuple(o.attrs["shape"]), o.operands[0].type)]  # type: ignore[arg-type]
+
+
+@splat.meaning
+def _splat(m: Any, o: Op, x: np.ndarray) -> Any:
+    return np.broadcast_to(x, tuple(o.attrs["shape"]))
 
 
 @op("broadcast", "x", "shape", traits="cheap shape")
@@ -37,11 +50,21 @@ def broadcast(o: Op) -> list[Type]:
     return [Tile(shape, t.elem)]
 
 
+@broadcast.meaning
+def _broadcast(m: Any, o: Op, x: np.ndarray) -> Any:
+    return np.broadcast_to(x, tuple(o.attrs["shape"]))
+
+
 @op("expand_dims", "x", "axis", traits="cheap shape")
 def expand_dims(o: Op) -> list[Type]:
     """Insert a dimension of size 1 before `axis` (0 <= axis <= rank)."""
     t, a = _tile(o), o.attrs["axis"]
     return [Tile((*t.shape[:a], 1, *t.shape[a:]), t.elem)]
+
+
+@expand_dims.meaning
+def _expand_dims(m: Any, o: Op, x: np.ndarray) -> Any:
+    return np.expand_dims(x, o.attrs["axis"])
 
 
 @op("reshape", "x", "shape", traits="shape")
@@ -54,6 +77,11 @@ def reshape(o: Op) -> list[Type]:
     return [Tile(shape, t.elem)]
 
 
+@reshape.meaning
+def _reshape(m: Any, o: Op, x: np.ndarray) -> Any:
+    return x.reshape(tuple(o.attrs["shape"]))
+
+
 @op("trans", "x", "order", traits="shape")
 def trans(o: Op) -> list[Type]:
     """Permute dimensions: result dimension i is dimension order[i] of x."""
@@ -63,6 +91,11 @@ def trans(o: Op) -> list[Type]:
     return [Tile(tuple(t.shape[i] for i in order), t.elem)]
 
 
+@trans.meaning
+def _trans(m: Any, o: Op, x: np.ndarray) -> Any:
+    return np.transpose(x, o.attrs["order"])
+
+
 @op("join", "lhs rhs", traits="shape")
 def join(o: Op) -> list[Type]:
     """Stack two tiles along a new last dimension of size 2."""
@@ -70,6 +103,11 @@ def join(o: Op) -> list[Type]:
     if (a.shape, a.elem) != (b.shape, b.elem):
         raise CompilationError(f"join: operands differ, {a} and {b}", o.loc)
     return [Tile((*a.shape, 2), a.elem)]
+
+
+@join.meaning
+def _join(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> Any:
+    return np.stack([a, b], axis=-1)
 
 
 @op("split", "x", traits="shape")
@@ -82,7 +120,17 @@ def split(o: Op) -> list[Type]:
     return [half, half]
 
 
+@split.meaning
+def _split(m: Any, o: Op, x: np.ndarray) -> Any:
+    return x[..., 0], x[..., 1]
+
+
 @op("convert", "x", traits="shape")
 def convert(o: Op) -> list[Type]:
     """The same tile in another layout: the layout of the result's type."""
     return [_tile(o)]
+
+
+@convert.meaning
+def _convert(m: Any, o: Op, x: np.ndarray) -> Any:
+    return x

@@ -1,10 +1,15 @@
 """Program ids, matrix products and reductions."""
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tilejit.errors import CompilationError
+from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
 from tilejit.ir.table import op
-from tilejit.ir.types import Tile, Type, int32
+from tilejit.ir.types import DType, Tile, Type, elem_of, int32
 
 
 @op("program_id", attrs="axis", traits="cheap")
@@ -13,10 +18,20 @@ def program_id(o: Op) -> list[Type]:
     return [int32]
 
 
+@program_id.meaning
+def _program_id(m: Any, o: Op) -> np.ndarray:
+    return np.array(m.pid[o.attrs["axis"]], np.int32)
+
+
 @op("num_programs", attrs="axis", traits="cheap")
 def num_programs(o: Op) -> list[Type]:
     """Number of programs along a grid axis."""
     return [int32]
+
+
+@num_programs.meaning
+def _num_programs(m: Any, o: Op) -> np.ndarray:
+    return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
 @op("dot", "a b acc", "precision?")
@@ -30,6 +45,13 @@ def dot(o: Op) -> list[Type]:
         raise CompilationError(f"dot: {list(a.shape)} @ {list(b.shape)} into {list(acc.shape)}: "
                                f"{a.shape[1]} != {b.shape[0]}", o.loc)
     return [Tile(acc.shape, acc.elem)]
+
+
+@dot.meaning
+def _dot(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
+    ta, t_acc = elem_of(o.operands[0].type), elem_of(o.operands[2].type)
+    assert isinstance(ta, DType) and isinstance(t_acc, DType)
+    return num.matmul(a, b, acc, ta, t_acc, o.attrs.get("precision"))
 
 
 @op("reduce", "inputs*", "axis", traits="structural")
@@ -47,7 +69,33 @@ def reduce(o: Op) -> list[Type]:
     return out
 
 
+@reduce.meaning
+def _reduce(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Folds halves onto each other: sizes are powers of two, and this is how the GPU sums as well."""
+    parts = [np.moveaxis(x, o.attrs["axis"], 0) for x in xs]
+    while len(parts[0]) > 1:
+        half = len(parts[0]) // 2
+        shape = parts[0][:half].shape
+        out = m.region(o.regions[0], [p[:half] for p in parts] + [p[half:] for p in parts])
+        parts = [np.broadcast_to(r, shape) for r in out]
+    return tuple(p[0] for p in parts)
+
+
 @op("scan", "inputs*", "axis reverse", traits="structural")
 def scan(o: Op) -> list[Type]:
     """Inclusive prefix fold along `axis` with the region (as reduce), from the end if `reverse`."""
     return [v.type for v in o.operands]
+
+
+@scan.meaning
+def _scan(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
+    step = -1 if o.attrs["reverse"] else 1
+    parts = [np.moveaxis(x, o.attrs["axis"], 0)[::step] for x in xs]
+    run = [p[0] for p in parts]
+    rows = [run]
+    for i in range(1, len(parts[0])):
+        run = m.region(o.regions[0], run + [p[i] for p in parts])
+        run = [np.broadcast_to(r, p[i].shape) for r, p in zip(run, parts)]
+        rows.append(run)
+    out = (np.stack(column)[::step] for column in zip(*rows))
+    return tuple(np.moveaxis(x, 0, o.attrs["axis"]) for x in out)

@@ -1,0 +1,199 @@
+"""Arithmetic of tile IR's element types on numpy arrays, bit for bit.
+
+Every function takes and returns arrays (0-d for scalars) of the element type's numpy dtype: bf16 and fp8
+are ml_dtypes, tf32 is float32, int1 is bool, pointers are int64. Results are rounded to nearest even once;
+functions that the GPU approximates (exp, sin, ...) give the correctly rounded value of a float64 result.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from tilejit.ir.types import DType, Scalar
+
+Array = np.ndarray
+
+
+@lru_cache(maxsize=None)
+def np_dtype(t: Scalar) -> np.dtype:
+    """The numpy dtype that holds elements of a scalar type."""
+    if not isinstance(t, DType):
+        return np.dtype(np.int64)
+    names = {"int1": "bool", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp64": "float64"}
+    small = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
+    if t.name in small:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, small[t.name]))
+    return np.dtype(names.get(t.name, t.name))
+
+
+def constant(value: float | int | bool, t: Scalar) -> Array:
+    """A 0-d array of a Python number; integers wrap, floats round."""
+    dtype = np_dtype(t)
+    if dtype.kind in "iu":
+        return np.array(int(value) & (2 ** (8 * dtype.itemsize) - 1), np.dtype(f"u{dtype.itemsize}")).view(dtype)
+    if isinstance(t, DType) and t.is_float and dtype.itemsize < 8:
+        return round_to(np.array(value, np.float64), t)
+    return np.array(value, dtype)
+
+
+def _to_odd_fp32(x: Array) -> Array:
+    """float64 to float32, rounded to odd: a second rounding to 16 or 8 bits is then as if done at once.
+
+    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008)."""
+    f = x.astype(np.float32)
+    back = f.astype(np.float64)
+    even = (f.view(np.uint32) & 1) == 0
+    off = (back != x) & even & np.isfinite(x)
+    toward = np.where(x > back, np.float32(np.inf), np.float32(-np.inf))
+    return np.where(off, np.nextafter(f, toward), f)
+
+
+def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
+    """A float64 array rounded once to `t`; fp8 saturates to its largest finite value (NaN stays)."""
+    x = np.asarray(x, np.float64)
+    dtype = np_dtype(t)
+    if t.name == "tf32":
+        return _tf32_nearest(x.astype(np.float32))
+    if t.is_fp8:
+        top = {"fp8e4nv": 448.0, "fp8e5": 57344.0}[t.name]
+        x = np.clip(x, -top, top)
+    if dtype.itemsize == 8:
+        return x
+    near = x.astype(dtype) if dtype.itemsize == 4 else _to_odd_fp32(x).astype(dtype)
+    near = np.asarray(near)
+    if rounding == "rtz":
+        over = np.abs(near.astype(np.float64)) > np.abs(x)
+        bits = near.view(f"u{dtype.itemsize}")
+        near = np.asarray(np.where(over & np.isfinite(x), bits - 1, bits)).astype(bits.dtype).view(dtype)
+    return near
+
+
+def _tf32_nearest(x: Array) -> Array:
+    """cvt.rna.tf32.f32: nearest with ties away from zero, 10 mantissa bits kept."""
+    bits = x.view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), rounded, x)
+
+
+def tf32_truncate(x: Array) -> Array:
+    """What tensor cores read of a float32: the low 13 bits are ignored."""
+    return (np.asarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def cast(x: Array, src: Scalar, dst: Scalar, rounding: str = "rne") -> Array:
+    """Numeric conversion. Float to integer truncates and saturates, NaN gives 0 (PTX cvt.rzi)."""
+    to = np_dtype(dst)
+    if src == dst:
+        return x
+    if not isinstance(dst, DType) or not isinstance(src, DType):
+        return x.astype(to)
+    if dst.kind == "bool":
+        return x != np.zeros((), x.dtype)
+    if dst.is_float:
+        if src.kind != "float" and dst.bits >= 32:
+            return x.astype(to)
+        return round_to(x.astype(np.float64), dst, rounding)
+    if src.is_float:
+        lo, hi = np.iinfo(to).min, np.iinfo(to).max
+        v = np.trunc(x.astype(np.float64))
+        out = np.asarray(np.where((v >= lo) & (v < float(hi)), v, 0.0).astype(to))
+        return np.where(v >= float(hi), to.type(hi), np.where(v < lo, to.type(lo), out))
+    return x.astype(to)
+
+
+def float_fn(fn: Callable[[Array], Array]) -> Callable[[Array, DType], Array]:
+    """A float64 function as one on any float type, rounded once."""
+    def apply(x: Array, t: DType) -> Array:
+        return round_to(fn(x.astype(np.float64)), t)
+    return apply
+
+
+def erf(x: Array) -> Array:
+    """The error function of a float64 array."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
+def idiv(a: Array, b: Array) -> Array:
+    """C quotient (toward zero); division by zero gives all ones, as the GPU does in 32 bits."""
+    zero = b == 0
+    d = np.where(zero, np.ones((), b.dtype), b)
+    q = a // d
+    if a.dtype.kind == "i":
+        q = np.where((q * d != a) & ((a < 0) != (d < 0)), q + np.ones((), a.dtype), q)
+    return np.where(zero, ~np.zeros((), a.dtype), q)
+
+
+def irem(a: Array, b: Array) -> Array:
+    """C remainder, with the sign of the dividend; the dividend itself for a zero divisor."""
+    return a - np.where(b == 0, np.zeros((), a.dtype), idiv(a, b)) * b
+
+
+def shift(a: Array, amount: Array, left: bool) -> Array:
+    """Shift by an unsigned amount that is clamped to the width (PTX shl, shr)."""
+    bits = 8 * a.dtype.itemsize
+    n = amount.view(f"u{amount.dtype.itemsize}")
+    over = n >= bits
+    n = np.where(over, bits - 1, n).astype(a.dtype)
+    if left:
+        return np.where(over, np.zeros((), a.dtype), a << n)
+    if a.dtype.kind == "i":
+        return a >> n
+    return np.where(over, np.zeros((), a.dtype), a >> n)
+
+
+def mulhi(a: Array, b: Array) -> Array:
+    """High half of the double-width product."""
+    bits = 8 * a.dtype.itemsize
+    if bits < 64:
+        wide = np.dtype(f"{a.dtype.kind}8")
+        return ((a.astype(wide) * b.astype(wide)) >> np.array(bits, wide)).astype(a.dtype)
+    exact = (a.astype(object) * b.astype(object)) >> 64
+    return np.asarray(exact).astype(a.dtype)
+
+
+def extremum(a: Array, b: Array, largest: bool, propagate_nan: bool) -> Array:
+    """Minimum or maximum: a NaN loses or propagates; -0 is below +0 (PTX min, max)."""
+    if a.dtype.kind in "biu":
+        return np.maximum(a, b) if largest else np.minimum(a, b)
+    first = (a > b) if largest else (a < b)
+    # of equal operands only zeros differ in sign
+    first |= (a == b) & (np.signbit(a) != largest)
+    first |= np.isnan(b)
+    r = np.where(first, a, b)
+    if propagate_nan:
+        r = np.where(np.isnan(a), a, np.where(np.isnan(b), b, r))
+    return r
+
+
+def fma(a: Array, b: Array, c: Array, t: DType) -> Array:
+    """a*b + c rounded once; for fp64 the error term of the sum is itself rounded (within one ulp)."""
+    x, y, z = (v.astype(np.float64) for v in (a, b, c))
+    p = x * y
+    s = p + z
+    v = s - p
+    err = (p - (s - v)) + (z - v)
+    if t.bits == 64:
+        big = 134217729.0                                   # 2**27 + 1: Dekker's splitting constant
+        xh, yh = x * big - (x * big - x), y * big - (y * big - y)
+        xl, yl = x - xh, y - yh
+        err = err + (((xh * yh - p) + xh * yl + xl * yh) + xl * yl)
+        return np.where(np.isfinite(s) & np.isfinite(err), s + err, s)
+    odd = (s.view(np.int64) & 1) == 1
+    nudge = np.isfinite(s) & np.isfinite(err) & (err != 0) & ~odd
+    toward = np.where(err > 0, np.inf, -np.inf)
+    return round_to(np.where(nudge, np.nextafter(s, toward), s), t)
+
+
+def matmul(a: Array, b: Array, acc: Array, ta: DType, t_acc: DType, precision: str | None) -> Array:
+    """acc + a @ b: products and sums in float64 (int64 for integers), rounded once to the accumulator."""
+    if not t_acc.is_float:
+        wide = np.matmul(a.astype(np.int64), b.astype(np.int64)) + acc.astype(np.int64)
+        return wide.astype(acc.dtype)
+    if ta.name in ("fp32", "tf32") and precision != "ieee":
+        a, b = tf32_truncate(a), tf32_truncate(b)
+    return round_to(np.matmul(a.astype(np.float64), b.astype(np.float64)) + acc.astype(np.float64), t_acc)
