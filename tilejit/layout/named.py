@@ -1,0 +1,97 @@
+"""The layouts that have names: coalesced blocks and the tensor cores' fragments."""
+from __future__ import annotations
+
+from tilejit.layout.linear import LinearLayout
+
+
+def _log2(n: int) -> int:
+    return n.bit_length() - 1
+
+
+def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1,
+            order: tuple[int, ...] | None = None) -> LinearLayout:
+    """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then
+    more registers. `order` lists dimensions fastest first (default: last dimension first). Where the tile
+    is smaller than the threads, the remaining lane or warp bits hold copies."""
+    order = order or tuple(reversed(range(len(shape))))
+    bits = [(d, 1 << i) for d in order for i in range(_log2(shape[d]))]
+
+    def take(n: int) -> list[tuple[int, ...]]:
+        out = []
+        for _ in range(n):
+            if bits:
+                d, value = bits.pop(0)
+                out.append(tuple(value if i == d else 0 for i in range(len(shape))))
+            else:
+                out.append((0,) * len(shape))
+        return out
+
+    fastest = _log2(shape[order[0]]) if shape else 0
+    registers = take(min(_log2(vector), fastest))
+    lanes, warps = take(5), take(_log2(num_warps))
+    registers += take(len(bits))
+    return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
+
+
+def default_blocked(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
+    """The layout of a tile that nothing else decides: as `blocked`, with one element a thread at a time."""
+    return blocked(shape, num_warps)
+
+
+def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
+    """The fp32/s32 accumulator of wgmma over num_warps/4 warpgroups (PTX ISA, wgmma register fragments).
+
+    One warpgroup's m64nN fragment, warp w, lane l, register i:
+
+        row = 16 w + l / 4 + 8 (i / 2 % 2)          col = 8 (i / 4) + 2 (l % 4) + i % 2
+
+              col 0   1 | 2   3 | 4   5 | 6   7 | 8 ..
+        row 0   l0:i0 i1| l1:i0 i1| l2     | l3     | l0:i4 i5
+        row 1   l4      | l5      | ..
+        row 8   l0:i2 i3| l1:i2 i3| ..
+
+    Warpgroups split M while there are 64-row slices, then N. Registers walk the columns of one
+    instruction (at most 256), then further n tiles, then further 64-row slices."""
+    m, n = shape
+    groups = _log2(num_warps // 4)
+    m_bits = _log2(m) - 6
+    group_bases: list[tuple[int, int]] = []
+    for i in range(groups):
+        if i < m_bits:
+            group_bases.append((64 << i, 0))
+    used_m = len(group_bases)
+    split_n = groups - used_m
+    n_each = n >> split_n
+    if m_bits < 0 or n_each < 8:
+        raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps")
+    group_bases += [(0, n_each << i) for i in range(split_n)]
+    registers = [(0, 1), (8, 0)] + [(0, 8 << i) for i in range(_log2(n_each) - 3)]
+    registers += [(64 << i, 0) for i in range(used_m, m_bits)]
+    return LinearLayout.from_bases(
+        {"register": registers, "lane": [(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)],
+         "warp": [(16, 0), (32, 0), *group_bases]}, shape)
+
+
+def shared(shape: tuple[int, ...], elem_bytes: int, swizzle: int,
+           order: tuple[int, ...] | None = None) -> LinearLayout:
+    """A swizzled shared-memory tile as a layout of `offset` (in elements).
+
+    The fastest dimension is cut into spans of `swizzle` bytes, each span with all rows is one sub-tile, and
+    16-byte chunks are xored with row bits: address bits 4..6 ^= 7..9 (128 B), 4..5 ^= 7..8 (64 B), 4 ^= 7
+    (32 B) (PTX ISA, swizzling modes). `order` lists dimensions fastest first."""
+    order = order or tuple(reversed(range(len(shape))))
+    fast = order[0]
+    span = min(shape[fast], swizzle // elem_bytes) if swizzle else shape[fast]
+
+    def unit(d: int, value: int) -> tuple[int, ...]:
+        return tuple(value if i == d else 0 for i in range(len(shape)))
+
+    offsets = [unit(fast, 1 << i) for i in range(_log2(span))]
+    offsets += [unit(d, 1 << i) for d in order[1:] for i in range(_log2(shape[d]))]
+    offsets += [unit(fast, span << i) for i in range(_log2(shape[fast] // span))]
+    low = _log2(elem_bytes)
+    for i in range({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]):
+        row, chunk = 7 - low + i, 4 - low + i
+        if row < len(offsets):
+            offsets[row] = tuple(a ^ b for a, b in zip(offsets[row], offsets[chunk]))
+    return LinearLayout.from_bases({"offset": offsets}, shape)
