@@ -1,0 +1,372 @@
+"""Emitters of elementwise arithmetic: one instruction sequence per element, for every dtype.
+
+8-bit integers are computed in 16 bits and wrapped; fp16 and bf16 use the native instructions of sm_90
+where they exist and otherwise go through fp32 with one rounding at the end. Approximate functions
+(PTX ISA, floating point instructions): ex2.approx and lg2.approx are within 2^-22 relative and absolute
+error, rsqrt/sqrt/rcp approx within 2^-22.4, sin/cos approx within 2^-20.9 absolute in [-pi, pi].
+"""
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Op
+from tilejit.ir.types import DType, Ptr, elem_of
+from tilejit.ptx.cast import cast_element
+from tilejit.ptx.emit import Emitter, emits, reg_class
+
+FP32 = DType("fp32", "float", 32)
+LOG2E = "0f3FB8AA3B"
+LN2 = "0f3F317218"
+
+
+def dtype_of(op: Op, index: int = 0) -> DType:
+    """The element dtype of an operand."""
+    t = elem_of(op.operands[index].type)
+    assert isinstance(t, DType), t
+    return t
+
+
+def suffix(t: DType | Ptr) -> str:
+    """The PTX type of arithmetic on t: s32, u64, f32, f16, bf16, ... (8-bit integers use 16 bits)."""
+    if isinstance(t, Ptr):
+        return "u64"
+    if t.kind == "float":
+        return {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "tf32": "f32", "fp64": "f64"}[t.name]
+    return f"{'s' if t.is_signed else 'u'}{max(16, t.bits)}"
+
+
+def literal(value: int | float | bool, t: DType | Ptr) -> str:
+    """A constant as PTX text for a register of t's class."""
+    if isinstance(t, Ptr) or t.kind in ("int", "uint"):
+        bits = t.bits if t.bits > 8 else 16
+        signed = isinstance(t, DType) and t.is_signed
+        wrapped = int(value) & ((1 << t.bits) - 1)
+        if signed and wrapped >> (t.bits - 1):
+            wrapped -= 1 << t.bits
+        return str(wrapped if signed else wrapped & ((1 << bits) - 1))
+    number = float(value)
+    if t.bits == 64:
+        return "0d" + struct.pack(">d", number).hex().upper()
+    if t.bits == 32:
+        return "0f" + np.array(number, ">f4").tobytes().hex().upper()
+    kind = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4nv": ml_dtypes.float8_e4m3fn,
+            "fp8e5": ml_dtypes.float8_e5m2}[t.name]
+    raw = np.array(number).astype(kind)
+    return "0x" + format(int(raw.view(np.uint16 if t.bits == 16 else np.uint8)), "04X")
+
+
+def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
+    """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once."""
+    lists = [e.get(v) for v in op.operands]
+    done: dict[tuple[str, ...], str] = {}
+    out = []
+    for regs in zip(*lists):
+        if regs not in done:
+            done[regs] = make(*regs)
+        out.append(done[regs])
+    e.set(op.result, out)
+
+
+def wrap8(e: Emitter, t: DType, reg: str) -> str:
+    """Bring a 16-bit result back into the range of an 8-bit integer type."""
+    if t.is_int and t.bits == 8:
+        return e.p.new("b16", f"cvt.{'s' if t.is_signed else 'u'}16.{'s' if t.is_signed else 'u'}8", reg)
+    return reg
+
+
+def through_fp32(e: Emitter, t: DType, make: Callable[..., str], *regs: str) -> str:
+    """make(...) on fp32 copies of the operands, rounded back to t."""
+    wide = [cast_element(e, r, t, FP32) for r in regs]
+    return cast_element(e, make(*wide), FP32, t)
+
+
+@emits("const")
+def _const(e: Emitter, op: Op) -> None:
+    t = elem_of(op.result.type)
+    if isinstance(t, DType) and t.kind == "bool":
+        reg = e.p.new("pred", "setp.ne.b32", int(bool(op.attrs["value"])), 0)
+    else:
+        cls = reg_class(t)
+        reg = e.p.new(cls, f"mov.{cls}", literal(op.attrs["value"], t))
+    e.set(op.result, [reg] * e.count(op.result.type))
+
+
+@emits("add", "sub", "mul")
+def _add_sub_mul(e: Emitter, op: Op) -> None:
+    t, p = dtype_of(op), e.p
+    cls, name = reg_class(t), op.name
+    if t.kind == "bool":
+        each(e, op, lambda a, b: p.new("pred", "and.pred" if name == "mul" else "xor.pred", a, b))
+        return
+    if t.is_fp8:
+        raise CompilationError(f"{name}: {t} is a storage type, cast it before computing", op.loc)
+    kind = suffix(t)
+    if t.is_float:
+        rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
+        if name == "mul" and t.bits == 16:
+            each(e, op, lambda a, b: p.new(cls, f"mul.rn.{kind}", a, b))
+        else:
+            each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
+        return
+    low = "mul.lo" if name == "mul" else name
+    each(e, op, lambda a, b: wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b)))
+
+
+@emits("div")
+def _div(e: Emitter, op: Op) -> None:
+    t, p = dtype_of(op), e.p
+    if t.bits == 64:
+        each(e, op, lambda a, b: p.new("f64", "div.rn.f64", a, b))
+        return
+    opcode = "div.rn.f32" if op.attrs.get("ieee") else "div.full.f32"
+    if t.bits == 32:
+        each(e, op, lambda a, b: p.new("f32", opcode, a, b))
+    else:
+        each(e, op, lambda a, b: through_fp32(e, t, lambda x, y: p.new("f32", opcode, x, y), a, b))
+
+
+@emits("idiv", "irem")
+def _idiv_irem(e: Emitter, op: Op) -> None:
+    t, p = dtype_of(op), e.p
+    opcode = f"{'div' if op.name == 'idiv' else 'rem'}.{suffix(t)}"
+    each(e, op, lambda a, b: wrap8(e, t, p.new(reg_class(t), opcode, a, b)))
+
+
+@emits("fmod")
+def _fmod(e: Emitter, op: Op) -> None:
+    """a - b * trunc(a / b); exact while the quotient is below 2^24 (fp32) or 2^53 (fp64)."""
+    t, p = dtype_of(op), e.p
+
+    def wide(a: str, b: str, kind: str) -> str:
+        q = p.new(kind, f"div.rn.{kind}", a, b)
+        whole = p.new(kind, f"cvt.rzi.{kind}.{kind}", q)
+        return p.new(kind, f"fma.rn.{kind}", p.new(kind, f"neg.{kind}", whole), b, a)
+
+    if t.bits == 64:
+        each(e, op, lambda a, b: wide(a, b, "f64"))
+    elif t.bits == 32:
+        each(e, op, lambda a, b: wide(a, b, "f32"))
+    else:
+        each(e, op, lambda a, b: through_fp32(e, t, lambda x, y: wide(x, y, "f32"), a, b))
+
+
+@emits("and", "or", "xor")
+def _bitwise(e: Emitter, op: Op) -> None:
+    cls = reg_class(dtype_of(op))
+    each(e, op, lambda a, b: e.p.new(cls, f"{op.name}.{cls}", a, b))
+
+
+@emits("not")
+def _not(e: Emitter, op: Op) -> None:
+    t = dtype_of(op)
+    cls = reg_class(t)
+    each(e, op, lambda a: wrap8(e, t, e.p.new(cls, f"not.{cls}", a)))
+
+
+@emits("shl", "shr")
+def _shift(e: Emitter, op: Op) -> None:
+    """PTX takes the amount as u32 and clamps it to the width."""
+    t, p = dtype_of(op), e.p
+    cls = reg_class(t)
+    opcode = f"shl.{cls}" if op.name == "shl" else f"shr.{suffix(t)}"
+
+    def one(a: str, amount: str) -> str:
+        if cls == "b16":
+            amount = p.new("b32", "cvt.u32.u16", amount)
+        elif cls == "b64":
+            amount = p.new("b32", "cvt.u32.u64", amount)
+        return wrap8(e, t, p.new(cls, opcode, a, amount))
+
+    each(e, op, one)
+
+
+@emits("mulhi")
+def _mulhi(e: Emitter, op: Op) -> None:
+    t = dtype_of(op)
+    each(e, op, lambda a, b: e.p.new(reg_class(t), f"mul.hi.{suffix(t)}", a, b))
+
+
+@emits("minimum", "maximum")
+def _minmax(e: Emitter, op: Op) -> None:
+    t, p = dtype_of(op), e.p
+    name = op.name[:3]
+    nan = ".NaN" if op.attrs.get("nan") else ""
+    cls = reg_class(t)
+    if t.kind == "bool":
+        each(e, op, lambda a, b: p.new("pred", "and.pred" if name == "min" else "or.pred", a, b))
+    elif t.bits == 64 and t.is_float and nan:
+        def wide(a: str, b: str) -> str:
+            m = p.new("f64", f"{name}.f64", a, b)
+            either = p.new("pred", "setp.nan.f64", a, b)
+            return p.new("f64", "selp.f64", "0d7FF8000000000000", m, either)
+        each(e, op, wide)
+    elif t.is_float:
+        each(e, op, lambda a, b: p.new(cls, f"{name}{nan if t.bits < 64 else ''}.{suffix(t)}", a, b))
+    else:
+        each(e, op, lambda a, b: p.new(cls, f"{name}.{suffix(t)}", a, b))
+
+
+@emits("neg")
+def _neg(e: Emitter, op: Op) -> None:
+    t = dtype_of(op)
+    cls = reg_class(t)
+    kind = suffix(t)
+    if t.kind == "uint":
+        kind = f"s{max(16, t.bits)}"
+    each(e, op, lambda a: wrap8(e, t, e.p.new(cls, f"neg.{kind}", a)))
+
+
+@emits("abs")
+def _abs(e: Emitter, op: Op) -> None:
+    t = dtype_of(op)
+    if t.kind in ("uint", "bool"):
+        e.set(op.result, e.get(op.operands[0]))
+        return
+    each(e, op, lambda a: wrap8(e, t, e.p.new(reg_class(t), f"abs.{suffix(t)}", a)))
+
+
+@emits("fma")
+def _fma(e: Emitter, op: Op) -> None:
+    t = dtype_of(op)
+    each(e, op, lambda a, b, c: e.p.new(reg_class(t), f"fma.rn.{suffix(t)}", a, b, c))
+
+
+@emits("cmp")
+def _cmp(e: Emitter, op: Op) -> None:
+    """`ne` on floats is unordered (neu): a NaN differs from everything."""
+    t, pred, p = elem_of(op.operands[0].type), op.attrs["pred"], e.p
+    if isinstance(t, DType) and t.kind == "bool":
+        def boolean(a: str, b: str) -> str:
+            x, y = (p.new("b32", "selp.b32", 1, 0, r) for r in (a, b))
+            return p.new("pred", f"setp.{pred}.u32", x, y)
+        each(e, op, boolean)
+        return
+    if isinstance(t, DType) and t.is_float and pred == "ne":
+        pred = "neu"
+    if isinstance(t, DType) and t.is_fp8:
+        f16 = DType("fp16", "float", 16)
+        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, f16),
+                                       cast_element(e, b, t, f16)))
+        return
+    each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.{suffix(t)}", a, b))
+
+
+@emits("select")
+def _select(e: Emitter, op: Op) -> None:
+    t, p = elem_of(op.result.type), e.p
+    if isinstance(t, DType) and t.kind == "bool":
+        def boolean(c: str, a: str, b: str) -> str:
+            yes = p.new("pred", "and.pred", c, a)
+            no = p.new("pred", "and.pred", p.new("pred", "not.pred", c), b)
+            return p.new("pred", "or.pred", yes, no)
+        each(e, op, boolean)
+        return
+    cls = reg_class(t)
+    each(e, op, lambda c, a, b: a if a == b else p.new(cls, f"selp.{cls}", a, b, c))
+
+
+@emits("ptr_add")
+def _ptr_add(e: Emitter, op: Op) -> None:
+    """64-bit address plus offset times element size; 32-bit offsets multiply wide in one instruction."""
+    ptr, off = elem_of(op.operands[0].type), dtype_of(op, 1)
+    assert isinstance(ptr, Ptr)
+    size, p = ptr.elem.bytes, e.p
+    sign = "s" if off.is_signed else "u"
+
+    def one(a: str, b: str) -> str:
+        if off.bits == 64:
+            return p.new("b64", f"mad.lo.{sign}64", b, size, a) if size > 1 \
+                else p.new("b64", "add.u64", a, b)
+        if off.kind == "bool":
+            b = p.new("b32", "selp.b32", 1, 0, b)
+        elif off.bits < 32:
+            b = p.new("b32", f"cvt.{sign}32.{sign}16", b)
+        return p.new("b64", f"mad.wide.{sign}32", b, size, a)
+
+    each(e, op, one)
+
+
+# -- functions of one float -----------------------------------------------------------------------------
+def _exp(e: Emitter, x: str) -> str:
+    return e.p.new("f32", "ex2.approx.ftz.f32", e.p.new("f32", "mul.rn.f32", x, LOG2E))
+
+
+def _log(e: Emitter, x: str) -> str:
+    return e.p.new("f32", "mul.rn.f32", e.p.new("f32", "lg2.approx.f32", x), LN2)
+
+
+def _tanh(e: Emitter, x: str) -> str:
+    """1 - 2 / (e^2x + 1): within a few 1e-7 absolute; saturates rightly at both ends."""
+    p = e.p
+    twice = p.new("f32", "mul.rn.f32", x, literal(2 * math.log2(math.e), FP32))
+    big = p.new("f32", "add.rn.f32", p.new("f32", "ex2.approx.ftz.f32", twice), literal(1.0, FP32))
+    return p.new("f32", "fma.rn.f32", p.new("f32", "rcp.approx.ftz.f32", big), literal(-2.0, FP32),
+                 literal(1.0, FP32))
+
+
+def _erf(e: Emitter, x: str) -> str:
+    """Abramowitz and Stegun 7.1.26: absolute error below 1.5e-7."""
+    p = e.p
+    a = p.new("f32", "abs.f32", x)
+    t = p.new("f32", "rcp.approx.ftz.f32",
+              p.new("f32", "fma.rn.f32", a, literal(0.3275911, FP32), literal(1.0, FP32)))
+    poly = p.new("f32", "mov.f32", literal(1.061405429, FP32))
+    for c in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        poly = p.new("f32", "fma.rn.f32", poly, t, literal(c, FP32))
+    poly = p.new("f32", "mul.rn.f32", poly, t)
+    square = p.new("f32", "mul.rn.f32", p.new("f32", "neg.f32", a), a)
+    tail = p.new("f32", "mul.rn.f32", poly, _exp(e, square))
+    r = p.new("f32", "sub.rn.f32", literal(1.0, FP32), tail)
+    return p.new("f32", "copysign.f32", x, r)
+
+
+def _reduced(e: Emitter, opcode: str, x: str) -> str:
+    """sin/cos.approx after taking x modulo 2 pi in two steps (Cody and Waite)."""
+    p = e.p
+    turns = p.new("f32", "cvt.rni.f32.f32",
+                  p.new("f32", "mul.rn.f32", x, literal(1 / (2 * math.pi), FP32)))
+    hi = 6.28125
+    lo = 2 * math.pi - hi
+    r = p.new("f32", "fma.rn.f32", turns, literal(-hi, FP32), x)
+    r = p.new("f32", "fma.rn.f32", turns, literal(-lo, FP32), r)
+    return p.new("f32", f"{opcode}.approx.f32", r)
+
+
+def _simple(opcode: str) -> Callable[[Emitter, str], str]:
+    return lambda e, x: e.p.new("f32", opcode, x)
+
+
+_FP32: dict[str, Callable[[Emitter, str], str]] = {
+    "exp": _exp, "log": _log, "tanh": _tanh, "erf": _erf,
+    "exp2": _simple("ex2.approx.ftz.f32"), "log2": _simple("lg2.approx.f32"),
+    "sqrt": _simple("sqrt.approx.f32"), "rsqrt": _simple("rsqrt.approx.f32"),
+    "floor": _simple("cvt.rmi.f32.f32"), "ceil": _simple("cvt.rpi.f32.f32"),
+    "sin": lambda e, x: _reduced(e, "sin", x), "cos": lambda e, x: _reduced(e, "cos", x),
+}
+_FP64 = {"sqrt": "sqrt.rn.f64", "floor": "cvt.rmi.f64.f64", "ceil": "cvt.rpi.f64.f64"}
+
+
+@emits(*_FP32)
+def _function(e: Emitter, op: Op) -> None:
+    """fp16 and bf16 are computed in fp32 and rounded once; fp64 has only sqrt, rsqrt, floor and ceil."""
+    t, p = dtype_of(op), e.p
+    make = _FP32[op.name]
+    if op.name == "sqrt" and op.attrs.get("ieee"):
+        make = _simple("sqrt.rn.f32")
+    if t.bits == 64:
+        if op.name == "rsqrt":
+            each(e, op, lambda a: p.new("f64", "rcp.rn.f64", p.new("f64", "sqrt.rn.f64", a)))
+        elif op.name in _FP64:
+            each(e, op, lambda a: p.new("f64", _FP64[op.name], a))
+        else:
+            raise CompilationError(f"{op.name} is not available in fp64: cast to fp32 first", op.loc)
+    elif t.bits == 32:
+        each(e, op, lambda a: make(e, a))
+    else:
+        each(e, op, lambda a: through_fp32(e, t, lambda x: make(e, x), a))

@@ -1,0 +1,145 @@
+"""Emitters of control flow. Loop-carried values have registers of their own, written at the loop's end;
+pending accumulators keep the registers they came with, since wgmma results must never be moved."""
+from __future__ import annotations
+
+from tilejit.ir import Op, Value
+from tilejit.ir.types import DType, Pending, Type, elem_of
+from tilejit.ptx.emit import Emitter, emits, reg_class
+
+
+def move(e: Emitter, t: Type, dst: str, src: str) -> None:
+    """One register copy of an element of type t."""
+    if dst == src:
+        return
+    cls = reg_class(elem_of(t))
+    e.p(f"mov.{cls}", dst, src)
+
+
+def parallel_move(e: Emitter, pairs: list[tuple[Type, str, str]]) -> None:
+    """Copies (type, dst, src) as if all happened at once: sources that are also targets are saved first."""
+    targets = {dst for _, dst, src in pairs if dst != src}
+    saved: list[tuple[Type, str, str]] = []
+    for t, dst, src in pairs:
+        if dst != src and src in targets:
+            temp = e.p.reg(reg_class(elem_of(t)))
+            move(e, t, temp, src)
+            src = temp
+        saved.append((t, dst, src))
+    for t, dst, src in saved:
+        move(e, t, dst, src)
+
+
+def carried(e: Emitter, init: Value, arg: Value) -> None:
+    """Give a loop-carried value its registers and its first contents."""
+    if isinstance(init.type, Pending):
+        e.set(arg, e.get(init))
+        return
+    regs = e.fresh(arg.type)
+    for d, s in zip(regs, e.get(init)):
+        move(e, arg.type, d, s)
+    e.set(arg, regs)
+
+
+def advance(e: Emitter, args: list[Value], nexts: list[Value]) -> None:
+    """Write the next carried values into the registers of `args`."""
+    parallel_move(e, [(a.type, d, s) for a, v in zip(args, nexts)
+                      for d, s in zip(e.get(a), e.get(v))])
+
+
+def _suffix(t: Type) -> str:
+    assert isinstance(t, DType)
+    return f"{'s' if t.is_signed else 'u'}{t.bits}"
+
+
+@emits("for")
+def _for(e: Emitter, op: Op) -> None:
+    """Rotated: test once before the loop, then at its end."""
+    p, region = e.p, op.regions[0]
+    lo, hi, step = op.operands[:3]
+    iv, kind = region.args[0], _suffix(region.args[0].type)
+    down = isinstance(step.op, Op) and step.op.name == "const" and step.op.attrs["value"] < 0
+    cls = reg_class(elem_of(iv.type))
+    at = p.new(cls, f"mov.{cls}", e.scalar(lo))
+    e.set(iv, at)
+    for init, arg in zip(op.operands[3:], region.args[1:]):
+        carried(e, init, arg)
+    loop, end = p.label("loop"), p.label("loop_end")
+    leave = "le" if down else "ge"
+    stay = "gt" if down else "lt"
+    p("bra", end, pred=p.new("pred", f"setp.{leave}.{kind}", at, e.scalar(hi)))
+    p.place(loop)
+    e.block(region)
+    advance(e, region.args[1:], region.terminator.operands)
+    p(f"add.{kind}", at, at, e.scalar(step))
+    p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
+    p.place(end)
+    for result, arg in zip(op.results, region.args[1:]):
+        e.set(result, e.get(arg))
+
+
+@emits("while")
+def _while(e: Emitter, op: Op) -> None:
+    p = e.p
+    before, body = op.regions
+    for init, arg in zip(op.operands, before.args):
+        carried(e, init, arg)
+    loop, end = p.label("while"), p.label("while_end")
+    p.place(loop)
+    e.block(before)
+    cond, *passed = before.terminator.operands
+    for value, arg, result in zip(passed, body.args, op.results):
+        e.set(arg, e.get(value))
+        e.set(result, e.get(value))
+    p("bra", end, pred=f"!{e.scalar(cond)}")
+    e.block(body)
+    advance(e, before.args, body.terminator.operands)
+    p("bra", loop)
+    p.place(end)
+
+
+@emits("if")
+def _if(e: Emitter, op: Op) -> None:
+    p = e.p
+    otherwise, end = p.label("else"), p.label("endif")
+    results = [e.fresh(r.type) for r in op.results]
+    has_else = len(op.regions) > 1
+    p("bra", otherwise, pred=f"!{e.scalar(op.operands[0])}")
+    for i, region in enumerate(op.regions):
+        e.block(region)
+        for regs, value in zip(results, region.terminator.operands):
+            for d, s in zip(regs, e.get(value)):
+                move(e, value.type, d, s)
+        if i == 0:
+            if has_else:
+                p("bra", end)
+            p.place(otherwise)
+    p.place(end)
+    for r, regs in zip(op.results, results):
+        e.set(r, regs)
+
+
+@emits("yield", "condition")
+def _terminator(e: Emitter, op: Op) -> None:
+    """The op that owns the block moves the values."""
+
+
+@emits("assume")
+def _assume(e: Emitter, op: Op) -> None:
+    """A promise to the passes; nothing to run."""
+
+
+@emits("device_assert")
+def _device_assert(e: Emitter, op: Op) -> None:
+    """Trap where the condition is false (a `trap` does not serialise wgmma as a call would)."""
+    conds = e.get(op.operands[0])
+    masks = e.get(op.operands[1]) if len(op.operands) > 1 else [None] * len(conds)
+    for cond, mask in zip(conds, masks):
+        bad = e.p.new("pred", "not.pred", cond)
+        if mask is not None:
+            bad = e.p.new("pred", "and.pred", bad, mask)
+        e.p("trap", pred=bad)
+
+
+@emits("debug_barrier")
+def _debug_barrier(e: Emitter, op: Op) -> None:
+    e.sync()

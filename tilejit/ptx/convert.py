@@ -1,0 +1,99 @@
+"""Emitter of layout conversions: carries out the plan of `layout/convert.py`."""
+from __future__ import annotations
+
+from tilejit.ir import Op
+from tilejit.ir.types import Buffer, DType, Ptr, Tile
+from tilejit.layout.convert import Registers, Shuffles, ThroughShared
+from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.pack import load_shared, store_shared
+from tilejit.ptx.scratch import conversion
+from tilejit.ptx.smem import accesses
+
+#: How an element is kept in scratch: pointers as 64-bit integers, predicates as bytes.
+_UINT8, _INT64 = DType("uint8", "uint", 8), DType("int64", "int", 64)
+
+
+@emits("convert")
+def _convert(e: Emitter, op: Op) -> None:
+    found = conversion(op)
+    regs, t = e.get(op.operands[0]), op.result.type
+    assert isinstance(t, Tile)
+    if isinstance(found, Registers):
+        e.set(op.result, [regs[i] for i in found.source])
+    elif isinstance(found, Shuffles):
+        e.set(op.result, _shuffled(e, found, regs, t))
+    else:
+        assert isinstance(found, ThroughShared)
+        e.set(op.result, _through(e, found, op, regs, t))
+
+
+def shuffle(e: Emitter, elem: DType | Ptr, reg: str, lane: str | int, mode: str = "idx") -> str:
+    """`reg` of another lane; elements that are not 32 bits wide travel in 32-bit words."""
+    p, cls = e.p, reg_class(elem)
+
+    def word(r: str) -> str:
+        return p.new("b32", f"shfl.sync.{mode}.b32", r, lane, 31, -1)
+
+    if cls in ("b32", "f32"):
+        return p.new(cls, f"shfl.sync.{mode}.b32", reg, lane, 31, -1)
+    if cls == "pred":
+        return p.new("pred", "setp.ne.b32", word(p.new("b32", "selp.b32", 1, 0, reg)), 0)
+    if cls == "b16":
+        return p.new("b16", "cvt.u16.u32", word(p.new("b32", "cvt.u32.u16", reg)))
+    lo, hi = p.regs("b32", 2)
+    p("mov.b64", f"{{{lo}, {hi}}}", reg)
+    return p.new(cls, "mov.b64", f"{{{word(lo)}, {word(hi)}}}")
+
+
+def _shuffled(e: Emitter, s: Shuffles, regs: list[str], t: Tile) -> list[str]:
+    """One shuffle per possible source register, then a choice by this lane's selecting bits."""
+    p, out = e.p, []
+    lane = e.bit_sum([(e.role.lane, list(s.lane_bases))])
+    lanes: dict[int, str] = {0: lane}
+    bits = []
+    for b in s.select:
+        bit = p.new("b32", "bfe.u32", e.role.lane, b, 1)
+        bits.append(p.new("pred", "setp.ne.u32", bit, 0))
+    cls = reg_class(t.elem)
+    for constant, options in zip(s.constant, s.registers):
+        if constant not in lanes:
+            lanes[constant] = p.new("b32", "xor.b32", lane, constant)
+        done: dict[int, str] = {}
+        values = []
+        for o in options:
+            if o not in done:
+                done[o] = shuffle(e, t.elem, regs[o], lanes[constant])
+            values.append(done[o])
+        for bit in bits:
+            values = [lo if lo == hi else _choose(e, cls, bit, hi, lo)
+                      for lo, hi in zip(values[::2], values[1::2])]
+        out.append(values[0])
+    return out
+
+
+def _choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
+    """yes if cond else no, predicates included."""
+    p = e.p
+    if cls != "pred":
+        return p.new(cls, f"selp.{cls}", yes, no, cond)
+    a = p.new("pred", "and.pred", cond, yes)
+    b = p.new("pred", "and.pred", p.new("pred", "not.pred", cond), no)
+    return p.new("pred", "or.pred", a, b)
+
+
+def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> list[str]:
+    """Meet (the scratch may still be read), write, meet, read."""
+    src = op.operands[0].type
+    assert isinstance(src, Tile) and src.layout is not None and t.layout is not None
+    elem = _INT64 if isinstance(t.elem, Ptr) else _UINT8 if t.elem.bits == 1 else t.elem
+    assert isinstance(elem, DType)
+    buffer = Buffer(t.shape, elem, 1, s.swizzle, s.order)
+    base = e.p.new("b32", "add.u32", e.smem, op.attrs["scratch"])
+    out, owner = e.fresh(t), e.owner(src.layout)
+    e.sync()
+    for a in accesses(e, src.layout, buffer, base):
+        store_shared(e, t.elem, [regs[i] for i in a.registers], a.address, owner)
+    e.sync()
+    for a in accesses(e, t.layout, buffer, base):
+        load_shared(e, t.elem, [out[i] for i in a.registers], a.address)
+    return out

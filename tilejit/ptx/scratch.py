@@ -1,0 +1,45 @@
+"""How much shared scratch an op needs: asked by the allocator, used by the emitters of the same op."""
+from __future__ import annotations
+
+from tilejit.ir import Op
+from tilejit.ir.types import Tile
+from tilejit.layout.convert import ThroughShared, plan
+
+
+def element_bytes(t: Tile) -> int:
+    """Bytes of one element in scratch (predicates take one)."""
+    return max(1, t.elem.bits // 8)
+
+
+def conversion(op: Op) -> object:
+    """The plan of a `convert` op (see layout/convert.py)."""
+    src, dst = op.operands[0].type, op.result.type
+    assert isinstance(src, Tile) and isinstance(dst, Tile) and src.layout and dst.layout
+    return plan(src.layout, dst.layout, element_bytes(dst))
+
+
+def scratch_bytes(op: Op) -> int:
+    """Bytes of scratch for one op; 0 for ops that need none."""
+    if op.name == "convert":
+        found = conversion(op)
+        return found.bytes if isinstance(found, ThroughShared) else 0
+    if op.name == "reduce":
+        return sum(_reduce_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type]
+    if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
+        return 16
+    return 0
+
+
+def warp_bits(t: Tile, axis: int) -> list[int]:
+    """The warp bits that a reduction along `axis` must combine."""
+    assert t.layout is not None
+    return [i for i, b in enumerate(t.layout.bases_of("warp")) if b[axis]]
+
+
+def _reduce_bytes(t: Tile, axis: int) -> int:
+    """One value per register of the result, per lane, per warp, if several warps hold parts."""
+    assert t.layout is not None
+    if not warp_bits(t, axis):
+        return 0
+    regs = t.layout.reduce(axis).num_registers
+    return -(-regs * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
