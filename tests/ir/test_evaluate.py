@@ -113,7 +113,7 @@ kernel @f(%a: desc<bf16[4x8]>, %b: desc<bf16[4x8]>, %i: int32, %j: int32) {
 """
     a = np.arange(30, dtype=np.float32).reshape(5, 6).astype(ml_dtypes.bfloat16)
     out = np.zeros((3, 8), ml_dtypes.bfloat16)
-    make = lambda base, pad: SimpleNamespace(base=base, shape=base.shape, block_shape=[4, 8], padding=pad,  # noqa: E731
+    make = lambda base, pad: SimpleNamespace(base=base, shape=base.shape, block_shape=[4, 8], padding=pad,
                                              strides=[base.strides[0] // 2, 1])
     run(text, a=make(a, "nan"), b=make(out, "zero"), i=3, j=-2)
     want = np.full((4, 8), np.nan, np.float32)
@@ -125,7 +125,7 @@ def tile_op(body: str, *arrays: np.ndarray, out) -> np.ndarray:
     """Load each array (named a, b, c) as a 1-d tile, run `body`, store its value r."""
     names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "bool": "int1",
              "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}
-    spell = lambda d: names.get(np.dtype(d).name, np.dtype(d).name)  # noqa: E731
+    spell = lambda d: names.get(np.dtype(d).name, np.dtype(d).name)
     n = len(arrays[0])
     r = np.zeros(n, out)
     params = [f"%p{k}: ptr<{spell(a.dtype)}>" for k, a in zip("abc", arrays)] + [f"%pr: ptr<{spell(out)}>"]
@@ -293,7 +293,7 @@ def test_dot_precision():
     text = DOT.replace("T>", "fp32>").replace("A>", "fp32>").replace("A[", "fp32[")
     run(text.replace("=P", '="ieee"'), a=a, b=b, c=c)
     run(text.replace("=P", '="tf32"'), a=a, b=b, c=d)
-    cut = lambda v: (v.view(np.uint32) & 0xFFFFE000).view(np.float32).astype(float)  # noqa: E731
+    cut = lambda v: (v.view(np.uint32) & 0xFFFFE000).view(np.float32).astype(float)
     np.testing.assert_array_equal(c, (a.astype(float) @ b).astype(np.float32))
     np.testing.assert_array_equal(d, (cut(a) @ cut(b)).astype(np.float32))
     i8 = rng.integers(-128, 127, (2, 16, 16)).astype(np.int8)

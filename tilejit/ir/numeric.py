@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tilejit.ir.types import DType, Scalar
 Array = np.ndarray
 
 
-@lru_cache(maxsize=None)
+@cache
 def np_dtype(t: Scalar) -> np.dtype:
     """The numpy dtype that holds elements of a scalar type."""
     if not isinstance(t, DType):
@@ -31,7 +31,7 @@ def np_dtype(t: Scalar) -> np.dtype:
     return np.dtype(names.get(t.name, t.name))
 
 
-def constant(value: float | int | bool, t: Scalar) -> Array:
+def constant(value: float | bool, t: Scalar) -> Array:
     """A 0-d array of a Python number; integers wrap, floats round."""
     dtype = np_dtype(t)
     if dtype.kind in "iu":

@@ -1,0 +1,203 @@
+"""Simplify, text in, text out; and it never changes what a kernel computes."""
+import numpy as np
+import pytest
+
+from tilejit.ir.evaluate import evaluate
+from tilejit.ir.text import parse_function, print_function
+from tilejit.ir.verify import verify
+from tilejit.passes.simplify import simplify
+
+HEAD = "kernel @f(%p: ptr<int32>, %n: int32, %m: int32, %q: ptr<fp32>) {\n"
+
+
+def simplified(body: str) -> str:
+    """The body of a kernel after simplify, dedented, without `return`."""
+    fn = parse_function(HEAD + body + "\n  return\n}\n")
+    verify(fn)
+    simplify(fn)
+    verify(fn)
+    text = print_function(fn)
+    assert print_function(simplify(parse_function(text))) == text, "a second run changes something"
+    return "\n".join(line[2:] for line in text.splitlines()[1:-2])
+
+
+def stored(expr: str, setup: str = "") -> str:
+    """What `expr` becomes when its value %r is stored."""
+    return simplified(f"{setup}\n  %r = {expr}\n  store %p, %r")
+
+
+@pytest.mark.parametrize("expr, want", [
+    ("add %n, %0", "store %p, %n"),
+    ("add %0, %n", "store %p, %n"),
+    ("sub %n, %0", "store %p, %n"),
+    ("mul %n, %1", "store %p, %n"),
+    ("idiv %n, %1", "store %p, %n"),
+    ("and %n, %n", "store %p, %n"),
+    ("or %n, %0", "store %p, %n"),
+    ("shl %n, %0", "store %p, %n"),
+    ("maximum %n, %n", "store %p, %n"),
+    ("cast %n {dtype=int32}", "store %p, %n"),
+    ("mul %n, %0", "%r = const {value=0} : int32\nstore %p, %r"),
+    ("sub %n, %n", "%r = const {value=0} : int32\nstore %p, %r"),
+    ("irem %n, %1", "%r = const {value=0} : int32\nstore %p, %r"),
+    ("idiv %n, %8", "%0 = const {value=8} : int32\n%r = idiv %n, %0 : int32\nstore %p, %r"),
+    ("idiv %pid, %8", "%pid = program_id {axis=0} : int32\n%0 = const {value=3} : int32\n"
+                      "%r = shr %pid, %0 : int32\nstore %p, %r"),
+    ("irem %pid, %8", "%pid = program_id {axis=0} : int32\n%0 = const {value=7} : int32\n"
+                      "%r = and %pid, %0 : int32\nstore %p, %r"),
+    ("idiv %8, %0", "%r = const {value=-1} : int32\nstore %p, %r"),
+])
+def test_integer_identities(expr, want):
+    setup = ("  %0 = const {value=0} : int32\n  %1 = const {value=1} : int32\n  %8 = const {value=8} : int32\n"
+             "  %pid = program_id {axis=0}")
+    assert stored(expr, setup) == want
+
+
+def test_constants_fold_and_sums_gather():
+    assert stored("add %t, %b", "  %a = const {value=2147483647} : int32\n  %b = const {value=2} : int32\n"
+                                "  %t = add %a, %n") == \
+        "%0 = const {value=-2147483647} : int32\n%r = add %n, %0 : int32\nstore %p, %r"
+
+
+def test_float_zero_is_kept_because_of_minus_zero():
+    text = simplified("  %z = const {value=0.0} : fp32\n  %v = load %q\n  %r = add %v, %z\n  store %q, %r")
+    assert "add %v, %z" in text
+
+
+def test_splat_goes_through_shapes_and_constants_become_tiles():
+    assert simplified("""\
+  %z = const {value=4} : int32
+  %t = splat %z {shape=(8,)}
+  %u = expand_dims %t {axis=0}
+  %v = broadcast %u {shape=(4, 8)}
+  %w = splat %n {shape=(8,)}
+  %x = expand_dims %w {axis=0}
+  %y = broadcast %x {shape=(4, 8)}
+  %s = add %y, %v
+  %pp = splat %p {shape=(4, 8)}
+  store %pp, %s""") == """\
+%v = const {value=4} : int32[4x8]
+%y = splat %n {shape=(4, 8)} : int32[4x8]
+%s = add %y, %v : int32[4x8]
+%pp = splat %p {shape=(4, 8)} : ptr<int32>[4x8]
+store %pp, %s"""
+
+
+def test_common_subexpressions_respect_scope():
+    assert simplified("""\
+  %c = cmp %n, %m {pred="lt"}
+  if %c {
+    %a = mul %n, %m
+    store %p, %a
+    yield
+  } {
+    %a = mul %m, %n
+    store %p, %a
+    yield
+  }
+  %x = mul %n, %m
+  %y = mul %m, %n
+  %s = add %x, %y
+  store %p, %s""") == """\
+%c = cmp %n, %m {pred="lt"} : int1
+if %c {
+  %a = mul %n, %m : int32
+  store %p, %a
+  yield
+} {
+  %a.1 = mul %m, %n : int32
+  store %p, %a.1
+  yield
+}
+%x = mul %n, %m : int32
+%s = add %x, %x : int32
+store %p, %s"""
+
+
+def test_loads_are_not_merged_but_unused_ones_go():
+    text = simplified("  %a = load %p\n  store %p, %n\n  %b = load %p\n  %c = load %p\n  %v = load %p {volatile=true}\n"
+                      "  %s = add %a, %b\n  store %p, %s")
+    assert text.count("load") == 3 and "volatile" in text
+
+
+LOOP = """\
+  %0 = const {value=0} : int32
+  %1 = const {value=1} : int32
+  %a, %unused, %same = for %0, %n, %1, %0, %0, %m : int32, int32, int32 {(%i: int32, %x: int32, %y: int32, %z: int32)
+    %k = mul %m, %m
+    %s = add %x, %k
+    %s2 = add %s, %z
+    %y2 = add %y, %i
+    yield %s2, %y2, %z
+  }
+  %t = add %a, %same
+  store %p, %t"""
+
+
+def test_loop_invariants_and_dead_carried_values():
+    assert simplified(LOOP) == """\
+%0 = const {value=0} : int32
+%1 = const {value=1} : int32
+%k = mul %m, %m : int32
+%a = for %0, %n, %1, %0 : int32 {(%i: int32, %x: int32)
+  %s = add %x, %k : int32
+  %s2 = add %s, %m : int32
+  yield %s2
+}
+%t = add %a, %m : int32
+store %p, %t"""
+
+
+def test_pure_loop_disappears_but_effects_and_returns_stay():
+    assert simplified("  %0 = const {value=0} : int32\n  %r = for %0, %n, %n, %n : int32 {(%i: int32, %x: int32)\n"
+                      "    %y = add %x, %i\n    yield %y\n  }") == ""
+    kept = simplified("  %0 = const {value=0} : int32\n  %c = cmp %n, %0 {pred=\"lt\"}\n  if %c {\n    return\n"
+                      "  } {\n    yield\n  }\n  store %p, %n")
+    assert "if %c {" in kept and "return" in kept
+
+
+def test_known_control_is_resolved():
+    assert simplified("""\
+  %t = const {value=true} : int1
+  %0 = const {value=0} : int32
+  %8 = const {value=8} : int32
+  %a = if %t : int32 {
+    %x = add %n, %m
+    yield %x
+  } {
+    store %p, %n
+    yield %m
+  }
+  %b = for %0, %8, %8, %a : int32 {(%i: int32, %y: int32)
+    %z = mul %y, %m
+    yield %z
+  }
+  %c = for %8, %0, %8, %b : int32 {(%i: int32, %y: int32)
+    store %p, %n
+    yield %n
+  }
+  store %p, %c""") == "%x = add %n, %m : int32\n%z = mul %x, %m : int32\nstore %p, %z"
+
+
+def test_while_keeps_only_what_it_needs():
+    text = simplified("""\
+  %0 = const {value=0} : int32
+  %a, %b = while %n, %0 : int32, int32 {(%x: int32, %y: int32)
+    %c = cmp %x, %m {pred="gt"}
+    condition %c, %x, %y
+  } {(%x: int32, %y: int32)
+    %x2 = sub %x, %m
+    %y2 = add %y, %x
+    yield %x2, %y2
+  }
+  store %p, %a""")
+    assert "while %n : int32 {(%x: int32)" in text and "%y" not in text
+
+
+def test_meaning_is_kept():
+    body = HEAD + LOOP + "\n  return\n}\n"
+    before, after = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    q = np.zeros(1, np.float32)
+    evaluate(parse_function(body), 1, {"p": before, "n": 5, "m": 3, "q": q})
+    evaluate(simplify(parse_function(body)), 1, {"p": after, "n": 5, "m": 3, "q": q})
+    assert before == after == 5 * 12 + 3

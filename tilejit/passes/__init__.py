@@ -1,0 +1,40 @@
+"""The passes between the frontend and the scheduler, and the straight line that they form.
+
+A pass is a function that edits a function in place and returns it. `axis` is an analysis, computed on demand
+by whoever needs it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilejit.ir.core import Function
+from tilejit.ir.verify import verify
+from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.simplify import simplify
+
+
+def layouts(fn: Function) -> Function:
+    """Give every tile a layout."""
+    from tilejit.passes.layouts import assign_layouts
+
+    return assign_layouts(fn) or fn
+
+
+#: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
+PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
+    ("simplify", simplify),
+    ("lower_desc", lower_desc),
+    ("simplify2", simplify),
+    ("layouts", layouts),
+)
+
+
+def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Function:
+    """Run every pass on a function, verifying after each; `dump(name, fn)` sees each result."""
+    verify(fn)
+    for name, step in PIPELINE:
+        fn = step(fn)
+        if dump is not None:
+            dump(name, fn)
+        verify(fn)
+    return fn

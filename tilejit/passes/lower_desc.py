@@ -1,0 +1,207 @@
+"""Descriptors that TMA cannot serve become pointer tiles.
+
+A descriptor stays when the host can build its tensor map before the launch: a kernel argument, or a `make_desc` on a
+pointer argument whose sizes and strides are constants, scalar arguments and simple arithmetic on them. Every other
+one, one marked `no_tma`, and one whose constant strides break TMA's rules (innermost 1, the others multiples of
+16 bytes, innermost block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled) is read and written through
+pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in `attrs["report"]`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.errors import CompilationError
+from tilejit.ir.core import Block, Builder, Function, Op, Value, replace
+from tilejit.ir.types import Desc, Tile, elem_of, int32, int64
+from tilejit.passes.rules import const_of
+
+#: Scalar ops that the host can evaluate when it builds a tensor map.
+_HOST_OPS = frozenset({"add", "sub", "mul", "idiv", "minimum", "maximum", "cast"})
+
+
+@dataclass
+class _Parts:
+    """A descriptor in values: base pointer, sizes (int32 or int64), int64 strides, padding."""
+
+    base: Value
+    shape: list[Value]
+    strides: list[Value]
+    padding: str
+
+
+def lower_desc(fn: Function) -> Function:
+    """Rewrite, in place, every use of a descriptor that TMA cannot serve; returns the function."""
+    pass_ = _Lowering(fn)
+    pass_.block(fn.body)
+    replace(fn.body, pass_.mapping)
+    return fn
+
+
+def why_pointers(desc: Value, fn: Function) -> str | None:
+    """Why a descriptor cannot be a tensor map made on the host, or None if it can."""
+    t = desc.type
+    assert isinstance(t, Desc)
+    if not t.tma:
+        return "TMA is turned off for it"
+    if t.block_shape[-1] * t.elem.bytes < 16:
+        return f"its innermost block is {t.block_shape[-1] * t.elem.bytes} bytes, TMA needs 16"
+    if not isinstance(desc.op, Op):
+        return None
+    base, *dims = desc.op.operands
+    if base not in fn.body.args:
+        return "its base is not a kernel argument but computed in the kernel"
+    for v in dims:
+        blocker = _not_on_host(v, fn)
+        if blocker is not None:
+            return f"its sizes or strides depend on {blocker}, which the host does not know"
+    strides = [const_of(v) for v in dims[len(t.block_shape):]]
+    if strides[-1] != 1:
+        return f"its innermost stride is {'not known to be 1' if strides[-1] is None else strides[-1]}"
+    for s in strides[:-1]:
+        if s is not None and s * t.elem.bytes % 16:
+            return f"a stride of {s} elements is {s * t.elem.bytes} bytes, TMA needs a multiple of 16"
+    return None
+
+
+def _not_on_host(v: Value, fn: Function) -> str | None:
+    """The op that keeps a scalar from being computed before the launch, if there is one."""
+    if not isinstance(v.op, Op):
+        return None if v in fn.body.args else "a value carried by a loop"
+    if v.op.name == "const":
+        return None
+    if v.op.name in ("desc_shape", "desc_stride"):
+        return None if v.op.operands[0] in fn.body.args else v.op.name
+    if v.op.name not in _HOST_OPS:
+        return v.op.name
+    return next((b for x in v.op.operands if (b := _not_on_host(x, fn)) is not None), None)
+
+
+class _Lowering:
+    def __init__(self, fn: Function):
+        self.fn = fn
+        self.mapping: dict[Value, Value] = {}
+        self.reasons: dict[Value, str | None] = {}
+
+    def block(self, block: Block) -> None:
+        for op in list(block.ops):
+            for region in op.regions:
+                self.block(region)
+            name = op.name
+            if name == "make_desc":
+                self.reason(op.result)
+            if not name.startswith("desc_"):
+                continue
+            desc = op.operands[0]
+            b = Builder(block, block.ops.index(op), op.loc)
+            if name in ("desc_base", "desc_shape", "desc_stride"):
+                if isinstance(desc.op, Op):
+                    self.swap(op, block, self.query(b, op, desc.op))
+            elif self.reason(desc) is not None:
+                parts = self.parts(b, desc)
+                if name == "desc_load":
+                    self.swap(op, block, self.load(b, op, parts))
+                else:
+                    self.store(b, op, parts)
+                    block.ops.remove(op)
+
+    def swap(self, op: Op, block: Block, new: Value) -> None:
+        new.name = new.name or op.result.name
+        self.mapping[op.result] = new
+        block.ops.remove(op)
+
+    def reason(self, desc: Value) -> str | None:
+        """Why this descriptor goes through pointers; decided, and reported, once."""
+        if desc not in self.reasons:
+            if isinstance(desc.op, Block) and desc.op is not self.fn.body or \
+                    isinstance(desc.op, Op) and desc.op.name != "make_desc":
+                loc = desc.op.loc if isinstance(desc.op, Op) else None
+                raise CompilationError(f"descriptor {desc.name} is chosen while the kernel runs: "
+                                       "make it before the loop or branch that uses it", loc)
+            why = self.reasons[desc] = why_pointers(desc, self.fn)
+            if why is not None:
+                at = f" ({desc.op.loc.short()})" if isinstance(desc.op, Op) and desc.op.loc else ""
+                line = f"descriptor {desc.name or '(unnamed)'}{at} goes through pointers, not TMA: {why}"
+                self.fn.attrs.setdefault("report", []).append(line)
+        return self.reasons[desc]
+
+    def query(self, b: Builder, op: Op, made: Op) -> Value:
+        """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand itself."""
+        if op.name == "desc_base":
+            return made.operands[0]
+        rank = (len(made.operands) - 1) // 2
+        v = made.operands[1 + op.attrs["dim"] + (rank if op.name == "desc_stride" else 0)]
+        want = op.result.type
+        return v if v.type == want else b("cast", v, dtype=want)
+
+    def parts(self, b: Builder, desc: Value) -> _Parts:
+        t = desc.type
+        assert isinstance(t, Desc)
+        rank = len(t.block_shape)
+        if isinstance(desc.op, Op):
+            base, *dims = desc.op.operands
+            padding = desc.op.attrs["padding"] or "zero"
+        else:
+            base = b("desc_base", desc)
+            dims = [b("desc_shape", desc, dim=i) for i in range(rank)]
+            dims += [b("desc_stride", desc, dim=i) for i in range(rank)]
+            padding = self.fn.arg_attrs[self.fn.body.args.index(desc)].get("padding", "zero")
+        shape = [v if v.type == int32 else _int64(b, v) for v in dims[:rank]]
+        return _Parts(base, shape, [_int64(b, v) for v in dims[rank:]], padding)
+
+    def pointers(self, b: Builder, parts: _Parts, block: tuple[int, ...],
+                 offsets: list[Value]) -> tuple[Value, Value]:
+        """The block's pointer tile and its in-bounds mask.
+
+        The block's corner is added to the base as a scalar, so that only ranges vary inside the tile."""
+        corner, tile, mask = parts.base, None, None
+        for axis, size in enumerate(block):
+            off, lane, limit = offsets[axis], b("arange", start=0, end=size), parts.shape[axis]
+            if limit.type == int64 or off.type == int64:
+                off, lane, limit = _int64(b, off), b("cast", lane, dtype=int64), _int64(b, limit)
+            index = b("add", b("splat", off, shape=(size,)), lane)
+            lower = b("cmp", index, b.const(0, index.type), pred="ge")
+            upper = b("cmp", index, b("splat", limit, shape=(size,)), pred="lt")
+            inside = _spread(b, b("and", lower, upper), axis, block)
+            mask = inside if mask is None else b("and", mask, inside)
+            off, stride = _int64(b, off), parts.strides[axis]
+            lane = lane if elem_of(lane.type) == int64 else b("cast", lane, dtype=int64)
+            if const_of(stride) != 1:
+                off = b("mul", off, stride)
+                lane = b("mul", lane, b("splat", stride, shape=(size,)))
+            corner = b("ptr_add", corner, off)
+            lane = _spread(b, lane, axis, block)
+            tile = lane if tile is None else b("add", tile, lane)
+        assert tile is not None and mask is not None
+        return b("ptr_add", b("splat", corner, shape=block), tile), mask
+
+    def load(self, b: Builder, op: Op, parts: _Parts) -> Value:
+        t = op.operands[0].type
+        assert isinstance(t, Desc)
+        ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[1:])
+        fill: float = 0 if t.elem.is_int else 0.0
+        if parts.padding == "nan":
+            fill = float("nan")
+        return b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.elem)), **op.attrs)
+
+    def store(self, b: Builder, op: Op, parts: _Parts) -> None:
+        t = op.operands[0].type
+        assert isinstance(t, Desc)
+        ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[2:])
+        b.op("store", ptr, op.operands[1], mask, **op.attrs)
+
+
+def _int64(b: Builder, v: Value) -> Value:
+    if v.type == int64:
+        return v
+    c = const_of(v)
+    return b("cast", v, dtype=int64) if c is None else b.const(c, int64)
+
+
+def _spread(b: Builder, v: Value, axis: int, block: tuple[int, ...]) -> Value:
+    """A rank-1 tile along one dimension of the block, repeated along the others."""
+    if len(block) == 1:
+        return v
+    for d in range(len(block)):
+        if d != axis:
+            v = b("expand_dims", v, axis=d)
+    return b("broadcast", v, shape=block)

@@ -1,0 +1,268 @@
+"""Algebraic identities, one function an op: each returns the value that equals the op's result, or None.
+
+A rule may emit new ops through the rewriter it is given. Floating-point rules keep every bit: x + 0.0 is not x
+for x = -0.0, so it has none.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tilejit.ir.core import Op, Value
+from tilejit.ir.types import DType, elem_of, int1, shape_of
+
+
+class Emits(Protocol):
+    """What a rule may use of the rewriter."""
+
+    def emit(self, name: str, *operands: Value, **attrs: Any) -> Value: ...
+
+    def constant(self, value: Any, like: Value) -> Value: ...
+
+
+Rule = Callable[[Emits, Op], "Value | None"]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of the ops `names`."""
+    def register(fn: Rule) -> Rule:
+        for n in names:
+            assert n not in RULES, f"two rules for {n}"
+            RULES[n] = fn
+        return fn
+    return register
+
+
+def const_of(v: Value) -> Any:
+    """The Python number in every element of a constant, or None."""
+    if isinstance(v.op, Op) and v.op.name == "const":
+        return v.op.attrs["value"]
+    return None
+
+
+def same_type(a: Value, b: Value) -> bool:
+    """True if one value may stand for the other: equal types, layouts included."""
+    return a.type == b.type
+
+
+def defined_by(v: Value, *names: str) -> Op | None:
+    """The op that defines v, if it is one of `names`."""
+    return v.op if isinstance(v.op, Op) and v.op.name in names else None
+
+
+def nonnegative(v: Value, depth: int = 6) -> bool:
+    """True if every element of an integer value is provably >= 0, without assuming that sums do not wrap."""
+    e = elem_of(v.type)
+    if isinstance(e, DType) and e.kind in ("uint", "bool"):
+        return True
+    op = v.op
+    if not isinstance(op, Op) or depth == 0:
+        return False
+    if op.name == "const":
+        return bool(op.attrs["value"] >= 0)
+    if op.name in ("program_id", "num_programs"):
+        return True
+    if op.name == "arange":
+        return bool(op.attrs["start"] >= 0)
+    if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", "irem", "shr", "convert"):
+        return nonnegative(op.operands[0], depth - 1)
+    if op.name in ("idiv", "minimum", "or"):
+        return all(nonnegative(x, depth - 1) for x in op.operands)
+    if op.name in ("and", "maximum"):
+        return any(nonnegative(x, depth - 1) for x in op.operands)
+    return False
+
+
+def _int(op: Op) -> DType | None:
+    e = elem_of(op.operands[0].type)
+    return e if isinstance(e, DType) and e.is_int else None
+
+
+def _ones(e: DType) -> Any:
+    return True if e == int1 else -1 if e.is_signed else 2 ** e.bits - 1
+
+
+def _sides(op: Op) -> tuple[Value, Value, Any, Any]:
+    a, b = op.operands
+    return a, b, const_of(a), const_of(b)
+
+
+@rule("add")
+def _add(r: Emits, op: Op) -> Value | None:
+    a, b, ca, cb = _sides(op)
+    if _int(op) is None or elem_of(a.type) == int1:
+        return None
+    if cb == 0:
+        return a
+    if ca == 0:
+        return b
+    if ca is not None:
+        a, b, cb = b, a, ca
+    inner = defined_by(a, "add")
+    if cb is not None and inner is not None and const_of(inner.operands[1]) is not None:
+        return r.emit("add", inner.operands[0], r.emit("add", inner.operands[1], b))
+    return r.emit("add", a, b) if ca is not None else None
+
+
+@rule("sub")
+def _sub(r: Emits, op: Op) -> Value | None:
+    a, b, _, cb = _sides(op)
+    if cb == 0 and not (isinstance(cb, float) and str(cb)[0] == "-") and elem_of(a.type) != int1:
+        return a
+    return r.constant(0, op.result) if a is b and _int(op) else None
+
+
+@rule("mul")
+def _mul(r: Emits, op: Op) -> Value | None:
+    a, b, ca, cb = _sides(op)
+    if cb == 1:
+        return a
+    if ca == 1:
+        return b
+    if _int(op) and (ca == 0 or cb == 0):
+        return r.constant(0, op.result)
+    return None
+
+
+@rule("div")
+def _div(r: Emits, op: Op) -> Value | None:
+    return op.operands[0] if const_of(op.operands[1]) == 1 else None
+
+
+def _power_of_two(op: Op) -> int | None:
+    """log2 of a constant divisor, when the quotient is a plain shift of the dividend."""
+    c = const_of(op.operands[1])
+    if isinstance(c, int) and c > 1 and c & (c - 1) == 0 and nonnegative(op.operands[0]):
+        return c.bit_length() - 1
+    return None
+
+
+@rule("idiv")
+def _idiv(r: Emits, op: Op) -> Value | None:
+    a, b = op.operands
+    if const_of(b) == 1:
+        return a
+    k = _power_of_two(op)
+    return None if k is None else r.emit("shr", a, r.constant(k, b))
+
+
+@rule("irem")
+def _irem(r: Emits, op: Op) -> Value | None:
+    a, b = op.operands
+    if const_of(b) == 1:
+        return r.constant(0, op.result)
+    k = _power_of_two(op)
+    return None if k is None else r.emit("and", a, r.constant(2 ** k - 1, b))
+
+
+@rule("and")
+def _and(r: Emits, op: Op) -> Value | None:
+    a, b, ca, cb = _sides(op)
+    e = _int(op)
+    if e is None:
+        return None
+    if a is b or cb == _ones(e):
+        return a
+    if ca == _ones(e):
+        return b
+    if ca is not None and ca == 0 or cb is not None and cb == 0:
+        return r.constant(False if e == int1 else 0, op.result)
+    return None
+
+
+@rule("or")
+def _or(r: Emits, op: Op) -> Value | None:
+    a, b, ca, cb = _sides(op)
+    e = _int(op)
+    if e is None:
+        return None
+    if a is b or cb == 0:
+        return a
+    if ca == 0:
+        return b
+    if ca == _ones(e) or cb == _ones(e):
+        return r.constant(_ones(e), op.result)
+    return None
+
+
+@rule("xor")
+def _xor(r: Emits, op: Op) -> Value | None:
+    a, b, ca, cb = _sides(op)
+    if cb == 0:
+        return a
+    if ca == 0:
+        return b
+    return None
+
+
+@rule("shl", "shr")
+def _shift(r: Emits, op: Op) -> Value | None:
+    return op.operands[0] if const_of(op.operands[1]) == 0 else None
+
+
+@rule("minimum", "maximum")
+def _extremum(r: Emits, op: Op) -> Value | None:
+    return op.operands[0] if op.operands[0] is op.operands[1] else None
+
+
+@rule("neg", "not")
+def _twice(r: Emits, op: Op) -> Value | None:
+    inner = defined_by(op.operands[0], op.name)
+    return inner.operands[0] if inner is not None else None
+
+
+@rule("select")
+def _select(r: Emits, op: Op) -> Value | None:
+    c, a, b = op.operands
+    if a is b:
+        return a
+    k = const_of(c)
+    return None if k is None else a if k else b
+
+
+@rule("cmp")
+def _cmp(r: Emits, op: Op) -> Value | None:
+    if op.operands[0] is op.operands[1] and _int(op):
+        return r.constant(op.attrs["pred"] in ("eq", "le", "ge"), op.result)
+    return None
+
+
+@rule("cast", "bitcast")
+def _cast(r: Emits, op: Op) -> Value | None:
+    return op.operands[0] if elem_of(op.operands[0].type) == op.attrs["dtype"] else None
+
+
+@rule("ptr_add")
+def _ptr_add(r: Emits, op: Op) -> Value | None:
+    return op.operands[0] if const_of(op.operands[1]) == 0 else None
+
+
+@rule("broadcast", "reshape", "expand_dims")
+def _reshaped(r: Emits, op: Op) -> Value | None:
+    x = op.operands[0]
+    if shape_of(x.type) == shape_of(op.result.type):
+        return x
+    inner = defined_by(x, "splat")
+    if inner is not None:
+        return r.emit("splat", inner.operands[0], shape=shape_of(op.result.type))
+    inner = defined_by(x, op.name)
+    if inner is not None and op.name in ("broadcast", "reshape"):
+        return r.emit(op.name, inner.operands[0], shape=shape_of(op.result.type))
+    return None
+
+
+@rule("trans")
+def _trans(r: Emits, op: Op) -> Value | None:
+    x, order = op.operands[0], tuple(op.attrs["order"])
+    if order == tuple(range(len(order))):
+        return x
+    inner = defined_by(x, "trans")
+    if inner is not None:
+        return r.emit("trans", inner.operands[0], order=tuple(inner.attrs["order"][i] for i in order))
+    return None
+
+
+@rule("convert")
+def _convert(r: Emits, op: Op) -> Value | None:
+    return op.operands[0]

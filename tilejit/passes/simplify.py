@@ -1,0 +1,327 @@
+"""Simplify: the same function with less in it.
+
+One round rewrites every block in order (known constants, algebraic identities of `rules.py`, branches and loops
+whose control is constant, common subexpressions in scope), moves pure ops out of loops that they do not depend on,
+and drops what no effect needs, loop-carried values included. Rounds repeat until one changes nothing.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tilejit.ir.core import Block, Function, Op, Value, replace, walk
+from tilejit.ir.evaluate import fold
+from tilejit.ir.numeric import constant
+from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.passes.rules import RULES, const_of, same_type
+
+_ROUNDS = 16
+
+
+def simplify(fn: Function) -> Function:
+    """Simplify a function in place until nothing changes; returns it."""
+    for _ in range(_ROUNDS):
+        rewriter = _Rewriter()
+        rewriter.block(fn.body, {})
+        replace(fn.body, rewriter.mapping)
+        changed = rewriter.changed
+        changed |= _hoist(fn.body)
+        changed |= _drop_dead(fn)
+        if not changed:
+            break
+    return fn
+
+
+class _Rewriter:
+    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed)."""
+
+    def __init__(self) -> None:
+        self.mapping: dict[Value, Value] = {}
+        self.changed = False
+        self.out: list[Op] = []
+        self.known: dict[Any, Op] = {}
+        self.loc: Any = None
+
+    def final(self, v: Value) -> Value:
+        while v in self.mapping:
+            v = self.mapping[v]
+        return v
+
+    def block(self, block: Block, known: dict[Any, Op]) -> None:
+        """Rewrite a block; `known` holds the pure ops that dominate it, by what they compute."""
+        outer = self.out, self.known
+        self.out, self.known = [], dict(known)
+        self.ops(block.ops)
+        block.ops = self.out
+        for op in block.ops:
+            op.parent = block
+        self.out, self.known = outer
+
+    def ops(self, ops: list[Op]) -> None:
+        for op in ops:
+            self.one(op)
+            if op.name == "return":
+                self.changed |= op is not ops[-1]
+                return
+
+    def emit(self, name: str, *operands: Value, **attrs: Any) -> Value:
+        """A new op before the current one, itself simplified; returns its result."""
+        op = Op(name, list(operands), attrs, loc=self.loc)
+        self.one(op)
+        return self.final(op.result)
+
+    def constant(self, value: Any, like: Value) -> Value:
+        """A constant of the type of `like`."""
+        return self.emit("const", value=value, type=like.type)
+
+    def one(self, op: Op) -> None:
+        op.operands = [self.final(v) for v in op.operands]
+        outer, self.loc = self.loc, op.loc
+        if not (self._inlined(op) or self._replaced(op)):
+            for region in op.regions:
+                self.block(region, self.known)
+            self._invariants(op)
+            self.out.append(op)
+        self.loc = outer
+
+    def _replaced(self, op: Op) -> bool:
+        """True if the op's result is an existing value: folded, by a rule, or computed before."""
+        if not op.define.pure or op.regions or "scheduled" in op.define.traits:
+            return False
+        new = None
+        if len(op.results) == 1:
+            new = self._folded(op)
+            rule = RULES.get(op.name)
+            if new is None and rule is not None:
+                new = rule(self, op)
+                if new is not None and not same_type(new, op.result):
+                    new = None
+        if new is not None:
+            new.name = new.name or op.result.name
+            self.mapping[op.result] = new
+            self.changed = True
+            return True
+        before = self.known.setdefault(_key(op), op)
+        if before is not op:
+            self.mapping.update(zip(op.results, before.results))
+            self.changed = True
+        return before is not op
+
+    def _folded(self, op: Op) -> Value | None:
+        """The constant that an op on constants computes, if every element is the same one."""
+        t = op.result.type
+        elem = elem_of(t) if isinstance(t, (Tile, DType)) else None
+        if op.name == "const" or not op.operands or not isinstance(elem, DType):
+            return None
+        values = [const_of(v) for v in op.operands]
+        if any(v is None for v in values):
+            return None
+        if "shape" in op.define.traits:
+            return self.constant(values[0], op.result) if len(values) == 1 else None
+        if "elementwise" not in op.define.traits:
+            return None
+        result = fold(op, [constant(c, elem_of(v.type)) for c, v in zip(values, op.operands)])
+        if result is None:
+            return None
+        x = result[0]
+        return self.constant(bool(x) if elem.kind == "bool" else float(x) if elem.is_float else int(x), op.result)
+
+    def _inlined(self, op: Op) -> bool:
+        """Replace a structured op whose control is known by the ops that will run."""
+        if op.name == "if":
+            cond = const_of(op.operands[0])
+            if cond is None:
+                return False
+            return self._splice(op, op.regions[0 if cond else 1], [])
+        if op.name == "for":
+            lo, hi, step = (const_of(v) for v in op.operands[:3])
+            if lo is None or hi is None or step is None or step == 0:
+                return False
+            trips = len(range(lo, hi, step))
+            if trips == 0:
+                self.mapping.update(zip(op.results, op.operands[3:]))
+                self.changed = True
+                return True
+            if trips == 1:
+                return self._splice(op, op.regions[0], [op.operands[0], *op.operands[3:]])
+        return False
+
+    def _splice(self, op: Op, region: Block, args: list[Value]) -> bool:
+        end = region.terminator
+        if end.name != "yield":
+            return False
+        self.mapping.update(zip(region.args, args))
+        self.ops(region.ops[:-1])
+        self.mapping.update(zip(op.results, (self.final(v) for v in end.operands)))
+        self.changed = True
+        return True
+
+    def _invariants(self, op: Op) -> None:
+        """A carried value that every iteration hands on unchanged is its initial value."""
+        if op.name != "for":
+            return
+        body = op.regions[0]
+        for init, arg, nxt, res in zip(op.operands[3:], body.args[1:], body.terminator.operands, op.results):
+            if self.final(nxt) in (arg, init) and res not in self.mapping:
+                self.mapping[res] = init
+                replace(body, {arg: init})
+                self.changed |= arg is not init
+
+
+def _key(op: Op) -> Any:
+    operands = [id(v) for v in op.operands]
+    if "commutative" in op.define.traits:
+        operands.sort()
+    return op.name, tuple(operands), repr(sorted(op.attrs.items(), key=lambda kv: kv[0])), \
+        tuple(r.type for r in op.results)
+
+
+# -- loops ------------------------------------------------------------------------------------------
+
+
+def _hoist(block: Block) -> bool:
+    """Move pure ops whose operands do not change in a `for` loop before it, innermost loops first."""
+    changed = False
+    out: list[Op] = []
+    for op in block.ops:
+        for region in op.regions:
+            changed |= _hoist(region)
+        if op.name == "for":
+            body = op.regions[0]
+            inside = set(body.args)
+            stay = []
+            for o in body.ops:
+                movable = o.define.pure and not o.regions and "scheduled" not in o.define.traits
+                if movable and inside.isdisjoint(o.operands):
+                    o.parent = block
+                    out.append(o)
+                    changed = True
+                else:
+                    inside.update(o.results)
+                    stay.append(o)
+            body.ops = stay
+        out.append(op)
+    block.ops = out
+    return changed
+
+
+# -- what nothing needs -----------------------------------------------------------------------------
+
+
+def _is_root(op: Op) -> bool:
+    """True for ops that must stay whoever uses them."""
+    if op.name in ("yield", "condition"):
+        return False
+    if op.name in ("for", "if", "reduce", "scan"):
+        return False
+    if op.define.effects == {"read"}:
+        return bool(op.attrs.get("volatile"))
+    return bool(op.define.effects)
+
+
+def _slots(op: Op, i: int) -> Iterator[Value]:
+    """The values that become slot i of a structured op: carried in, yielded, handed to the results."""
+    if op.name == "for":
+        yield op.operands[3 + i]
+        yield op.regions[0].terminator.operands[i]
+    elif op.name == "while":
+        yield op.operands[i]
+        yield op.regions[0].terminator.operands[1 + i]
+        yield op.regions[1].terminator.operands[i]
+    elif op.name == "if":
+        for region in op.regions:
+            if region.terminator.name == "yield":
+                yield region.terminator.operands[i]
+
+
+def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
+    """The ops that effects need, and the (structured op, slot) pairs among their carried values and results."""
+    kept: set[Op] = set()
+    slots: set[tuple[Op, int]] = set()
+    work: list[Op] = [op for op in walk(fn.body) if _is_root(op)]
+
+    def need(v: Value) -> None:
+        if isinstance(v.op, Op):
+            work.append(v.op)
+            if v.op.name in ("for", "while", "if"):
+                need_slot(v.op, v.index)
+        elif v.op is not None and v.op.parent is not None:
+            owner = v.op.parent
+            work.append(owner)
+            index = v.index - (owner.name == "for")
+            if owner.name in ("for", "while") and index >= 0:
+                need_slot(owner, index)
+
+    def need_slot(op: Op, i: int) -> None:
+        if (op, i) not in slots:
+            slots.add((op, i))
+            pending.extend(_slots(op, i))
+
+    pending: list[Value] = []
+    while work or pending:
+        if pending:
+            need(pending.pop())
+            continue
+        op = work.pop()
+        if op in kept:
+            continue
+        kept.add(op)
+        if op.parent is not None and op.parent.parent is not None:
+            work.append(op.parent.parent)
+        if op.name == "for":
+            pending.extend(op.operands[:3])
+        elif op.name == "while":
+            pending.append(op.regions[0].terminator.operands[0])
+        else:
+            pending.extend(op.operands)
+            if op.name not in ("if",):
+                for region in op.regions:
+                    if region.ops and "terminator" in region.terminator.define.traits:
+                        pending.extend(region.terminator.operands)
+    return kept, slots
+
+
+def _drop_dead(fn: Function) -> bool:
+    """Remove ops, carried values and results that no effect needs."""
+    kept, slots = _mark(fn)
+    changed = False
+
+    def sweep(block: Block) -> None:
+        nonlocal changed
+        stay = [op for op in block.ops if op in kept or op.name in ("yield", "condition")]
+        changed |= len(stay) != len(block.ops)
+        block.ops = stay
+        for op in stay:
+            changed |= _narrow(op, slots)
+            for region in op.regions:
+                sweep(region)
+
+    sweep(fn.body)
+    return changed
+
+
+def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
+    """Remove the slots of a structured op that are not needed."""
+    if op.name not in ("for", "while", "if"):
+        return False
+    keep = [i for i in range(len(op.results)) if (op, i) in slots]
+    if len(keep) == len(op.results):
+        return False
+
+    def cut(values: list[Value], first: int = 0) -> list[Value]:
+        return values[:first] + [values[first + i] for i in keep]
+
+    for region in op.regions:
+        end = region.terminator
+        if end.name != "return":
+            end.operands = cut(end.operands, 1 if end.name == "condition" else 0)
+        if op.name != "if":
+            region.args = cut(region.args, 1 if op.name == "for" else 0)
+            for i, a in enumerate(region.args):
+                a.index = i
+    if op.name != "if":
+        op.operands = cut(op.operands, 3 if op.name == "for" else 0)
+    op.results = cut(op.results)
+    for i, r in enumerate(op.results):
+        r.index = i
+    return True
