@@ -1,0 +1,66 @@
+"""Builds the tile IR function of a kernel for one description of its arguments."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+from tilejit.errors import CompilationError, Loc
+from tilejit.frontend.source import KernelSource
+from tilejit.ir import Function
+from tilejit.ir.types import Desc, Type
+from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
+
+
+@dataclass(frozen=True)
+class Param:
+    """A run-time argument: its IR type, and a number that is known to divide it (bytes for pointers)."""
+
+    type: Type
+    divisible: int = 1
+
+
+@dataclass(frozen=True)
+class Const:
+    """A compile-time argument."""
+
+    value: Any
+
+
+Arg = Union[Param, Const]
+
+
+def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
+    """The function of a kernel; `attrs` are its options (num_warps, num_stages, debug, ...).
+
+    Raises CompilationError at the user's line for anything that is not the tile language."""
+    from tilejit.frontend.walker import Walker
+
+    loc = Loc(source.file, source.tree.lineno, source.tree.col_offset, source.tree.col_offset + 3, source.name)
+    warps, stages = attrs.get("num_warps"), attrs.get("num_stages")
+    if warps not in (1, 2, 4, 8, 16, 32):
+        raise CompilationError(f"num_warps={warps!r} is not legal: use 1, 2, 4, 8, 16 or 32", loc)
+    if not isinstance(stages, int) or stages < 1:
+        raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
+    names = [n for n in source.signature.parameters]
+    for n in names:
+        if n not in args:
+            raise CompilationError(f"{source.name}: no description of argument {n!r}", loc)
+    params = [n for n in names if isinstance(args[n], Param)]
+    fn = Function(source.name, [args[n].type for n in params], params,  # type: ignore[union-attr]
+                  [{"divisible": args[n].divisible} if args[n].divisible > 1 else {}  # type: ignore[union-attr]
+                   for n in params], attrs, loc)
+    b = KernelBuilder(fn.body, loc=loc)
+    b.num_warps, b.debug = warps, bool(attrs.get("debug"))  # type: ignore[attr-defined]
+    env: dict[str, Any] = {}
+    values = dict(zip(params, fn.body.args))
+    for n in names:
+        arg = args[n]
+        if isinstance(arg, Const):
+            env[n] = arg.value
+        else:
+            v = values[n]
+            env[n] = tensor_descriptor(v) if isinstance(v.type, Desc) else tensor(v)
+    Walker(source, b, env, None).function()
+    b.loc = loc
+    b.op("return")
+    return fn

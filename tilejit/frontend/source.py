@@ -1,0 +1,172 @@
+"""The source of a kernel function: its AST, its constants, and the text that identifies it in caches."""
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import inspect
+import io
+import textwrap
+import types
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import astunparse
+
+from tilejit.errors import CompilationError
+from tilejit.ir.types import DType, Ptr
+from tilejit.language.tensor import constexpr
+
+
+class Unparser(astunparse.Unparser):
+    """astunparse with its subscripts and attributes right for every Python since 3.9."""
+
+    def _Subscript(self, t: ast.Subscript) -> None:
+        self.dispatch(t.value)
+        self.write("[")
+        index = t.slice
+        if isinstance(index, ast.Tuple) and index.elts:
+            for i, element in enumerate(index.elts):
+                if i:
+                    self.write(", ")
+                self.dispatch(element)
+            if len(index.elts) == 1:
+                self.write(",")
+        else:
+            self.dispatch(index)
+        self.write("]")
+
+    def _Attribute(self, t: ast.Attribute) -> None:
+        number = isinstance(t.value, ast.Constant) and isinstance(t.value.value, (int, float))
+        if number:
+            self.write("(")
+        self.dispatch(t.value)
+        self.write(")" if number else "")
+        self.write("." + t.attr)
+
+
+def unparse(tree: ast.AST) -> str:
+    """Source text of a tree: the same on every Python version for the accepted grammar.
+
+    What astunparse does not know (newer syntax) is printed by the standard library instead."""
+    out = io.StringIO()
+    try:
+        Unparser(tree, file=out)
+    except AttributeError:
+        return ast.unparse(tree)
+    return out.getvalue()
+
+
+class KernelSource:
+    """A kernel function's source, parsed on first use.
+
+    Raises CompilationError if Python cannot show the source (a REPL or `exec`)."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        self.fn, self.name = fn, fn.__name__
+        self.signature = inspect.signature(fn)
+        self.file = fn.__code__.co_filename
+        self.line = fn.__code__.co_firstlineno
+
+    @cached_property
+    def tree(self) -> ast.FunctionDef:
+        """The function's AST with line and column numbers of its file."""
+        try:
+            lines, first = inspect.getsourcelines(self.fn)
+        except (OSError, TypeError) as error:
+            raise CompilationError(f"@kernel needs the source of {self.name!r}: put it in a file "
+                                   f"(found none for {self.file})") from error
+        text = "".join(lines)
+        dedented = textwrap.dedent(text)
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        module = ast.parse(dedented)
+        function = module.body[0]
+        if not isinstance(function, ast.FunctionDef):
+            raise CompilationError(f"@kernel expects a plain 'def' function, found {type(function).__name__}")
+        for node in ast.walk(function):
+            if hasattr(node, "lineno"):
+                node.lineno += first - 1                                   # type: ignore[attr-defined]
+                node.end_lineno = (node.end_lineno or 0) + first - 1       # type: ignore[attr-defined]
+                node.col_offset += indent                                  # type: ignore[attr-defined]
+                node.end_col_offset = (node.end_col_offset or 0) + indent  # type: ignore[attr-defined]
+        return function
+
+    @property
+    def constexprs(self) -> set[str]:
+        """Names of the parameters annotated as tl.constexpr."""
+        out = set()
+        for p in self.signature.parameters.values():
+            a = p.annotation
+            if a is constexpr or (isinstance(a, str) and a.split(".")[-1] == "constexpr"):
+                out.add(p.name)
+        return out
+
+    def lookup(self, name: str) -> Any:
+        """What a free name of the function stands for; raises KeyError if nothing."""
+        closure = inspect.getclosurevars(self.fn).nonlocals
+        if name in closure:
+            return closure[name]
+        if name in self.fn.__globals__:
+            return self.fn.__globals__[name]
+        return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
+
+    @staticmethod
+    def _missing(name: str) -> Any:
+        raise KeyError(name)
+
+    def normalised(self) -> str:
+        """The function without decorators, docstring, comments and layout."""
+        tree = ast.parse(ast.unparse(self.tree)).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        tree.decorator_list = []
+        if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+            tree.body = tree.body[1:] or [ast.Pass()]
+        return unparse(tree)
+
+    def used_names(self) -> list[str]:
+        """Free names that the body reads, sorted."""
+        loaded = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        return sorted(loaded)
+
+    def fingerprint(self) -> str:
+        """Identifies what the kernel does: its text, that of every kernel it reaches, and its constants."""
+        digest = hashlib.sha256()
+        seen: set[int] = set()
+
+        def add(source: KernelSource) -> None:
+            if id(source) in seen:
+                return
+            seen.add(id(source))
+            text = source.normalised()
+            digest.update(f"{len(text)}:{source.file}:{source.line}:{text}".encode())
+            for name in source.used_names():
+                try:
+                    value = source.lookup(name)
+                except KeyError:
+                    continue
+                if isinstance(getattr(value, "source", None), KernelSource):
+                    digest.update(f"{name}=kernel".encode())
+                    add(value.source)
+                elif is_constant(value):
+                    value = value.value if isinstance(value, constexpr) else value
+                    digest.update(f"{name}={type(value).__name__}:{value!r}".encode())
+                elif isinstance(value, types.ModuleType):
+                    add_module(source, name, value)
+
+        def add_module(source: KernelSource, name: str, module: types.ModuleType) -> None:
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
+                    inner = getattr(module, node.attr, None)
+                    if isinstance(getattr(inner, "source", None), KernelSource):
+                        add(inner.source)
+
+        add(self)
+        return digest.hexdigest()
+
+
+def is_constant(value: Any) -> bool:
+    """True for what a kernel may read from its surroundings by value."""
+    if isinstance(value, (bool, int, float, str, DType, Ptr, constexpr, type(None))):
+        return True
+    return isinstance(value, tuple) and all(map(is_constant, value))

@@ -1,0 +1,28 @@
+"""The tile language: what a kernel body may call. `import tilejit.language as tl`."""
+from enum import Enum as _Enum
+
+from tilejit.ir.types import Ptr as pointer_type
+from tilejit.ir.types import bf16 as bfloat16
+from tilejit.ir.types import fp8e4nv as float8e4nv
+from tilejit.ir.types import fp8e5 as float8e5
+from tilejit.ir.types import fp16 as float16
+from tilejit.ir.types import fp32 as float32
+from tilejit.ir.types import fp64 as float64
+from tilejit.ir.types import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from tilejit.language import math
+from tilejit.language.core import *  # noqa: F403  (every name of the language)
+from tilejit.language.loops import range, static_range
+from tilejit.language.math import *  # noqa: F403
+from tilejit.language.tensor import constexpr, tensor, tensor_descriptor
+
+
+class PropagateNan(_Enum):
+    """What `maximum`, `minimum` and `clamp` do with a NaN."""
+
+    NONE = 0
+    ALL = 0xFFFF
+
+
+__all__ = ["PropagateNan", "bfloat16", "constexpr", "float16", "float32", "float64", "float8e4nv", "float8e5",
+           "int1", "int16", "int32", "int64", "int8", "math", "pointer_type", "range", "static_range", "tensor",
+           "tensor_descriptor", "uint16", "uint32", "uint64", "uint8"]

@@ -1,0 +1,46 @@
+"""Loop iterators of the tile language: only usable in a `for` of a kernel."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.language.semantics import unwrap
+from tilejit.language.tensor import tensor
+
+
+class range:
+    """A loop that runs on the device.
+
+    `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the
+    computing warps. The other options are hints."""
+
+    def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,
+                 loop_unroll_factor: int | None = None, disallow_acc_multi_buffer: bool = False,
+                 flatten: bool = False, warp_specialize: bool | None = None, disable_licm: bool = False):
+        self.lo, self.hi = (0, arg1) if arg2 is None else (arg1, arg2)
+        self.step = 1 if step is None else step
+        self.attrs: dict[str, Any] = {}
+        stages = unwrap(num_stages)
+        if stages is not None:
+            if not isinstance(stages, int) or stages < 1:
+                raise CompilationError(f"num_stages must be a positive constant, found {stages!r}")
+            self.attrs["num_stages"] = stages
+        if unwrap(warp_specialize) is not None:
+            self.attrs["warp_specialize"] = bool(unwrap(warp_specialize))
+        if unwrap(flatten):
+            self.attrs["flatten"] = True
+        if unwrap(loop_unroll_factor):
+            self.attrs["unroll"] = unwrap(loop_unroll_factor)
+
+
+class static_range:
+    """A loop unrolled at compile time; its bounds are constants."""
+
+    def __init__(self, arg1: Any, arg2: Any = None, step: Any = None):
+        lo, hi = (0, arg1) if arg2 is None else (arg1, arg2)
+        values = [unwrap(v) for v in (lo, hi, 1 if step is None else step)]
+        for name, v in zip(("start", "end", "step"), values):
+            if isinstance(v, tensor) or not isinstance(v, int):
+                raise CompilationError(f"static_range: {name} must be a constant, found {v!r}: mark the "
+                                       "argument as tl.constexpr or use tl.range")
+        self.lo, self.hi, self.step = values

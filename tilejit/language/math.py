@@ -1,0 +1,153 @@
+"""Elementwise mathematics of the tile language."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.ir.types import DType, fp32
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.tensor import KernelBuilder, builtin, tensor
+
+
+def _unary(name: str, doc: str):
+    def fn(x: Any, *, _b: KernelBuilder) -> tensor:
+        t = to_tensor(_b, x)
+        if not (isinstance(t.elem, DType) and t.elem.is_float and t.elem.bits >= 32):
+            raise CompilationError(f"{name}: expected fp32 or fp64, found {t.elem}: write "
+                                   f"tl.{name}(x.to(tl.float32))")
+        return tensor(_b(name, t.value))
+    fn.__name__, fn.__doc__ = name, doc
+    return builtin(fn, method=True)
+
+
+exp = _unary("exp", "e**x (through ex2.approx in fp32).")
+exp2 = _unary("exp2", "2**x (ex2.approx in fp32).")
+log = _unary("log", "Natural logarithm.")
+log2 = _unary("log2", "Base-2 logarithm.")
+sqrt = _unary("sqrt", "Square root (approximate; sqrt_rn rounds correctly).")
+rsqrt = _unary("rsqrt", "1 / sqrt(x).")
+sin = _unary("sin", "Sine.")
+cos = _unary("cos", "Cosine.")
+erf = _unary("erf", "Error function (absolute error below 1.5e-7).")
+floor = _unary("floor", "Round toward minus infinity.")
+ceil = _unary("ceil", "Round toward plus infinity.")
+tanh = _unary("tanh", "Hyperbolic tangent.")
+
+
+@builtin
+def sqrt_rn(x: Any, *, _b: KernelBuilder) -> tensor:
+    """Square root, correctly rounded (fp32)."""
+    return tensor(_b("sqrt", sem.cast(_b, to_tensor(_b, x), fp32).value, ieee=True))
+
+
+@builtin(method=True)
+def abs(x: Any, *, _b: KernelBuilder) -> tensor:
+    """Absolute value."""
+    return tensor(_b("abs", to_tensor(_b, x).value))
+
+
+@builtin
+def fma(x: Any, y: Any, z: Any, *, _b: KernelBuilder) -> tensor:
+    """x * y + z with one rounding."""
+    a, c = sem.common(_b, x, y)
+    a, d = sem.common(_b, a, z)
+    a, c, d = sem.broadcast(_b, a, sem.cast(_b, c, a.elem), d)
+    return tensor(_b("fma", a.value, c.value, d.value))
+
+
+@builtin
+def umulhi(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """High half of the unsigned product."""
+    a, c = sem.common(_b, x, y)
+    return tensor(_b("mulhi", a.value, c.value))
+
+
+@builtin
+def fdiv(x: Any, y: Any, ieee_rounding: bool = False, *, _b: KernelBuilder) -> tensor:
+    """x / y; correctly rounded if ieee_rounding."""
+    a, c = sem.common(_b, x, y)
+    return tensor(_b("div", a.value, c.value, ieee=bool(unwrap(ieee_rounding))))
+
+
+@builtin
+def div_rn(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """x / y, correctly rounded."""
+    return fdiv(x, y, True, _b=_b)
+
+
+def _is_propagating(nan: Any) -> bool:
+    return unwrap(nan) in ("all", True) or getattr(unwrap(nan), "name", "") == "ALL"
+
+
+@builtin
+def maximum(x: Any, y: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
+    """Larger of two; a NaN loses unless propagate_nan is ALL."""
+    a, c = sem.common(_b, x, y)
+    return tensor(_b("maximum", a.value, c.value, nan=_is_propagating(propagate_nan)))
+
+
+@builtin
+def minimum(x: Any, y: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
+    """Smaller of two; a NaN loses unless propagate_nan is ALL."""
+    a, c = sem.common(_b, x, y)
+    return tensor(_b("minimum", a.value, c.value, nan=_is_propagating(propagate_nan)))
+
+
+@builtin
+def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
+    """x limited to [min, max]."""
+    low = maximum(x, min, propagate_nan, _b=_b)
+    return minimum(low, max, propagate_nan, _b=_b)
+
+
+@builtin(method=True)
+def sigmoid(x: Any, *, _b: KernelBuilder) -> tensor:
+    """1 / (1 + exp(-x))."""
+    t = to_tensor(_b, x)
+    e = exp(sem.unary(_b, "-", t), _b=_b)
+    return sem.binary(_b, "/", 1.0, sem.binary(_b, "+", 1.0, e))
+
+
+@builtin(method=True)
+def softmax(x: tensor, dim: Any = None, keep_dims: bool = False, ieee_rounding: bool = False, *,
+            _b: KernelBuilder) -> tensor:
+    """exp(x - max) / sum(exp(x - max)) along `dim` (default 0)."""
+    from tilejit.language import core
+
+    axis = 0 if unwrap(dim) is None else unwrap(dim)
+    top = core.max(x, axis, keep_dims=True, _b=_b)
+    num = exp(sem.binary(_b, "-", x, top), _b=_b)
+    den = core.sum(num, axis, keep_dims=True, _b=_b)
+    return fdiv(num, den, ieee_rounding, _b=_b)
+
+
+@builtin(method=True)
+def cdiv(x: Any, div: Any, *, _b: KernelBuilder) -> Any:
+    """Ceiling division."""
+    x, div = unwrap(x), unwrap(div)
+    if isinstance(x, int) and isinstance(div, int):
+        return -(-x // div)
+    up = sem.binary(_b, "+", x, div - 1 if isinstance(div, int) else sem.binary(_b, "-", div, 1))
+    return sem.binary(_b, "//", up, div)
+
+
+@builtin
+def swizzle2d(i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any, *, _b: KernelBuilder) -> tuple:
+    """Row-major (i, j) of a size_i x size_j grid, walked in groups of size_g rows."""
+    def op(symbol: str, a: Any, c: Any) -> tensor:
+        return sem.binary(_b, symbol, a, c)
+
+    i, j = to_tensor(_b, i), to_tensor(_b, j)
+    flat = op("+", op("*", i, size_j), j)
+    per_group = op("*", to_tensor(_b, size_g), size_j)
+    group = op("//", flat, per_group)
+    first = op("*", group, size_g)
+    rows = minimum(op("-", to_tensor(_b, size_i), first), size_g, _b=_b)
+    rest = op("%", flat, per_group)
+    return op("+", first, op("%", rest, rows)), op("//", rest, rows)
+
+
+__all__ = ["abs", "cdiv", "ceil", "clamp", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma",
+           "log", "log2", "maximum", "minimum", "rsqrt", "sigmoid", "sin", "softmax", "sqrt", "sqrt_rn", "swizzle2d",
+           "tanh", "umulhi"]

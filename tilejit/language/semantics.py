@@ -1,0 +1,293 @@
+"""Types of expressions: promotion, broadcasting, casts and operators, as Triton defines them.
+
+A Python number is weak: next to a tensor of its own or a higher kind (bool < int < float) it takes the
+tensor's type. Between tensors: fp64 > fp32 > fp16 > bf16, and integers promote as in C. `/` and `%` on
+16-bit floats compute in fp32.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Builder
+from tilejit.ir.types import (
+    DTYPES,
+    DType,
+    Ptr,
+    Scalar,
+    Tile,
+    bf16,
+    elem_of,
+    fp16,
+    fp32,
+    fp64,
+    int1,
+    int32,
+    int64,
+    shape_of,
+    uint32,
+    uint64,
+    with_elem,
+)
+from tilejit.language.tensor import constexpr, tensor
+
+Number = (bool, int, float)
+_KIND = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+
+
+def unwrap(x: Any) -> Any:
+    """The value of a constexpr, anything else as it is."""
+    return x.value if isinstance(x, constexpr) else x
+
+
+def literal_type(x: bool | int | float) -> DType:
+    """The type of a Python number on its own; raises for an integer that no 64-bit type holds."""
+    if isinstance(x, bool):
+        return int1
+    if isinstance(x, int):
+        for t in (int32, uint32, int64, uint64):
+            low, high = int_range(t)
+            if low <= x <= high:
+                return t
+        raise CompilationError(f"integer {x} does not fit 64 bits")
+    return fp32 if x != x or abs(x) == float("inf") or abs(x) <= 3.4028235e38 else fp64
+
+
+def int_range(t: DType) -> tuple[int, int]:
+    """Smallest and largest value of an integer type."""
+    if t.is_signed:
+        return -(1 << (t.bits - 1)), (1 << (t.bits - 1)) - 1
+    return 0, (1 << t.bits) - 1
+
+
+def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
+    """A tensor for a value of the body: numbers become constants (of `dtype` if given)."""
+    x = unwrap(x)
+    if isinstance(x, tensor):
+        return x
+    if isinstance(x, Number):
+        t = dtype or literal_type(x)
+        if t.is_int and not isinstance(x, float):
+            low, high = int_range(t)
+            if t.kind != "bool" and not low <= int(x) <= high:
+                raise CompilationError(f"{x} is out of range for {t}: {low} to {high}")
+        return tensor(b.const(x, t))
+    raise CompilationError(f"expected a tensor or a number, found {type(x).__name__} {x!r}")
+
+
+def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: bool = False) -> DType:
+    """The type in which an operator on a and c computes."""
+    if a_weak != c_weak:
+        weak, strong = (a, c) if a_weak else (c, a)
+        if _KIND[weak.kind] <= _KIND[strong.kind]:
+            return fp32 if div and strong in (fp16, bf16) else strong
+    for t in (fp64, fp32):
+        if t in (a, c):
+            return t
+    if fp16 in (a, c):
+        return fp32 if div else fp16
+    if bf16 in (a, c):
+        if a == c == bf16:
+            return fp32 if div else bf16
+        return bf16 if (a_weak or c_weak) and not div else fp32
+    if a.is_float and c.is_float:
+        return a if a == c else fp16
+    if a.is_float or c.is_float:
+        return a if a.is_float else c
+    if div and a.is_signed != c.is_signed and int1 not in (a, c):
+        raise CompilationError(f"division or remainder of {a} by {c} mixes signed and unsigned: cast one")
+    if a.is_signed == c.is_signed:
+        return a if a.bits >= c.bits else c
+    unsigned, signed = (c, a) if a.is_signed else (a, c)
+    return unsigned if unsigned.bits >= signed.bits else signed
+
+
+def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tensor:
+    """x converted to another element type (itself if it has that type)."""
+    if x.elem == to:
+        return x
+    if isinstance(to, Ptr) or isinstance(x.elem, Ptr):
+        if isinstance(to, Ptr) and isinstance(x.elem, Ptr) or \
+                (isinstance(to, DType) and to.bits == 64) or (isinstance(x.elem, DType) and x.elem.bits == 64):
+            return tensor(b("bitcast", x.value, dtype=to))
+        raise CompilationError(f"cannot cast {x.elem} to {to}")
+    attrs = {"rounding": rounding} if rounding else {}
+    return tensor(b("cast", x.value, dtype=to, **attrs))
+
+
+def broadcast_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of two shapes, aligned at their last dimensions; raises if there is none."""
+    rank = max(len(a), len(c))
+    wide_a, wide_c = (1,) * (rank - len(a)) + a, (1,) * (rank - len(c)) + c
+    out = []
+    for i, (x, y) in enumerate(zip(wide_a, wide_c)):
+        if x != y and 1 not in (x, y):
+            raise CompilationError(f"cannot broadcast {list(a)} with {list(c)}: sizes {x} and {y} at "
+                                   f"dimension {i} differ and neither is 1")
+        out.append(max(x, y))
+    return tuple(out)
+
+
+def broadcast_to(b: Builder, x: tensor, shape: tuple[int, ...]) -> tensor:
+    """x repeated to `shape`."""
+    if x.shape == shape:
+        return x
+    if not x.shape:
+        return tensor(b("splat", x.value, shape=shape))
+    broadcast_shape(x.shape, shape)
+    v = x.value
+    while len(shape_of(v.type)) < len(shape):
+        v = b("expand_dims", v, axis=0)
+    return tensor(v if shape_of(v.type) == shape else b("broadcast", v, shape=shape))
+
+
+def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
+    """All tensors at their common shape."""
+    shape: tuple[int, ...] = ()
+    for x in xs:
+        shape = broadcast_shape(shape, x.shape)
+    return [broadcast_to(b, x, shape) for x in xs]
+
+
+def common(b: Builder, x: Any, y: Any, div: bool = False) -> tuple[tensor, tensor]:
+    """Two operands with one type and one shape."""
+    x, y = unwrap(x), unwrap(y)
+    wx, wy = isinstance(x, Number), isinstance(y, Number)
+    ax = literal_type(x) if wx else x.elem
+    ay = literal_type(y) if wy else y.elem
+    if isinstance(ax, Ptr) or isinstance(ay, Ptr):
+        if ax != ay:
+            raise CompilationError(f"operands {ax} and {ay} do not go together")
+        tx, ty = broadcast(b, x, y)
+        return tx, ty
+    t = promote(ax, wx, ay, wy, div)
+    made = [to_tensor(b, v, t) if weak and (t.is_float or not isinstance(v, float))
+            else cast(b, to_tensor(b, v), t) for v, weak in ((x, wx), (y, wy))]
+    tx, ty = broadcast(b, *made)
+    return tx, ty
+
+
+_CMP = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+_BITS = {"&": "and", "|": "or", "^": "xor"}
+_ARITH = {"+": "add", "-": "sub", "*": "mul"}
+
+
+def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
+    """`x symbol y` where at least one operand is a tensor."""
+    x, y = unwrap(x), unwrap(y)
+    for v in (x, y):
+        if not isinstance(v, (tensor, *Number)):
+            raise CompilationError(f"unsupported operand of '{symbol}': {v!r}")
+    if symbol in ("+", "-") and any(isinstance(v, tensor) and isinstance(v.elem, Ptr) for v in (x, y)):
+        return _pointer(b, symbol, x, y)
+    if symbol in _CMP:
+        tx, ty = common(b, x, y)
+        return tensor(b("cmp", tx.value, ty.value, pred=_CMP[symbol]))
+    if symbol in _ARITH:
+        tx, ty = common(b, x, y)
+        return tensor(b(_ARITH[symbol], tx.value, ty.value))
+    if symbol == "/":
+        tx, ty = common(b, x, y, div=True)
+        if tx.elem.is_int:  # type: ignore[union-attr]
+            tx, ty = cast(b, tx, fp32), cast(b, ty, fp32)
+        return tensor(b("div", tx.value, ty.value))
+    if symbol in ("//", "%"):
+        tx, ty = common(b, x, y, div=True)
+        if tx.elem.is_float:  # type: ignore[union-attr]
+            if symbol == "//":
+                raise CompilationError("'//' works on integers; use tl.floor(x / y) for floats")
+            return tensor(b("fmod", tx.value, ty.value))
+        return tensor(b("idiv" if symbol == "//" else "irem", tx.value, ty.value))
+    if symbol in _BITS or symbol in ("<<", ">>"):
+        tx, ty = common(b, x, y)
+        if tx.elem.is_float:  # type: ignore[union-attr]
+            raise CompilationError(f"'{symbol}' needs integers, found {tx.elem}")
+        name = _BITS.get(symbol) or {"<<": "shl", ">>": "shr"}[symbol]
+        return tensor(b(name, tx.value, ty.value))
+    raise CompilationError(f"operator '{symbol}' is not part of the tile language")
+
+
+def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
+    """Pointer plus or minus an integer offset, in elements."""
+    if isinstance(y, tensor) and isinstance(y.elem, Ptr):
+        if symbol == "-":
+            raise CompilationError("cannot subtract a pointer")
+        x, y = y, x
+    offset = to_tensor(b, y)
+    if not (isinstance(offset.elem, DType) and offset.elem.is_int):
+        raise CompilationError(f"a pointer offset must be an integer, found {offset.elem}")
+    if symbol == "-":
+        offset = tensor(b("neg", offset.value))
+    px, po = broadcast(b, x, offset)
+    return tensor(b("ptr_add", px.value, po.value))
+
+
+def unary(b: Builder, symbol: str, x: tensor) -> tensor:
+    """-x, ~x, +x; `not x` is handled as a comparison with zero."""
+    if symbol == "+":
+        return x
+    if symbol == "-":
+        if isinstance(x.elem, Ptr):
+            raise CompilationError("cannot negate a pointer")
+        return tensor(b("neg", x.value))
+    if symbol == "~":
+        if not (isinstance(x.elem, DType) and x.elem.is_int):
+            raise CompilationError(f"'~' needs an integer, found {x.elem}")
+        return tensor(b("not", x.value))
+    return tensor(b("not", to_bool(b, x).value))
+
+
+def to_bool(b: Builder, x: Any) -> tensor:
+    """x != 0 as int1."""
+    t = to_tensor(b, x)
+    return t if t.elem == int1 else cast(b, t, int1)
+
+
+def as_dtype(x: Any) -> Scalar:
+    """A dtype from a dtype, a pointer type or a dtype's name."""
+    x = unwrap(x)
+    if isinstance(x, (DType, Ptr)):
+        return x
+    if hasattr(x, "ptr"):
+        return x.ptr
+    if isinstance(x, str) and x in DTYPES:
+        return DTYPES[x]
+    raise CompilationError(f"expected a dtype, found {x!r}")
+
+
+def as_shape(x: Any) -> tuple[int, ...]:
+    """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5."""
+    x = unwrap(x)
+    dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
+    numel = 1
+    for d in dims:
+        if isinstance(d, tensor) or not isinstance(d, int) or isinstance(d, bool):
+            raise CompilationError(f"a tile's shape must be made of constants, found {d!r}: "
+                                   "pass it as a tl.constexpr argument")
+        if d < 1 or d & (d - 1):
+            low = 1 << max(0, d.bit_length() - 1) if d > 0 else 1
+            raise CompilationError(f"tile sizes must be powers of two, found {d} in {list(dims)}: "
+                                   f"use {low} or {low * 2 if d > 0 else 2} and mask the rest")
+        numel *= d
+    if numel > 1 << 20:
+        raise CompilationError(f"a tile of {numel} elements exceeds the limit of {1 << 20}")
+    if len(dims) > 5:
+        raise CompilationError(f"tiles have rank 1 to 5, found {len(dims)}")
+    return dims
+
+
+def splat_const(b: Builder, value: Any, shape: tuple[int, ...], dtype: Scalar) -> tensor:
+    """A tile (or scalar, for shape ()) of one value."""
+    if isinstance(unwrap(value), tensor):
+        return broadcast_to(b, cast(b, unwrap(value), dtype), shape)
+    t = Tile(shape, dtype) if shape else dtype
+    return tensor(b.const(unwrap(value), t))
+
+
+def same_type(x: tensor, y: tensor) -> bool:
+    """True if two tensors have the same shape and element type."""
+    return x.shape == y.shape and x.elem == y.elem
+
+
+__all__ = ["as_dtype", "as_shape", "binary", "broadcast", "broadcast_shape", "broadcast_to", "cast", "common",
+           "elem_of", "promote", "same_type", "splat_const", "to_bool", "to_tensor", "unary", "unwrap", "with_elem"]

@@ -1,0 +1,152 @@
+"""The values of a kernel body: `tensor` (a tile or a scalar in tile IR) and tensor descriptors.
+
+A builtin is a function marked by `@builtin`; it receives the IR builder in the keyword `_b`, which the
+frontend supplies. Operators on tensors are dispatched by the frontend to `semantics.py`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Builder, Value
+from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, shape_of
+
+
+class KernelBuilder(Builder):
+    """An IR builder that can also inline a kernel function: `call(fn, args, kwargs)`."""
+
+    call: Callable[..., Any]
+
+
+#: name -> builtin that is also a method of `tensor`.
+METHODS: dict[str, Callable[..., Any]] = {}
+
+
+def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Callable[..., Any]:
+    """Mark a function of the tile language; with `method`, tensors have it too."""
+    def mark(f: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(f)
+        def outer(*args: Any, _b: KernelBuilder | None = None, **kwargs: Any) -> Any:
+            if _b is None:
+                raise CompilationError(f"tl.{f.__name__} can only be called inside a @tilejit.kernel function")
+            return f(*args, _b=_b, **kwargs)
+
+        outer.is_builtin = True  # type: ignore[attr-defined]
+        if method:
+            METHODS[f.__name__] = outer
+        return outer
+    return mark(fn) if fn is not None else mark
+
+
+class constexpr:
+    """Marks a compile-time constant: as an annotation of a parameter, or around a global's value."""
+
+    def __init__(self, value: Any):
+        self.value = value.value if isinstance(value, constexpr) else value
+
+    def __repr__(self) -> str:
+        return f"constexpr({self.value!r})"
+
+
+class block_type:
+    """The type of a tile as the language shows it: `.element_ty`, `.shape`, `.scalar`."""
+
+    def __init__(self, scalar: Scalar, shape: tuple[int, ...]):
+        self.scalar, self.shape = scalar, shape
+        self.element_ty = scalar.elem if isinstance(scalar, Ptr) else scalar
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, block_type) and (self.scalar, self.shape) == (other.scalar, other.shape)
+
+    def __hash__(self) -> int:
+        return hash((self.scalar, self.shape))
+
+    def is_ptr(self) -> bool:
+        """True for a tile of pointers or a pointer."""
+        return isinstance(self.scalar, Ptr)
+
+    def is_block(self) -> bool:
+        """True for a tile."""
+        return bool(self.shape)
+
+
+class PointerDType:
+    """`x.dtype` of a pointer: `.element_ty` is what it points to."""
+
+    def __init__(self, ptr: Ptr):
+        self.ptr, self.element_ty = ptr, ptr.elem
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PointerDType) and self.ptr == other.ptr
+
+    def __hash__(self) -> int:
+        return hash(self.ptr)
+
+    def is_ptr(self) -> bool:
+        """Always true."""
+        return True
+
+
+class tensor:
+    """A tile, or a scalar computed at run time."""
+
+    def __init__(self, value: Value):
+        self.value = value
+
+    @property
+    def elem(self) -> Scalar:
+        return elem_of(self.value.type)
+
+    @property
+    def dtype(self) -> DType | PointerDType:
+        e = self.elem
+        return PointerDType(e) if isinstance(e, Ptr) else e
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape_of(self.value.type)
+
+    @property
+    def type(self) -> block_type:
+        return block_type(self.elem, self.shape)
+
+    @property
+    def numel(self) -> int:
+        return self.value.type.numel if isinstance(self.value.type, Tile) else 1
+
+    def method(self, name: str) -> Callable[..., Any] | None:
+        """The builtin of that name with this tensor as its first argument."""
+        fn = METHODS.get(name)
+        if fn is None:
+            return None
+        bound = partial(fn, self)
+        bound.is_builtin = True  # type: ignore[attr-defined]
+        return bound
+
+    def __repr__(self) -> str:
+        return str(self.value.type)
+
+
+class tensor_descriptor:
+    """A descriptor in a kernel: `.load(offsets)`, `.store(offsets, value)`, `.shape`, `.strides`, ..."""
+
+    def __init__(self, value: Value):
+        self.value = value
+
+    @property
+    def type(self) -> Desc:
+        assert isinstance(self.value.type, Desc)
+        return self.value.type
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        return self.type.block_shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.elem
+
+    def __repr__(self) -> str:
+        return str(self.value.type)
