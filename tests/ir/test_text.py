@@ -9,6 +9,7 @@ from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Builder, Function
 from tilejit.ir.text import parse_function, print_function, print_op
 from tilejit.ir.types import DTYPES, Barrier, Buffer, Desc, Pending, Ptr, Tile, int32
+from tilejit.layout.linear import LinearLayout
 
 LOOP = """\
 kernel @sum(%x: ptr<fp32> {divisible=16}, %n: int32) {num_warps=4, report=["a // b"]} {   // sum.py:3
@@ -118,3 +119,20 @@ def test_unprintable_attribute_is_an_error():
     with pytest.raises(TypeError, match="not plain data"):
         print_function(fn)
 
+
+
+def test_layouts_are_listed_once_at_the_top():
+    a = LinearLayout.from_bases({"register": [[1], [2]], "lane": [[4], [8], [16], [32], [64]]}, (128,))
+    b = LinearLayout.from_bases({"register": [], "lane": [[1], [2], [4], [8], [16]], "warp": [[32], [64]]}, (128,))
+    fn = Function("f", [int32], ["n"])
+    at = Builder(fn.body)
+    x = at.op("arange", start=0, end=128, result_types=[Tile((128,), int32, a)]).result
+    y = at.op("add", x, x, result_types=[Tile((128,), int32, a)]).result
+    at.op("convert", y, result_types=[Tile((128,), int32, b)])
+    at.op("return")
+    text = print_function(fn)
+    assert text.splitlines()[0].startswith("#l0 = <128 register=[[1],[2]]")
+    assert text.count("#l0 = ") == text.count("#l1 = ") == 1 and "add %0, %0 : int32[128, #l0]" in text
+    back = parse_function(text)
+    assert print_function(back) == text
+    assert [op.result.type.layout for op in back.body.ops[:3]] == [a, a, b]

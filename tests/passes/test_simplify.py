@@ -8,6 +8,7 @@ from tilejit.ir.verify import verify
 from tilejit.passes.simplify import simplify
 
 HEAD = "kernel @f(%p: ptr<int32>, %n: int32, %m: int32, %q: ptr<fp32>) {\n"
+PID = "%pid = program_id {axis=0} : int32\n"
 
 
 def simplified(body: str) -> str:
@@ -41,10 +42,8 @@ def stored(expr: str, setup: str = "") -> str:
     ("sub %n, %n", "%r = const {value=0} : int32\nstore %p, %r"),
     ("irem %n, %1", "%r = const {value=0} : int32\nstore %p, %r"),
     ("idiv %n, %8", "%0 = const {value=8} : int32\n%r = idiv %n, %0 : int32\nstore %p, %r"),
-    ("idiv %pid, %8", "%pid = program_id {axis=0} : int32\n%0 = const {value=3} : int32\n"
-                      "%r = shr %pid, %0 : int32\nstore %p, %r"),
-    ("irem %pid, %8", "%pid = program_id {axis=0} : int32\n%0 = const {value=7} : int32\n"
-                      "%r = and %pid, %0 : int32\nstore %p, %r"),
+    ("idiv %pid, %8", PID + "%0 = const {value=3} : int32\n%r = shr %pid, %0 : int32\nstore %p, %r"),
+    ("irem %pid, %8", PID + "%0 = const {value=7} : int32\n%r = and %pid, %0 : int32\nstore %p, %r"),
     ("idiv %8, %0", "%r = const {value=-1} : int32\nstore %p, %r"),
 ])
 def test_integer_identities(expr, want):

@@ -25,7 +25,18 @@ from typing import Any
 from tilejit.errors import CompilationError, Loc
 from tilejit.ir.core import Block, Function, Op, Value
 from tilejit.ir.table import OPS
-from tilejit.ir.types import DTYPES, Barrier, Buffer, Desc, DType, Pending, Ptr, Scalar, Tile, Type
+from tilejit.ir.types import (
+    DTYPES,
+    Barrier,
+    Buffer,
+    Desc,
+    DType,
+    Pending,
+    Ptr,
+    Scalar,
+    Tile,
+    Type,
+)
 
 _TYPES = (DType, Ptr, Tile, Desc, Buffer, Barrier, Pending)
 

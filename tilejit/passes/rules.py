@@ -67,7 +67,9 @@ def nonnegative(v: Value, depth: int = 6) -> bool:
         return bool(op.attrs["start"] >= 0)
     if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", "irem", "shr", "convert"):
         return nonnegative(op.operands[0], depth - 1)
-    if op.name in ("idiv", "minimum", "or"):
+    if op.name == "idiv":                                   # x // 0 has all bits set
+        return bool(const_of(op.operands[1])) and all(nonnegative(x, depth - 1) for x in op.operands)
+    if op.name in ("minimum", "or"):
         return all(nonnegative(x, depth - 1) for x in op.operands)
     if op.name in ("and", "maximum"):
         return any(nonnegative(x, depth - 1) for x in op.operands)

@@ -9,7 +9,17 @@ from tilejit.errors import CompilationError
 from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
 from tilejit.ir.table import op
-from tilejit.ir.types import Desc, Ptr, Tile, Type, elem_of, int32, int64, shape_of, with_elem
+from tilejit.ir.types import (
+    Desc,
+    Ptr,
+    Tile,
+    Type,
+    elem_of,
+    int32,
+    int64,
+    shape_of,
+    with_elem,
+)
 
 
 def _pointee(o: Op) -> Type:

@@ -1,0 +1,460 @@
+"""Axis facts: what is known of the integers and addresses in a tile, dimension by dimension.
+
+Along a dimension a tile is seen in aligned runs, all of a power-of-two length:
+  contiguity c   every run of c elements counts up by one (for pointers: by one element);
+  divisibility d the first value of every run of `contiguity` elements is a multiple of d (pointers: bytes);
+  constancy k    every run of k elements holds one value.
+Triton's AxisInfo is the idea's source. Here a shorter run never inherits the divisibility of the longer run that
+it was cut from, and facts about quotients and remainders ask that the dividend is not negative (sums, products
+and quotients of non-negative values count as such: an index that wraps around, or that was divided by zero, is
+an error of the kernel).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
+
+from tilejit.ir.core import Block, Function, Op, Value
+from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
+
+#: The divisibility of zero: a power of two above any that matters.
+ANY = 1 << 32
+_FIXPOINT_ROUNDS = 16
+
+
+@dataclass(frozen=True)
+class AxisInfo:
+    """Facts of one value; the tuples have one entry per dimension, one for a scalar."""
+
+    contiguity: tuple[int, ...]
+    divisibility: tuple[int, ...]
+    constancy: tuple[int, ...]
+    constant: int | None = None
+    nonnegative: bool = False
+
+    @property
+    def rank(self) -> int:
+        return len(self.contiguity)
+
+    def multiple(self, d: int, run: int, unit: int = 1) -> int:
+        """What divides the first value of every aligned run of `run` elements along d."""
+        if self.contiguity[d] > run:
+            return gcd(self.divisibility[d], run * unit)
+        return self.divisibility[d]
+
+    def every(self, unit: int = 1) -> int:
+        """What divides every single value."""
+        return max(self.multiple(d, 1, unit) for d in range(self.rank))
+
+
+def power(n: int) -> int:
+    """The largest power of two that divides n (ANY for zero)."""
+    return min(n & -n, ANY) if n else ANY
+
+
+def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None, dim: int | None = None) -> int:
+    """Elements that one aligned access of at most 16 bytes may cover along `dim` (default: the most contiguous)."""
+    if dim is None:
+        dim = max(range(ptr.rank), key=lambda d: (ptr.contiguity[d], d))
+    run = min(ptr.contiguity[dim], max(1, 16 // elem_bytes))
+    while run > 1 and ptr.multiple(dim, run, elem_bytes) % (run * elem_bytes):
+        run //= 2
+    return run if mask is None else min(run, mask.constancy[dim])
+
+
+def analyse(fn: Function) -> dict[Value, AxisInfo]:
+    """Facts of every value of a function, for integers, pointers and masks; others only have constancy."""
+    facts: dict[Value, AxisInfo] = {}
+    for arg, attrs in zip(fn.body.args, fn.arg_attrs):
+        known = attrs.get("divisible", 1)
+        facts[arg] = replace(_unknown(arg.type), divisibility=(power(known),) * _rank(arg.type))
+    _block(fn.body, facts)
+    return facts
+
+
+def _rank(t: Type) -> int:
+    return len(t.shape) if isinstance(t, Tile) else 1
+
+
+def _unknown(t: Type) -> AxisInfo:
+    ones = (1,) * _rank(t)
+    e = elem_of(t) if isinstance(t, (Tile, DType, Ptr)) else None
+    return AxisInfo(ones, ones, ones, None, isinstance(e, DType) and e.kind in ("uint", "bool"))
+
+
+def _constant(value: int, t: Type) -> AxisInfo:
+    rank = _rank(t)
+    return AxisInfo((1,) * rank, (power(value),) * rank, shape_of(t) or (1,), value, value >= 0)
+
+
+def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    """What holds of a value that is either of two."""
+    runs = tuple(map(gcd, a.contiguity, b.contiguity))
+    return AxisInfo(runs, tuple(gcd(a.multiple(d, r), b.multiple(d, r)) for d, r in enumerate(runs)),
+                    tuple(map(gcd, a.constancy, b.constancy)),
+                    a.constant if a.constant == b.constant else None, a.nonnegative and b.nonnegative)
+
+
+def _block(block: Block, facts: dict[Value, AxisInfo]) -> None:
+    for op in block.ops:
+        _op(op, facts)
+
+
+def _op(op: Op, facts: dict[Value, AxisInfo]) -> None:
+    known = [facts[v] for v in op.operands]
+    flow = {"for": _for, "while": _while, "if": _if}.get(op.name)
+    if flow is not None:
+        flow(op, known, facts)
+        return
+    for region in op.regions:
+        facts.update((a, _unknown(a.type)) for a in region.args)
+        _block(region, facts)
+    rule = _RULES.get(op.name)
+    if rule is not None:
+        facts[op.result] = rule(op, *known)
+        return
+    for r in op.results:
+        facts[r] = _pointwise(op, known, r)
+
+
+def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
+    """A result that follows from its operands element by element is constant where they all are."""
+    info = _unknown(r.type)
+    if "elementwise" in op.define.traits and op.define.effects <= {"read"} and known and known[0].rank == info.rank:
+        info = replace(info, constancy=tuple(gcd(*(k.constancy[d] for k in known)) for d in range(info.rank)))
+    return info
+
+
+# -- control flow -----------------------------------------------------------------------------------
+
+
+def _carry(inits: list[AxisInfo], step: Callable[[list[AxisInfo]], list[AxisInfo]],
+           args: list[Value]) -> list[AxisInfo]:
+    """The greatest facts that hold on entry and are kept by every iteration."""
+    state = inits
+    for _ in range(_FIXPOINT_ROUNDS):
+        after = [_meet(a, b) for a, b in zip(state, step(state))]
+        if after == state:
+            return state
+        state = after
+    state = [_unknown(a.type) for a in args]
+    step(state)
+    return state
+
+
+def _for(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
+    body = op.regions[0]
+    lo, _, by = known[:3]
+    iv = replace(_unknown(body.args[0].type), divisibility=(gcd(lo.divisibility[0], by.divisibility[0]),))
+    counts_up = by.constant is not None and by.constant > 0
+    down_to = known[1].nonnegative and by.constant is not None and by.constant < 0
+    facts[body.args[0]] = replace(iv, nonnegative=iv.nonnegative or (lo.nonnegative and (counts_up or down_to)))
+
+    def step(state: list[AxisInfo]) -> list[AxisInfo]:
+        facts.update(zip(body.args[1:], state))
+        _block(body, facts)
+        return [facts[v] for v in body.terminator.operands]
+
+    facts.update(zip(op.results, _carry(known[3:], step, body.args[1:])))
+
+
+def _while(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
+    before, after = op.regions
+
+    def step(state: list[AxisInfo]) -> list[AxisInfo]:
+        facts.update(zip(before.args, state))
+        _block(before, facts)
+        facts.update(zip(after.args, (facts[v] for v in before.terminator.operands[1:])))
+        _block(after, facts)
+        return [facts[v] for v in after.terminator.operands]
+
+    _carry(known, step, before.args)
+    facts.update(zip(op.results, (facts[v] for v in before.terminator.operands[1:])))
+
+
+def _if(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
+    ends = []
+    for region in op.regions:
+        _block(region, facts)
+        if region.terminator.name == "yield":
+            ends.append([facts[v] for v in region.terminator.operands])
+    for r, first, last in zip(op.results, ends[0] if ends else (), ends[-1] if ends else ()):
+        facts[r] = _meet(first, last)
+
+
+# -- rules by op ------------------------------------------------------------------------------------
+
+_RULES: dict[str, Callable[..., AxisInfo]] = {}
+
+
+def _rule(*names: str) -> Callable[[Callable[..., AxisInfo]], Callable[..., AxisInfo]]:
+    def register(fn: Callable[..., AxisInfo]) -> Callable[..., AxisInfo]:
+        _RULES.update(dict.fromkeys(names, fn))
+        return fn
+    return register
+
+
+def _is_int(t: Any) -> bool:
+    e = elem_of(t)
+    return isinstance(e, DType) and e.is_int
+
+
+@_rule("const")
+def _const(op: Op) -> AxisInfo:
+    t, value = op.result.type, op.attrs["value"]
+    if _is_int(t):
+        return _constant(int(value), t)
+    return replace(_unknown(t), constancy=shape_of(t) or (1,))
+
+
+@_rule("arange")
+def _arange(op: Op) -> AxisInfo:
+    n, start = op.attrs["end"] - op.attrs["start"], op.attrs["start"]
+    return AxisInfo((power(n),), (power(start),), (1,), None, start >= 0)
+
+
+@_rule("program_id", "num_programs")
+def _program(op: Op) -> AxisInfo:
+    return replace(_unknown(op.result.type), nonnegative=True)
+
+
+@_rule("desc_shape")
+def _desc_shape(op: Op, desc: AxisInfo) -> AxisInfo:
+    return replace(_unknown(op.result.type), nonnegative=True)
+
+
+@_rule("desc_base", "desc_stride")
+def _desc_address(op: Op, desc: AxisInfo) -> AxisInfo:
+    """TMA asks for 16-byte aligned bases and strides; a descriptor without TMA promises nothing."""
+    t = op.operands[0].type
+    assert isinstance(t, Desc)
+    if not t.tma:
+        return _unknown(op.result.type)
+    if op.name == "desc_base":
+        return replace(_unknown(op.result.type), divisibility=(16,))
+    if op.attrs["dim"] == len(t.block_shape) - 1:
+        return _constant(1, op.result.type)
+    return replace(_unknown(op.result.type), divisibility=(16 // t.elem.bytes,), nonnegative=True)
+
+
+@_rule("splat")
+def _splat(op: Op, x: AxisInfo) -> AxisInfo:
+    shape = shape_of(op.result.type)
+    return AxisInfo((1,) * len(shape), (x.divisibility[0],) * len(shape), shape, x.constant, x.nonnegative)
+
+
+@_rule("broadcast")
+def _broadcast(op: Op, x: AxisInfo) -> AxisInfo:
+    old, new = shape_of(op.operands[0].type), shape_of(op.result.type)
+    grown = [a != b for a, b in zip(old, new)]
+    return replace(x, constancy=tuple(n if g else k for g, n, k in zip(grown, new, x.constancy)))
+
+
+@_rule("expand_dims")
+def _expand_dims(op: Op, x: AxisInfo) -> AxisInfo:
+    a, unit = op.attrs["axis"], _unit(op.operands[0].type)
+
+    def insert(t: tuple[int, ...], v: int) -> tuple[int, ...]:
+        return (*t[:a], v, *t[a:])
+
+    return AxisInfo(insert(x.contiguity, 1), insert(x.divisibility, x.every(unit)), insert(x.constancy, 1),
+                    x.constant, x.nonnegative)
+
+
+@_rule("trans")
+def _trans(op: Op, x: AxisInfo) -> AxisInfo:
+    def pick(t: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(t[i] for i in op.attrs["order"])
+
+    return AxisInfo(pick(x.contiguity), pick(x.divisibility), pick(x.constancy), x.constant, x.nonnegative)
+
+
+@_rule("reshape")
+def _reshape(op: Op, x: AxisInfo) -> AxisInfo:
+    """Runs along the last dimension survive as far as the new last dimension is long."""
+    shape, unit = shape_of(op.result.type), _unit(op.operands[0].type)
+    if x.constant is not None:
+        return _constant(x.constant, op.result.type)
+    run, same = gcd(x.contiguity[-1], shape[-1]), gcd(x.constancy[-1], shape[-1])
+    rest = len(shape) - 1
+    return AxisInfo((1,) * rest + (run,), (x.every(unit),) * rest + (x.multiple(x.rank - 1, run, unit),),
+                    (1,) * rest + (same,), None, x.nonnegative)
+
+
+@_rule("convert")
+def _same(op: Op, x: AxisInfo) -> AxisInfo:
+    return x
+
+
+def _unit(t: Type) -> int:
+    """By how much contiguous values of a type differ: one, or an element's bytes for pointers."""
+    e = elem_of(t)
+    return e.elem.bytes if isinstance(e, Ptr) else 1
+
+
+def _shared(a: AxisInfo, b: AxisInfo) -> tuple[int, ...]:
+    return tuple(map(gcd, a.constancy, b.constancy))
+
+
+def _sum(op: Op, a: AxisInfo, b: AxisInfo, both: bool, unit: int = 1) -> AxisInfo:
+    """a + b (or a - b): one side counts up while the other stands still. `unit`: bytes per element of pointer a."""
+    runs, div = [], []
+    for d in range(a.rank):
+        run = gcd(a.contiguity[d], b.constancy[d])
+        if both:
+            run = max(run, gcd(a.constancy[d], b.contiguity[d]))
+        runs.append(run)
+        div.append(min(ANY, gcd(a.multiple(d, run, unit), b.multiple(d, run) * unit)))
+    return AxisInfo(tuple(runs), tuple(div), _shared(a, b), None, both and a.nonnegative and b.nonnegative)
+
+
+@_rule("add")
+def _add(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    if not _is_int(op.result.type):
+        return _pointwise(op, [a, b], op.result)
+    if a.constant is not None and b.constant is not None:
+        return _constant(a.constant + b.constant, op.result.type)
+    return _sum(op, a, b, True)
+
+
+@_rule("sub")
+def _sub(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    if not _is_int(op.result.type):
+        return _pointwise(op, [a, b], op.result)
+    return _sum(op, a, b, False)
+
+
+@_rule("ptr_add")
+def _ptr_add(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    return _sum(op, a, b, True, _unit(op.operands[0].type))
+
+
+@_rule("mul")
+def _mul(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    if not _is_int(op.result.type):
+        return _pointwise(op, [a, b], op.result)
+    if a.constant is not None and b.constant is not None:
+        return _constant(a.constant * b.constant, op.result.type)
+    if 1 in (a.constant, b.constant):
+        return b if a.constant == 1 else a
+    div = tuple(min(ANY, a.multiple(d, 1) * b.multiple(d, 1)) for d in range(a.rank))
+    return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative and b.nonnegative)
+
+
+@_rule("shl")
+def _shl(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    if b.constant is None or not 0 <= b.constant < 32:
+        return _pointwise(op, [a, b], op.result)
+    return _mul(op, a, _constant(1 << b.constant, op.operands[1].type))
+
+
+def _whole_runs(a: AxisInfo, b: AxisInfo, d: int) -> int:
+    """The longest runs of a counting up that do not cross a multiple of b, while b stands still."""
+    return gcd(a.contiguity[d], a.divisibility[d], b.multiple(d, 1), b.constancy[d])
+
+
+@_rule("idiv", "shr")
+def _idiv(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    if op.name == "shr":                                # floors, so the sign of a does not matter
+        if b.constant is None or not 0 <= b.constant < 32:
+            return _pointwise(op, [a, b], op.result)
+        b = _constant(1 << b.constant, op.operands[1].type)
+    elif not a.nonnegative:
+        return _pointwise(op, [a, b], op.result)
+    same = tuple(max(k, _whole_runs(a, b, d)) for d, k in enumerate(_shared(a, b)))
+    div = (1,) * a.rank
+    if b.constant:
+        exact = b.constant & (b.constant - 1) == 0
+        div = tuple(max(1, a.multiple(d, 1) // b.constant) if exact else 1 for d in range(a.rank))
+    return AxisInfo((1,) * a.rank, div, same, None, a.nonnegative and b.nonnegative)
+
+
+@_rule("irem")
+def _irem(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    runs = tuple(_whole_runs(a, b, d) if a.nonnegative else 1 for d in range(a.rank))
+    div = tuple(gcd(a.multiple(d, r), b.multiple(d, 1)) for d, r in enumerate(runs))
+    return AxisInfo(runs, div, _shared(a, b), None, a.nonnegative)
+
+
+@_rule("and")
+def _and(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    e = elem_of(op.result.type)
+    if e == int1:
+        return _pointwise(op, [a, b], op.result)
+    c = b.constant
+    if c is not None and c > 0 and c & (c + 1) == 0:    # x & (2**k - 1): a remainder of floors, for any sign
+        return replace(_irem(op, replace(a, nonnegative=True), _constant(c + 1, op.operands[1].type)))
+    div = tuple(max(a.multiple(d, 1), b.multiple(d, 1)) for d in range(a.rank))
+    return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative or b.nonnegative)
+
+
+@_rule("or", "xor")
+def _or(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    div = tuple(gcd(a.multiple(d, 1), b.multiple(d, 1)) for d in range(a.rank))
+    return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative and b.nonnegative)
+
+
+@_rule("minimum", "maximum")
+def _extremum(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    info = _or(op, a, b)
+    if op.name == "maximum":
+        return replace(info, nonnegative=a.nonnegative or b.nonnegative)
+    return info
+
+
+@_rule("cmp")
+def _cmp(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    """`x < n` flips between multiples of n's divisibility only: it is constant on whole runs below or above."""
+    same = list(_shared(a, b))
+    left, right = (a, b) if op.attrs["pred"] in ("lt", "ge") else (b, a)
+    if op.attrs["pred"] not in ("eq", "ne"):
+        same = [max(k, _whole_runs(left, right, d)) for d, k in enumerate(same)]
+    return AxisInfo((1,) * a.rank, (1,) * a.rank, tuple(same), None, True)
+
+
+@_rule("select")
+def _select(op: Op, c: AxisInfo, a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    unit = _unit(op.result.type)
+    runs = tuple(gcd(c.constancy[d], a.contiguity[d], b.contiguity[d]) for d in range(a.rank))
+    div = tuple(gcd(a.multiple(d, r, unit), b.multiple(d, r, unit)) for d, r in enumerate(runs))
+    same = tuple(gcd(c.constancy[d], a.constancy[d], b.constancy[d]) for d in range(a.rank))
+    return AxisInfo(runs, div, same, None, a.nonnegative and b.nonnegative)
+
+
+@_rule("cast", "bitcast")
+def _cast(op: Op, x: AxisInfo) -> AxisInfo:
+    """Widening an integer keeps all; narrowing keeps the low bits; anything else only constancy."""
+    src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
+    plain = _pointwise(op, [x], op.result)
+    if isinstance(src, Ptr) and isinstance(dst, Ptr):
+        if src.elem.bytes == dst.elem.bytes:
+            return x
+        return replace(plain, divisibility=tuple(x.multiple(d, 1, src.elem.bytes) for d in range(x.rank)))
+    if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int and dst.is_int) or dst == int1:
+        return plain
+    if dst.bits > src.bits or (dst.bits == src.bits and src.kind == dst.kind):
+        return x
+    if dst.bits == src.bits:
+        return replace(x, constant=None, nonnegative=dst.kind == "uint")
+    div = tuple(min(x.multiple(d, 1), 1 << (dst.bits - 1)) for d in range(x.rank))
+    return replace(plain, divisibility=div)
+
+
+@_rule("hint")
+def _hint(op: Op, x: AxisInfo) -> AxisInfo:
+    """The author's promise, joined with what is known."""
+    def promised(key: str, have: tuple[int, ...]) -> tuple[int, ...]:
+        given = op.attrs.get(key)
+        if given is None:
+            return have
+        values = [given] * len(have) if isinstance(given, int) else list(given)
+        if len(values) == 1:
+            values *= len(have)
+        assert len(values) == len(have), f"hint {key}={given} for rank {len(have)}"
+        return tuple(max(h, power(v)) for h, v in zip(have, values))
+
+    return replace(x, contiguity=promised("contiguous", x.contiguity),
+                   divisibility=promised("divisible", x.divisibility),
+                   constancy=promised("constant", x.constancy))
