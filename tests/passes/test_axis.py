@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_programs import straight_lines
 
 from tilejit.ir import evaluate as ev
 from tilejit.ir import walk
@@ -116,41 +117,6 @@ def test_zero_divides_by_anything():
 
 # -- the property --------------------------------------------------------------------------------------
 
-_BINARY = ["add", "sub", "mul", "idiv", "irem", "and", "or", "xor", "minimum", "maximum", "shr", "shl"]
-
-
-@st.composite
-def programs(draw):
-    """Random integer tile programs of shape 4x16 from ranges, scalars and constants."""
-    lines = ["  %r = arange {start=0, end=16}", "  %s = arange {start=8, end=12}",
-             "  %re = expand_dims %r {axis=0}", "  %v0 = broadcast %re {shape=(4, 16)}",
-             "  %se = expand_dims %s {axis=1}", "  %v1 = broadcast %se {shape=(4, 16)}",
-             "  %v2 = splat %n {shape=(4, 16)}", "  %v3 = splat %m {shape=(4, 16)}"]
-    count = 4
-    for _ in range(draw(st.integers(1, 8))):
-        a, b = (draw(st.integers(0, count - 1)) for _ in "ab")
-        kind = draw(st.sampled_from([*_BINARY, "const", "cmp", "hint", "trans", "reshape"]))
-        if kind == "const":
-            lines.append(f"  %v{count} = const {{value={draw(st.sampled_from([0, 1, 2, 3, 4, 8, 12, 16, -8]))}}}"
-                         " : int32[4x16]")
-        elif kind == "cmp":
-            pred = draw(st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]))
-            lines += [f'  %c{count} = cmp %v{a}, %v{b} {{pred="{pred}"}}',
-                      f"  %v{count} = select %c{count}, %v{a}, %v{b}"]
-        elif kind == "hint":
-            lines.append(f"  %v{count} = hint %v{a}")
-        elif kind == "trans":
-            lines += [f"  %t{count} = trans %v{a} {{order=(1, 0)}}",
-                      f"  %v{count} = reshape %t{count} {{shape=(4, 16)}}"]
-        elif kind == "reshape":
-            lines += [f"  %t{count} = reshape %v{a} {{shape=(8, 8)}}",
-                      f"  %v{count} = reshape %t{count} {{shape=(4, 16)}}"]
-        else:
-            lines.append(f"  %v{count} = {kind} %v{a}, %v{b}")
-        count += 1
-    return "\n".join(lines)
-
-
 def _check(name, x, info, unit=1):
     """Every fact of `info` holds of the values x (rank >= 1)."""
     for d in range(x.ndim):
@@ -168,7 +134,7 @@ def _check(name, x, info, unit=1):
 
 
 @settings(max_examples=300, deadline=None)
-@given(programs(), st.integers(-2, 5).map(lambda k: 16 * k), st.integers(-40, 40))
+@given(straight_lines(), st.integers(-2, 5).map(lambda k: 16 * k), st.integers(-40, 40))
 def test_facts_hold(body, n, m):
     text = ("kernel @f(%n: int32 {divisible=16}, %m: int32) {\n" + body + "\n  return\n}\n")
     fn = parse_function(text)

@@ -1,6 +1,9 @@
 """Simplify, text in, text out; and it never changes what a kernel computes."""
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tile_programs import structured
 
 from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function, print_function
@@ -200,3 +203,31 @@ def test_meaning_is_kept():
     evaluate(parse_function(body), 1, {"p": before, "n": 5, "m": 3, "q": q})
     evaluate(simplify(parse_function(body)), 1, {"p": after, "n": 5, "m": 3, "q": q})
     assert before == after == 5 * 12 + 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(structured(), st.integers(-40, 40), st.integers(-3, 4))
+def test_meaning_is_kept_on_random_programs(program, n, m):
+    body, last = program
+    text = f"""
+kernel @f(%p: ptr<int32>, %n: int32, %m: int32) {{
+{body}
+  %o = arange {{start=0, end=64}}
+  %oo = reshape %o {{shape=(4, 16)}}
+  %pp = splat %p {{shape=(4, 16)}}
+  %pq = ptr_add %pp, %oo
+  store %pq, %v{last}
+  return
+}}
+"""
+    fn = parse_function(text)
+    verify(fn)
+    assert print_function(parse_function(print_function(fn))) == print_function(fn)
+    before, after = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    evaluate(fn, 1, {"p": before, "n": n, "m": m})
+    simplify(fn)
+    verify(fn)
+    evaluate(fn, 1, {"p": after, "n": n, "m": m})
+    np.testing.assert_array_equal(before, after)
+    short = print_function(fn)
+    assert print_function(simplify(parse_function(short))) == short

@@ -169,8 +169,7 @@ class Machine:
         meaning = op.define.evaluate
         if meaning is None:
             raise self.error(op, f"{op.name} has no numpy meaning: it belongs to a scheduled function")
-        out = meaning(self, op, *values)
-        return out if isinstance(out, (list, tuple)) else (_value(out),)
+        return _values(meaning(self, op, *values))
 
 
 def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any]) -> Stats:
@@ -201,12 +200,13 @@ def fold(op: Op, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     if meaning is None or not op.define.pure or op.regions or op.name in ("program_id", "num_programs"):
         return None
     with np.errstate(all="ignore"):
-        out = meaning(None, op, *values)
-    return [_value(v) for v in (out if isinstance(out, (list, tuple)) else (out,))]
+        return _values(meaning(None, op, *values))
 
 
-def _value(x: Any) -> Any:
-    return np.asarray(x) if isinstance(x, np.generic) else x
+def _values(out: Any) -> list[Any]:
+    """The results of a meaning as a list of arrays (numpy gives scalars for 0-d results)."""
+    several = out if isinstance(out, (list, tuple)) else (out,)
+    return [np.asarray(x) if isinstance(x, np.generic) else x for x in several]
 
 
 def _argument(machine: Machine, param: Value, args: Mapping[str, Any]) -> Any:
