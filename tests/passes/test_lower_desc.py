@@ -60,6 +60,21 @@ def test_why_a_descriptor_goes_through_pointers(kwargs, why):
     assert len(report) == 1 and report[0].startswith("descriptor d goes") and why in report[0]
 
 
+@pytest.mark.parametrize("attr, why", [
+    ("%K: int32 {divisible=4}", "its stride K is a multiple of 4 elements only"),
+    ("%K: int32 {divisible=8}", None),
+    ("%a: ptr<bf16> {divisible=2}", "its base a is aligned to 2 bytes only"),
+    ("%a: ptr<bf16> {divisible=16}", None),
+])
+def test_argument_facts_decide(attr, why):
+    name = attr.split(" {")[0]
+    fn = kernel()
+    fn.arg_attrs[[a.name for a in fn.body.args].index(name[1:name.index(":")])] = {
+        "divisible": int(attr.split("=")[1][:-1])}
+    report = lowered(fn)[1]
+    assert [why in line for line in report if line.startswith("descriptor d")] == ([True] if why else [])
+
+
 @pytest.mark.parametrize("i, j", [(0, 0), (3, 2), (-2, 5), (9, 0)])
 def test_pointers_mean_the_same(i, j):
     a = np.arange(30, dtype=np.float32).reshape(5, 6).astype(ml_dtypes.bfloat16)

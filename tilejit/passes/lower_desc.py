@@ -2,9 +2,11 @@
 
 A descriptor stays when the host can build its tensor map before the launch: a kernel argument, or a `make_desc` on a
 pointer argument whose sizes and strides are constants, scalar arguments and simple arithmetic on them. Every other
-one, one marked `no_tma`, and one whose constant strides break TMA's rules (innermost 1, the others multiples of
-16 bytes, innermost block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled) is read and written through
-pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in `attrs["report"]`.
+one, one marked `no_tma`, and one known to break TMA's rules (innermost stride 1, the others multiples of 16 bytes,
+base aligned to 16 bytes, innermost block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled) is read and
+written through pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
+`attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is present and too small: a
+specialisation gives the power of two, at most 16, that divides the argument; without the attribute TMA is assumed.
 """
 from __future__ import annotations
 
@@ -54,13 +56,27 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
         blocker = _not_on_host(v, fn)
         if blocker is not None:
             return f"its sizes or strides depend on {blocker}, which the host does not know"
-    strides = [const_of(v) for v in dims[len(t.block_shape):]]
-    if strides[-1] != 1:
-        return f"its innermost stride is {'not known to be 1' if strides[-1] is None else strides[-1]}"
-    for s in strides[:-1]:
+    *outer, inner = dims[len(t.block_shape):]
+    if const_of(inner) != 1:
+        return f"its innermost stride is {const_of(inner) or 'not known to be 1'}"
+    for v in outer:
+        s = const_of(v)
         if s is not None and s * t.elem.bytes % 16:
             return f"a stride of {s} elements is {s * t.elem.bytes} bytes, TMA needs a multiple of 16"
+        only = _divisible(v, fn)
+        if only is not None and only * t.elem.bytes % 16:
+            return f"its stride {v.name} is a multiple of {only} elements only, TMA needs a multiple of 16 bytes"
+    only = _divisible(base, fn)
+    if only is not None and only % 16:
+        return f"its base {base.name} is aligned to {only} bytes only, TMA needs 16"
     return None
+
+
+def _divisible(v: Value, fn: Function) -> int | None:
+    """What this specialisation says divides an argument, at most 16; None where it says nothing."""
+    while isinstance(v.op, Op) and v.op.name == "cast":
+        v = v.op.operands[0]
+    return fn.arg_attrs[v.index].get("divisible") if v.op is fn.body else None
 
 
 def _not_on_host(v: Value, fn: Function) -> str | None:
