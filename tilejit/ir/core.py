@@ -116,11 +116,11 @@ class Builder:
             self.at += 1
         return op
 
-    def op(self, name: str, *operands: Value, regions: list[Block] | None = None,
+    def op(self, name: str, /, *operands: Value, regions: list[Block] | None = None,
            result_types: list[Type] | None = None, **attrs: Any) -> Op:
         return self.insert(Op(name, list(operands), attrs, regions, result_types, self.loc))
 
-    def __call__(self, name: str, *operands: Value, **attrs: Any) -> Value:
+    def __call__(self, name: str, /, *operands: Value, **attrs: Any) -> Value:
         """Create an op with one result and return that result."""
         return self.op(name, *operands, **attrs).result
 

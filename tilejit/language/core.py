@@ -1,6 +1,7 @@
 """The builtins of the tile language: names, argument order and semantics are Triton's."""
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from tilejit.errors import CompilationError
@@ -346,7 +347,7 @@ def max_constancy(input: tensor, values: Any, *, _b: KernelBuilder) -> tensor:
 def _hint(b: KernelBuilder, x: Any, what: str, values: Any) -> tensor:
     vals = tuple(unwrap(v) for v in (values if isinstance(values, (tuple, list)) else (values,)))
     t = to_tensor(b, x)
-    if len(vals) != max(1, len(t.shape)):
+    if len(vals) != builtins.max(1, len(t.shape)):
         raise CompilationError(f"{what}: one value per dimension of {list(t.shape)} expected, found {list(vals)}")
     return tensor(b("hint", t.value, **{what: vals}))
 
@@ -401,7 +402,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     assert isinstance(a.elem, DType)
     step = 32 // a.elem.bytes
     warps = _b.num_warps  # type: ignore[attr-defined]
-    groups = max(1, warps // 4)
+    groups = builtins.max(1, warps // 4)
     if m % 64:
         raise CompilationError(f"dot: M={m} must be a multiple of 64 (wgmma computes 64 rows per warpgroup)")
     if k % step:
@@ -410,7 +411,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
         raise CompilationError(f"dot: N={n} must be a multiple of 8")
     if warps % 4:
         raise CompilationError(f"dot: num_warps={warps} must be a multiple of 4 (wgmma needs warpgroups)")
-    split_n = max(1, groups // (m // 64))
+    split_n = builtins.max(1, groups // (m // 64))
     if n // split_n < 8:
         raise CompilationError(f"dot: a {m}x{n} result does not divide over num_warps={warps}: "
                                "use fewer warps or a larger tile")
