@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tile_programs import structured
 
+from tilejit import passes
+from tilejit.errors import VerificationError
 from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function, print_function
 from tilejit.ir.verify import verify
@@ -203,6 +205,18 @@ def test_meaning_is_kept():
     evaluate(parse_function(body), 1, {"p": before, "n": 5, "m": 3, "q": q})
     evaluate(simplify(parse_function(body)), 1, {"p": after, "n": 5, "m": 3, "q": q})
     assert before == after == 5 * 12 + 3
+
+
+def test_every_pass_is_dumped_and_verified(monkeypatch):
+    def breaks(fn):
+        fn.body.ops.pop()
+        return fn
+
+    seen = []
+    monkeypatch.setattr(passes, "PIPELINE", (("simplify", simplify), ("breaks", breaks)))
+    with pytest.raises(VerificationError, match="must end in return"):
+        passes.run(parse_function(HEAD + LOOP + "\n  return\n}\n"), lambda name, fn: seen.append(name))
+    assert seen == ["simplify", "breaks"]
 
 
 @settings(max_examples=150, deadline=None)

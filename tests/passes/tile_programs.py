@@ -1,6 +1,7 @@
 """Random tile programs in IR text, for the property tests of passes.
 
-All tiles are int32[4x16]; `%v0, %v1, ...` are the values so far, starting from ranges and the arguments n and m.
+All tiles are int32[4x16]; `%v0, %v1, ...` are the values so far, starting from ranges and the
+arguments n and m.
 """
 from hypothesis import strategies as st
 

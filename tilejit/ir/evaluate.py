@@ -1,11 +1,13 @@
-"""The oracle: runs a tile IR function in numpy, program by program, and so defines what a kernel means.
+"""The oracle: runs a tile IR function in numpy, program by program, and so defines what a kernel
+means.
 
-The meaning of an op is a function `(machine, op, *values) -> value | sequence of values`, registered beside the
-op's declaration by `OpDef.meaning`. Values are numpy arrays of the op's shape (0-d for scalars) in the dtypes of
-`numeric.py`; a `Pending` value is the tile itself; a descriptor is a `Descriptor`. Pointers are int64 arrays that
-encode (buffer, byte offset): each argument array owns a window of 2**40 byte addresses, so that pointers can be
-compared, selected and cast like integers, while every access is checked against the array's bounds.
-Ops of scheduling have no meaning here: evaluate before `schedule/`, or run the PTX.
+The meaning of an op is a function `(machine, op, *values) -> value | sequence of values`,
+registered beside the op's declaration by `OpDef.meaning`. Values are numpy arrays of the op's
+shape (0-d for scalars) in the dtypes of `numeric.py`; a `Pending` value is the tile itself; a
+descriptor is a `Descriptor`. Pointers are int64 arrays that encode (buffer, byte offset): each
+argument array owns a window of 2**40 byte addresses, so that pointers can be compared, selected
+and cast like integers, while every access is checked against the array's bounds. Ops of
+scheduling have no meaning here: evaluate before `schedule/`, or run the PTX.
 """
 from __future__ import annotations
 
@@ -83,8 +85,9 @@ class Machine:
         return EvaluationError(f"{op.name} in {where}: {message}", op.loc,
                                notes=(print_op(self.fn, op),))
 
-    def _slots(self, op: Op, address: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(which, bytes of a buffer, index of the element in it) for each buffer that addresses fall in."""
+    def _slots(self, op: Op, address: np.ndarray,
+               size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(which, bytes of a buffer, index of the element) for each buffer that addresses fall in."""
         out = []
         owner = address >> _WINDOW
         for b in np.unique(owner):
@@ -95,14 +98,17 @@ class Machine:
             offset = address[which] - ((int(b) << _WINDOW) + _ORIGIN)
             bad = (offset < 0) | (offset + size > data.size)
             if bad.any():
-                raise self.error(op, f"out of bounds: element {int(offset[bad][0]) // size} of an argument with "
-                                     f"{data.size // size} elements ({int(bad.sum())} such accesses)")
+                first, total = int(offset[bad][0]) // size, data.size // size
+                raise self.error(op, f"out of bounds: element {first} of an argument with {total} "
+                                     f"elements ({int(bad.sum())} such accesses)")
             if (offset % size).any():
-                raise self.error(op, f"byte offset {int(offset[offset % size != 0][0])} is not aligned to {size}")
+                first = int(offset[offset % size != 0][0])
+                raise self.error(op, f"byte offset {first} is not aligned to {size}")
             out.append((which, data[:data.size // size * size], offset // size))
         return out
 
-    def load(self, op: Op, ptr: np.ndarray, elem: DType, mask: Any = None, other: Any = None) -> np.ndarray:
+    def load(self, op: Op, ptr: np.ndarray, elem: DType, mask: Any = None,
+             other: Any = None) -> np.ndarray:
         """Gather elements; where mask is false, `other` (zero without one)."""
         dtype = num.np_dtype(elem)
         on = np.broadcast_to(True if mask is None else mask, ptr.shape).ravel()
@@ -175,10 +181,11 @@ class Machine:
 def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any]) -> Stats:
     """Run every program of the grid in order (axis 0 fastest); arrays in `args` are written in place.
 
-    `args` maps parameter names to: a numpy array for a pointer (any strides; its bytes are the memory), a number
-    for a scalar, and for a descriptor an object with base (array), shape, strides, block_shape and perhaps padding
-    ("zero" or "nan"), sizes in elements, outermost first. Raises EvaluationError for what a GPU would do wrong
-    silently: an access outside its argument, a failed assertion, a broken `assume`.
+    `args` maps parameter names to: a numpy array for a pointer (any strides; its bytes are the
+    memory), a number for a scalar, and for a descriptor an object with base (array), shape, strides,
+    block_shape and perhaps padding ("zero" or "nan"), sizes in elements, outermost first. Raises
+    EvaluationError for what a GPU would do wrong silently: an access outside its argument, a failed
+    assertion, a broken `assume`.
     """
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
     machine = Machine(fn, (*sizes, 1, 1)[:3])  # type: ignore[arg-type]

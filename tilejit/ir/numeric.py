@@ -1,13 +1,13 @@
 """Arithmetic of tile IR's element types on numpy arrays, bit for bit.
 
-Every function takes and returns arrays (0-d for scalars) of the element type's numpy dtype: bf16 and fp8
-are ml_dtypes, tf32 is float32, int1 is bool, pointers are int64. Results are rounded to nearest even once;
-functions that the GPU approximates (exp, sin, ...) give the correctly rounded value of a float64 result.
+Every function takes and returns arrays (0-d for scalars) of the element type's numpy dtype: bf16
+and fp8 are ml_dtypes, tf32 is float32, int1 is bool, pointers are int64. Results are rounded to
+nearest even once; functions that the GPU approximates (exp, sin, ...) give the correctly rounded
+value of a float64 result.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -35,7 +35,8 @@ def constant(value: float | bool, t: Scalar) -> Array:
     """A 0-d array of a Python number; integers wrap, floats round."""
     dtype = np_dtype(t)
     if dtype.kind in "iu":
-        return np.array(int(value) & (2 ** (8 * dtype.itemsize) - 1), np.dtype(f"u{dtype.itemsize}")).view(dtype)
+        bits = int(value) & (2 ** (8 * dtype.itemsize) - 1)
+        return np.array(bits, np.dtype(f"u{dtype.itemsize}")).view(dtype)
     if isinstance(t, DType) and t.is_float and dtype.itemsize < 8:
         return round_to(np.array(value, np.float64), t)
     return np.array(value, dtype)
@@ -104,13 +105,6 @@ def cast(x: Array, src: Scalar, dst: Scalar, rounding: str = "rne") -> Array:
         out = np.asarray(np.where((v >= lo) & (v < float(hi)), v, 0.0).astype(to))
         return np.where(v >= float(hi), to.type(hi), np.where(v < lo, to.type(lo), out))
     return x.astype(to)
-
-
-def float_fn(fn: Callable[[Array], Array]) -> Callable[[Array, DType], Array]:
-    """A float64 function as one on any float type, rounded once."""
-    def apply(x: Array, t: DType) -> Array:
-        return round_to(fn(x.astype(np.float64)), t)
-    return apply
 
 
 def erf(x: Array) -> Array:

@@ -9,10 +9,11 @@
       return
     }
 
-Names are those of the user's variables, made unique by a `.1`, `.2` suffix; unnamed values are numbered in
-order. An attribute `type` that equals the only result's type is left out. `print_function(parse_function(t)) == t`
-for every printed `t`: a trailing `// file.py:12` is read back as the op's location, other comments are skipped.
-When writing IR by hand, `: types` may be left out; the type rule then gives them.
+Names are those of the user's variables, made unique by a `.1`, `.2` suffix; unnamed values are
+numbered in order. An attribute `type` that equals the only result's type is left out.
+`print_function(parse_function(t)) == t` for every printed `t`: a trailing `// file.py:12` is
+read back as the op's location, other comments are skipped. When writing IR by hand, `: types`
+may be left out; the type rule then gives them.
 """
 from __future__ import annotations
 

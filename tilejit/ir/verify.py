@@ -1,9 +1,10 @@
 """The verifier: what must hold of tile IR between any two passes.
 
-Every op is in the table with the right number of operands and its required attributes; values are used
-where they are in scope; result types are those of the op's type rule, layouts aside; the tile operands and
-results of an elementwise op share one layout once layouts are assigned; regions have the arguments and
-yield the types that their op says; a pending accumulator is only handed on, issued to or waited for.
+Every op is in the table with the right number of operands and its required attributes; values
+are used where they are in scope; result types are those of the op's type rule, layouts aside;
+the tile operands and results of an elementwise op share one layout once layouts are assigned;
+regions have the arguments and yield the types that their op says; a pending accumulator is only
+handed on, issued to or waited for.
 """
 from __future__ import annotations
 

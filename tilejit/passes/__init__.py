@@ -1,7 +1,7 @@
 """The passes between the frontend and the scheduler, and the straight line that they form.
 
-A pass is a function that edits a function in place and returns it. `axis` is an analysis, computed on demand
-by whoever needs it.
+A pass is a function that edits a function in place and returns it. `axis` is an analysis,
+computed on demand by whoever needs it.
 """
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ Along a dimension a tile is seen in aligned runs, all of a power-of-two length:
   contiguity c   every run of c elements counts up by one (for pointers: by one element);
   divisibility d the first value of every run of `contiguity` elements is a multiple of d (pointers: bytes);
   constancy k    every run of k elements holds one value.
-Triton's AxisInfo is the idea's source. Here a shorter run never inherits the divisibility of the longer run that
-it was cut from, and facts about quotients and remainders ask that the dividend is not negative (sums, products
-and quotients of non-negative values count as such: an index that wraps around, or that was divided by zero, is
-an error of the kernel).
+Triton's AxisInfo is the idea's source. Here a shorter run never inherits the divisibility of the
+longer run that it was cut from, and facts about quotients and remainders ask that the dividend is
+not negative (sums, products and quotients of non-negative values count as such: an index that
+wraps around, or that was divided by zero, is an error of the kernel).
 """
 from __future__ import annotations
 
@@ -54,8 +54,11 @@ def power(n: int) -> int:
     return min(n & -n, ANY) if n else ANY
 
 
-def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None, dim: int | None = None) -> int:
-    """Elements that one aligned access of at most 16 bytes may cover along `dim` (default: the most contiguous)."""
+def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None,
+                 dim: int | None = None) -> int:
+    """Elements that one aligned access of at most 16 bytes may cover along `dim`.
+
+    The default dimension is the most contiguous one, the last of equals."""
     if dim is None:
         dim = max(range(ptr.rank), key=lambda d: (ptr.contiguity[d], d))
     run = min(ptr.contiguity[dim], max(1, 16 // elem_bytes))
@@ -122,8 +125,10 @@ def _op(op: Op, facts: dict[Value, AxisInfo]) -> None:
 def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
     """A result that follows from its operands element by element is constant where they all are."""
     info = _unknown(r.type)
-    if "elementwise" in op.define.traits and op.define.effects <= {"read"} and known and known[0].rank == info.rank:
-        info = replace(info, constancy=tuple(gcd(*(k.constancy[d] for k in known)) for d in range(info.rank)))
+    pointwise = "elementwise" in op.define.traits and op.define.effects <= {"read"}
+    if pointwise and known and known[0].rank == info.rank:
+        same = tuple(gcd(*(k.constancy[d] for k in known)) for d in range(info.rank))
+        return replace(info, constancy=same)
     return info
 
 
@@ -150,7 +155,8 @@ def _for(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     iv = replace(_unknown(body.args[0].type), divisibility=(gcd(lo.divisibility[0], by.divisibility[0]),))
     counts_up = by.constant is not None and by.constant > 0
     down_to = known[1].nonnegative and by.constant is not None and by.constant < 0
-    facts[body.args[0]] = replace(iv, nonnegative=iv.nonnegative or (lo.nonnegative and (counts_up or down_to)))
+    above_zero = lo.nonnegative and (counts_up or down_to)
+    facts[body.args[0]] = replace(iv, nonnegative=iv.nonnegative or above_zero)
 
     def step(state: list[AxisInfo]) -> list[AxisInfo]:
         facts.update(zip(body.args[1:], state))
@@ -299,7 +305,9 @@ def _shared(a: AxisInfo, b: AxisInfo) -> tuple[int, ...]:
 
 
 def _sum(op: Op, a: AxisInfo, b: AxisInfo, both: bool, unit: int = 1) -> AxisInfo:
-    """a + b (or a - b): one side counts up while the other stands still. `unit`: bytes per element of pointer a."""
+    """a + b (or a - b): one side counts up while the other stands still.
+
+    `unit` is the bytes that one step of b moves a pointer a by."""
     runs, div = [], []
     for d in range(a.rank):
         run = gcd(a.contiguity[d], b.constancy[d])
@@ -385,7 +393,7 @@ def _and(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
         return _pointwise(op, [a, b], op.result)
     c = b.constant
     if c is not None and c > 0 and c & (c + 1) == 0:    # x & (2**k - 1): a remainder of floors, for any sign
-        return replace(_irem(op, replace(a, nonnegative=True), _constant(c + 1, op.operands[1].type)))
+        return _irem(op, replace(a, nonnegative=True), _constant(c + 1, op.operands[1].type))
     div = tuple(max(a.multiple(d, 1), b.multiple(d, 1)) for d in range(a.rank))
     return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative or b.nonnegative)
 

@@ -1,12 +1,14 @@
 """Descriptors that TMA cannot serve become pointer tiles.
 
-A descriptor stays when the host can build its tensor map before the launch: a kernel argument, or a `make_desc` on a
-pointer argument whose sizes and strides are constants, scalar arguments and simple arithmetic on them. Every other
-one, one marked `no_tma`, and one known to break TMA's rules (innermost stride 1, the others multiples of 16 bytes,
-base aligned to 16 bytes, innermost block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled) is read and
-written through pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
-`attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is present and too small: a
-specialisation gives the power of two, at most 16, that divides the argument; without the attribute TMA is assumed.
+A descriptor stays when the host can build its tensor map before the launch: a kernel argument,
+or a `make_desc` on a pointer argument whose sizes and strides are constants, scalar arguments
+and simple arithmetic on them. Every other one, one marked `no_tma`, and one known to break TMA's
+rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16 bytes, innermost
+block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled) is read and written through
+pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
+`attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is
+present and too small: a specialisation gives the power of two, at most 16, that divides the
+argument; without the attribute TMA is assumed.
 """
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
             return f"a stride of {s} elements is {s * t.elem.bytes} bytes, TMA needs a multiple of 16"
         only = _divisible(v, fn)
         if only is not None and only * t.elem.bytes % 16:
-            return f"its stride {v.name} is a multiple of {only} elements only, TMA needs a multiple of 16 bytes"
+            return f"its stride {v.name} is a multiple of {only} elements only, TMA needs 16 bytes"
     only = _divisible(base, fn)
     if only is not None and only % 16:
         return f"its base {base.name} is aligned to {only} bytes only, TMA needs 16"

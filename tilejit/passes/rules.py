@@ -1,7 +1,8 @@
-"""Algebraic identities, one function an op: each returns the value that equals the op's result, or None.
+"""Algebraic identities, one function an op: each returns the value that equals the op's result, or
+None.
 
-A rule may emit new ops through the rewriter it is given. Floating-point rules keep every bit: x + 0.0 is not x
-for x = -0.0, so it has none.
+A rule may emit new ops through the rewriter it is given. Floating-point rules keep every bit: x
++ 0.0 is not x for x = -0.0, so it has none.
 """
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Simplify: the same function with less in it.
 
-One round rewrites every block in order (known constants, algebraic identities of `rules.py`, branches and loops
-whose control is constant, common subexpressions in scope), moves pure ops out of loops that they do not depend on,
-and drops what no effect needs, loop-carried values included. Rounds repeat until one changes nothing.
+One round rewrites every block in order (known constants, algebraic identities of `rules.py`,
+branches and loops whose control is constant, common subexpressions in scope), moves pure ops out
+of loops that they do not depend on, and drops what no effect needs, loop-carried values
+included. Rounds repeat until one changes nothing.
 """
 from __future__ import annotations
 
@@ -123,8 +124,8 @@ class _Rewriter:
         result = fold(op, [constant(c, elem_of(v.type)) for c, v in zip(values, op.operands)])
         if result is None:
             return None
-        x = result[0]
-        return self.constant(bool(x) if elem.kind == "bool" else float(x) if elem.is_float else int(x), op.result)
+        python = bool if elem.kind == "bool" else float if elem.is_float else int
+        return self.constant(python(result[0]), op.result)
 
     def _inlined(self, op: Op) -> bool:
         """Replace a structured op whose control is known by the ops that will run."""
@@ -274,7 +275,7 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
             pending.append(op.regions[0].terminator.operands[0])
         else:
             pending.extend(op.operands)
-            if op.name not in ("if",):
+            if op.name != "if":
                 for region in op.regions:
                     if region.ops and "terminator" in region.terminator.define.traits:
                         pending.extend(region.terminator.operands)
