@@ -1,0 +1,37 @@
+"""tilejit: Python functions in Triton's tile language, compiled to PTX for Hopper GPUs."""
+from typing import Any
+
+from tilejit.errors import (
+    AssemblyError,
+    CompilationError,
+    CudaError,
+    LaunchError,
+    TileJitError,
+)
+from tilejit.runtime.arrays import DeviceArray, TensorDescriptor, empty, to_device
+from tilejit.runtime.jit import Kernel, kernel
+
+__version__ = "0.1.0"
+jit = kernel
+
+
+def cdiv(x: int, y: int) -> int:
+    """Ceiling division of integers."""
+    return -(-x // y)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(0, (n - 1).bit_length())
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("language", "testing", "kernels", "tools"):
+        import importlib
+
+        return importlib.import_module(f"tilejit.{name}")
+    raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
+
+
+__all__ = ["AssemblyError", "CompilationError", "CudaError", "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor",
+           "TileJitError", "cdiv", "empty", "jit", "kernel", "next_power_of_2", "to_device"]

@@ -1,0 +1,1 @@
+"""From PTX to results: arrays, the driver, assembling, caching, signatures and launches."""
