@@ -8,7 +8,7 @@ from tilejit.errors import (
     LaunchError,
     TileJitError,
 )
-from tilejit.runtime.arrays import DeviceArray, TensorDescriptor, empty, to_device
+from tilejit.runtime.arrays import DeviceArray, TensorDescriptor, array_info, empty, empty_like, to_device
 from tilejit.runtime.jit import Kernel, kernel
 
 __version__ = "0.1.0"
@@ -25,6 +25,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(0, (n - 1).bit_length())
 
 
+def multiprocessors() -> int:
+    """Number of SMs of the GPU, or an H200's 132 where there is none."""
+    from tilejit.runtime import driver
+
+    return driver.multiprocessors() if driver.available() else 132
+
+
 def __getattr__(name: str) -> Any:
     if name in ("language", "testing", "kernels", "tools"):
         import importlib
@@ -34,4 +41,5 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = ["AssemblyError", "CompilationError", "CudaError", "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor",
-           "TileJitError", "cdiv", "empty", "jit", "kernel", "next_power_of_2", "to_device"]
+           "TileJitError", "array_info", "cdiv", "empty", "empty_like", "jit", "kernel", "multiprocessors",
+           "next_power_of_2", "to_device"]

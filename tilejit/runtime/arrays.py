@@ -170,6 +170,27 @@ def empty(shape: tuple[int, ...], dtype: DType) -> DeviceArray:
     return DeviceArray(shape, dtype)
 
 
+def array_info(x: Any) -> ArrayInfo:
+    """Facts of an array. Raises LaunchError for anything that is none."""
+    info = describe(x)
+    if info is None:
+        raise LaunchError(f"expected an array, found {type(x).__name__}")
+    return info
+
+
+def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> Any:
+    """An uninitialised row-major array of the kind of x (torch, numpy or ours), of another shape or dtype."""
+    info = array_info(x)
+    shape, dtype = info.shape if shape is None else shape, dtype or info.dtype
+    if is_torch(x):
+        torch = sys.modules["torch"]
+        name = next(k for k, v in _TORCH.items() if v == dtype.name)
+        return torch.empty(shape, dtype=getattr(torch, name.split(".")[1]), device=x.device)
+    if isinstance(x, np.ndarray):
+        return np.empty(shape, numpy_dtype(dtype))
+    return empty(shape, dtype)
+
+
 class TensorDescriptor:
     """A tensor seen in blocks: base array, shape, strides (elements, the last 1), block_shape.
 

@@ -1,0 +1,27 @@
+"""What the host functions share: outputs like their inputs, rows of matrices, and block sizes."""
+from __future__ import annotations
+
+from typing import Any
+
+import tilejit
+
+#: The widest row that one tile holds; longer rows are walked in blocks of `STREAM_BLOCK`.
+MAX_ROW = 32768
+STREAM_BLOCK = 8192
+
+
+def rows(x: Any, what: str) -> tuple[int, int, int]:
+    """(rows, columns, row stride) of a matrix with unit column stride."""
+    info = tilejit.array_info(x)
+    if len(info.shape) != 2 or info.strides[1] != 1 and info.shape[1] > 1:
+        raise tilejit.LaunchError(f"{what}: expected a matrix with contiguous rows, found shape {info.shape} and "
+                                  f"strides {info.strides}: reshape it, or call .contiguous()")
+    return info.shape[0], info.shape[1], info.strides[0]
+
+
+def row_launch(columns: int) -> tuple[int, int, bool]:
+    """(block, num_warps, one tile holds a row) for a kernel with one program per row."""
+    if columns > MAX_ROW:
+        return STREAM_BLOCK, 8, False
+    block = max(16, tilejit.next_power_of_2(columns))
+    return block, 4 if block <= 2048 else 8 if block <= 8192 else 16, True

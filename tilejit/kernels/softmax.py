@@ -1,0 +1,52 @@
+"""Softmax along the rows of a matrix, computed in fp32."""
+from __future__ import annotations
+
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._host import row_launch, rows
+
+
+@tilejit.kernel
+def softmax_kernel(x, out, columns, x_stride, out_stride, BLOCK: tl.constexpr):
+    """One row a program, the whole row in one tile."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < columns
+    v = tl.load(x + row * x_stride + cols, mask, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, 0))
+    y = e / tl.sum(e, 0)
+    tl.store(out + row * out_stride + cols, y.to(out.dtype.element_ty), mask)
+
+
+@tilejit.kernel
+def long_softmax_kernel(x, out, columns, x_stride, out_stride, BLOCK: tl.constexpr):
+    """One row a program, in blocks: running maximum and sum first (online softmax), then the quotients."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    top = tl.full((BLOCK,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        mask = start + cols < columns
+        v = tl.load(x + row * x_stride + start + cols, mask, other=-float("inf")).to(tl.float32)
+        new = tl.maximum(top, v)
+        safe = tl.where(new == -float("inf"), 0.0, new)
+        total = total * tl.exp(top - safe) + tl.exp(v - safe)
+        top = new
+    m = tl.max(top, 0)
+    s = tl.sum(total * tl.exp(top - m), 0)
+    for start in range(0, columns, BLOCK):
+        mask = start + cols < columns
+        v = tl.load(x + row * x_stride + start + cols, mask, other=-float("inf")).to(tl.float32)
+        tl.store(out + row * out_stride + start + cols, (tl.exp(v - m) / s).to(out.dtype.element_ty), mask)
+
+
+def softmax(x: Any, out: Any = None) -> Any:
+    """Softmax of every row of x [rows, columns]; fp32, fp16 or bf16."""
+    n, columns, stride = rows(x, "softmax")
+    out = tilejit.empty_like(x) if out is None else out
+    block, warps, fits = row_launch(columns)
+    kernel = softmax_kernel if fits else long_softmax_kernel
+    kernel[(n,)](x, out, columns, stride, rows(out, "softmax")[2], BLOCK=block, num_warps=warps)
+    return out
