@@ -1,0 +1,1 @@
+"""The numba-compiled virtual machine: one program that executes any decoded PTX kernel."""

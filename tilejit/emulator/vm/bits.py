@@ -1,0 +1,145 @@
+"""Raw memory access and bit casts for the virtual machine (numba intrinsics)."""
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+
+def _loader(bits: int):  # type: ignore[no-untyped-def]
+    @intrinsic
+    def load(typingctx, address):  # type: ignore[no-untyped-def]
+        """The little-endian value at a host address, zero-extended to int64."""
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.IntType(bits)
+            p = builder.inttoptr(args[0], kind.as_pointer())
+            value = builder.load(p)
+            value.align = 1
+            return builder.zext(value, ir.IntType(64)) if bits < 64 else value
+        return types.int64(types.int64), codegen
+    return load
+
+
+def _storer(bits: int):  # type: ignore[no-untyped-def]
+    @intrinsic
+    def store(typingctx, address, value):  # type: ignore[no-untyped-def]
+        """Write the low bits of value to a host address."""
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            kind = ir.IntType(bits)
+            p = builder.inttoptr(args[0], kind.as_pointer())
+            v = builder.trunc(args[1], kind) if bits < 64 else args[1]
+            builder.store(v, p).align = 1
+            return context.get_dummy_value()
+        return types.void(types.int64, types.int64), codegen
+    return store
+
+
+load8, load16, load32, load64 = (_loader(b) for b in (8, 16, 32, 64))
+store8, store16, store32, store64 = (_storer(b) for b in (8, 16, 32, 64))
+
+
+@intrinsic
+def f32_of(typingctx, bits):  # type: ignore[no-untyped-def]
+    """The float32 whose bits are the low 32 of an int64."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def bits_of_f32(typingctx, value):  # type: ignore[no-untyped-def]
+    """The bits of a float32, zero-extended."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
+    return types.int64(types.float32), codegen
+
+
+@intrinsic
+def f64_of(typingctx, bits):  # type: ignore[no-untyped-def]
+    """The float64 with these bits."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(args[0], ir.DoubleType())
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def bits_of_f64(typingctx, value):  # type: ignore[no-untyped-def]
+    """The bits of a float64."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(args[0], ir.IntType(64))
+    return types.int64(types.float64), codegen
+
+
+@intrinsic
+def fma32(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    """a * b + c in float32 with one rounding."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.fma(*args)
+    return types.float32(types.float32, types.float32, types.float32), codegen
+
+
+@intrinsic
+def fma64(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    """a * b + c in float64 with one rounding."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.fma(*args)
+    return types.float64(types.float64, types.float64, types.float64), codegen
+
+
+@intrinsic
+def popcount(typingctx, value):  # type: ignore[no-untyped-def]
+    """Bits set in an int64."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.ctpop(args[0])
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def leading_zeros(typingctx, value):  # type: ignore[no-untyped-def]
+    """Leading zeros of an int64; 64 for zero."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def trailing_zeros(typingctx, value):  # type: ignore[no-untyped-def]
+    """Trailing zeros of an int64; 64 for zero."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def multiply_high_unsigned(typingctx, a, b):  # type: ignore[no-untyped-def]
+    """The high 64 bits of an unsigned 128-bit product."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def multiply_high_signed(typingctx, a, b):  # type: ignore[no-untyped-def]
+    """The high 64 bits of a signed 128-bit product."""
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        wide = ir.IntType(128)
+        product = builder.mul(builder.sext(args[0], wide), builder.sext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+    return types.int64(types.int64, types.int64), codegen
+
+
+@njit
+def low(value: int, width: int) -> int:
+    """The low `width` bits, zero-extended."""
+    if width == 64:
+        return value
+    return value & ((1 << width) - 1)
+
+
+@njit
+def signed(value: int, width: int) -> int:
+    """The low `width` bits, sign-extended."""
+    shift = 64 - width
+    return (value << shift) >> shift

@@ -1,0 +1,469 @@
+"""Floating instructions and conversions on one lane (PTX ISA, floating point, half precision, cvt).
+
+f32 and f64 with round-to-nearest are the host's own operations. Everything else is computed in f64 rounded
+to odd (so that the second rounding is harmless: Boldo and Melquiond, "Emulation of FMA and correctly rounded
+sums: proved algorithms using rounding to odd") and then encoded with the wanted rounding. Approximate
+functions are computed in f64 and rounded once: more exact than the hardware, within its documented error.
+"""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from tilejit.emulator.vm import codes as k
+from tilejit.emulator.vm.bits import (
+    bits_of_f32,
+    bits_of_f64,
+    f32_of,
+    f64_of,
+    fma32,
+    fma64,
+    low,
+    signed,
+)
+
+
+@njit
+def geometry(fmt: int) -> tuple[int, int, int]:
+    """Mantissa bits, least exponent of a normal number, and the largest finite code of a format."""
+    if fmt == k.F16:
+        return 10, -14, 0x7BFF
+    if fmt == k.BF16:
+        return 7, -126, 0x7F7F
+    if fmt == k.E4M3:
+        return 3, -6, 0x7E
+    if fmt == k.E5M2:
+        return 2, -14, 0x7B
+    if fmt == k.TF32:
+        return 10, -126, 0x3FBFF
+    return 23, -126, 0x7F7FFFFF
+
+
+@njit
+def nan_of(fmt: int) -> int:
+    """The canonical NaN."""
+    if fmt == k.F64:
+        return 0x7FF8000000000000
+    if fmt == k.F32 or fmt == k.TF32:
+        return 0x7FFFFFFF
+    if fmt == k.E4M3 or fmt == k.E5M2:
+        return 0x7F
+    return 0x7FFF
+
+
+@njit
+def decode(bits: int, fmt: int) -> float:
+    """Any format as f64, exactly."""
+    if fmt == k.F32 or fmt == k.TF32:
+        return np.float64(f32_of(bits))
+    if fmt == k.F64:
+        return f64_of(bits)
+    if fmt == k.BF16:
+        return np.float64(f32_of((bits & 0xFFFF) << 16))
+    m, emin, largest = geometry(fmt)
+    width = 15 if fmt == k.F16 else 7
+    sign = -1.0 if (bits >> width) & 1 else 1.0
+    code = bits & ((1 << width) - 1)
+    if code > largest:
+        if fmt == k.E4M3 or code & ((1 << m) - 1):
+            return np.nan
+        return sign * np.inf
+    field = code >> m
+    if field == 0:
+        return sign * math.ldexp(np.float64(code), emin - m)
+    return sign * math.ldexp(np.float64((code & ((1 << m) - 1)) | (1 << m)), emin - m + field - 1)
+
+
+@njit
+def encode(x: float, fmt: int, rnd: int, satfinite: bool) -> int:
+    """f64 rounded into a smaller format; overflow by the rounding mode, or to the largest if satfinite."""
+    if fmt == k.F64:
+        return bits_of_f64(x)
+    if x != x:
+        return nan_of(fmt)
+    if fmt == k.F32 and rnd == k.RN and not satfinite:
+        return bits_of_f32(np.float32(x))
+    m, emin, largest = geometry(fmt)
+    negative = bits_of_f64(x) < 0
+    a = abs(x)
+    if math.isinf(a):
+        code = largest if satfinite or fmt == k.E4M3 else largest + 1
+    elif a == 0.0:
+        code = 0
+    else:
+        exponent = max(((bits_of_f64(a) >> 52) & 2047) - 1023, emin)
+        n = math.ldexp(a, m - exponent)
+        whole = math.floor(n)
+        if rnd == k.RN:
+            whole = np.rint(n)
+        elif rnd == k.RNA:
+            whole = math.floor(n + 0.5)
+        elif (rnd == k.RP and not negative) or (rnd == k.RM and negative):
+            whole = math.ceil(n)
+        code = ((exponent - emin + 1) << m) + np.int64(whole) - (1 << m)
+        if code > largest:
+            inward = rnd == k.RZ or (rnd == k.RP and negative) or (rnd == k.RM and not negative)
+            code = largest if satfinite or inward or fmt == k.E4M3 else largest + 1
+    if fmt == k.TF32:
+        return (code << 13) | ((1 << 31) if negative else 0)
+    width = 31 if fmt == k.F32 else (15 if fmt == k.F16 or fmt == k.BF16 else 7)
+    return code | ((1 << width) if negative else 0)
+
+
+@njit
+def step(s: float, toward: float) -> float:
+    """The next f64 after s in the direction of the sign of `toward`."""
+    if s == 0.0:
+        return 5e-324 if toward > 0 else -5e-324
+    b = bits_of_f64(s)
+    return f64_of(b + 1 if (toward > 0) == (s > 0) else b - 1)
+
+
+@njit
+def to_odd(s: float, err: float) -> float:
+    """s + err rounded to odd, where s is s + err rounded to nearest."""
+    if err == 0.0 or err != err or math.isinf(s) or bits_of_f64(s) & 1:
+        return s
+    return step(s, err)
+
+
+@njit
+def directed(s: float, err: float, rnd: int) -> float:
+    """s + err in f64 with rounding rnd, where s is the nearest."""
+    if err == 0.0 or err != err or math.isinf(s) or rnd == k.RN:
+        return s
+    if (rnd == k.RM and err < 0) or (rnd == k.RP and err > 0) or (rnd == k.RZ and (err < 0) == (s > 0)):
+        return step(s, err)
+    return s
+
+
+@njit
+def error_of_sum(x: float, y: float, s: float) -> float:
+    """x + y - s exactly (Knuth's TwoSum)."""
+    b = s - x
+    return (x - (s - b)) + (y - b)
+
+
+@njit
+def wide(sub: int, x: float, y: float, z: float) -> tuple[float, float]:
+    """An f64 operation to nearest, and the sign-exact rest of its rounding."""
+    if sub == k.FADD:
+        s = x + y
+        return s, error_of_sum(x, y, s)
+    if sub == k.FSUB:
+        s = x - y
+        return s, error_of_sum(x, -y, s)
+    if sub == k.FMUL:
+        s = x * y
+        return s, fma64(x, y, -s)
+    if sub == k.FFMA:
+        s = fma64(x, y, z)
+        p = x * y
+        low_p = fma64(x, y, -p)
+        u = p + z
+        return s, (u - s) + (error_of_sum(p, z, u) + low_p)
+    if sub == k.FDIV or sub == k.FRCP:
+        if sub == k.FRCP:
+            x, y = 1.0, x
+        if y == 0.0:
+            if x == 0.0 or x != x:
+                return np.nan, 0.0
+            return math.copysign(np.inf, x) * math.copysign(1.0, y), 0.0
+        s = x / y
+        return s, fma64(-s, y, x) * math.copysign(1.0, y)
+    if x < 0.0:
+        return np.nan, 0.0
+    s = math.sqrt(x)
+    return s, fma64(-s, s, x)
+
+
+@njit
+def smooth(sub: int, x: float) -> float:
+    """The approximate functions, in f64."""
+    if x != x:
+        return np.nan
+    if sub == k.FEX2:
+        return np.exp2(x)
+    if sub == k.FLG2:
+        if x == 0.0:
+            return -np.inf
+        return np.nan if x < 0.0 else np.log2(x)
+    if sub == k.FRSQRT:
+        if x == 0.0:
+            return math.copysign(np.inf, x)
+        return np.nan if x < 0.0 else 1.0 / math.sqrt(x)
+    if sub == k.FTANH:
+        return math.tanh(x)
+    if math.isinf(x):
+        return np.nan
+    if sub == k.FSIN:
+        return math.sin(x)
+    return math.cos(x)
+
+
+@njit
+def min_max(sub: int, a: int, b: int, fmt: int, flags: int) -> int:
+    """min and max: a NaN loses unless .NaN; -0 is below +0; .xorsign.abs works on magnitudes."""
+    x, y = decode(a, fmt), decode(b, fmt)
+    width = 63 if fmt == k.F64 else (31 if fmt == k.F32 else 15)
+    if x != x or y != y:
+        if flags & k.NAN or (x != x and y != y):
+            return nan_of(fmt)
+        return b if x != x else a
+    sign = (a ^ b) >> width & 1
+    if flags & k.XORSIGN:
+        x, y = abs(x), abs(y)
+    if x == y:
+        less = math.copysign(1.0, x) < math.copysign(1.0, y)
+    else:
+        less = x < y
+    out = a if less == (sub == k.FMIN) else b
+    if flags & k.XORSIGN:
+        out = low(out, width) | (sign << width)
+    return out
+
+
+@njit
+def flush(bits: int, fmt: int) -> int:
+    """A subnormal as zero of its sign (ftz)."""
+    if fmt == k.F32:
+        return bits & 0x80000000 if bits & 0x7F800000 == 0 else bits
+    if fmt == k.F16:
+        return bits & 0x8000 if bits & 0x7C00 == 0 else bits
+    return bits
+
+
+@njit
+def saturate(x: float) -> float:
+    """Clamp to [0, 1]; NaN becomes +0."""
+    if x != x or x <= 0.0:
+        return 0.0
+    return min(x, 1.0)
+
+
+@njit
+def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) -> int:
+    """Everything but plain f32 arithmetic to nearest."""
+    if flags & k.FTZ:
+        a, b, c = flush(a, fmt), flush(b, fmt), flush(c, fmt)
+    width = 63 if fmt == k.F64 else (31 if fmt == k.F32 else 15)
+    sign = 1 << width
+    if sub == k.FABS:
+        return low(a, width)
+    if sub == k.FNEG:
+        return low(a ^ sign, width + 1)
+    if sub == k.FCOPYSIGN:
+        return low(b, width) | (a & sign)
+    if sub == k.FMIN or sub == k.FMAX:
+        return min_max(sub, a, b, fmt, flags)
+    x, y, z = decode(a, fmt), decode(b, fmt), decode(c, fmt)
+    if sub <= k.FSQRT:
+        if sub == k.FDIV and rnd >= k.APPROX or rnd >= k.APPROX:
+            rnd = k.RN
+        s, err = wide(sub, x, y, z)
+        if s != s:
+            return 0 if flags & k.SAT or flags & k.RELU and False else nan_of(fmt)
+        if fmt == k.F64:
+            s = directed(s, err, rnd)
+            if s == 0.0 and rnd == k.RM and sub <= k.FSUB and err == 0.0 and x != 0.0:
+                s = -0.0
+        else:
+            s = to_odd(s, err)
+            if s == 0.0 and rnd == k.RM and sub <= k.FSUB and x != 0.0:
+                s = -0.0
+    else:
+        s = smooth(sub, x)
+    if flags & k.SAT:
+        s = saturate(s)
+    if flags & k.RELU and s < 0.0:
+        s = 0.0
+    r = encode(s, fmt, rnd if sub <= k.FSQRT else k.RN, False)
+    return flush(r, fmt) if flags & k.FTZ else r
+
+
+@njit
+def float_op(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) -> int:
+    """One floating instruction on one lane; packed formats do both halves."""
+    if fmt == k.F32 and rnd == k.RN and flags == 0 and sub <= k.FFMA:
+        x, y = f32_of(a), f32_of(b)
+        if sub == k.FADD:
+            r = x + y
+        elif sub == k.FSUB:
+            r = x - y
+        elif sub == k.FMUL:
+            r = x * y
+        else:
+            r = fma32(x, y, f32_of(c))
+        return bits_of_f32(r) if r == r else 0x7FFFFFFF
+    if fmt == k.F16X2 or fmt == k.BF16X2:
+        half = k.F16 if fmt == k.F16X2 else k.BF16
+        lo = general(sub, a & 0xFFFF, b & 0xFFFF, c & 0xFFFF, half, rnd, flags)
+        hi = general(sub, (a >> 16) & 0xFFFF, (b >> 16) & 0xFFFF, (c >> 16) & 0xFFFF, half, rnd, flags)
+        return (hi << 16) | lo
+    return general(sub, a, b, c, fmt, rnd, flags)
+
+
+@njit
+def compare_float(cmp: int, a: int, b: int, fmt: int, flags: int) -> bool:
+    """setp on floats: the plain comparisons are false with a NaN, the ...u ones true."""
+    if flags & k.FTZ:
+        a, b = flush(a, fmt), flush(b, fmt)
+    x, y = decode(a, fmt), decode(b, fmt)
+    unordered = x != x or y != y
+    if cmp == k.NUM:
+        return not unordered
+    if cmp == k.ISNAN:
+        return unordered
+    if unordered:
+        return cmp >= k.EQU
+    if cmp >= k.EQU:
+        cmp -= k.EQU
+    if cmp == k.EQ:
+        return x == y
+    if cmp == k.NE:
+        return x != y
+    if cmp == k.LT:
+        return x < y
+    if cmp == k.LE:
+        return x <= y
+    if cmp == k.GT:
+        return x > y
+    return x >= y
+
+
+@njit
+def int_width(fmt: int) -> int:
+    """Bits of an integer format, 0 for a float."""
+    if fmt == k.U8 or fmt == k.S8:
+        return 8
+    if fmt == k.U16 or fmt == k.S16:
+        return 16
+    if fmt == k.U32 or fmt == k.S32:
+        return 32
+    if fmt == k.U64 or fmt == k.S64:
+        return 64
+    return 0
+
+
+@njit
+def float_to_int(x: float, src: int, dst: int, rnd: int) -> int:
+    """Saturates; a NaN gives 0, or the top bit when 64-bit types are involved."""
+    w = int_width(dst)
+    s = dst >= k.S8
+    if x != x:
+        return 1 << (w - 1) if src == k.F64 or w == 64 else 0
+    if rnd == k.RNI:
+        x = np.rint(x)
+    elif rnd == k.RMI:
+        x = math.floor(x)
+    elif rnd == k.RPI:
+        x = math.ceil(x)
+    else:
+        x = math.trunc(x)
+    if s:
+        top = math.ldexp(1.0, w - 1)
+        if x >= top:
+            return low(np.int64((1 << (w - 1)) - 1) if w < 64 else np.int64(0x7FFFFFFFFFFFFFFF), w)
+        if x < -top:
+            return low(np.int64(-1) << (w - 1), w)
+        return low(np.int64(x), w)
+    if x <= 0.0:
+        return 0
+    if x >= math.ldexp(1.0, w):
+        return low(np.int64(-1), w)
+    if x >= 9223372036854775808.0:
+        return np.int64(x - 9223372036854775808.0) | (np.int64(1) << 63)
+    return np.int64(x)
+
+
+@njit
+def int_to_int(a: int, src: int, dst: int, sat: bool) -> int:
+    """Widen by the source's sign, narrow by dropping bits or saturating; 8-bit results are extended."""
+    sw, dw = int_width(src), int_width(dst)
+    x = signed(a, sw) if src >= k.S8 else low(a, sw)
+    if sat:
+        big = src == k.U64 and x < 0
+        if dst >= k.S8:
+            top = np.int64((1 << (dw - 1)) - 1) if dw < 64 else np.int64(0x7FFFFFFFFFFFFFFF)
+            x = top if big else min(max(x, -top - 1), top)
+        elif not big:
+            x = max(x, 0)
+            if dw < 64:
+                x = min(x, (1 << dw) - 1)
+        elif dw < 64:
+            x = np.int64((1 << dw) - 1)
+    # A destination register wider than the type holds the value extended (PTX ISA, cvt).
+    return signed(x, dw) if dst >= k.S8 else low(x, dw)
+
+
+@njit
+def int_to_float(a: int, src: int, dst: int, rnd: int) -> int:
+    """Exact integers rounded once."""
+    w = int_width(src)
+    if src == k.U64 and a < 0:
+        x = np.float64(np.uint64(a))
+        rest = np.int64(0)
+        if x < 18446744073709551616.0:
+            rest = a - (np.int64(x - 9223372036854775808.0) | (np.int64(1) << 63))
+        else:
+            rest = a                      # 2^64 - x is below: negative as a signed number
+    else:
+        v = signed(a, w) if src >= k.S8 else low(a, w)
+        x = np.float64(v)
+        rest = np.int64(-1) if x >= 9223372036854775808.0 else v - np.int64(x)
+    err = np.float64(rest)
+    if dst == k.F64:
+        return bits_of_f64(directed(x, err, rnd))
+    return encode(to_odd(x, err), dst, rnd, False)
+
+
+@njit
+def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
+    """cvt; b is the low half's source when the destination is packed from two registers."""
+    sat, satfinite = flags & k.SAT != 0, flags & k.SATFINITE != 0
+    if dst == k.F16X2 or dst == k.BF16X2 or dst == k.E4M3X2 or dst == k.E5M2X2:
+        part = k.F16 if dst == k.F16X2 else (k.BF16 if dst == k.BF16X2 else (
+            k.E4M3 if dst == k.E4M3X2 else k.E5M2))
+        shift = 16 if dst == k.F16X2 or dst == k.BF16X2 else 8
+        if src == k.F32:
+            hi, lo = decode(a, k.F32), decode(b, k.F32)
+        elif src == k.F16X2:
+            hi, lo = decode((a >> 16) & 0xFFFF, k.F16), decode(a & 0xFFFF, k.F16)
+        else:
+            narrow = k.E4M3 if src == k.E4M3X2 else k.E5M2
+            hi, lo = decode((a >> 8) & 255, narrow), decode(a & 255, narrow)
+        if flags & k.RELU:
+            hi, lo = max(hi, 0.0) if hi == hi else hi, max(lo, 0.0) if lo == lo else lo
+        finite = satfinite or part == k.E4M3 or part == k.E5M2
+        return (encode(hi, part, rnd, finite) << shift) | encode(lo, part, rnd, finite)
+    source_int, target_int = int_width(src), int_width(dst)
+    if source_int and target_int:
+        return int_to_int(a, src, dst, sat)
+    if source_int:
+        return int_to_float(a, src, dst, rnd)
+    if flags & k.FTZ:
+        a = flush(a, src)
+    x = decode(a, src)
+    if target_int:
+        r = float_to_int(x, src, dst, rnd)
+        return signed(r, target_int) if dst >= k.S8 else r
+    if src == dst:
+        if x != x:
+            return nan_of(dst)
+        if rnd == k.RNI:
+            x = math.copysign(np.rint(x), x)
+        elif rnd == k.RZI:
+            x = math.copysign(math.floor(abs(x)), x)
+        elif rnd == k.RMI:
+            x = math.copysign(np.floor(x), x)
+        elif rnd == k.RPI:
+            x = math.copysign(np.ceil(x), x)
+        rnd = k.RN
+    if flags & k.RELU and x < 0.0:
+        x = 0.0
+    if sat:
+        x = saturate(x)
+    r = encode(x, dst, rnd if rnd < k.APPROX else k.RN, satfinite)
+    return flush(r, dst) if flags & k.FTZ else r
