@@ -5,8 +5,8 @@ from typing import Any
 
 import tilejit
 
-#: The widest row that one tile holds; longer rows are walked in blocks of `STREAM_BLOCK`.
-MAX_ROW = 32768
+#: The widest row that one tile holds without spilling; longer rows are walked in blocks of `STREAM_BLOCK`.
+MAX_ROW = 16384
 STREAM_BLOCK = 8192
 
 

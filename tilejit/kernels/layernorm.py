@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import MAX_ROW, row_launch, rows
+from tilejit.kernels._host import row_launch, rows
 
 
 @tilejit.kernel
@@ -25,13 +25,38 @@ def layernorm_kernel(x, weight, bias, out, columns, x_stride, out_stride, eps, B
     tl.store(out + row * out_stride + cols, y.to(out.dtype.element_ty), mask)
 
 
+@tilejit.kernel
+def long_layernorm_kernel(x, weight, bias, out, columns, x_stride, out_stride, eps, BLOCK: tl.constexpr):
+    """One row a program, in blocks: the mean, then the variance, then the result."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        total += tl.load(x + row * x_stride + start + cols, start + cols < columns, other=0.0).to(tl.float32)
+    mean = tl.sum(total, 0) / columns
+    squares = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        mask = start + cols < columns
+        v = tl.load(x + row * x_stride + start + cols, mask, other=0.0).to(tl.float32)
+        centred = tl.where(mask, v - mean, 0.0)
+        squares += centred * centred
+    scale = tl.rsqrt(tl.sum(squares, 0) / columns + eps)
+    for start in range(0, columns, BLOCK):
+        mask = start + cols < columns
+        y = (tl.load(x + row * x_stride + start + cols, mask, other=0.0).to(tl.float32) - mean) * scale
+        if weight is not None:
+            y = y * tl.load(weight + start + cols, mask, other=0.0).to(tl.float32)
+        if bias is not None:
+            y = y + tl.load(bias + start + cols, mask, other=0.0).to(tl.float32)
+        tl.store(out + row * out_stride + start + cols, y.to(out.dtype.element_ty), mask)
+
+
 def layernorm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, out: Any = None) -> Any:
-    """(x - mean) / sqrt(var + eps) * weight + bias for every row of x [rows, columns <= 32768]."""
+    """(x - mean) / sqrt(var + eps) * weight + bias for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "layernorm")
-    if columns > MAX_ROW:
-        raise tilejit.LaunchError(f"layernorm: rows of {columns} columns; at most {MAX_ROW} fit one tile")
     out = tilejit.empty_like(x) if out is None else out
-    block, warps, _ = row_launch(columns)
-    layernorm_kernel[(n,)](x, weight, bias, out, columns, stride, rows(out, "layernorm")[2], float(eps), BLOCK=block,
-                           num_warps=warps)
+    block, warps, fits = row_launch(columns)
+    kernel = layernorm_kernel if fits else long_layernorm_kernel
+    kernel[(n,)](x, weight, bias, out, columns, stride, rows(out, "layernorm")[2], float(eps), BLOCK=block,
+                 num_warps=warps)
     return out

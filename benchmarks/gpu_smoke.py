@@ -1,0 +1,309 @@
+"""Everything that must hold on a GPU, in one run of a few minutes: correctness, speed, caching, machine code.
+
+    PYTHONPATH=. python benchmarks/gpu_smoke.py [--only rows,matmul,...] [--out benchmarks/results]
+
+Each part runs in a process of its own with a time limit, so that a hang costs that part only. Inputs are
+fresh random numbers, outputs are poisoned with NaN, references are float64 (float32 for large products).
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+#: part -> seconds it may take
+PARTS = {"rows": 150, "bandwidth": 90, "matmul": 240, "speed": 150, "cache": 60, "sass": 60, "launch": 60}
+BOUNDS = {"fp32": 2e-5, "fp16": 2e-3, "bf16": 8e-3, "fp8": 8e-3, "tf32": 1.5e-3}
+
+
+def report(part: str, failures: list[str], total: int) -> int:
+    """Print the verdict of a part; the exit status."""
+    for f in failures:
+        print(f"  FAIL {f}")
+    print(f"{'PASS' if not failures else 'FAIL'} {part}: {total - len(failures)} of {total}", flush=True)
+    return 1 if failures else 0
+
+
+def rows(out: str) -> int:
+    """add, softmax, layernorm, rmsnorm against float64 on ragged and aligned shapes."""
+    import torch
+
+    from tilejit import kernels
+    from tilejit.testing import rel_error
+
+    shapes = [(1, 1), (3, 7), (17, 33), (64, 128), (5, 1000), (128, 1024), (33, 4095), (16, 4096), (7, 8191), (4, 16384),
+              (3, 20000), (2, 65536)]
+    failures, total = [], 0
+    for dtype, name in ((torch.float32, "fp32"), (torch.float16, "fp16"), (torch.bfloat16, "bf16")):
+        for r, c in shapes:
+            x = torch.randn(r, c, device="cuda").to(dtype)
+            y = torch.randn(r, c, device="cuda").to(dtype)
+            w = torch.randn(c, device="cuda").to(dtype)
+            b = torch.randn(c, device="cuda").to(dtype)
+            d = x.double()
+            norm = (d - d.mean(1, keepdim=True)) / torch.sqrt(d.var(1, unbiased=False, keepdim=True) + 1e-5)
+            cases = {
+                "add": (lambda o: kernels.add(x, y, out=o), d + y.double()),
+                "softmax": (lambda o: kernels.softmax(x, out=o), torch.softmax(d, 1)),
+                "layernorm": (lambda o: kernels.layernorm(x, w, b, out=o), norm * w.double() + b.double()),
+                "rmsnorm": (lambda o: kernels.rmsnorm(x, w, out=o),
+                            d / torch.sqrt((d * d).mean(1, keepdim=True) + 1e-6) * w.double()),
+            }
+            for kernel, (run, ref) in cases.items():
+                o = torch.full_like(x, float("nan"))
+                run(o)
+                torch.cuda.synchronize()
+                total += 1
+                error = rel_error(o, ref)
+                if not error <= BOUNDS[name]:
+                    failures.append(f"{kernel} {name} {r}x{c}: {error:.2e}")
+    return report("rows", failures, total)
+
+
+def bandwidth(out: str) -> int:
+    """Softmax and add against a device-to-device copy of the same traffic, and against torch."""
+    import torch
+
+    from tilejit import kernels
+    from tilejit.testing import bench_pairs, record, row
+
+    table, failures = [], []
+    x = torch.randn(32768, 4096, device="cuda").bfloat16()
+    o, dst = torch.empty_like(x), torch.empty_like(x)
+    n = 2 ** 28
+    a, b = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
+    s, c2 = torch.empty_like(a), torch.empty_like(a)
+    cases = [("softmax 32768x4096", "bf16", lambda: kernels.softmax(x, out=o), 2 * x.nbytes,
+              [("copy", lambda: dst.copy_(x), 2 * x.nbytes), ("torch", lambda: torch.softmax(x, 1), 2 * x.nbytes)]),
+             ("add 2^28", "fp32", lambda: kernels.add(a, b, out=s), 3 * a.nbytes,
+              [("copy", lambda: c2.copy_(a), 2 * a.nbytes), ("torch", lambda: torch.add(a, b, out=c2), 3 * a.nbytes)])]
+    for case, dtype, ours, nbytes, peers in cases:
+        for peer, fn, peer_bytes in peers:
+            p = bench_pairs(ours, fn, rounds=5)
+            mine, theirs = nbytes / p.ours_ms / 1e6, peer_bytes / p.peer_ms / 1e6
+            scale = nbytes / peer_bytes
+            table.append(row("bandwidth", case, dtype, mine, peer, theirs, "GB/s", p.ratio * scale,
+                             (p.quartiles[0] * scale, p.quartiles[1] * scale)))
+            print(f"  {case:20s} {dtype} ours {mine:7.0f} GB/s  {peer:6s} {theirs:7.0f} GB/s  ratio {p.ratio * scale:.3f}",
+                  flush=True)
+            if peer == "copy" and p.ratio * scale < 0.90:
+                failures.append(f"{case}: {p.ratio * scale:.3f} of copy bandwidth")
+    record("bandwidth", table, out)
+    return report("bandwidth", failures, 2)
+
+
+def random_matrix(rows: int, columns: int, dtype, rows_first: bool):
+    """A random matrix in row- or column-major order."""
+    import torch
+
+    x = torch.randn(rows, columns, device="cuda") if rows_first else torch.randn(columns, rows, device="cuda").T
+    return x.to(dtype)
+
+
+def matmul(out: str) -> int:
+    """30 random shapes x four dtypes x four majors, bias and activations on some."""
+    import random
+
+    import torch
+
+    import tilejit
+    from tilejit import kernels
+    from tilejit.testing import rel_error
+
+    rng = random.Random(time.time_ns())
+    seed = rng.randrange(2 ** 31)
+    rng, _ = random.Random(seed), torch.manual_seed(seed)
+    print(f"  seed {seed}")
+    shapes = [(rng.randrange(1, 700), rng.randrange(1, 700), rng.randrange(8, 600)) for _ in range(18)]
+    shapes += [(rng.randrange(1, 40) * 16, rng.randrange(1, 40) * 16, rng.randrange(1, 40) * 16) for _ in range(8)]
+    shapes += [(2048, 1536, 1024), (1000, 4096, 8), (300, 200, 8), (128, 256, 64)]
+    kinds = [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (torch.float8_e4m3fn, "fp8"), (torch.float32, "tf32")]
+    failures, total = [], 0
+    for i, (m, n, k) in enumerate(shapes):
+        for dtype, name in kinds:
+            for a_rows in (True, False):
+                for b_rows in (True, False):
+                    a, b = random_matrix(m, k, dtype, a_rows), random_matrix(k, n, dtype, b_rows)
+                    act = (None, "relu", "gelu", "silu")[i % 4]
+                    odt = torch.bfloat16 if name == "fp8" else dtype
+                    bias = torch.randn(n, device="cuda").to(odt) if i % 3 == 0 else None
+                    o = torch.full((m, n), float("nan"), device="cuda", dtype=odt)
+                    total += 1
+                    label = f"{name} {m}x{n}x{k} {'NT'[not a_rows]}{'NT'[not b_rows]} bias={bias is not None} {act}"
+                    try:
+                        kernels.matmul(a, b, bias=bias, activation=act, out=o)
+                        torch.cuda.synchronize()
+                    except tilejit.TileJitError as error:
+                        failures.append(f"{label}: {type(error).__name__}: {str(error)[:300]}")
+                        if isinstance(error, tilejit.CudaError):
+                            return report("matmul", failures, total)
+                        continue
+                    ref = a.double() @ b.double()
+                    if bias is not None:
+                        ref = ref + bias.double()
+                    ref = {None: lambda x: x, "relu": torch.relu, "gelu": torch.nn.functional.gelu,
+                           "silu": torch.nn.functional.silu}[act](ref)
+                    error = rel_error(o, ref)
+                    if not error <= BOUNDS[name]:
+                        failures.append(f"{label}: {error:.2e}")
+    return report("matmul", failures, total)
+
+
+def speed(out: str) -> int:
+    """The ordinary matmul kernel against cuBLAS (torch.matmul with out=)."""
+    import torch
+
+    from tilejit import kernels
+    from tilejit.testing import bench_pairs, record, row
+
+    table, failures = [], []
+    shapes = [(4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (4096, 14336, 4096), (16384, 16384, 1024)]
+    for m, n, k in shapes:
+        for order in ("NT", "NN"):
+            a = torch.randn(m, k, device="cuda").bfloat16()
+            b = random_matrix(k, n, torch.bfloat16, order == "NN")
+            o, r = (torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            p = bench_pairs(lambda: kernels.matmul(a, b, out=o), lambda: torch.matmul(a, b, out=r))
+            mine, theirs = (2 * m * n * k / t / 1e9 for t in (p.ours_ms, p.peer_ms))
+            case = f"{m}x{n}x{k} {order}"
+            table.append(row("matmul", case, "bf16", mine, "cublas", theirs, "TFLOP/s", p.ratio, p.quartiles))
+            print(f"  {case:24s} ours {mine:6.0f}  cuBLAS {theirs:6.0f} TFLOP/s  ratio {p.ratio:.3f} "
+                  f"({p.quartiles[0]:.3f}..{p.quartiles[1]:.3f})", flush=True)
+            if m == n == k and m >= 4096 and p.ratio < 0.85:
+                failures.append(f"{case}: {p.ratio:.3f} of cuBLAS")
+    record("matmul", table, out)
+    plot(table, os.path.join(out, "matmul.png"))
+    return report("speed", failures, 4)
+
+
+def plot(table: list[dict], path: str) -> None:
+    """Ratio by shape, as a bar chart (skipped where matplotlib is missing)."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("  no matplotlib: no plot")
+        return
+    fig, ax = plt.subplots(figsize=(8, 0.4 * len(table) + 1.5))
+    names = [r["case"] for r in table]
+    ax.barh(names, [r["ratio"] for r in table], color="#4477aa")
+    ax.axvline(1.0, color="black", linewidth=1)
+    ax.set_xlabel("tilejit / cuBLAS (median of interleaved pairs)")
+    ax.invert_yaxis()
+    fig.tight_layout()
+    fig.savefig(path, dpi=120)
+
+
+_CACHED = """
+import time, torch, sys
+from tilejit import kernels
+from tilejit.runtime import ptxas
+a = torch.randn(512, 512, device="cuda").bfloat16(); torch.cuda.synchronize()
+calls = []
+real = ptxas.assemble
+ptxas.assemble = lambda *x: calls.append(1) or real(*x)
+t = time.perf_counter(); kernels.matmul(a, a); torch.cuda.synchronize()
+print(f"{(time.perf_counter() - t) * 1e3:.1f} {len(calls)} {ptxas.version()}")
+"""
+
+
+def cache(out: str) -> int:
+    """Two processes one after the other: the second launches without assembling."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "TILEJIT_CACHE_DIR": os.path.join(folder, "cache")}
+        lines = [subprocess.run([sys.executable, "-c", _CACHED], env=env, capture_output=True, text=True)
+                 for _ in range(2)]
+    if any(r.returncode for r in lines):
+        return report("cache", [lines[0].stderr[-500:] + lines[1].stderr[-500:]], 1)
+    (cold, made, tool), (warm, again, _) = (r.stdout.split(" ", 2) for r in lines)
+    print(f"  first matmul: {cold} ms cold ({made} assembled, {tool.strip()}), {warm} ms from disk ({again} assembled)")
+    return report("cache", [] if again == "0" and float(warm) < float(cold) else ["the second process assembled"], 1)
+
+
+def sass(out: str) -> int:
+    """The matmul's machine code: tensor cores and TMA, no local memory, no spills."""
+    import torch
+
+    from tilejit import TensorDescriptor
+    from tilejit.kernels.matmul import TILES, matmul_kernel
+
+    os.environ["TILEJIT_CACHE"] = "0"
+    t = TILES[0]
+    a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    d = TensorDescriptor.from_tensor
+    k = matmul_kernel.compile(d(a, (t.m, 64)), d(b, (t.n, 64)), d(c, (t.m, t.n)), None, 4096, 4096, 4096, BM=t.m, BN=t.n,
+                              BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=t.num_warps,
+                              num_stages=t.num_stages)
+    text = k.sass()
+    counts = {name: sum(name in line for line in text.splitlines())
+              for name in ("HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "LDL", "STL")}
+    print("  " + "  ".join(f"{n} {c}" for n, c in counts.items()))
+    print("  " + k.report().replace("\n", "\n  "))
+    bad = [n for n in ("HGMMA", "UTMALDG") if not counts[n]] + [n for n in ("LDL", "STL") if counts[n]]
+    assert k.resources is not None
+    if k.resources.spill_stores or k.resources.spill_loads or k.resources.stack:
+        bad.append("spills")
+    return report("sass", bad, 6)
+
+
+def launch(out: str) -> int:
+    """Host time of a launch: three pointers, and three descriptors."""
+    import torch
+
+    from tilejit import TensorDescriptor
+    from tilejit.kernels.add import add_kernel
+    from tilejit.kernels.matmul import matmul_kernel
+
+    x, y, o = (torch.randn(1024, device="cuda") for _ in range(3))
+    a, b, c = (torch.randn(64, 64, device="cuda").bfloat16() for _ in range(3))
+    descs = [TensorDescriptor.from_tensor(t, (64, 64)) for t in (a, b, c)]
+
+    def many(fn) -> float:
+        for _ in range(50):
+            fn()
+        torch.cuda.synchronize()
+        times = []
+        for _ in range(20):
+            t = time.perf_counter()
+            for _ in range(50):
+                fn()
+            times.append((time.perf_counter() - t) / 50 * 1e6)
+            torch.cuda.synchronize()
+        return sorted(times)[len(times) // 2]
+
+    one = many(lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024))
+    three = many(lambda: matmul_kernel[(1,)](*descs, None, 64, 64, 64, BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True,
+                                             B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3))
+    print(f"  launch: 3 pointers {one:.1f} us, 3 descriptors {three:.1f} us, torch add {many(lambda: x.add_(1)):.1f} us")
+    return report("launch", [], 1)
+
+
+def main() -> int:
+    """Run the parts, each in its own process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to run, separated by commas")
+    parser.add_argument("--out", default="benchmarks/results", help="folder for the records")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part:
+        return globals()[args.part](args.out)
+    os.makedirs(args.out, exist_ok=True)
+    status = 0
+    for part in args.only.split(","):
+        print(f"== {part}", flush=True)
+        try:
+            done = subprocess.run([sys.executable, __file__, "--part", part, "--out", args.out], timeout=PARTS[part])
+            status |= done.returncode
+        except subprocess.TimeoutExpired:
+            print(f"FAIL {part}: no result in {PARTS[part]} s", flush=True)
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
