@@ -98,12 +98,13 @@ class LoadedKernel:
                               f"{'.'.join(map(str, capability()))}")
         image = code if code[:4] == b"\x7fELF" else code + b"\0"
         options = driver.CUjit_option
-        log = ctypes.create_string_buffer(8192)
+        log = bytes(8192)                # the driver writes into it
         result = driver.cuModuleLoadDataEx(
             image, 2, [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES],
-            [ctypes.addressof(log), 8192])
+            [log, len(log)])
         if int(result[0]):
-            raise CudaError(f"loading kernel {name}: {result[0].name}: {log.value.decode(errors='replace')}")
+            raise CudaError(f"loading kernel {name}: {result[0].name}: "
+                            f"{log.rstrip(bytes(1)).decode(errors='replace')}")
         self.module = result[1]
         self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding {name}")
         self.name = name

@@ -97,11 +97,13 @@ def make_plan(fn: Function) -> Plan:
         if key in groups:
             groups[key].loads.append(op)
         else:
-            name = op.result.name or f"load{len(groups)}"
-            groups[key] = Ring(name, [op], depth, loop, views)
+            groups[key] = Ring("", [op], depth, loop, views)
     plan.rings = list(groups.values())
     for ring in plan.rings:
-        ring.name = "_".join(op.result.name or f"load{i}" for i, op in enumerate(ring.loads))
+        for i, op in enumerate(ring.loads):
+            users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
+            op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
+        ring.name = "_".join(op.result.name for op in ring.loads)
     _find_chains(fn, plan, table)
     _choose_form(fn, plan)
     return plan
