@@ -1,0 +1,505 @@
+"""The interpreter loop: runs one warp until it must wait, exits, faults or meets an instruction that Python
+carries out (barriers, asynchronous copies, wgmma).
+
+Divergence: a warp is a tree of *splits*, groups of lanes with one pc. A branch that divides a split leaves it
+waiting at the branch's immediate post-dominator while children run both sides; a split that has no ready
+child left becomes ready again with the lanes that arrived. Any ready split may run, so a side that waits for
+the other does not deadlock (independent thread scheduling).
+"""
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit, types
+
+from tilejit.emulator.vm import codes as k
+from tilejit.emulator.vm.bits import load64, low, popcount, signed, store64, trailing_zeros
+from tilejit.emulator.vm.floating import compare_float, convert, float_op
+from tilejit.emulator.vm.integer import compare_int, int_op
+from tilejit.emulator.vm.memory import atomic, event, load, matrix, store
+from tilejit.emulator.vm.mma import warp_mma
+from tilejit.emulator.vm.pointers import as_int32, as_int64, as_uint8
+
+
+@njit
+def guard_mask(regs, reg: int, negate: int, mask: int) -> int:  # type: ignore[no-untyped-def]
+    """The lanes of mask whose predicate holds."""
+    bits = 0
+    for lane in range(32):
+        bits |= (regs[reg * 32 + lane] & 1) << lane
+    return mask & (~bits if negate else bits)
+
+
+@njit
+def finish(sp, s: int) -> int:  # type: ignore[no-untyped-def]
+    """Split s has ended (its lanes have left it); returns a parent that became ready, or -1."""
+    sp[s, k.SP_STATE] = k.FREE
+    p = sp[s, k.SP_PARENT]
+    while p >= 0:
+        sp[p, k.SP_CHILDREN] -= 1
+        if sp[p, k.SP_CHILDREN] > 0:
+            return -1
+        if sp[p, k.SP_MASK] != 0:
+            sp[p, k.SP_STATE] = k.READY
+            return p
+        sp[p, k.SP_STATE] = k.FREE
+        p = sp[p, k.SP_PARENT]
+    return -1
+
+
+@njit
+def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:  # type: ignore[no-untyped-def]
+    """A free split, ready at pc."""
+    for s in range(k.SPLITS):
+        if sp[s, k.SP_STATE] == k.FREE:
+            sp[s, k.SP_PC] = pc
+            sp[s, k.SP_MASK] = mask
+            sp[s, k.SP_RECONV] = reconv
+            sp[s, k.SP_PARENT] = parent
+            sp[s, k.SP_CHILDREN] = 0
+            sp[s, k.SP_STATE] = k.READY
+            if parent >= 0:
+                sp[parent, k.SP_CHILDREN] += 1
+            return s
+    return -1
+
+
+@njit
+def first_ready(sp) -> int:  # type: ignore[no-untyped-def]
+    """Any ready split, -1 if none."""
+    for s in range(k.SPLITS):
+        if sp[s, k.SP_STATE] == k.READY:
+            return s
+    return -1
+
+
+@njit
+def diverge(sp, s: int, taken: int, target: int, other: int, after: int,  # type: ignore[no-untyped-def]
+            reconv: int) -> int:
+    """Divide split s at a branch; returns the split to go on with."""
+    if reconv == sp[s, k.SP_RECONV]:
+        p = sp[s, k.SP_PARENT]
+        if target == reconv and p >= 0:
+            sp[p, k.SP_MASK] |= taken
+            sp[s, k.SP_MASK], sp[s, k.SP_PC] = other, after
+        elif after == reconv and p >= 0:
+            sp[p, k.SP_MASK] |= other
+            sp[s, k.SP_MASK], sp[s, k.SP_PC] = taken, target
+        else:
+            sp[s, k.SP_MASK], sp[s, k.SP_PC] = other, after
+            new_split(sp, target, taken, reconv, p)
+        return s
+    sp[s, k.SP_STATE] = k.JOINING
+    sp[s, k.SP_PC], sp[s, k.SP_MASK], sp[s, k.SP_CHILDREN] = reconv, 0, 0
+    go = -1
+    if after == reconv:
+        sp[s, k.SP_MASK] |= other
+    else:
+        go = new_split(sp, after, other, reconv, s)
+    if target == reconv:
+        sp[s, k.SP_MASK] |= taken
+    else:
+        child = new_split(sp, target, taken, reconv, s)
+        go = child if go < 0 else go
+    return go
+
+
+@njit
+def shuffle(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """shfl.sync (PTX ISA, shfl.sync: the pseudo-code)."""
+    source = np.empty(32, np.int64)
+    for lane in range(32):
+        source[lane] = regs[row[k.A] * 32 + lane]
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            b, c = regs[row[k.B] * 32 + lane] & 31, regs[row[k.C] * 32 + lane]
+            segment, limit = (c >> 8) & 31, c & 31
+            top = (lane & segment) | (limit & ~segment)
+            if row[k.SUB] == 0:                                  # up
+                j = lane - b
+                ok = j >= top
+            elif row[k.SUB] == 1:                                # down
+                j = lane + b
+                ok = j <= top
+            elif row[k.SUB] == 2:                                # bfly
+                j = lane ^ b
+                ok = j <= top
+            else:                                                # idx
+                j = (lane & segment) | (b & ~segment)
+                ok = j <= top
+            regs[row[k.D] * 32 + lane] = low(source[j if ok else lane], 32)
+            regs[row[k.E] * 32 + lane] = 1 if ok else 0
+
+
+@njit
+def vote(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """vote.sync over the active lanes of the member mask."""
+    bits, member = 0, 0
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            member |= regs[row[k.B] * 32 + lane] & (1 << lane)
+            v = regs[row[k.A] * 32 + lane] & 1
+            bits |= (v ^ (1 if row[k.FLAGS] & k.NEGATED else 0)) << lane
+    bits &= member
+    if row[k.SUB] == 0:
+        r = 1 if bits == member else 0
+    elif row[k.SUB] == 1:
+        r = 1 if bits else 0
+    elif row[k.SUB] == 2:
+        r = 1 if bits == 0 or bits == member else 0
+    else:
+        r = bits
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            regs[row[k.D] * 32 + lane] = r
+
+
+@njit
+def match(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """match.any and match.all over the active lanes."""
+    w = row[k.FMT]
+    out = np.zeros(32, np.int64)
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            for other in range(32):
+                if (mask >> other) & 1 and \
+                        low(regs[row[k.A] * 32 + lane], w) == low(regs[row[k.A] * 32 + other], w):
+                    out[lane] |= 1 << other
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            if row[k.SUB]:                                       # all
+                same = out[lane] == mask
+                regs[row[k.D] * 32 + lane] = mask if same else 0
+                regs[row[k.E] * 32 + lane] = 1 if same else 0
+            else:
+                regs[row[k.D] * 32 + lane] = out[lane]
+
+
+@njit
+def redux(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """redux.sync: an integer operation over the active lanes."""
+    total = np.int64(0)
+    first = True
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            v = low(regs[row[k.A] * 32 + lane], 32)
+            total = v if first else int_op(row[k.SUB], total, v, 0, 0, 32, row[k.FLAGS], 0)
+            first = False
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            regs[row[k.D] * 32 + lane] = total
+
+
+@njit
+def carry(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """add.cc, addc, sub.cc, subc: E is the hidden carry register (for subtraction it holds the borrow)."""
+    w = row[k.FMT]
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            a, b = low(regs[row[k.A] * 32 + lane], w), low(regs[row[k.B] * 32 + lane], w)
+            c = regs[row[k.E] * 32 + lane] & 1 if row[k.FLAGS] & k.RETURNS else 0
+            if row[k.SUB] == 0:
+                r = low(a + b + c, w)
+                out = np.uint64(r) < np.uint64(a) or (c == 1 and r == a)
+            else:
+                r = low(a - b - c, w)
+                out = np.uint64(a) < np.uint64(b) or (c == 1 and a == b)
+            regs[row[k.D] * 32 + lane] = r
+            if row[k.IMM]:
+                regs[row[k.E] * 32 + lane] = 1 if out else 0
+
+
+@njit
+def set_predicate(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """setp and set: compare, combine with predicate C, write D and the complement to E.
+
+    IMM: 0 setp, else set (the value of true in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for the
+    packed forms, where D is the low half's result and E the high half's."""
+    fmt, is_float = row[k.FMT], row[k.IMM] & 2 != 0
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            a, b = regs[row[k.A] * 32 + lane], regs[row[k.B] * 32 + lane]
+            c = (regs[row[k.C] * 32 + lane] & 1) ^ (1 if row[k.FLAGS] & k.NEGATED else 0)
+            if row[k.COUNT]:
+                half = k.F16 if fmt == k.F16X2 else k.BF16
+                r = compare_float(row[k.SUB], a & 0xFFFF, b & 0xFFFF, half, row[k.FLAGS])
+                n = compare_float(row[k.SUB], (a >> 16) & 0xFFFF, (b >> 16) & 0xFFFF, half, row[k.FLAGS])
+            elif is_float:
+                r = compare_float(row[k.SUB], a, b, fmt, row[k.FLAGS])
+                n = not r
+            else:
+                r = compare_int(row[k.SUB], a, b, fmt, row[k.FLAGS] & k.SIGNED != 0)
+                n = not r
+            x, y = (1 if r else 0), (1 if n else 0)
+            if row[k.RECONV] == 1:
+                x, y = x & c, y & c
+            elif row[k.RECONV] == 2:
+                x, y = x | c, y | c
+            elif row[k.RECONV] == 3:
+                x, y = x ^ c, y ^ c
+            if row[k.IMM] & 1:
+                regs[row[k.D] * 32 + lane] = row[k.TARGET] if x else 0
+            else:
+                regs[row[k.E] * 32 + lane] = y
+                regs[row[k.D] * 32 + lane] = x
+
+
+@njit
+def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """Tell of reads of registers never written and of touches of registers that a wgmma owns."""
+    op = row[k.OP]
+    if row[k.GUARD] >= 0:
+        touch(st, states, warp, pc, row[k.GUARD], False)
+    if op == k.EXTERNAL or op == k.TRACED:
+        return
+    touch(st, states, warp, pc, row[k.A], False)
+    touch(st, states, warp, pc, row[k.B], False)
+    touch(st, states, warp, pc, row[k.C], False)
+    if op == k.INT:
+        touch(st, states, warp, pc, row[k.E], False)
+    pooled_reads = op == k.STORE or op == k.PACK or op == k.STMATRIX
+    pooled_writes = op == k.LOAD or op == k.UNPACK or op == k.LDMATRIX
+    if pooled_reads or pooled_writes:
+        for i in range(row[k.COUNT]):
+            touch(st, states, warp, pc, pool[row[k.POOL] + i], pooled_writes)
+    if mask:
+        touch(st, states, warp, pc, row[k.D], True)
+        if op != k.INT:
+            touch(st, states, warp, pc, row[k.E], True)
+
+
+@njit
+def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:  # type: ignore[no-untyped-def]
+    """One register read or written by an ordinary instruction."""
+    state = states[reg]
+    if state == 0:
+        return
+    if state & k.UNINIT:
+        if write:
+            states[reg] = state & ~k.UNINIT
+        else:
+            states[reg] = state & ~k.UNINIT
+            event(st, k.EV_UNINIT, warp, pc, reg, 0, 0)
+    if state & k.ACC_IN_FLIGHT or (write and state & k.A_IN_FLIGHT):
+        event(st, k.EV_REGISTER, warp, pc, reg, 1 if write else 0, state)
+
+
+@njit
+def leave(st, sp, split: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+    """Save where a split is, for Python to look at and to come back to."""
+    sp[split, k.SP_PC] = pc
+    st[k.ST_SPLIT] = split
+    st[k.ST_MASK] = mask
+
+
+@njit(types.int64(types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
+def run(st, warp, split):  # type: ignore[no-untyped-def]
+    """Run warp `warp` of the cluster, split `split` (-1: any that is ready); returns why it stopped.
+
+    On R_EXTERNAL, ST_PC is the instruction, ST_MASK its active lanes, and the split already stands after it.
+    """
+    nregs, wpc = st[k.ST_NREGS], st[k.ST_WARPS_PER_CTA]
+    code = carray(as_int64(st[k.ST_CODE]), (1 << 40,))
+    pool = carray(as_int32(st[k.ST_POOL]), (1 << 40,))
+    regs = carray(as_int64(st[k.ST_REGS] + warp * nregs * 256), (nregs * 32,))
+    states = carray(as_uint8(st[k.ST_STATES] + warp * nregs), (nregs,))
+    sp = carray(as_int64(st[k.ST_SPLITS] + warp * k.SPLITS * k.SP_FIELDS * 8), (k.SPLITS, k.SP_FIELDS))
+    live = st[k.ST_LIVE] + 8 * warp
+    fuel, executed = st[k.ST_FUEL], np.int64(0)
+    trace = st[k.ST_TRACE]
+    if split < 0:
+        split = first_ready(sp)
+        if split < 0:
+            return k.R_SWITCH
+    pc, mask, reconv = sp[split, k.SP_PC], sp[split, k.SP_MASK], sp[split, k.SP_RECONV]
+    result = np.int64(k.R_FUEL)
+    while fuel > 0:
+        if pc == reconv:
+            p = sp[split, k.SP_PARENT]
+            sp[p, k.SP_MASK] |= mask
+            split = finish(sp, split)
+            if split < 0:
+                split = first_ready(sp)
+            if split < 0:
+                result = k.R_SWITCH
+                break
+            pc, mask, reconv = sp[split, k.SP_PC], sp[split, k.SP_MASK], sp[split, k.SP_RECONV]
+            continue
+        row = code[pc * k.WIDTH:(pc + 1) * k.WIDTH]
+        op = row[k.OP]
+        m = mask
+        if row[k.GUARD] >= 0:
+            m = guard_mask(regs, row[k.GUARD], row[k.NEG], mask)
+        fuel -= 1
+        executed += 1
+        if trace:
+            if st[k.ST_EVENT_COUNT] + 24 > st[k.ST_EVENT_CAPACITY]:
+                leave(st, sp, split, pc, mask)
+                executed -= 1
+                result = k.R_EVENTS
+                break
+            check_registers(st, row, pool, states, warp, pc, m)
+        if op == k.BRA:
+            if m == mask:
+                pc = row[k.TARGET]
+            elif m == 0:
+                pc += 1
+            else:
+                split = diverge(sp, split, m, row[k.TARGET], mask & ~m, pc + 1, row[k.RECONV])
+                pc, mask, reconv = sp[split, k.SP_PC], sp[split, k.SP_MASK], sp[split, k.SP_RECONV]
+            continue
+        if m == 0:
+            pc += 1
+            continue
+        if op == k.INT:
+            d, a, b, c, e = row[k.D] * 32, row[k.A] * 32, row[k.B] * 32, row[k.C] * 32, row[k.E] * 32
+            sub, w, flags, imm = row[k.SUB], row[k.FMT], row[k.FLAGS], row[k.IMM]
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[d + lane] = int_op(sub, regs[a + lane], regs[b + lane], regs[c + lane], regs[e + lane],
+                                            w, flags, imm)
+        elif op == k.FLOAT:
+            d, a, b, c = row[k.D] * 32, row[k.A] * 32, row[k.B] * 32, row[k.C] * 32
+            sub, w, flags, imm = row[k.SUB], row[k.FMT], row[k.FLAGS], row[k.IMM]
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[d + lane] = float_op(sub, regs[a + lane], regs[b + lane], regs[c + lane], w, imm, flags)
+        elif op == k.MOV:
+            d, a = row[k.D] * 32, row[k.A] * 32
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[d + lane] = regs[a + lane]
+        elif op == k.SETP:
+            set_predicate(row, regs, m)
+        elif op == k.CVT:
+            d, a, b = row[k.D] * 32, row[k.A] * 32, row[k.B] * 32
+            w = row[k.TARGET]
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[d + lane] = low(convert(regs[a + lane], regs[b + lane], row[k.SUB], row[k.FMT],
+                                                 row[k.IMM], row[k.FLAGS]), w)
+        elif op == k.LOAD:
+            load(st, row, regs, pool, warp, pc, m)
+            if st[k.ST_FAULT]:
+                result = k.R_FAULT
+                break
+        elif op == k.STORE:
+            store(st, row, regs, pool, warp, pc, m)
+            if st[k.ST_FAULT]:
+                result = k.R_FAULT
+                break
+        elif op == k.PACK:
+            w, n = row[k.FMT], row[k.COUNT]
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    v = np.int64(0)
+                    for i in range(n):
+                        v |= low(regs[pool[row[k.POOL] + i] * 32 + lane], w) << (w * i)
+                    regs[row[k.D] * 32 + lane] = v
+        elif op == k.UNPACK:
+            w, n = row[k.FMT], row[k.COUNT]
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    v = regs[row[k.A] * 32 + lane]
+                    for i in range(n):
+                        regs[pool[row[k.POOL] + i] * 32 + lane] = low(v >> (w * i), w)
+        elif op == k.EXTERNAL or (op == k.TRACED and trace):
+            pc += 1
+            leave(st, sp, split, pc, m)
+            st[k.ST_PC] = pc - 1
+            result = k.R_EXTERNAL
+            break
+        elif op == k.SHFL:
+            shuffle(row, regs, m)
+        elif op == k.VOTE:
+            vote(row, regs, m)
+        elif op == k.ELECT:
+            members = m & regs[row[k.A] * 32 + trailing_zeros(m)]
+            leader = trailing_zeros(members if members else m)
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[row[k.D] * 32 + lane] = leader
+                    regs[row[k.E] * 32 + lane] = 1 if lane == leader else 0
+        elif op == k.LDMATRIX or op == k.STMATRIX:
+            matrix(st, row, regs, pool, warp, pc, m, op == k.STMATRIX)
+            if st[k.ST_FAULT]:
+                result = k.R_FAULT
+                break
+        elif op == k.MMA:
+            warp_mma(row, regs, pool)
+        elif op == k.ATOM:
+            atomic(st, row, regs, pool, warp, pc, m)
+            if st[k.ST_FAULT]:
+                result = k.R_FAULT
+                break
+        elif op == k.MATCH:
+            match(row, regs, m)
+        elif op == k.REDUX:
+            redux(row, regs, m)
+        elif op == k.CARRY:
+            carry(row, regs, m)
+        elif op == k.MAPA:
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    v = regs[row[k.A] * 32 + lane]
+                    if row[k.SUB]:                               # getctarank
+                        rank = (v >> k.RANK_SHIFT) & 255
+                        regs[row[k.D] * 32 + lane] = rank - 1 if rank else warp // wpc
+                    else:
+                        kept = v & ~np.int64(255 << k.RANK_SHIFT)
+                        regs[row[k.D] * 32 + lane] = kept | ((regs[row[k.B] * 32 + lane] + 1) << k.RANK_SHIFT)
+        elif op == k.CLOCK:
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[row[k.D] * 32 + lane] = low(st[k.ST_CLOCK] + executed, row[k.FMT])
+        elif op == k.ACTIVE:
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[row[k.D] * 32 + lane] = mask
+        elif op == k.ISSPACE:
+            for lane in range(32):
+                if (m >> lane) & 1:
+                    regs[row[k.D] * 32 + lane] = 1 if regs[row[k.A] * 32 + lane] >> 56 == row[k.IMM] else 0
+        elif op == k.BRX:
+            first = trailing_zeros(m)
+            index = regs[row[k.A] * 32 + first]
+            same = np.int64(0)
+            for lane in range(32):
+                if (m >> lane) & 1 and regs[row[k.A] * 32 + lane] == index:
+                    same |= 1 << lane
+            target = pool[row[k.POOL] + index]
+            if same == mask:
+                pc = target
+            else:                      # the other lanes come back to this instruction
+                split = diverge(sp, split, same, target, mask & ~same, pc, row[k.RECONV])
+                pc, mask, reconv = sp[split, k.SP_PC], sp[split, k.SP_MASK], sp[split, k.SP_RECONV]
+            continue
+        elif op == k.RET:
+            store64(live, load64(live) & ~m)
+            mask &= ~m
+            if mask == 0:
+                split = finish(sp, split)
+                if load64(live) == 0:
+                    result = k.R_EXITED
+                    break
+                if split < 0:
+                    split = first_ready(sp)
+                if split < 0:
+                    result = k.R_SWITCH
+                    break
+                pc, mask, reconv = sp[split, k.SP_PC], sp[split, k.SP_MASK], sp[split, k.SP_RECONV]
+                continue
+            sp[split, k.SP_MASK] = mask
+        elif op == k.TRAP:
+            leave(st, sp, split, pc, m)
+            st[k.ST_PC] = pc
+            result = k.R_TRAP
+            break
+        pc += 1
+    if result == k.R_FUEL:
+        leave(st, sp, split, pc, mask)
+    if result == k.R_FAULT:
+        st[k.ST_PC] = pc
+        st[k.ST_SPLIT] = split
+    st[k.ST_EXECUTED] += executed
+    st[k.ST_CLOCK] += executed
+    return result
