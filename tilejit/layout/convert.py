@@ -1,18 +1,29 @@
 """How to move a tile from one distributed layout to another, as cheaply as the two layouts allow.
 
 `plan(src, dst)` asks, in this order: is every element already in the right thread (`Registers`), in the
-right warp (`Shuffles`), or must it cross warps (`ThroughShared`)? The answer is data; emitters and the
-numpy `simulate` carry it out.
+right warp (`Shuffles`), or must it go through shared memory (`ThroughShared`)? The answer is data; emitters
+and the numpy `simulate` carry it out.
+
+A tile in shared memory is a layout of `offset`, so where a thread finds its registers is one more layout,
+`regs^-1 . memory`: an address is the xor of one constant per set bit of register, lane and warp
+(`address_bits`). Vector widths, bank conflicts and whether `stmatrix` fits are read off these constants.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Union
 
 import numpy as np
 
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import shared
+
+#: A warp's shared-memory access moves at most this many bytes a cycle: 32 banks of 4 bytes.
+_BANK_BYTES, _CYCLE_BYTES, _VECTOR_BYTES = 4, 128, 16
+#: More possible source registers than this per shuffled element, and shared memory is cheaper.
+_MAX_CHOICES = 4
 
 
 @dataclass(frozen=True)
@@ -37,27 +48,36 @@ class Shuffles:
 
 @dataclass(frozen=True)
 class ThroughShared:
-    """One trip through shared memory, stored in `layout` (in-dim `offset`, elements)."""
+    """One trip through shared memory, stored in `layout` (in-dim `offset`, elements).
+
+    `swizzle` (bytes) and `order` (dimensions, fastest first) name the same layout as `named.shared`;
+    `bytes` is its size, `cycles` what a warp's stores and loads take, bank conflicts included.
+    `within_warp`: no warp reads what another wrote, so the warps need not meet in between."""
 
     layout: LinearLayout
     swizzle: int
     order: tuple[int, ...]
     bytes: int
+    cycles: int
+    within_warp: bool
 
 
 Plan = Union[Registers, Shuffles, ThroughShared]
 
 
+@lru_cache(maxsize=1024)
 def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
     """The cheapest way from src to dst; both hold the same tile. Raises ValueError on different shapes."""
     if src.shape != dst.shape:
         raise ValueError(f"cannot convert between tiles {src.shape} and {dst.shape}")
-    if all(src.bases_of(n) == dst.bases_of(n) for n in ("lane", "warp")):
-        where = {src.apply(register=r): r for r in reversed(range(src.num_registers))}
-        wanted = [dst.apply(register=r) for r in range(dst.num_registers)]
-        if all(w in where for w in wanted):
-            return Registers(tuple(where[w] for w in wanted))
     if src.bases_of("warp") == dst.bases_of("warp"):
+        same_thread = src.bases_of("lane") == dst.bases_of("lane")
+        try:
+            if same_thread:
+                return Registers(tuple(src.place_of(dst.apply(register=r), ("register",))["register"]
+                                       for r in range(dst.num_registers)))
+        except ValueError:
+            pass                      # some elements are in other lanes only
         found = _shuffles(src, dst)
         if found is not None:
             return found
@@ -66,130 +86,146 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
 
 def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
     """Solve for source lane and register with the warp fixed; None if it cannot or costs too much."""
-    inner = LinearLayout(tuple((n, row) for n, row in src.bases if n != "warp"), src.shape)
-    reach = {tuple(c) for c in (inner.coords("register")[:, None] ^ inner.coords("lane")[None]).reshape(
-        -1, src.rank).tolist()}
-    needed = dst.bases_of("register") + dst.bases_of("lane")
-    if any(b not in reach for b in needed):
+    inner = ("register", "lane")
+    try:
+        lanes = [src.place_of(b, inner) for b in dst.bases_of("lane")]
+        regs = [src.place_of(dst.apply(register=r), inner) for r in range(dst.num_registers)]
+    except ValueError:
         return None
-    place = _place_finder(inner)
-    lanes = [place(b) for b in dst.bases_of("lane")]
     select = tuple(i for i, p in enumerate(lanes) if p["register"])
-    if len(select) > 2:
-        return None          # more than four shuffles an element: shared memory is cheaper
-    constant, registers = [], []
-    for r in range(dst.num_registers):
-        p = place(dst.apply(register=r))
-        constant.append(p["lane"])
-        options = []
-        for choice in range(1 << len(select)):
-            reg = p["register"]
-            for j, bit in enumerate(select):
-                if choice >> j & 1:
-                    reg ^= lanes[bit]["register"]
-            options.append(reg)
-        registers.append(tuple(options))
-    return Shuffles(tuple(p["lane"] for p in lanes), tuple(constant), select, tuple(registers))
-
-
-def _place_finder(layout: LinearLayout):
-    """place(coords) -> {'register': r, 'lane': l}, linear in coords over xor."""
-    columns = layout.columns()
-    pivots: list[tuple[int, int, int]] = []      # (leading bit, value, mask of columns)
-    for index, (_, _, column) in enumerate(columns):
-        value, mask = column, 1 << index
-        for top, v, m in pivots:
-            if value >> top & 1:
-                value, mask = value ^ v, mask ^ m
-        if value:
-            pivots.append((value.bit_length() - 1, value, mask))
-    pivots.sort(reverse=True)
-
-    def place(coords: tuple[int, ...]) -> dict[str, int]:
-        flat, mask = layout._flat(coords), 0
-        for top, v, m in pivots:
-            if flat >> top & 1:
-                flat, mask = flat ^ v, mask ^ m
-        assert flat == 0, f"{coords} is not held by {layout}"
-        out = {"register": 0, "lane": 0}
-        for index, (name, bit, _) in enumerate(columns):
-            if mask >> index & 1:
-                out[name] |= 1 << bit
-        return out
-
-    return place
+    if 1 << len(select) > _MAX_CHOICES:
+        return None
+    moves = [0]
+    for i in select:
+        moves += [m ^ lanes[i]["register"] for m in moves]
+    return Shuffles(tuple(p["lane"] for p in lanes), tuple(p["lane"] for p in regs), select,
+                    tuple(tuple(p["register"] ^ m for m in moves) for p in regs))
 
 
 def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> ThroughShared:
-    """The shared layout, among row orders and swizzles, with the fewest bank-conflict cycles both ways."""
+    """The shared layout, among row orders and swizzles, with the fewest cycles both ways."""
     rank, best = src.rank, None
     orders = [tuple(reversed(range(rank)))]
-    if rank > 1:
-        orders += [(d, *[x for x in reversed(range(rank)) if x != d]) for d in range(rank - 1)]
-    total = int(np.prod(src.shape)) * elem_bytes
+    orders += [(d, *(x for x in reversed(range(rank)) if x != d)) for d in range(rank - 1)]
+    local = _same_warp(src, dst)
     for order in orders:
         inner = src.shape[order[0]] * elem_bytes
         for swizzle in (128, 64, 32, 0):
             if swizzle and inner % swizzle:
                 continue
             layout = shared(src.shape, elem_bytes, swizzle, order)
-            cost = sum(access_cycles(regs, layout, elem_bytes) for regs in (src, dst))
-            if best is None or cost < best[0]:
-                best = (cost, ThroughShared(layout, swizzle, order, total))
+            cycles = sum(access_cycles(regs, layout, elem_bytes) for regs in (src, dst))
+            if best is None or cycles < best.cycles:
+                best = ThroughShared(layout, swizzle, order, prod(src.shape) * elem_bytes, cycles, local)
     assert best is not None
-    return best[1]
+    return best
 
 
-def access_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
-    """Shared-memory cycles of one warp moving all its registers, each access as wide as possible.
+def _same_warp(src: LinearLayout, dst: LinearLayout) -> bool:
+    """True if every warp writes all that it will read (of copies in several warps only one is written)."""
+    if src.bases_of("warp") != dst.bases_of("warp") or src.zero_bits("warp"):
+        return False
+    try:
+        for basis in dst.bases_of("register") + dst.bases_of("lane"):
+            src.place_of(basis, ("register", "lane"))
+    except ValueError:
+        return False
+    return True
 
-    A warp's access moves 128 bytes a cycle; lanes that hit one bank (4 bytes, 32 of them) at different
-    addresses take turns. A vector access is served in groups of lanes of 128 bytes in all."""
-    offset = _offsets(memory)
-    lane = [offset(b) for b in regs.bases_of("lane")]
-    reg = [offset(b) for b in regs.bases_of("register")]
-    vec = 1
-    for o in reg:
-        if o != vec or vec * elem_bytes * 2 > 16 or any(x & o for x in lane):
-            break
-        vec *= 2
+
+# -- addresses ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class AddressBits:
+    """Offsets (elements) of a distributed tile in a memory layout: one constant per bit, combined by xor."""
+
+    register: tuple[int, ...]
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+
+    @property
+    def thread_mask(self) -> int:
+        """Address bits that depend on the thread; a register constant outside them is an immediate offset."""
+        mask = 0
+        for x in self.lane + self.warp:
+            mask |= x
+        return mask
+
+    def vector(self, elem_bytes: int) -> int:
+        """Elements of the widest access: low registers at consecutive, aligned addresses, 16 bytes at most."""
+        vec, mask = 1, self.thread_mask
+        for x in self.register:
+            if x != vec or 2 * vec * elem_bytes > _VECTOR_BYTES or x & mask:
+                break
+            vec *= 2
+        return vec
+
+
+@lru_cache(maxsize=1024)
+def address_bits(regs: LinearLayout, memory: LinearLayout) -> AddressBits:
+    """Where the elements that `regs` holds lie in `memory` (one input, `offset`; it holds each element once)."""
+    c = regs.invert_and_compose(memory)
+    return AddressBits(*(tuple(b for (b,) in c.bases_of(n)) for n in ("register", "lane", "warp")))
+
+
+@lru_cache(maxsize=4096)
+def bank_conflicts(lane_offsets: tuple[int, ...], elem_bytes: int, vec: int) -> int:
+    """Cycles of one warp access of `vec` elements a lane at the xor of `lane_offsets` (elements, one per lane bit).
+
+    The warp is served in groups of lanes that move 128 bytes together; within a group, lanes that touch one
+    bank at different 4-byte words take turns. 1 per group is free of conflicts."""
+    offsets = [0]
+    for x in lane_offsets:
+        offsets += [a ^ x for a in offsets]
     width = vec * elem_bytes
-    group = min(32, 128 // max(width, 4))
-    addresses = [0]
-    for o in lane:
-        addresses += [a ^ o for a in addresses]
+    group = min(32, _CYCLE_BYTES // max(width, _BANK_BYTES))
     cycles = 0
     for start in range(0, 32, group):
         banks: dict[int, set[int]] = {}
-        for a in addresses[start:start + group]:
-            for word in range(a * elem_bytes // 4, (a * elem_bytes + width + 3) // 4):
+        for a in offsets[start:start + group]:
+            first = a * elem_bytes
+            for word in range(first // _BANK_BYTES, (first + width - 1) // _BANK_BYTES + 1):
                 banks.setdefault(word % 32, set()).add(word)
-        cycles += max(len(w) for w in banks.values())
-    return cycles * (regs.num_registers // vec)
+        cycles += max(len(words) for words in banks.values())
+    return cycles
 
 
-def _offsets(memory: LinearLayout):
-    """coords -> offset in elements."""
-    return lambda coords: memory.place_of(coords)["offset"]
+def access_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
+    """Shared-memory cycles of one warp moving all its registers, each access as wide as possible."""
+    bits = address_bits(regs, memory)
+    vec = bits.vector(elem_bytes)
+    return bank_conflicts(bits.lane, elem_bytes, vec) * (regs.num_registers // vec)
 
 
+def stmatrix_fits(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> bool:
+    """True if `stmatrix.m8n8` (or `ldmatrix`) moves this tile (PTX ISA, stmatrix).
+
+    The instruction takes 8 rows of 16 bytes: a 32-bit register of each lane, lanes l % 4 side by side in a
+    row, rows l / 4 anywhere. So elements packed in a register, then the low two lane bits, must make 16
+    consecutive bytes; every other bit may move whole 16-byte rows only."""
+    bits = address_bits(regs, memory)
+    packed = (4 // elem_bytes).bit_length() - 1 if elem_bytes <= 4 else -1
+    if packed < 0 or len(bits.register) < packed:
+        return False
+    inside = bits.register[:packed] + bits.lane[:2]
+    rest = bits.register[packed:] + bits.lane[2:] + bits.warp
+    return all(x == 1 << i for i, x in enumerate(inside)) and all(x * elem_bytes % 16 == 0 for x in rest)
+
+
+# -- meaning --------------------------------------------------------------------------------------------
 def simulate(p: Plan, src: LinearLayout, dst: LinearLayout, held: np.ndarray) -> np.ndarray:
     """Carry a plan out on `held` [warps, lanes, src registers]: [warps, lanes, dst registers]."""
-    warps, lanes = held.shape[:2]
-    out = np.zeros((warps, lanes, dst.num_registers), held.dtype)
     if isinstance(p, Registers):
         return held[:, :, list(p.source)]
     if isinstance(p, Shuffles):
+        out = np.zeros((*held.shape[:2], dst.num_registers), held.dtype)
         for r in range(dst.num_registers):
-            for lane in range(lanes):
+            for lane in range(held.shape[1]):
                 source = p.constant[r]
                 for i, b in enumerate(p.lane_bases):
                     source ^= b if lane >> i & 1 else 0
                 choice = sum((lane >> bit & 1) << j for j, bit in enumerate(p.select))
                 out[:, lane, r] = held[:, source, p.registers[r][choice]]
         return out
-    memory = {}
-    for at, value in zip(src.table().reshape(-1, src.rank).tolist(), held.reshape(-1)):
-        memory[p.layout.place_of(tuple(at))["offset"]] = value
-    flat = [memory[p.layout.place_of(tuple(at))["offset"]] for at in dst.table().reshape(-1, dst.rank).tolist()]
-    return np.array(flat, held.dtype).reshape(out.shape)
+    memory = np.zeros(prod(src.shape), held.dtype)
+    memory[src.invert_and_compose(p.layout).table()[..., 0]] = held
+    return memory[dst.invert_and_compose(p.layout).table()[..., 0]]

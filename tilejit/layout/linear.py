@@ -108,9 +108,18 @@ class LinearLayout:
         return LinearLayout(tuple((n, tuple(tuple(change(b)) for b in row)) for n, row in self.bases), shape)
 
     def canonical(self) -> LinearLayout:
-        """Without the register bits that hold copies (a thread needs no second copy)."""
-        return LinearLayout(tuple((n, tuple(b for b in row if n != "register" or any(b)))
-                                  for n, row in self.bases), self.shape)
+        """Without the register bits that hold copies of the thread's other registers."""
+        kept: list[Basis] = []
+        echelon: list[int] = []
+        for basis in self.bases_of("register"):
+            value = self._flat(basis)
+            for row in echelon:
+                value = min(value, value ^ row)
+            if value:
+                kept.append(basis)
+                echelon.append(value)
+        return LinearLayout(tuple((n, tuple(kept) if n == "register" else row) for n, row in self.bases),
+                            self.shape)
 
     def transpose(self, order: tuple[int, ...]) -> LinearLayout:
         """Dimension i of the result is dimension order[i] of this layout."""
@@ -149,6 +158,17 @@ class LinearLayout:
         ones = tuple(1 if i == axis else s for i, s in enumerate(self.shape))
         return self.project(ones).drop_dim(axis)
 
+    def split(self) -> LinearLayout:
+        """The layout of both halves of a tile whose last dimension has size 2, one element of each pair a half.
+
+        Raises ValueError unless one register bit alone chooses between the halves."""
+        pair = (*([0] * (self.rank - 1)), 1)
+        if self.shape[-1] != 2 or pair not in self.bases_of("register") \
+                or sum(b[-1] for _, row in self.bases for b in row) != 1:
+            raise ValueError(f"the last dimension of {self} is not one register bit of size 2")
+        return LinearLayout(tuple((n, tuple(b[:-1] for b in row if b != pair)) for n, row in self.bases),
+                            self.shape[:-1])
+
     def join(self) -> LinearLayout:
         """A new last dimension of size 2, its bit the lowest register bit."""
         wide = self._map(lambda b: [*b, 0], (*self.shape, 2))
@@ -156,7 +176,7 @@ class LinearLayout:
         return LinearLayout(tuple((n, (new, *row) if n == "register" else row) for n, row in wide.bases),
                             wide.shape)
 
-    # -- inverses -------------------------------------------------------------------------------------
+    # -- inverses and products ------------------------------------------------------------------------
     def _flat(self, basis: Basis) -> int:
         """A coordinate vector as one integer: the bits of the dimensions side by side, last lowest."""
         flat = 0
@@ -170,42 +190,68 @@ class LinearLayout:
 
     def is_surjective(self) -> bool:
         """True if every element is held somewhere."""
-        return _rank([c for _, _, c in self.columns()]) == sum(s.bit_length() - 1 for s in self.shape)
+        return len(_echelon(self, None)) == sum(s.bit_length() - 1 for s in self.shape)
 
-    def solve(self) -> dict[int, int]:
-        """For each flat coordinate bit: a set of columns (bit mask over `columns()`) whose xor is that bit.
+    def is_injective(self) -> bool:
+        """True if no two places hold the same element."""
+        return len(_echelon(self, None)) == sum(len(row) for _, row in self.bases)
 
-        Raises ValueError if some element is held nowhere. Later columns are used only when earlier ones
-        (registers, then lanes, then warps) do not do."""
-        pivots: dict[int, tuple[int, int]] = {}
-        for index, (_, _, column) in enumerate(self.columns()):
-            value, mask = column, 1 << index
-            for bit, (v, m) in pivots.items():
-                if value >> bit & 1:
-                    value, mask = value ^ v, mask ^ m
-            if value:
-                top = value.bit_length() - 1
-                for bit, (v, m) in list(pivots.items()):
-                    if v >> top & 1:
-                        pivots[bit] = (v ^ value, m ^ mask)
-                pivots[top] = (value, mask)
-        total = sum(s.bit_length() - 1 for s in self.shape)
-        if len(pivots) != total:
-            raise ValueError(f"layout does not hold every element of {self.shape}")
-        return {bit: mask for bit, (_, mask) in pivots.items()}
+    def place_of(self, coords: Basis, among: tuple[str, ...] | None = None) -> dict[str, int]:
+        """One place (input name -> value) that holds the element at these coordinates; linear in them.
 
-    def place_of(self, basis: Basis) -> dict[str, int]:
-        """One place (input name -> value) that holds the element at these coordinates."""
-        columns, solution, flat = self.columns(), _solution(self), self._flat(basis)
-        mask = 0
-        for bit, m in solution.items():
-            if flat >> bit & 1:
-                mask ^= m
+        Only bits of the inputs in `among` (default: all) are set, and an earlier input's bits are used before
+        a later one's: a register of this thread before another lane. Raises ValueError if no such place."""
+        flat, mask = self._flat(coords), 0
+        for top, value, columns in _echelon(self, among):
+            if flat >> top & 1:
+                flat, mask = flat ^ value, mask ^ columns
+        if flat:
+            raise ValueError(f"{coords} is not held in {self}" + (f" by {among} alone" if among else ""))
         place: dict[str, int] = {n: 0 for n, _ in self.bases}
-        for index, (name, bit, _) in enumerate(columns):
-            if mask >> index & 1:
-                place[name] |= 1 << bit
+        index = 0
+        for name, row in self.bases:
+            place[name] = mask >> index & ((1 << len(row)) - 1)
+            index += len(row)
         return place
+
+    def invert(self) -> LinearLayout:
+        """Coordinates -> place: inputs dim0, dim1, .., and one output per input of this layout, in order.
+
+        Where several places hold an element, `place_of` says which one is meant. Raises ValueError unless
+        the layout is surjective."""
+        rows = {}
+        for d, size in enumerate(self.shape):
+            units = (tuple(1 << i if k == d else 0 for k in range(self.rank))
+                     for i in range(size.bit_length() - 1))
+            rows[f"dim{d}"] = [tuple(self.place_of(u).values()) for u in units]
+        return LinearLayout.from_bases(rows, tuple(1 << len(row) for _, row in self.bases))
+
+    def compose(self, outer: LinearLayout) -> LinearLayout:
+        """`outer` after this layout: its inputs, in order, take this layout's coordinates."""
+        names = [n for n, _ in outer.bases]
+        if len(names) != self.rank or any(s > outer.in_size(n) for n, s in zip(names, self.shape)):
+            raise ValueError(f"coordinates of {self} are not places of {outer}")
+        return self._map(lambda b: list(outer.apply(**dict(zip(names, b)))), outer.shape)
+
+    def invert_and_compose(self, other: LinearLayout) -> LinearLayout:
+        """`other`^-1 . this: where the element of each of this layout's places lies in `other`.
+
+        For registers and a shared-memory tile of 64x64 bf16 the result has one output, the offset:
+
+            register -> 1 512 8 16 32    lane -> 2 4 72 144 288    warp -> 1024 2048    (128-byte swizzle)
+        """
+        if self.shape != other.shape:
+            raise ValueError(f"layouts of different tiles: {self.shape} and {other.shape}")
+        return self.compose(other.invert())
+
+    def contiguous_registers(self, dim: int = -1) -> int:
+        """How many consecutive elements along `dim` the low register bits walk: the widest vector."""
+        run = 1
+        for basis in self.bases_of("register"):
+            if basis != tuple(run if d == dim % self.rank else 0 for d in range(self.rank)):
+                break
+            run *= 2
+        return run
 
     # -- text -----------------------------------------------------------------------------------------
     def __str__(self) -> str:
@@ -223,16 +269,20 @@ class LinearLayout:
         return LinearLayout.from_bases(bases, tuple(map(int, shape.split("x"))) if shape else ())
 
 
-@lru_cache(maxsize=1024)
-def _solution(layout: LinearLayout) -> dict[int, int]:
-    return layout.solve()
+@lru_cache(maxsize=4096)
+def _echelon(layout: LinearLayout, among: tuple[str, ...] | None) -> tuple[tuple[int, int, int], ...]:
+    """Gaussian elimination over the columns: (leading bit, value, set of columns whose xor is the value).
 
-
-def _rank(columns: list[int]) -> int:
-    rows: list[int] = []
-    for c in columns:
-        for r in rows:
-            c = min(c, c ^ r)
-        if c:
-            rows.append(c)
-    return len(rows)
+    Leading bits fall, so one pass down the rows writes any reachable value as a set of columns (bit mask over
+    `columns()`). A column that earlier ones already reach is left out, so earlier inputs are preferred."""
+    rows: list[tuple[int, int, int]] = []
+    for index, (name, _, value) in enumerate(layout.columns()):
+        if among is not None and name not in among:
+            continue
+        mask = 1 << index
+        for top, v, m in rows:        # a row has no leading bit of the rows before it: one pass is enough
+            if value >> top & 1:
+                value, mask = value ^ v, mask ^ m
+        if value:
+            rows.append((value.bit_length() - 1, value, mask))
+    return tuple(sorted(rows, reverse=True))

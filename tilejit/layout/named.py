@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from tilejit.layout.linear import LinearLayout
 
+#: Lanes of a tensor-core fragment: four lanes side by side hold a row's neighbouring pairs, eight rows.
+QUADS = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+
 
 def _log2(n: int) -> int:
     return n.bit_length() - 1
@@ -53,23 +56,41 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
     Warpgroups split M while there are 64-row slices, then N. Registers walk the columns of one
     instruction (at most 256), then further n tiles, then further 64-row slices."""
     m, n = shape
+    if num_warps % 4:
+        raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
     groups = _log2(num_warps // 4)
     m_bits = _log2(m) - 6
-    group_bases: list[tuple[int, int]] = []
-    for i in range(groups):
-        if i < m_bits:
-            group_bases.append((64 << i, 0))
-    used_m = len(group_bases)
-    split_n = groups - used_m
-    n_each = n >> split_n
+    along_m = min(groups, max(m_bits, 0))
+    n_each = n >> (groups - along_m)
     if m_bits < 0 or n_each < 8:
-        raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps")
-    group_bases += [(0, n_each << i) for i in range(split_n)]
+        raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps: "
+                         "each warpgroup needs 64 rows and 8 columns")
     registers = [(0, 1), (8, 0)] + [(0, 8 << i) for i in range(_log2(n_each) - 3)]
-    registers += [(64 << i, 0) for i in range(used_m, m_bits)]
-    return LinearLayout.from_bases(
-        {"register": registers, "lane": [(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)],
-         "warp": [(16, 0), (32, 0), *group_bases]}, shape)
+    registers += [(64 << i, 0) for i in range(along_m, m_bits)]
+    warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(along_m)]
+    warps += [(0, n_each << i) for i in range(groups - along_m)]
+    return LinearLayout.from_bases({"register": registers, "lane": QUADS, "warp": warps}, shape)
+
+
+def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> LinearLayout:
+    """The A operand [M, K] of wgmma in registers (PTX ISA, wgmma register fragments), `p` = 4 / elem_bytes.
+
+    A 32-bit register packs p elements along k. One k step is 8 p wide and takes 4 registers: rows l / 4 and
+    l / 4 + 8 at k = p (l % 4), then the same rows 4 p further. Warps own rows as in `wgmma_accumulator`;
+    warpgroups that split N hold copies. For 16-bit elements this is the accumulator's own layout, so a product's
+    result feeds the next product without moving."""
+    m, k = shape
+    pack = 4 // elem_bytes
+    m_bits = _log2(m) - 6
+    if num_warps % 4 or m_bits < 0 or k < 8 * pack:
+        raise ValueError(f"an A operand of {m}x{k} does not divide over {num_warps} warps")
+    groups = _log2(num_warps // 4)
+    registers = [(0, 1 << i) for i in range(_log2(pack))] + [(8, 0)]
+    registers += [(0, 4 * pack << i) for i in range(_log2(k // (4 * pack)))]
+    registers += [(64 << i, 0) for i in range(min(groups, m_bits), m_bits)]
+    lanes = [(0, pack), (0, 2 * pack), (1, 0), (2, 0), (4, 0)]
+    warps = [(16, 0), (32, 0)] + [(64 << i, 0) if i < m_bits else (0, 0) for i in range(groups)]
+    return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 
 
 def shared(shape: tuple[int, ...], elem_bytes: int, swizzle: int,
