@@ -152,9 +152,10 @@ class AddressBits:
 
     def vector(self, elem_bytes: int) -> int:
         """Elements of the widest access: low registers at consecutive, aligned addresses, 16 bytes at most."""
-        vec, mask = 1, self.thread_mask
-        for x in self.register:
-            if x != vec or 2 * vec * elem_bytes > _VECTOR_BYTES or x & mask:
+        vec = 1
+        for i, x in enumerate(self.register):
+            elsewhere = self.lane + self.warp + self.register[i + 1:]
+            if x != vec or 2 * vec * elem_bytes > _VECTOR_BYTES or any(y & x for y in elsewhere):
                 break
             vec *= 2
         return vec
