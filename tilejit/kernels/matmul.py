@@ -8,7 +8,7 @@ import tilejit
 import tilejit.language as tl
 
 
-@tilejit.kernel
+@tilejit.kernel(do_not_specialize=("M", "N", "K"))
 def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                   GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr):
     """Each program walks tiles in groups of GROUP tile rows, so that a wave's operands stay in L2.
