@@ -1,9 +1,9 @@
 """The disk cache of compiled kernels: one file per entry, written atomically, checked on every read.
 
-A file is one JSON header line (the full key text, sizes, a checksum, metadata, resources, report), then the
-PTX, then the cubin. Nothing is unpickled. A file that does not check out is deleted and counts as a miss.
-`TILEJIT_CACHE_DIR` moves the cache, `TILEJIT_CACHE=0` turns it off, TILEJIT_CACHE_SIZE limits it (bytes).
-The cache holds code that the GPU will run, so its folder must belong to the user alone.
+A file is one JSON header line (the full key, sizes, a checksum, metadata, resources, report), then the PTX,
+then the cubin. Nothing is unpickled. A file that does not check out is deleted and counts as a miss. There are
+no locks: two processes that compile the same kernel write the same bytes. The cache holds code that the GPU
+will run, so its folder must belong to the user alone, and links in it are not followed.
 """
 from __future__ import annotations
 
@@ -13,49 +13,66 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict
+import time
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tilejit.errors import Loc
 from tilejit.ptx.metadata import KernelMetadata, PointerParam, ScalarParam, TensorMapParam
+from tilejit.runtime import knobs
 from tilejit.runtime.ptxas import Message, Resources
 
-_DEFAULT_SIZE = 2 << 30
 _PARAMS = {c.__name__: c for c in (PointerParam, ScalarParam, TensorMapParam)}
+_SUFFIX = ".kernel"
+#: A temporary file older than this many seconds was left by a process that died.
+_STALE = 3600.0
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What the disk holds of one kernel; `cubin` is None where the driver assembles."""
+
+    ptx: str
+    cubin: bytes | None
+    metadata: KernelMetadata
+    resources: Resources | None
+    report: tuple[str, ...] = ()
 
 
 def folder() -> Path | None:
-    """The cache folder (made if missing), or None if the cache is off or cannot be trusted."""
-    if os.environ.get("TILEJIT_CACHE", "1").lower() in ("0", "off", "none"):
+    """The cache folder (made if missing), or None if the cache is off or cannot be trusted (said once)."""
+    k = knobs.current()
+    if not k.cache:
         return None
-    given = os.environ.get("TILEJIT_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return _usable(given or os.path.join(base, "tilejit"))
+    return _usable(k.cache_dir or os.path.join(base, "tilejit"), k.cache_trust)
 
 
 @lru_cache(maxsize=8)
-def _usable(path: str) -> Path | None:
-    """Make the folder 0700; refuse one that others own or may write (said once)."""
+def _usable(path: str, trust: bool) -> Path | None:
+    """Make the folder 0700; refuse one that others own or may write."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         info = os.stat(path)
     except OSError as error:
         print(f"tilejit: cache folder {path} is unusable ({error}); compiling without a cache", file=sys.stderr)
         return None
-    if hasattr(os, "geteuid") and (info.st_uid != os.geteuid() or info.st_mode & 0o022) \
-            and os.environ.get("TILEJIT_CACHE_TRUST") != "1":
+    if hasattr(os, "geteuid") and (info.st_uid != os.geteuid() or info.st_mode & 0o022) and not trust:
         print(f"tilejit: cache folder {path} belongs to another user or is writable by others; compiling "
               "without a cache (TILEJIT_CACHE_TRUST=1 accepts it)", file=sys.stderr)
         return None
     return Path(path)
 
 
-def _file(key: str) -> Path | None:
-    base = folder()
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    return None if base is None else base / f"{digest}.kernel"
+def key_text(key: dict[str, Any]) -> str:
+    """The one spelling of a key; JSON keeps fields apart, whatever they contain."""
+    return json.dumps(key, sort_keys=True, separators=(",", ":"))
+
+
+def _file(base: Path, text: str) -> Path:
+    return base / (hashlib.sha256(text.encode()).hexdigest() + _SUFFIX)
 
 
 def _tuples(x: Any) -> Any:
@@ -63,72 +80,94 @@ def _tuples(x: Any) -> Any:
 
 
 def _metadata(raw: dict[str, Any]) -> KernelMetadata:
-    params = tuple(_PARAMS[p.pop("kind")](**{k: _tuples(v) for k, v in p.items()}) for p in raw["params"])
+    params = tuple(_PARAMS[p["kind"]](**{k: _tuples(v) for k, v in p.items() if k != "kind"}) for p in raw["params"])
     return KernelMetadata(**{**{k: _tuples(v) for k, v in raw.items()}, "params": params})
+
+
+def _loc(raw: dict[str, Any] | None) -> Loc | None:
+    return None if raw is None else Loc(**{**raw, "call_site": _loc(raw["call_site"])})
 
 
 def _resources(raw: dict[str, Any] | None) -> Resources | None:
     if raw is None:
         return None
-    messages = tuple(Message(**{**m, "loc": Loc(**m["loc"]) if m["loc"] else None}) for m in raw["messages"])
+    messages = tuple(Message(**{**m, "loc": _loc(m["loc"])}) for m in raw["messages"])
     return Resources(**{**raw, "messages": messages})
 
 
-def read(key: str) -> dict[str, Any] | None:
-    """The entry for a key (ptx, cubin, metadata, resources, report), or None."""
-    path = _file(key)
-    if path is None:
+def _open(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Header and payload of a file. Raises OSError or ValueError for one that cannot be read or is damaged."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+    with open(fd, "rb") as f:
+        line, _, payload = f.read().partition(b"\n")
+    head = json.loads(line)
+    digest = head.pop("sha256")
+    if hashlib.sha256(json.dumps(head).encode() + b"\n" + payload).hexdigest() != digest:
+        raise ValueError(f"{path}: checksum")
+    return head, payload
+
+
+def read(key: dict[str, Any]) -> Cached | None:
+    """The entry whose key equals `key`, or None."""
+    base, text = folder(), key_text(key)
+    if base is None:
         return None
+    path = _file(base, text)
     try:
-        data = path.read_bytes()
-        line, _, payload = data.partition(b"\n")
-        head = json.loads(line)
-        good = head["key"] == key and hashlib.sha256(payload).hexdigest() == head["sha256"]
-        metadata = _metadata(head["metadata"])
-        resources = _resources(head["resources"])
+        head, payload = _open(path)
+        if key_text(head["key"]) != text:
+            raise ValueError("the key of another kernel")
+        size = head["ptx_bytes"]
+        found = Cached(payload[:size].decode(), payload[size:] or None, _metadata(head["metadata"]),
+                       _resources(head["resources"]), tuple(head["report"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        good = False
-    if not good:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _remove(path)
         return None
     with contextlib.suppress(OSError):
         os.utime(path)                     # the eviction order is by last use
-    size = head["ptx_bytes"]
-    return {"ptx": payload[:size].decode(), "cubin": payload[size:] or None, "metadata": metadata,
-            "resources": resources, "report": head["report"]}
+    return found
 
 
-def write(key: str, ptx: str, cubin: bytes | None, metadata: KernelMetadata, resources: Resources | None,
-          report: list[str]) -> None:
-    """Store an entry; a full or read-only disk only costs the caching."""
-    path = _file(key)
-    if path is None:
+def write(key: dict[str, Any], entry: Cached) -> None:
+    """Store an entry; a full or read-only disk costs the caching only (and is said on stderr)."""
+    base = folder()
+    if base is None:
         return
-    text = ptx.encode()
-    payload = text + (cubin or b"")
-    meta = asdict(metadata)
-    meta["params"] = [{"kind": type(p).__name__, **asdict(p)} for p in metadata.params]
-    head = {"key": key, "sha256": hashlib.sha256(payload).hexdigest(), "ptx_bytes": len(text), "metadata": meta,
-            "resources": asdict(resources) if resources else None, "report": report}
+    ptx = entry.ptx.encode()
+    meta = asdict(entry.metadata)
+    meta["params"] = [{"kind": type(p).__name__, **asdict(p)} for p in entry.metadata.params]
+    head = {"key": key, "ptx_bytes": len(ptx), "metadata": meta, "report": list(entry.report),
+            "resources": asdict(entry.resources) if entry.resources else None}
+    body = ptx + (entry.cubin or b"")
+    head = json.loads(json.dumps(head))    # what a reader will see, so that the checksum covers the header too
+    head["sha256"] = hashlib.sha256(json.dumps(head).encode() + b"\n" + body).hexdigest()
+    path = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as f:
-            f.write(json.dumps(head).encode() + b"\n" + payload)
+        with tempfile.NamedTemporaryFile(dir=base, suffix=".tmp", delete=False) as f:
+            path = Path(f.name)
+            f.write(json.dumps(head).encode() + b"\n" + body)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(f.name, path)
+        os.replace(path, _file(base, key_text(key)))
     except OSError as error:
         print(f"tilejit: could not write the cache ({error})", file=sys.stderr)
+        if path is not None:
+            _remove(path)
         return
-    _evict(path.parent)
+    _evict(base)
 
 
-def entries(base: Path) -> list[tuple[float, int, Path]]:
-    """(last use, bytes, path) of every entry, oldest first."""
+def _remove(path: Path) -> None:
+    """Delete a file that another process may have deleted already."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _stats(base: Path, pattern: str) -> list[tuple[float, int, Path]]:
     out = []
-    for p in base.glob("*.kernel"):
+    for p in base.glob(pattern):
         with contextlib.suppress(OSError):
             s = p.stat()
             out.append((s.st_mtime, s.st_size, p))
@@ -136,23 +175,51 @@ def entries(base: Path) -> list[tuple[float, int, Path]]:
 
 
 def _evict(base: Path) -> None:
-    """Remove the least recently used entries above the size limit."""
-    limit = int(os.environ.get("TILEJIT_CACHE_SIZE", _DEFAULT_SIZE))
-    rows = entries(base)
+    """Remove the least recently used entries above the size limit, and what dead writers left."""
+    rows, limit = _stats(base, "*" + _SUFFIX), knobs.current().cache_size
     total = sum(size for _, size, _ in rows)
     for _, size, path in rows:
         if total <= limit:
-            return
-        with contextlib.suppress(OSError):
-            path.unlink()
+            break
+        _remove(path)
         total -= size
+    for modified, _, path in _stats(base, "*.tmp"):
+        if time.time() - modified > _STALE:
+            _remove(path)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of `cache ls`: the key, seconds since the epoch of the last use, bytes on disk."""
+
+    key: dict[str, Any]
+    used: float
+    size: int
+    path: Path
+
+
+def entries() -> list[Listed]:
+    """Every readable entry, the most recently used first."""
+    base = folder()
+    out = []
+    for used, size, path in reversed(_stats(base, "*" + _SUFFIX) if base else []):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            out.append(Listed(_open(path)[0]["key"], used, size, path))
+    return out
 
 
 def clear() -> int:
     """Delete every entry; returns how many there were."""
     base = folder()
-    rows = entries(base) if base else []
+    rows = _stats(base, "*" + _SUFFIX) if base else []
     for _, _, path in rows:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _remove(path)
     return len(rows)
+
+
+def difference(a: Any, b: Any, where: str = "") -> list[str]:
+    """What differs between two keys, one line a leaf: why the second was not found when the first was there."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = sorted({*a, *b})
+        return [d for n in names for d in difference(a.get(n), b.get(n), f"{where}.{n}" if where else n)]
+    return [] if a == b else [f"{where}: {a!r} -> {b!r}"]

@@ -2,144 +2,212 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
+from tilejit.errors import LaunchError
 from tilejit.frontend import Const, KernelSource, Param, build
+from tilejit.ir.core import Function
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
+from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
-from tilejit.runtime import cache, ptxas
+from tilejit.runtime import cache, knobs, ptxas
 from tilejit.runtime.ptxas import Resources
+from tilejit.runtime.stages import Stages
 
 TARGET = "sm_90a"
+
+
+@dataclass(frozen=True)
+class DescParam(Param):
+    """A descriptor argument: `padding` is what its block loads find outside the tensor, "zero" or "nan"."""
+
+    padding: str = "zero"
+
+
+Arg = Union[Param, Const]
 
 
 @dataclass
 class CompiledKernel:
     """One specialisation of a kernel and every stage it went through.
 
-    `ir` and `scheduled` are texts; they are empty for a kernel that came from the disk cache (compile with
-    TILEJIT_CACHE=0 to see them). `cubin` is None where no ptxas was found: the driver then assembles `ptx`."""
+    `source`, `ir` (with layouts), `scheduled` and `ptx` are texts; `cubin` is None where there was no ptxas (the
+    driver assembles `ptx` at the first launch and `resources` is then what it reports)."""
 
-    name: str
-    source: str
+    kernel: KernelSource
+    args: Mapping[str, Arg]
+    options: Mapping[str, Any]
     ptx: str
     metadata: KernelMetadata
-    cubin: bytes | None = None
-    resources: Resources | None = None
-    ir: str = ""
-    scheduled: str = ""
-    report_lines: list[str] = field(default_factory=list)
+    cubin: bytes | None
+    resources: Resources | None
+    report_lines: tuple[str, ...] = ()
     from_cache: bool = False
+
+    @property
+    def name(self) -> str:
+        """The kernel function's name."""
+        return self.kernel.name
+
+    @property
+    def source(self) -> str:
+        """The kernel function without decorators, docstring and comments."""
+        return self.kernel.normalised()
+
+    @cached_property
+    def ir(self) -> str:
+        """The tile IR with a layout on every tile."""
+        return str(tile_ir(self.kernel, self.args, self.options))
+
+    @cached_property
+    def scheduled(self) -> str:
+        """The tile IR with rings, barriers, roles and addresses."""
+        return str(schedule(tile_ir(self.kernel, self.args, self.options)))
+
+    def warnings(self) -> list[str]:
+        """What makes this kernel slower than it could be: lost TMA, spills, serialised wgmma."""
+        lines = [line for line in self.report_lines if "through pointers" in line]
+        r = self.resources
+        if r is not None:
+            if r.spill_stores or r.spill_loads or r.stack:
+                lines.append(f"{r.spill_stores} bytes of spill stores, {r.spill_loads} of spill loads and "
+                             f"{r.stack} of stack a thread: use more warps or smaller tiles")
+            lines += [str(m) for m in r.messages]
+        return lines
 
     def report(self) -> str:
         """What the compiler decided, and why: rings, roles, conversions, shared memory, registers."""
-        lines = [f"{self.name}: {self.metadata.num_threads} threads, {self.metadata.shared_bytes} bytes of "
-                 f"shared memory", *self.report_lines]
-        r = self.resources
+        m, r = self.metadata, self.resources
+        lines = [f"{self.name}: {m.num_threads} threads, {m.shared_bytes} bytes of shared memory, "
+                 f"{len(m.params)} parameters, {m.target}", *self.report_lines]
         if r is not None:
-            lines.append(f"ptxas: {r.registers} registers, {r.spill_stores + r.spill_loads} bytes of spills, "
+            lines.append(f"assembled: {r.registers} registers, {r.spill_stores + r.spill_loads} bytes of spills, "
                          f"{r.stack} bytes of stack")
-            lines += [f"ptxas {m.code}{' at ' + m.loc.short() if m.loc else ''}: {m.text}" for m in r.messages]
+            lines += [str(message) for message in r.messages]
         return "\n".join(lines)
 
     def sass(self) -> str:
-        """The disassembly, by nvdisasm or cuobjdump; raises FileNotFoundError if neither is there."""
+        """The disassembly, by nvdisasm or cuobjdump. Raises FileNotFoundError if neither is there, or no cubin."""
         if self.cubin is None:
             raise FileNotFoundError("no cubin: ptxas was not found, the driver assembled the PTX")
-        tool = next((t for t in ("nvdisasm", "cuobjdump") if shutil.which(t)), None)
+        tool = ptxas.find_tool("nvdisasm") or ptxas.find_tool("cuobjdump")
         if tool is None:
-            raise FileNotFoundError("neither nvdisasm nor cuobjdump is on PATH")
+            raise FileNotFoundError("neither nvdisasm nor cuobjdump was found (nvidia-cuda-nvdisasm has one)")
         with tempfile.TemporaryDirectory(prefix="tilejit-") as d:
             path = Path(d, "kernel.cubin")
             path.write_bytes(self.cubin)
-            args = [tool, str(path)] if tool == "nvdisasm" else [tool, "--dump-sass", str(path)]
-            return subprocess.run(args, capture_output=True, text=True, check=True).stdout
+            command = [tool, "-g", str(path)] if tool.endswith("nvdisasm") else [tool, "--dump-sass", str(path)]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def compile_kernel(source: KernelSource, args: dict[str, Param | Const], options: dict[str, Any]) -> CompiledKernel:
-    """Compile one specialisation, or find it on disk. Works without a GPU."""
+def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> CompiledKernel:
+    """Compile one specialisation, or find it on disk. Works without a GPU.
+
+    Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses."""
+    settings = knobs.current()
+    stages = Stages(source.name, settings)
     key = cache_key(source, args, options)
-    dump = Dump(source.name)
-    found = None if dump.active else cache.read(key)
+    found = None if stages.active or settings.always_compile else cache.read(key)
     if found is not None:
-        return CompiledKernel(source.name, source.normalised(), found["ptx"], found["metadata"], found["cubin"],
-                              found["resources"], report_lines=found["report"], from_cache=True)
-    fn = tile_ir(source, args, options, dump)
-    ir = str(fn)
-    scheduled = dump("scheduled", schedule(fn))
-    ptx, metadata = emit(scheduled)
-    dump.text("kernel.ptx", ptx)
-    cubin, resources = ptxas.assemble(ptx, metadata.target) if ptxas.find_ptxas() else (None, None)
-    report = list(scheduled.attrs.get("report", []))
-    cache.write(key, ptx, cubin, metadata, resources, report)
-    return CompiledKernel(source.name, source.normalised(), ptx, metadata, cubin, resources, ir, str(scheduled),
-                          report)
+        return CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources,
+                              found.report, from_cache=True)
+    fn = tile_ir(source, args, options, stages)
+    fn = stages("scheduled", schedule(fn))
+    ptx, metadata = emit(fn)
+    ptx = stages.text("kernel.ptx", ptx)
+    cubin, resources = assemble(ptx, metadata.target)
+    made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, tuple(fn.attrs.get("report", ())))
+    if not stages.override:
+        cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))
+    if settings.warn == "perf":
+        for line in made.warnings():
+            print(f"tilejit: {source.name}: {line}", file=sys.stderr)
+    return made
 
 
-def tile_ir(source: KernelSource, args: dict[str, Param | Const], options: dict[str, Any], dump: Dump | None = None):
+def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
+            stages: Stages | None = None) -> Function:
     """The kernel as tile IR with layouts (what the evaluator runs and the scheduler takes)."""
     from tilejit import passes
 
-    fn = build(source, args, options)
-    if dump is not None:
-        dump("frontend", fn)
-    return passes.run(fn, dump)
+    stages = stages or Stages(source.name, knobs.Knobs())
+    fn = build(source, dict(args), dict(options))
+    for value, attrs in zip(fn.body.args, fn.arg_attrs):
+        arg = args[value.name]
+        if isinstance(arg, DescParam):
+            attrs["padding"] = arg.padding
+    fn = stages("frontend", fn)
+    last: list[Function] = []
+
+    def seen(name: str, now: Function) -> None:
+        last[:] = [stages(name, now)]
+
+    fn = passes.run(fn, seen)
+    return last[0] if last and stages.override else fn
 
 
-def schedule(fn):
+def schedule(fn: Function) -> Function:
     """Rings, barriers, roles and shared memory."""
     from tilejit import schedule as room
 
     return room.run(fn)
 
 
-def emit(fn) -> tuple[str, KernelMetadata]:
+def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """PTX text and launch metadata."""
     from tilejit.ptx.emit import emit as emit_ptx
 
     return emit_ptx(fn)
 
 
-class Dump:
-    """Writes each stage to `TILEJIT_DUMP` (a folder, or `all` for stderr), numbered in order."""
-
-    def __init__(self, kernel: str):
-        self.where, self.kernel, self.count = os.environ.get("TILEJIT_DUMP", ""), kernel, 0
-
-    @property
-    def active(self) -> bool:
-        return bool(self.where)
-
-    def __call__(self, stage: str, fn):
-        self.text(f"{stage}.tile", str(fn) if self.active else "")
-        return fn
-
-    def text(self, name: str, text: str) -> None:
-        """One stage as text."""
-        if not self.active:
-            return
-        if self.where == "all":
-            print(f"// ---- {self.kernel}: {name}\n{text}", file=sys.stderr)
-        else:
-            path = Path(self.where, self.kernel)
-            path.mkdir(parents=True, exist_ok=True)
-            (path / f"{self.count:02d}-{name}").write_text(text)
-        self.count += 1
+def assemble(ptx: str, target: str) -> tuple[bytes | None, Resources | None]:
+    """Cubin and resources by ptxas; (None, None) where the driver has to assemble."""
+    return ptxas.assemble(ptx, target) if ptxas.find_ptxas() else (None, None)
 
 
-def cache_key(source: KernelSource, args: dict[str, Param | Const], options: dict[str, Any]) -> str:
-    """Everything that decides the code: source, arguments, options, compiler and assembler."""
-    parts = [f"tilejit {compiler_hash()}", ptxas.version(), TARGET, source.fingerprint()]
-    parts += [f"{n}={type(getattr(a, 'value', None)).__name__}:{a!r}" for n, a in sorted(args.items())]
-    parts += [f"{k}={v!r}" for k, v in sorted(options.items())]
-    return "\n".join(parts)
+def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that decides the code, as JSON: source, arguments, options, compiler and assembler."""
+    return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(), "target": TARGET,
+            "source": source.fingerprint(), "args": {n: _argument(n, a) for n, a in args.items()},
+            "options": {n: plain(v, n) for n, v in options.items()}}
+
+
+def _argument(name: str, a: Arg) -> dict[str, Any]:
+    if isinstance(a, Const):
+        return {"const": plain(a.value, name)}
+    extra = {"padding": a.padding} if isinstance(a, DescParam) else {}
+    return {"type": str(a.type), "divisible": a.divisible, **extra}
+
+
+def plain(x: Any, name: str) -> Any:
+    """A constant as JSON with its type (1, 1.0 and True differ). Raises LaunchError for what is no constant."""
+    if isinstance(x, constexpr):
+        return plain(x.value, name)
+    if isinstance(x, Enum):
+        return ["enum", str(x)]
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return [type(x).__name__, repr(x)]
+    if isinstance(x, (DType, Ptr, Tile, Desc, Buffer, Barrier, Pending)):
+        return ["type", str(x)]
+    if isinstance(x, (tuple, list)):
+        return [type(x).__name__, [plain(e, name) for e in x]]
+    if isinstance(getattr(x, "source", None), KernelSource):
+        return ["kernel", x.source.fingerprint()]
+    if getattr(x, "is_builtin", False):
+        return ["builtin", f"{x.__module__}.{x.__qualname__}"]
+    raise LaunchError(f"argument {name!r}: a {type(x).__name__} cannot be a constant of a kernel")
+
+
+#: Parts of the package that no kernel's code depends on.
+_NOT_COMPILER = ("emulator", "kernels", "tools", "testing.py", "__main__.py")
 
 
 @lru_cache(maxsize=1)
@@ -148,5 +216,8 @@ def compiler_hash() -> str:
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent.parent
     for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+        name = path.relative_to(root)
+        if name.parts[0] not in _NOT_COMPILER:
+            text = path.read_bytes()
+            digest.update(f"{name.as_posix()}:{len(text)}:".encode() + text)
     return digest.hexdigest()[:16]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import site
 import subprocess
 import sys
 import tempfile
@@ -17,99 +16,149 @@ from functools import lru_cache
 from pathlib import Path
 
 from tilejit.errors import AssemblyError, Loc
+from tilejit.runtime import knobs
+
+#: What a code means for the author of a kernel. The wording of ptxas changes between releases, its codes do not.
+CODES = {
+    "C7504": "setmaxnreg ignored: separate compilation",
+    "C7505": "setmaxnreg ignored: debug build",
+    "C7508": "setmaxnreg ignored: the register count at entry is unknown",
+    "C7509": "wgmma serialised: an external call in the kernel",
+    "C7510": "wgmma serialised: a call in the kernel (printf and assert are calls)",
+    "C7511": "wgmma serialised: not enough registers in its pipeline stage",
+    "C7512": "wgmma serialised: not enough registers in the kernel",
+    "C7513": "wgmma serialised: its A registers are written while it is in flight",
+    "C7514": "wgmma serialised: its accumulator is read while it is in flight",
+    "C7515": "wgmma serialised: its accumulator is written while it is in flight",
+    "C7517": "a wgmma wait was added: an accumulator is touched while a product is in flight",
+    "C7518": "wgmma serialised: the added wait is on a divergent path",
+    "C7519": "a wgmma fence was added: an accumulator is touched between products",
+    "C7520": "wgmma serialised: the added fence is on a divergent path",
+    "C7602": "more registers needed than the thread count allows: use more warps or a smaller tile",
+}
 
 
 @dataclass(frozen=True)
 class Message:
-    """One C75xx/C76xx remark of ptxas, with the user's source line where it can be told."""
+    """One C7xxx remark of ptxas, with the user's source line where it can be told (`ptx_line` is 1-based, or 0)."""
 
     code: str
     text: str
-    ptx_line: int
-    loc: Loc | None
+    ptx_line: int = 0
+    loc: Loc | None = None
+
+    def __str__(self) -> str:
+        where = f" at {self.loc.short()}" if self.loc else f" at PTX line {self.ptx_line}" if self.ptx_line else ""
+        return f"ptxas {self.code}{where}: {CODES.get(self.code, self.text)}"
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel needs, per thread: registers at launch, bytes of spills and stack."""
+    """What one kernel needs: registers a thread at launch; bytes a thread of spills and stack; barriers and
+    bytes of statically allocated shared memory a CTA."""
 
     registers: int
-    spill_stores: int
-    spill_loads: int
-    stack: int
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
     messages: tuple[Message, ...] = ()
+    barriers: int = 0
+    static_shared: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """True if nothing in the log costs speed: no spill, no stack, no message."""
+        return not (self.spill_stores or self.spill_loads or self.stack or self.messages)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=16)
+def _search(name: str, path: str) -> str | None:
+    for root in map(Path, sys.path):
+        for found in sorted(root.glob(f"nvidia/*/bin/{name}")) if root.name.endswith("-packages") else ():
+            if os.access(found, os.X_OK):
+                return str(found)
+    return shutil.which(name, path=path)
+
+
+def find_tool(name: str) -> str | None:
+    """Path of a CUDA command line tool: from an nvidia-cuda-* wheel, else from PATH, else None."""
+    return _search(name, os.environ.get("PATH", os.defpath))
+
+
 def find_ptxas() -> str | None:
-    """Path of a ptxas, or None."""
-    given = os.environ.get("TILEJIT_PTXAS")
-    if given:
-        return given
-    for root in {*site.getsitepackages(), *(p for p in sys.path if p.endswith("site-packages"))}:
-        for found in sorted(Path(root).glob("nvidia/*/bin/ptxas")):
-            return str(found)
-    return shutil.which("ptxas")
+    """Path of ptxas, or None where the driver has to assemble. Raises AssemblyError if TILEJIT_PTXAS is no file."""
+    given = knobs.current().ptxas
+    if given == "driver":
+        return None
+    if given and not os.access(given, os.X_OK):
+        raise AssemblyError(f"TILEJIT_PTXAS={given} cannot be run")
+    return given or find_tool("ptxas")
 
 
-@lru_cache(maxsize=1)
-def version() -> str:
-    """The assembler and its version, for cache keys: `ptxas V13.0.88`, or `driver`."""
-    path = find_ptxas()
-    if path is None:
-        return "driver"
+@lru_cache(maxsize=4)
+def _version(path: str) -> str:
     text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"V[\d.]+", text)
     return f"ptxas {found.group(0) if found else text.strip()}"
 
 
+def version() -> str:
+    """The assembler and its version, for cache keys: `ptxas V13.0.88`, or `driver`."""
+    path = find_ptxas()
+    return _version(path) if path else "driver"
+
+
 def source_line(ptx: list[str], line: int) -> Loc | None:
-    """The `.loc` that governs a PTX line."""
-    files = {m.group(1): m.group(2) for m in (re.match(r'\.file (\d+) "(.*)"', t) for t in ptx) if m}
+    """The `.loc` that governs a 1-based PTX line, or None before the first one."""
     for text in reversed(ptx[:line]):
-        found = re.match(r"\s*\.loc (\d+) (\d+)", text)
+        found = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", text)
         if found:
-            return Loc(files.get(found.group(1), "?"), int(found.group(2)))
+            files = (re.match(r'\s*\.file\s+(\d+)\s+"(.*)"', t) for t in ptx)
+            names = {m.group(1): m.group(2) for m in files if m}
+            return Loc(names.get(found.group(1), "?"), int(found.group(2)))
     return None
 
 
 def assemble(ptx: str, target: str = "sm_90a") -> tuple[bytes, Resources]:
     """The cubin of a PTX module and its resources. Raises AssemblyError at the user's line."""
     path = find_ptxas()
-    assert path is not None, "call find_ptxas first"
+    if path is None:
+        raise AssemblyError("no ptxas here: set TILEJIT_PTXAS or install the extra tilejit[ptxas]")
     with tempfile.TemporaryDirectory(prefix="tilejit-") as folder:
         source, out = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
         done = subprocess.run([path, f"-arch={target}", "-v", "-lineinfo", str(source), "-o", str(out)],
                               capture_output=True, text=True)
-        log = done.stdout + done.stderr
-        lines = ptx.splitlines()
+        log, lines = done.stdout + done.stderr, ptx.splitlines()
         if done.returncode:
-            raise _error(log, lines)
+            raise error_of(log, lines)
         return out.read_bytes(), parse_log(log, lines)
 
 
-def _error(log: str, lines: list[str]) -> AssemblyError:
-    found = re.search(r"line (\d+)[;)]?\s*(?:;\s*)?(?:error|fatal)\s*:\s*(.*)", log)
-    if not found:
-        return AssemblyError(f"ptxas refused the kernel:\n{log.strip()}")
-    line = int(found.group(1))
-    return AssemblyError(f"ptxas: {found.group(2)}", source_line(lines, line),
-                         (f"PTX line {line}: {lines[line - 1].strip()}",))
+def error_of(log: str, ptx: list[str]) -> AssemblyError:
+    """The error of a failed run: the first complaint, at the user's line, with the PTX line as a note."""
+    for text in log.splitlines():
+        found = re.search(r"\bline (\d+)", text)
+        if found and re.search(r"error|fatal|C7[56]\d\d", text):
+            line = int(found.group(1))
+            what = re.sub(r"^.*?(?:error|fatal)\s*:\s*", "", text).strip()
+            note = f"PTX line {line}: {ptx[line - 1].strip()}" if 0 < line <= len(ptx) else f"PTX line {line}"
+            return AssemblyError(f"ptxas: {what}", source_line(ptx, line), (note,))
+    return AssemblyError(f"ptxas refused the kernel:\n{log.strip()}")
 
 
 def parse_log(log: str, ptx: list[str]) -> Resources:
     """Read a `ptxas -v` log; messages are matched by code, not by wording."""
     def number(pattern: str) -> int:
-        found = re.search(pattern, log)
-        return int(found.group(1)) if found else 0
+        return max((int(n) for n in re.findall(pattern, log)), default=0)
 
     messages = []
     for text in log.splitlines():
         code = re.search(r"\bC7[56]\d\d\b", text)
         if code:
-            where = re.search(r"line (\d+)", text)
+            where = re.search(r"\bline (\d+)", text)
             line = int(where.group(1)) if where else 0
             messages.append(Message(code.group(0), text.strip(), line, source_line(ptx, line) if line else None))
     return Resources(number(r"Used (\d+) registers"), number(r"(\d+) bytes spill stores"),
-                     number(r"(\d+) bytes spill loads"), number(r"(\d+) bytes stack frame"), tuple(messages))
+                     number(r"(\d+) bytes spill loads"), number(r"(\d+) bytes stack frame"), tuple(messages),
+                     number(r"used (\d+) barriers"), number(r"(\d+) bytes smem"))

@@ -1,0 +1,113 @@
+"""The settings of tilejit: one typed, frozen record, read from `TILEJIT_*` variables when it is needed.
+
+    with tilejit.knobs(dump="stages", cache=False):
+        kernel[grid](...)
+
+Overrides hold for the current context (thread or task) and are part of a kernel's signature, so that a
+kernel compiled under one setting never serves another. Outside a `with`, a kernel keeps the environment
+of its first launch; nothing is read from the environment on the launch path.
+"""
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tilejit.errors import LaunchError
+
+TARGETS = ("cuda", "emulator", "evaluator")
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Each field `name` is read from `TILEJIT_NAME`; its default holds where the variable is unset or empty."""
+
+    #: where launches run: cuda, emulator (the PTX, on the CPU), evaluator (the tile IR, in numpy);
+    #: empty: cuda where there is a GPU, else the CPU
+    target: str = ""
+    #: folder that gets every stage of every compilation, or `all` for stderr
+    dump: str = ""
+    #: folder whose files replace the stages of the same name (see dump)
+    override: str = ""
+    #: path of ptxas; empty: look for it. `driver` leaves assembling to the driver
+    ptxas: str = ""
+    #: use the disk cache
+    cache: bool = True
+    #: its folder; empty: $XDG_CACHE_HOME/tilejit or ~/.cache/tilejit
+    cache_dir: str = ""
+    #: its limit in bytes, above which the least recently used entries go
+    cache_size: int = 2 << 30
+    #: accept a cache folder that other users own or can write
+    cache_trust: bool = False
+    #: compile even what the disk cache holds
+    always_compile: bool = False
+    #: wait for every launch and report its errors at once
+    launch_blocking: bool = False
+    #: `perf`: print what makes a compiled kernel slow (spills, serialised wgmma, lost TMA) to stderr
+    warn: str = ""
+
+
+_DEFAULTS = Knobs()
+_ACTIVE: ContextVar[Knobs | None] = ContextVar("tilejit_knobs", default=None)
+_OFF = ("0", "off", "no", "none", "false")
+
+
+def from_environment(env: Mapping[str, str] | None = None) -> Knobs:
+    """The knobs that the environment sets. Raises LaunchError for a value that does not parse."""
+    env = os.environ if env is None else env
+    values = {f.name: env.get(f"TILEJIT_{f.name.upper()}", "") for f in fields(Knobs)}
+    given = {k: _parse(k, v) for k, v in values.items() if v}
+    return _checked(replace(_DEFAULTS, **given))
+
+
+def _parse(name: str, text: str) -> Any:
+    kind = type(getattr(_DEFAULTS, name))
+    if kind is bool:
+        return text.lower() not in _OFF
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise LaunchError(f"TILEJIT_{name.upper()}={text!r} is not an integer") from None
+    return text
+
+
+def _checked(k: Knobs) -> Knobs:
+    if k.target and k.target not in TARGETS:
+        raise LaunchError(f"TILEJIT_TARGET={k.target!r} is not one of {', '.join(TARGETS)}")
+    if k.warn not in ("", "perf"):
+        raise LaunchError(f"TILEJIT_WARN={k.warn!r} is not 'perf'")
+    return k
+
+
+def overrides() -> Knobs | None:
+    """The knobs of the enclosing `with tilejit.knobs(...)`, or None outside one."""
+    return _ACTIVE.get()
+
+
+def current() -> Knobs:
+    """The knobs that hold here."""
+    return _ACTIVE.get() or from_environment()
+
+
+@contextmanager
+def knobs(**values: Any) -> Iterator[Knobs]:
+    """Set knobs for a `with` block (and what it calls in this thread or task); yields the result.
+
+    Raises LaunchError for a knob that does not exist or a value of the wrong type."""
+    for name, value in values.items():
+        if name not in Knobs.__dataclass_fields__:
+            near = difflib.get_close_matches(name, Knobs.__dataclass_fields__, 1)
+            raise LaunchError(f"unknown knob {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        kind = type(getattr(_DEFAULTS, name))
+        if type(value) is not kind:
+            raise LaunchError(f"knob {name} takes {kind.__name__}, found {value!r}")
+    token = _ACTIVE.set(_checked(replace(current(), **values)))
+    try:
+        yield current()
+    finally:
+        _ACTIVE.reset(token)

@@ -1,0 +1,60 @@
+"""Looking into the line, and reaching into it: every stage of a compilation as a numbered text file.
+
+TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 06-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir
+reads the file of the same name, with or without its number, in place of what the compiler made of the stages
+`frontend`, `layouts`, `scheduled` and `kernel.ptx`; the launch metadata stays the compiler's.
+"""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tilejit.ir.core import Function
+from tilejit.runtime.knobs import Knobs
+
+
+class Stages:
+    """The stages of one compilation of `kernel`, in order."""
+
+    def __init__(self, kernel: str, knobs: Knobs):
+        self.kernel, self.count = kernel, 0
+        self.dump, self.override = knobs.dump, Path(knobs.override, kernel) if knobs.override else None
+
+    @property
+    def active(self) -> bool:
+        """True if stages are to be seen or replaced, so that a cached result must not stand in."""
+        return bool(self.dump or self.override)
+
+    def __call__(self, name: str, fn: Function) -> Function:
+        """Show a stage in tile IR; returns it, or what replaces it."""
+        from tilejit.ir.text import parse_function
+
+        path = self._file(f"{name}.tile")
+        if path is not None:
+            fn = parse_function(path.read_text())
+        if self.dump:
+            self._show(f"{name}.tile", str(fn))
+        return fn
+
+    def text(self, name: str, text: str) -> str:
+        """Show a stage that is plain text; returns it, or what replaces it."""
+        path = self._file(name)
+        if path is not None:
+            text = path.read_text()
+        if self.dump:
+            self._show(name, text)
+        return text
+
+    def _file(self, name: str) -> Path | None:
+        if self.override is None:
+            return None
+        return next((p for pattern in (name, f"[0-9]*-{name}") for p in sorted(self.override.glob(pattern))), None)
+
+    def _show(self, name: str, text: str) -> None:
+        if self.dump == "all":
+            print(f"// ---- {self.kernel}: {name}\n{text}", file=sys.stderr)
+        else:
+            folder = Path(self.dump, self.kernel)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{self.count:02d}-{name}").write_text(text)
+        self.count += 1
