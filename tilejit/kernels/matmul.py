@@ -47,18 +47,19 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 
 @dataclass(frozen=True)
 class Tiles:
-    """A tile shape and how it is run. BK is in bytes: one 128-byte swizzle span of either operand."""
+    """A tile shape and how it is run; `k_bytes` is the K extent of a block, in bytes of an operand's row."""
 
     m: int
     n: int
     num_warps: int
     num_stages: int
+    k_bytes: int = 128
 
 
 #: Largest first: the first that gives every multiprocessor a tile is taken, else the last.
 TILES = (Tiles(128, 256, 8, 4), Tiles(128, 128, 8, 5), Tiles(64, 128, 4, 6), Tiles(64, 64, 4, 6))
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
-POINTER_TILES = Tiles(64, 64, 4, 1)
+POINTER_TILES = Tiles(64, 64, 8, 2, 64)
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
@@ -115,9 +116,9 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     if ic.shape != (m, n) or ic.strides[1] != 1 and n > 1:
         raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {ic.shape}")
     sms = tilejit.multiprocessors()
-    bk = 128 // ia.dtype.bytes
     tiles = choose_tiles(m, n, sms)
     for _ in range(2):
+        bk = tiles.k_bytes // ia.dtype.bytes
         descs = (_descriptor(a, ia, a_rows, (tiles.m, bk)), _descriptor(b, ib, b_rows, (bk, tiles.n)),
                  _descriptor(out, ic, True, (tiles.m, tiles.n)))
         in_place = ia.dtype.bytes == 2 or (a_rows and not b_rows)

@@ -142,6 +142,10 @@ def _find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int
         sources = [wgmma_reads(dot, i) for i in (0, 1)]
         if any(s is None for s in sources):
             continue
+        # A slot released one iteration late needs a second slot, or the producer and the consumer wait
+        # for each other.
+        if any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
+            continue
         plan.chains[loop] = (index, dot)
         for ring in plan.rings:
             if ring.views and ring.loop is loop and all(op.parent is body for op in ring.loads):
