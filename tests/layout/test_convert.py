@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layout_strategies import distributed, values_at
 from tilejit.layout.convert import (
     Registers,
     Shuffles,
@@ -75,71 +74,6 @@ def test_slices_convert(pair, axis):
     """What a reduction leaves holds copies; converting it must still be exact."""
     src, dst, size = pair
     check(src.reduce(axis), dst.reduce(axis), size)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.data(), st.sampled_from([1, 2, 4, 8]))
-def test_every_plan_is_right(data, size):
-    """Any surjective layouts of one tile, copies and swizzled bases included."""
-    warps = data.draw(st.integers(0, 3))
-    src = data.draw(distributed(warps=warps))
-    dst = data.draw(distributed(shape=src.shape, warps=warps))
-    tile = np.arange(int(np.prod(src.shape))).reshape(src.shape)
-    moved = simulate(plan(src, dst, size), src, dst, values_at(src, tile))
-    np.testing.assert_array_equal(moved, values_at(dst, tile))
-
-
-@settings(deadline=None)
-@given(distributed(shape=(16, 64)), st.sampled_from([0, 32, 64, 128]))
-def test_address_bits_are_the_addresses(layout, swizzle):
-    memory = shared((16, 64), 2, swizzle)
-    bits, table = address_bits(layout, memory), layout.invert_and_compose(memory).table()[..., 0]
-    for name, axis in (("warp", 0), ("lane", 1), ("register", 2)):
-        for i, constant in enumerate(getattr(bits, name)):
-            assert table[tuple(1 << i if a == axis else 0 for a in range(3))] == constant
-
-
-def test_address_bits_of_an_accumulator():
-    bits = address_bits(wgmma_accumulator((64, 64), 4), shared((64, 64), 2, 128))
-    assert bits.register == (1, 512, 8, 16, 32)
-    assert bits.lane == (2, 4, 72, 144, 288) and bits.warp == (1024, 2048)
-    assert bits.thread_mask == 2 | 4 | 72 | 144 | 288 | 1024 | 2048
-
-
-def test_a_copy_that_only_another_warp_holds_is_not_a_rename():
-    src, dst = blocked((256,), 4), blocked((256,), 4, 2)
-    assert not isinstance(check(src, dst, 4), Registers)
-
-
-def test_spreading_a_row_over_its_lanes_needs_no_shared_memory():
-    row = wgmma_accumulator((64, 64), 4).reduce(1)
-    assert isinstance(check(row, row.canonical(), 4), Registers)
-
-
-def test_many_choices_go_through_shared_memory_of_the_warp():
-    """Eight possible source registers per element are too many to shuffle; no other warp is asked."""
-    src = blocked((1024,), 4, 8)
-    dst = src.from_bases({"register": src.bases_of("lane")[:3],
-                          "lane": (*src.bases_of("register"), *src.bases_of("lane")[3:]),
-                          "warp": src.bases_of("warp")}, src.shape)
-    p = check(src, dst, 4)
-    assert isinstance(p, ThroughShared) and p.within_warp
-
-
-def test_transposing_through_shared_memory():
-    src, dst = blocked((64, 64), 4, 4, (1, 0)), blocked((64, 64), 4, 4, (0, 1))
-    p = check(src, dst, 4)
-    assert isinstance(p, ThroughShared) and p.swizzle
-    worst = sum(access_cycles(x, shared((64, 64), 4, 0), 4) for x in (src, dst))
-    assert p.cycles < worst
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_accumulator_to_coalesced_rows_is_cheaper_than_unswizzled(size):
-    acc, rows = wgmma_accumulator((64, 128), 4), blocked((64, 128), 4, 16 // size)
-    p = check(acc, rows, size)
-    assert isinstance(p, ThroughShared)
-    assert p.cycles < sum(access_cycles(x, shared((64, 128), size, 0), size) for x in (acc, rows))
 
 
 def test_the_same_layout_is_free():

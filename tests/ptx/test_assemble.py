@@ -1,0 +1,121 @@
+"""ptxas takes what is emitted: no spills, no stack, no C75xx remark."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.kernels.add import add_kernel
+from tilejit.kernels.layernorm import layernorm_kernel, long_layernorm_kernel
+from tilejit.kernels.matmul import POINTER_TILES, TILES, matmul_kernel
+from tilejit.kernels.rmsnorm import long_rmsnorm_kernel, rmsnorm_kernel
+from tilejit.kernels.softmax import long_softmax_kernel, softmax_kernel
+from tilejit.runtime import ptxas
+
+pytestmark = pytest.mark.skipif(ptxas.find_ptxas() is None, reason="no ptxas: install the extra `ptxas`")
+
+DTYPES = ["fp32", "fp16", "bf16"]
+NUMPY = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4nv": ml_dtypes.float8_e4m3fn,
+         "fp8e5": ml_dtypes.float8_e5m2}
+WGMMA = {"bf16": "bf16.bf16", "fp16": "f16.f16", "fp8e4nv": "e4m3.e4m3", "fp8e5": "e5m2.e5m2", "fp32": "tf32.tf32"}
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Compile every time: nothing from disk."""
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+
+
+def clean(k):
+    """The kernel, if ptxas had nothing to say of it."""
+    r = k.resources
+    assert (r.spill_stores, r.spill_loads, r.stack) == (0, 0, 0), f"{k.name}: {r}"
+    assert r.messages == (), f"{k.name}: {r.messages}"
+    assert k.cubin and k.cubin[:4] == b"\x7fELF" and not k.from_cache
+    return k
+
+
+def descriptor(dtype, rows, columns, block):
+    """A descriptor of a matrix in host memory: compiling looks at its type and alignment only."""
+    memory = np.zeros(rows * columns * np.dtype(NUMPY[dtype]).itemsize + 16, np.uint8)
+    start = -memory.ctypes.data % 16
+    matrix = memory[start:memory.size - 16 + start].view(NUMPY[dtype]).reshape(rows, columns)
+    return tilejit.TensorDescriptor(matrix, (rows, columns), (columns, 1), block)
+
+
+def compile_matmul(dtype, tiles, a_rows=True, b_rows=False, bias=None, activation=None, out=None, size=256):
+    bk = 128 // np.dtype(NUMPY[dtype]).itemsize
+    out = out or ("bf16" if dtype.startswith("fp8") else dtype)
+    return matmul_kernel.compile(
+        descriptor(dtype, size, size, (tiles.m, bk) if a_rows else (bk, tiles.m)),
+        descriptor(dtype, size, size, (bk, tiles.n) if b_rows else (tiles.n, bk)),
+        descriptor(out, size, size, (tiles.m, tiles.n)), bias, size, size, size, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
+        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
+
+
+@pytest.mark.parametrize("n", [1 << 20, 1000003])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add(dtype, n):
+    k = clean(add_kernel.compile(*[f"*{dtype}"] * 3, n, BLOCK=1024))
+    wide = ".v4" in k.ptx
+    assert wide == (n % 16 == 0), "16-byte accesses where the mask allows, and only there"
+
+
+@pytest.mark.parametrize("block, warps", [(64, 4), (1024, 4), (4096, 8), (16384, 16)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax(dtype, block, warps):
+    clean(softmax_kernel.compile(f"*{dtype}", f"*{dtype}", block, block, block, BLOCK=block, num_warps=warps))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms(dtype, affine):
+    p = f"*{dtype}"
+    w = p if affine else None
+    clean(layernorm_kernel.compile(p, w, w, p, 4095, 4096, 4096, 1e-5, BLOCK=4096, num_warps=8))
+    clean(rmsnorm_kernel.compile(p, w, p, 4095, 4096, 4096, 1e-5, BLOCK=4096, num_warps=8))
+
+
+def test_long_rows():
+    p = "*bf16"
+    clean(long_softmax_kernel.compile(p, p, 40000, 40000, 40000, BLOCK=8192, num_warps=8))
+    clean(long_layernorm_kernel.compile(p, p, p, p, 40000, 40000, 40000, 1e-5, BLOCK=8192, num_warps=8))
+    clean(long_rmsnorm_kernel.compile(p, p, p, 40000, 40000, 40000, 1e-5, BLOCK=8192, num_warps=8))
+
+
+@pytest.mark.parametrize("tiles", TILES, ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("dtype", list(NUMPY))
+def test_matmul(dtype, tiles):
+    """The TMA + wgmma form, specialised, with the register split of its number of warpgroups."""
+    k = clean(compile_matmul(dtype, tiles))
+    assert f".{WGMMA[dtype]} " in k.ptx and "cp.async.bulk.tensor.2d" in k.ptx
+    assert ("setmaxnreg.inc" in k.ptx and "setmaxnreg.dec" in k.ptx) == (tiles.num_warps > 4)
+    assert "specialised" in k.report()
+
+
+@pytest.mark.parametrize("a_rows, b_rows", [(True, True), (False, False), (False, True)])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_matmul_majors(dtype, a_rows, b_rows):
+    k = clean(compile_matmul(dtype, TILES[0], a_rows, b_rows))
+    assert "wgmma" in k.ptx and "through registers" not in k.report()
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_matmul_epilogue(activation):
+    clean(compile_matmul("bf16", TILES[1], bias="*bf16", activation=activation))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8e4nv"])
+def test_matmul_without_tma(dtype):
+    """Row strides that are no multiple of 16 bytes: pointer loads, said in the report."""
+    k = compile_matmul(dtype, POINTER_TILES, size=255)
+    # Spills are named here: every thread holds a 64-bit pointer per element of its tile.
+    assert k.resources.messages == () and k.resources.stack < 4096
+    assert "cp.async.bulk.tensor" not in k.ptx and "pointer" in k.report()
+
+
+def test_ptx_is_for_people():
+    """Roles and barriers go by their names, and `.loc` names the user's file and line."""
+    ptx = compile_matmul("bf16", TILES[0]).ptx
+    assert ".target sm_90a" in ptx and ".loc" in ptx and "matmul.py" in ptx
+    for name in ("role producer", "role consumer", "a_b.full[3]", "a_b.empty[0]"):
+        assert any("//" in line and name in line for line in ptx.splitlines()), name
