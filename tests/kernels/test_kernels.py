@@ -1,0 +1,91 @@
+"""The ready kernels through the IR evaluator, against float64 references (no GPU needed)."""
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilejit import kernels
+from tilejit.errors import LaunchError
+from tilejit.runtime import driver
+from tilejit.testing import rel_error
+
+pytestmark = pytest.mark.skipif(driver.available(), reason="host arrays run in the evaluator only without a GPU")
+
+BOUNDS = {np.float32: 2e-5, np.float16: 2e-3, ml_dtypes.bfloat16: 8e-3, ml_dtypes.float8_e4m3fn: 8e-3}
+ROWS = [(1, 1), (2, 7), (3, 1000), (2, 20000)]
+
+
+def poisoned(shape, dtype):
+    """An output that shows every element that was not written."""
+    return np.full(shape, np.nan, np.float32).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", ROWS)
+def test_row_kernels(shape, dtype):
+    """add, softmax, layernorm and rmsnorm; 20000 columns take the kernels that walk a row in blocks."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    w, b = (rng.standard_normal(shape[1]).astype(dtype) for _ in range(2))
+    d = x.astype(np.float64)
+    e = np.exp(d - d.max(1, keepdims=True))
+    centred = d - d.mean(1, keepdims=True)
+    norm = centred / np.sqrt((centred ** 2).mean(1, keepdims=True) + 1e-5)
+    cases = [
+        (kernels.add, (x, y), d + y.astype(np.float64)),
+        (kernels.softmax, (x,), e / e.sum(1, keepdims=True)),
+        (kernels.layernorm, (x, w, b), norm * w.astype(np.float64) + b.astype(np.float64)),
+        (kernels.rmsnorm, (x, w), d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-6) * w.astype(np.float64)),
+    ]
+    for kernel, args, ref in cases:
+        out = poisoned(shape, dtype)
+        kernel(*args, out=out)
+        assert rel_error(out, ref) <= BOUNDS[dtype], kernel.__name__
+
+
+def matrix(rng, rows, columns, dtype, rows_first):
+    """A random matrix in row- or column-major order."""
+    if rows_first:
+        return rng.standard_normal((rows, columns)).astype(dtype)
+    return rng.standard_normal((columns, rows)).astype(dtype).T
+
+
+@pytest.mark.parametrize("dtype", list(BOUNDS))
+@pytest.mark.parametrize("a_rows", [True, False])
+@pytest.mark.parametrize("b_rows", [True, False])
+@pytest.mark.parametrize("shape", [(70, 90, 48), (128, 192, 80), (5, 64, 8)])
+def test_matmul(shape, dtype, a_rows, b_rows):
+    """All majors, aligned shapes (descriptors) and ragged ones (pointers)."""
+    m, n, k = shape
+    rng = np.random.default_rng(1)
+    a, b = matrix(rng, m, k, dtype, a_rows), matrix(rng, k, n, dtype, b_rows)
+    out = poisoned((m, n), ml_dtypes.bfloat16 if dtype == ml_dtypes.float8_e4m3fn else dtype)
+    kernels.matmul(a, b, out=out)
+    bound = 1.5e-3 if dtype == np.float32 else BOUNDS[dtype]        # fp32 inputs are multiplied as tf32
+    assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64)) <= bound
+
+
+def test_matmul_epilogue():
+    """Bias and every activation."""
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float16) for _ in range(2))
+    bias = rng.standard_normal(64).astype(np.float16)
+    z = a.astype(np.float64) @ b.astype(np.float64) + bias
+    refs = {None: z, "relu": np.maximum(z, 0), "silu": z / (1 + np.exp(-z)),
+            "gelu": 0.5 * z * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))}
+    for activation, ref in refs.items():
+        assert rel_error(kernels.matmul(a, b, bias=bias, activation=activation), ref) <= 2e-3, activation
+
+
+def test_matmul_rejects():
+    """Shapes, dtypes and names that do not fit are told apart."""
+    a, b = np.zeros((8, 16), np.float16), np.zeros((8, 16), np.float16)
+    with pytest.raises(LaunchError, match="16 != 8"):
+        kernels.matmul(a, b)
+    with pytest.raises(LaunchError, match="int32 x fp16"):
+        kernels.matmul(a.astype(np.int32), b)
+    with pytest.raises(LaunchError, match="activation"):
+        kernels.matmul(a, b.T, activation="swish")
