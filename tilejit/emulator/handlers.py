@@ -261,12 +261,12 @@ def register_width(d: Decoder, operand: object) -> int:
     return 64
 
 
-@decodes("ld", "ld.global")
+@decodes("ld", "ld.global.nc")
 def _ld(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     kind = mods["type"]
     size = TYPE_BYTES[kind]
     where = d.address(ins.operands[1])
-    space = k.GLOBAL if form.name == "ld.global" else d.space(mods.get("space", ""), ins.operands[1])
+    space = k.GLOBAL if form.name == "ld.global.nc" else d.space(mods.get("space", ""), ins.operands[1])
     out = ins.operands[0]
     vector = isinstance(out, Vec)
     if size == 16:
@@ -300,9 +300,9 @@ def _st(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 _ATOMS = {"exch": 0, "add": 1, "min": 2, "max": 3, "inc": 4, "dec": 5, "and": 6, "or": 7, "xor": 8, "cas": 9}
 
 
-@decodes("atom", "red")
+@decodes("atom", "atom.cas", "red")
 def _atom(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    returns = form.name == "atom"
+    returns = form.name != "red"
     op = mods.get("op", "cas")
     kind = mods["type"]
     if kind == "b128":
@@ -325,7 +325,7 @@ def _atom(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
           sub=_ATOMS[op], fmt=fmt, flags=flags, imm=where.offset, target=space)
 
 
-@decodes("ldmatrix.sync.aligned.m8n8", "stmatrix.sync.aligned.m8n8")
+@decodes("ldmatrix.sync.aligned.m8n8.b16", "stmatrix.sync.aligned.m8n8.b16")
 def _matrix(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     is_store = form.name.startswith("st")
     where, regs = ins.operands if is_store else reversed(ins.operands)
@@ -344,14 +344,14 @@ def _mapa(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.MAPA, d.dest(ins.operands[0]), d.source(ins.operands[1]), rank, sub=int(form.name == "getctarank"))
 
 
-@decodes("shfl.sync")
+@decodes("shfl.sync.b32")
 def _shfl(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     first, second = d.pair(ins.operands[0])
     d.row(k.SHFL, first, *(d.source(o, "b32") for o in ins.operands[1:4]), second,
           sub=("up", "down", "bfly", "idx").index(mods["mode"]))
 
 
-@decodes("vote.sync", "vote.sync.ballot.b32")
+@decodes("vote.sync.pred", "vote.sync.ballot.b32")
 def _vote(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     a, negated = d.predicate(ins.operands[1])
     d.row(k.VOTE, d.dest(ins.operands[0]), a, d.source(ins.operands[2], "b32"), flags=negated,
@@ -430,8 +430,9 @@ def _trap(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.TRAP)
 
 
-@decodes("prefetch", "prefetch.global", "prefetchu.L1", "discard", "applypriority", "pmevent",
-         "cp.async.bulk.prefetch.L2.global", "cp.async.bulk.prefetch.tensor")
+@decodes("prefetch", "prefetch.global", "prefetchu.L1", "prefetch.tensormap", "discard.L2",
+         "applypriority.L2::evict_normal", "pmevent",
+         "cp.async.bulk.prefetch.L2.global", "cp.async.bulk.prefetch.tensor.L2.global")
 def _nothing(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     """Hints: no effect that a program can observe."""
     for operand in ins.operands:
@@ -440,7 +441,7 @@ def _nothing(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.NOP)
 
 
-@decodes("createpolicy.fractional")
+@decodes("createpolicy.fractional.b64")
 def _policy(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.MOV, d.dest(ins.operands[0]), d.zero)
 
@@ -453,20 +454,25 @@ def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.external(ins, form, mods, traced=True)
 
 
-@decodes("bar.sync", "bar.arrive", "bar.red.popc.u32", "bar.red", "bar", "barrier", "bar.warp.sync",
-         "barrier.cluster.arrive", "barrier.cluster.wait",
-         "mbarrier.init", "mbarrier.inval", "mbarrier.arrive", "mbarrier.arrive.noComplete",
-         "mbarrier.arrive.expect_tx", "mbarrier.arrive_drop", "mbarrier.arrive_drop.expect_tx",
-         "mbarrier.expect_tx", "mbarrier.complete_tx", "mbarrier.test_wait", "mbarrier.test_wait.parity",
-         "mbarrier.try_wait", "mbarrier.try_wait.parity", "mbarrier.pending_count.b64",
-         "cp.async", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
-         "cp.async.mbarrier.arrive", "cp.async.bulk", "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
+@decodes("bar.sync", "bar.arrive", "bar.red.popc.u32", "bar.red.pred", "barrier.sync", "barrier.arrive",
+         "bar.warp.sync", "barrier.cluster.arrive", "barrier.cluster.wait",
+         "mbarrier.init.b64", "mbarrier.inval.b64", "mbarrier.arrive.b64", "mbarrier.arrive.noComplete.b64",
+         "mbarrier.arrive.expect_tx.b64", "mbarrier.arrive_drop.b64", "mbarrier.arrive_drop.expect_tx.b64",
+         "mbarrier.expect_tx.b64", "mbarrier.complete_tx.b64", "mbarrier.test_wait.b64",
+         "mbarrier.test_wait.parity.b64", "mbarrier.try_wait.b64", "mbarrier.try_wait.parity.b64",
+         "mbarrier.pending_count.b64",
+         "cp.async.global", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
+         "cp.async.mbarrier.arrive.b64", "cp.async.bulk.global.mbarrier::complete_tx::bytes",
+         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.async.bulk.global.shared::cta.bulk_group", "cp.reduce.async.bulk.global.shared::cta.bulk_group",
          "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
-         "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "cp.async.bulk.commit_group",
-         "cp.async.bulk.wait_group", "st.async", "red.async", "tensormap.replace.tile",
-         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release",
+         "cp.async.bulk.tensor.global.mbarrier::complete_tx::bytes",
+         "cp.async.bulk.tensor.global.shared::cta.bulk_group",
+         "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.commit_group",
+         "cp.async.bulk.wait_group", "st.async.mbarrier::complete_tx::bytes",
+         "red.async.mbarrier::complete_tx::bytes", "tensormap.replace.tile.b1024",
+         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned",
          "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned", "wgmma.mma_async.sync.aligned",
-         "nanosleep.u32", "setmaxnreg")
+         "nanosleep.u32", "setmaxnreg.sync.aligned.u32")
 def _external(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.external(ins, form, mods)

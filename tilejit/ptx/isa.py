@@ -32,6 +32,9 @@ _REDUCE = "add|min|max|inc|dec|and|or|xor"
 _BULK = "mbarrier::complete_tx::bytes"
 
 
+_SLOT = re.compile(r"<(\w+):([^>]*)>|\[(\w+):([^\]]*)\]")
+
+
 @dataclass(frozen=True)
 class Form:
     """One instruction form; `name` is its mnemonic with the fixed modifiers."""
@@ -46,8 +49,8 @@ class Form:
 
     @property
     def name(self) -> str:
-        """The part of the syntax before the first modifier slot."""
-        return re.split(r"[<\[]", self.syntax, maxsplit=1)[0]
+        """The syntax without its modifier slots: the key under which emulator and emitters know the form."""
+        return _SLOT.sub("", self.syntax)
 
 
 FORMS: tuple[Form, ...] = (
@@ -267,7 +270,6 @@ FORMS: tuple[Form, ...] = (
     Form("griddepcontrol<action:launch_dependents|wait>", "", min_sm=90),
 )
 
-_SLOT = re.compile(r"<(\w+):([^>]*)>|\[(\w+):([^\]]*)\]")
 
 
 def _pattern(form: Form) -> re.Pattern[str]:

@@ -1,0 +1,34 @@
+"""An emulated Hopper SM: runs PTX text on the CPU, instruction by instruction, with no GPU.
+
+    program = Program(ptx_text)
+    report = program.launch((grid,), threads, [ptr_bytes, ...], memory=[array, ...])
+    report.check()
+
+Limits, honestly: no weak-memory exploration of global memory (acquire, release and scopes are treated as
+sequentially consistent), no timing, no bank conflicts or occupancy; wgmma sums are float32 in an order that is
+not the hardware's; approximate functions are more exact than the hardware's; what ptxas decides (register
+allocation, serialised wgmma) is not seen.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilejit.emulator.events import Listener
+    from tilejit.emulator.program import Program
+    from tilejit.emulator.report import Finding, Report
+    from tilejit.emulator.tensormap import encode_tensor_map
+
+__all__ = ["Finding", "Listener", "Program", "Report", "encode_tensor_map"]
+
+_HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events",
+          "encode_tensor_map": "tensormap"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: numba is not loaded by `import tilejit.emulator`."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,38 @@
+"""Loads the compiled virtual machine; numba's files go under tilejit's own cache directory.
+
+The directory's name holds a digest of the machine's sources, because numba itself only notices changes of the
+one file that defines the compiled function.
+"""
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def directory() -> Path:
+    """$TILEJIT_CACHE_DIR, else $XDG_CACHE_HOME/tilejit, else ~/.cache/tilejit."""
+    own = os.environ.get("TILEJIT_CACHE_DIR")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tilejit"
+
+
+def load_machine() -> None:
+    """Import the virtual machine, compiled now (about 20 s) or read from the cache."""
+    import sys
+
+    if "tilejit.emulator.vm.run" in sys.modules:
+        return
+    import numba
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.joinpath("vm").glob("*.py")):
+        digest.update(path.read_bytes())
+    previous = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(directory() / f"emulator-{digest.hexdigest()[:16]}")
+    try:
+        import tilejit.emulator.vm.run  # noqa: F401
+    finally:
+        numba.config.CACHE_DIR = previous

@@ -1,0 +1,357 @@
+"""One cluster of CTAs while it runs: memories, warps, what they wait for, what is in flight.
+
+`Cluster.step` picks a warp by the policy, lets the virtual machine run it until it stops, and carries out
+what Python has to. A warp that must wait leaves a `Waiter` under a key; whoever changes the thing with that
+key calls `notify`. Asynchronous operations are performed at issue (eager) or kept in flight until the policy
+lets them go (lazy: only when nothing else can run).
+"""
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilejit.emulator.decode import SHARED_BASE, Address, External
+from tilejit.emulator.events import WarpId
+from tilejit.emulator.report import Finding
+from tilejit.emulator.vm import codes as k
+
+if TYPE_CHECKING:
+    from tilejit.emulator.program import Launch
+    from tilejit.emulator.sync import MBarrier
+
+#: Instructions that a warp may run before others get a turn.
+FUEL = 200_000
+
+
+class Stop(Exception):
+    """A finding after which the launch cannot go on."""
+
+    def __init__(self, finding: Finding):
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+@dataclass
+class Waiter:
+    """A blocked split: `ready` says if it may go on, `resume` writes its results, `describe` is for reports."""
+
+    warp: int
+    split: int
+    pc: int
+    ready: Callable[[], bool]
+    resume: Callable[[], None]
+    describe: Callable[[], str]
+
+
+@dataclass(eq=False)
+class AsyncOp:
+    """An asynchronous operation: its steps in order; `after` are operations that must be done before."""
+
+    number: int
+    kind: str
+    steps: list[Callable[[], None]]
+    keys: list[Hashable] = field(default_factory=list)
+    after: list[AsyncOp] = field(default_factory=list)
+    describe: str = ""
+    read_done: bool = False
+    done: bool = False
+
+
+@dataclass
+class WarpState:
+    """What a warp has going on besides its registers."""
+
+    bulk_open: dict[int, list[AsyncOp]] = field(default_factory=dict)      # by lane
+    bulk_groups: dict[int, list[list[AsyncOp]]] = field(default_factory=dict)
+    copies_open: list[tuple[int, AsyncOp]] = field(default_factory=list)   # cp.async: (lanes, op)
+    copy_groups: list[tuple[int, list[AsyncOp]]] = field(default_factory=list)
+    wgmma_issued: int = 0
+    wgmma_open: list[AsyncOp] = field(default_factory=list)
+    wgmma_groups: list[list[AsyncOp]] = field(default_factory=list)
+    cluster_arrived: int = 0
+    registers: int = 0
+    exited: bool = False
+
+
+class Cluster:
+    """The machine state of one cluster (one CTA when there are no clusters)."""
+
+    def __init__(self, launch: Launch, ctas: list[int], rng: random.Random):
+        self.launch, self.ctas, self.rng = launch, ctas, rng
+        p = self.program = launch.program
+        d = p.decoded
+        self.listener = launch.listener
+        self.warps_per_cta = launch.warps
+        self.warps = launch.warps * len(ctas)
+        self.shared_bytes = -(-(SHARED_BASE + d.static_shared + launch.shared_bytes) // 16) * 16
+        stride = -(-self.shared_bytes // 1024) * 1024
+        self.shared = np.full((len(ctas), stride), 0xFF, np.uint8)
+        self.regs = launch.register_file(self.warps)
+        self.live = np.array([launch.live_lanes(w % launch.warps) for w in range(self.warps)], np.int64)
+        self.splits = np.zeros((self.warps, k.SPLITS, k.SP_FIELDS), np.int64)
+        self.splits[:, 0] = (0, 0, -1, -1, 0, k.READY)
+        self.splits[:, 0, k.SP_MASK] = self.live
+        self.local = np.zeros(max(1, self.warps * 32 * d.local_bytes), np.uint8)
+        self.states = np.zeros((self.warps, d.registers), np.uint8)
+        if self.listener is not None:
+            self.states[:, :len(d.entry.registers)] = k.UNINIT
+        self.events = np.zeros((4096 if self.listener is not None else 1, k.EVENT_WIDTH), np.int64)
+        self.st = self.state_array()
+        self.warp_states = [WarpState(registers=launch.entry_registers) for _ in range(self.warps)]
+        self.free_registers = [0] * len(ctas)
+        self.mbarriers: dict[tuple[int, int], MBarrier] = {}
+        self.named: dict[tuple[int, int], Any] = {}
+        self.cluster_phase, self.cluster_lanes = 0, 0
+        self.wgmma_pending: dict[tuple[int, int], Any] = {}
+        self.waiters: dict[Hashable, list[Waiter]] = {}
+        self.runnable: list[int] = list(range(self.warps))
+        self.inflight: list[AsyncOp] = []
+        self.finished = 0
+        self.idle_rounds = 0
+        launch.fill_specials(self)
+        if self.listener is not None:
+            self.listener.cluster_begin(list(ctas), self.warps_per_cta, self.shared_bytes - SHARED_BASE, SHARED_BASE)
+
+    def state_array(self) -> np.ndarray:
+        """The int64 array that the virtual machine reads its world from."""
+        launch, d = self.launch, self.program.decoded
+        st = np.zeros(k.ST_SIZE, np.int64)
+        pairs = {
+            k.ST_CODE: d.code.ctypes.data, k.ST_POOL: d.pool.ctypes.data, k.ST_REGS: self.regs.ctypes.data,
+            k.ST_NREGS: d.registers, k.ST_SHARED: self.shared.ctypes.data,
+            k.ST_SHARED_STRIDE: self.shared.shape[1], k.ST_SHARED_SIZE: self.shared_bytes,
+            k.ST_CTAS: len(self.ctas), k.ST_WARPS_PER_CTA: self.warps_per_cta,
+            k.ST_PARAM: launch.params.ctypes.data, k.ST_PARAM_SIZE: launch.params_size,
+            k.ST_LOCAL: self.local.ctypes.data, k.ST_LOCAL_SIZE: d.local_bytes,
+            k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
+            k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
+            k.ST_SPLITS: self.splits.ctypes.data, k.ST_FUEL: FUEL, k.ST_TRACE: int(self.listener is not None),
+            k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
+            k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
+        for slot, value in pairs.items():
+            st[slot] = value
+        return st
+
+    # -- names ---------------------------------------------------------------------------------------
+    def agent(self, warp: int) -> WarpId:
+        """The warp as events name it."""
+        return WarpId(self.ctas[warp // self.warps_per_cta], warp % self.warps_per_cta)
+
+    def warp_name(self, warp: int) -> str:
+        """`CTA 3 warp 0 (load)`."""
+        cta, index = self.agent(warp)
+        role = self.program.role(index)
+        return f"CTA {cta} warp {index}" + (f" ({role})" if role else "")
+
+    def finding(self, kind: str, message: str, pc: int = -1, warps: tuple[int, ...] = ()) -> Finding:
+        """A finding at instruction pc."""
+        p = self.program
+        return Finding(kind, message, p.line(pc) if pc >= 0 else 0, p.loc(pc) if pc >= 0 else None,
+                       tuple(self.warp_name(w) for w in warps), self.launch.seed)
+
+    def report(self, kind: str, message: str, pc: int, warp: int) -> None:
+        """Note a finding and go on."""
+        self.launch.report.findings.append(self.finding(kind, message, pc, (warp,)))
+
+    def stop(self, kind: str, message: str, pc: int, warp: int) -> Stop:
+        """A finding to raise: the launch cannot go on."""
+        return Stop(self.finding(kind, message, pc, (warp,)))
+
+    # -- operands ------------------------------------------------------------------------------------
+    def value(self, warp: int, reg: int, lane: int, bits: int = 64) -> int:
+        """A register of one lane, unsigned."""
+        return int(self.regs[warp, reg, lane]) & ((1 << bits) - 1)
+
+    def addresses(self, warp: int, at: Address, mask: int) -> list[tuple[int, int]]:
+        """(lane, address) of every active lane."""
+        column = self.regs[warp, at.base]
+        return [(lane, int(column[lane]) + at.offset) for lane in lanes_of(mask)]
+
+    def shared_place(self, warp: int, address: int, size: int, align: int, pc: int) -> tuple[int, int]:
+        """(CTA index in the cluster, offset) of a shared address, checked."""
+        address &= 0xFFFFFFFF
+        offset, rank = address & 0xFFFFFF, address >> k.RANK_SHIFT
+        cta = warp // self.warps_per_cta if rank == 0 else rank - 1
+        if offset % align:
+            raise self.stop("misaligned", f"shared address {offset:#x} is not a multiple of {align}", pc, warp)
+        if cta >= len(self.ctas) or offset < SHARED_BASE or offset + size > self.shared_bytes:
+            raise self.stop("out-of-bounds", f"shared bytes [{offset:#x}, {offset + size:#x}) of CTA rank {cta} lie "
+                            f"outside [{SHARED_BASE:#x}, {self.shared_bytes:#x})", pc, warp)
+        if self.cta_exited(cta) and cta != warp // self.warps_per_cta:
+            self.report("peer-exited", f"shared memory of CTA {self.ctas[cta]} is used after that CTA has exited",
+                        pc, warp)
+        return cta, offset
+
+    def cta_exited(self, cta: int) -> bool:
+        """True when every warp of a CTA of the cluster has exited."""
+        first = cta * self.warps_per_cta
+        return all(s.exited for s in self.warp_states[first:first + self.warps_per_cta])
+
+    # -- waiting -------------------------------------------------------------------------------------
+    def block(self, key: Hashable, waiter: Waiter) -> None:
+        """Block a split until `notify(key)` finds it ready."""
+        self.splits[waiter.warp, waiter.split, k.SP_STATE] = k.BLOCKED
+        self.waiters.setdefault(key, []).append(waiter)
+
+    def notify(self, key: Hashable) -> None:
+        """Wake the waiters of a key that are ready."""
+        waiting = self.waiters.get(key)
+        if not waiting:
+            return
+        keep = []
+        for w in waiting:
+            if w.ready():
+                w.resume()
+                self.splits[w.warp, w.split, k.SP_STATE] = k.READY
+                if w.warp not in self.runnable:
+                    self.runnable.append(w.warp)
+            else:
+                keep.append(w)
+        if keep:
+            self.waiters[key] = keep
+        else:
+            del self.waiters[key]
+
+    # -- asynchronous operations ---------------------------------------------------------------------
+    def start(self, op: AsyncOp) -> None:
+        """Begin an operation: performed at once under the eager policy."""
+        self.inflight.append(op)
+        if self.launch.eager:
+            while not op.done:
+                self.advance(op)
+
+    def advance(self, op: AsyncOp) -> None:
+        """Carry out the next step of an operation, after all that it must follow."""
+        for earlier in op.after:
+            while not earlier.done:
+                self.advance(earlier)
+        op.after = []
+        op.steps.pop(0)()
+        op.read_done = True
+        if not op.steps:
+            op.done = True
+            self.inflight.remove(op)
+        for key in op.keys:
+            self.notify(key)
+
+    # -- running -------------------------------------------------------------------------------------
+    def step(self) -> bool:
+        """One turn; False when every warp has exited and nothing is in flight."""
+        from tilejit.emulator.deadlock import deadlock
+        from tilejit.emulator.sync import warp_exited
+        from tilejit.emulator.vm.run import run
+
+        if not self.runnable:
+            if self.inflight:
+                self.advance(self.launch.choose(self.inflight, self.rng))
+                return True
+            if self.finished == self.warps:
+                return False
+            raise Stop(deadlock(self))
+        if not self.launch.eager and self.launch.policy == "random" and self.inflight and self.rng.random() < 0.25:
+            self.advance(self.launch.choose(self.inflight, self.rng))
+            if not self.runnable:
+                return True
+        warp = self.launch.pick(self)
+        why = run(self.st, warp, -1)
+        if self.listener is not None:
+            self.drain()
+        if why == k.R_EXTERNAL:
+            self.idle_rounds = 0
+            self.external(warp)
+            if not self.has_ready(warp):
+                self.runnable.remove(warp)
+        elif why == k.R_SWITCH:
+            self.runnable.remove(warp)
+        elif why == k.R_EXITED:
+            self.runnable.remove(warp)
+            self.finished += 1
+            warp_exited(self, warp)
+        elif why == k.R_FUEL:
+            self.idle_rounds += 1
+            self.rotate(warp)
+            if self.inflight and self.idle_rounds > len(self.runnable):
+                self.advance(self.launch.choose(self.inflight, self.rng))
+        elif why == k.R_FAULT:
+            raise self.fault(warp)
+        elif why == k.R_TRAP:
+            raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
+        return True
+
+    def external(self, warp: int) -> None:
+        """Carry out the instruction at which the virtual machine stopped."""
+        from tilejit.emulator.execute import EXECUTE
+
+        pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
+        ext: External = self.program.decoded.externals[pc]
+        if ext.form.aligned and mask != int(self.live[warp]):
+            if self.listener is not None:
+                self.listener.diverged(self.agent(warp), pc, mask)
+            self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
+                        f"{int(self.live[warp]):#010x} execute it", pc, warp)
+        waiting = EXECUTE[ext.form.name](self, Site(warp, split, mask, pc), ext)
+        if waiting is not None:
+            key, waiter = waiting
+            self.block(key, waiter)
+
+    def has_ready(self, warp: int) -> bool:
+        """True if some split of the warp can run."""
+        return bool((self.splits[warp, :, k.SP_STATE] == k.READY).any())
+
+    def rotate(self, warp: int) -> None:
+        """Let the other warps go first."""
+        if warp in self.runnable:
+            self.runnable.remove(warp)
+            self.runnable.append(warp)
+
+    def fault(self, warp: int) -> Stop:
+        """The finding of a memory fault."""
+        pc, lane = int(self.st[k.ST_PC]), int(self.st[k.ST_FAULT_LANE])
+        address = int(self.st[k.ST_FAULT_ADDRESS])
+        kinds = {k.FAULT_BOUNDS: ("out-of-bounds", "global address {:#x} lies in no registered array"),
+                 k.FAULT_ALIGN: ("misaligned", "address {:#x} is not a multiple of the access size"),
+                 k.FAULT_SPACE: ("out-of-bounds", "address {:#x} lies outside its state space"),
+                 k.FAULT_SHARED_BOUNDS: ("out-of-bounds", "shared address {:#x} lies outside shared memory"),
+                 k.FAULT_READONLY: ("out-of-bounds", "address {:#x} lies in a read-only array")}
+        kind, message = kinds[int(self.st[k.ST_FAULT])]
+        return self.stop(kind, f"{message.format(address)} (lane {lane}, {self.program.text(pc)!r})", pc, warp)
+
+    # -- global memory -------------------------------------------------------------------------------
+    def global_bytes(self, address: int, size: int, pc: int, warp: int, write: bool = False) -> np.ndarray:
+        """A uint8 view of registered host memory."""
+        for start, end, readonly in self.launch.ranges:
+            if start <= address and address + size <= end:
+                if write and readonly:
+                    raise self.stop("out-of-bounds", f"address {address:#x} lies in a read-only array", pc, warp)
+                return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        raise self.stop("out-of-bounds", f"global bytes [{address:#x}, {address + size:#x}) lie in no registered "
+                        "array", pc, warp)
+
+    def drain(self) -> None:
+        """Hand the virtual machine's trace records to the listener."""
+        from tilejit.emulator.trace import deliver
+
+        count = int(self.st[k.ST_EVENT_COUNT])
+        if count:
+            deliver(self, self.events[:count])
+            self.st[k.ST_EVENT_COUNT] = 0
+
+
+@dataclass(frozen=True)
+class Site:
+    """Who executes an instruction: warp index in the cluster, split, active lanes, and where."""
+
+    warp: int
+    split: int
+    mask: int
+    pc: int
+
+
+def lanes_of(mask: int) -> list[int]:
+    """The indices of the set bits."""
+    return [lane for lane in range(32) if mask >> lane & 1]
