@@ -34,8 +34,8 @@ def rows(out: str) -> int:
     from tilejit import kernels
     from tilejit.testing import rel_error
 
-    shapes = [(1, 1), (3, 7), (17, 33), (64, 128), (5, 1000), (128, 1024), (33, 4095), (16, 4096), (7, 8191), (4, 16384),
-              (3, 20000), (2, 65536)]
+    shapes = [(1, 1), (3, 7), (17, 33), (64, 128), (5, 1000), (128, 1024), (33, 4095), (16, 4096), (7, 8191),
+              (4, 16384), (3, 20000), (2, 65536)]
     failures, total = [], 0
     for dtype, name in ((torch.float32, "fp32"), (torch.float16, "fp16"), (torch.bfloat16, "bf16")):
         for r, c in shapes:
@@ -87,8 +87,8 @@ def bandwidth(out: str) -> int:
             scale = nbytes / peer_bytes
             table.append(row("bandwidth", case, dtype, mine, peer, theirs, "GB/s", p.ratio * scale,
                              (p.quartiles[0] * scale, p.quartiles[1] * scale)))
-            print(f"  {case:20s} {dtype} ours {mine:7.0f} GB/s  {peer:6s} {theirs:7.0f} GB/s  ratio {p.ratio * scale:.3f}",
-                  flush=True)
+            print(f"  {case:20s} {dtype} ours {mine:7.0f} GB/s  {peer:6s} {theirs:7.0f} GB/s  "
+                  f"ratio {p.ratio * scale:.3f}", flush=True)
             if peer == "copy" and p.ratio * scale < 0.90:
                 failures.append(f"{case}: {p.ratio * scale:.3f} of copy bandwidth")
     record("bandwidth", table, out)
@@ -223,7 +223,8 @@ def cache(out: str) -> int:
     if any(r.returncode for r in lines):
         return report("cache", [lines[0].stderr[-500:] + lines[1].stderr[-500:]], 1)
     (cold, made, tool), (warm, again, _) = (r.stdout.split(" ", 2) for r in lines)
-    print(f"  first matmul: {cold} ms cold ({made} assembled, {tool.strip()}), {warm} ms from disk ({again} assembled)")
+    print(f"  first matmul: {cold} ms cold ({made} assembled, {tool.strip()}), {warm} ms from disk "
+          f"({again} assembled)")
     return report("cache", [] if again == "0" and float(warm) < float(cold) else ["the second process assembled"], 1)
 
 
@@ -238,8 +239,8 @@ def sass(out: str) -> int:
     t = TILES[0]
     a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     d = TensorDescriptor.from_tensor
-    k = matmul_kernel.compile(d(a, (t.m, 64)), d(b, (t.n, 64)), d(c, (t.m, t.n)), None, 4096, 4096, 4096, BM=t.m, BN=t.n,
-                              BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=t.num_warps,
+    k = matmul_kernel.compile(d(a, (t.m, 64)), d(b, (t.n, 64)), d(c, (t.m, t.n)), None, 4096, 4096, 4096, BM=t.m,
+                              BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=t.num_warps,
                               num_stages=t.num_stages)
     text = k.sass()
     counts = {name: sum(name in line for line in text.splitlines())
@@ -281,7 +282,8 @@ def launch(out: str) -> int:
     one = many(lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024))
     three = many(lambda: matmul_kernel[(1,)](*descs, None, 64, 64, 64, BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True,
                                              B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3))
-    print(f"  launch: 3 pointers {one:.1f} us, 3 descriptors {three:.1f} us, torch add {many(lambda: x.add_(1)):.1f} us")
+    print(f"  launch: 3 pointers {one:.1f} us, 3 descriptors {three:.1f} us, "
+          f"torch add {many(lambda: x.add_(1)):.1f} us")
     return report("launch", [], 1)
 
 

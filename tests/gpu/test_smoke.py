@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_part(part, tmp_path):
     """Every part prints PASS and exits with 0."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, str(ROOT / "benchmarks/gpu_smoke.py"), "--only", part, "--out", str(tmp_path)],
-                          env=env, capture_output=True, text=True, timeout=600)
+    script = str(ROOT / "benchmarks/gpu_smoke.py")
+    done = subprocess.run([sys.executable, script, "--only", part, "--out", str(tmp_path)], env=env,
+                          capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and f"PASS {part}" in done.stdout, done.stdout + done.stderr

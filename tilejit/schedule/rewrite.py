@@ -25,6 +25,7 @@ from tilejit.schedule.plan import (
     wgmma_reads,
 )
 
+
 def register_split(num_warps: int) -> tuple[int, int, int]:
     """(launch, producer, consumer) registers per thread for num_warps consumer warps; 0: no setmaxnreg.
 
