@@ -131,7 +131,7 @@ class FlowMixin:
             block = Block()
             self.env.clear()
             self.env.update(before)
-            done = self.in_block(block, lambda body=body: self.statements(body))
+            done = self.in_block(block, lambda body=body: self.statements(body))  # type: ignore[misc]
             ends.append((block, dict(self.env), done))
         names = [n for n in dict.fromkeys(assigned(then) + assigned(other))]
         merged: dict[str, tuple[Any, Any]] = {}
@@ -170,7 +170,8 @@ class FlowMixin:
             for x, y in zip(fa, fc):
                 pairs.append(self._agree(node, name, block_a, x, block_b, y))
         for block, side in ((block_a, 0), (block_b, 1)):
-            self.in_block(block, lambda side=side: self.b.op("yield", *(p[side].value for p in pairs)))
+            self.in_block(block, lambda side=side: self.b.op(  # type: ignore[misc]
+                "yield", *(p[side].value for p in pairs)))
         op = self.b.op("if", cond.value, regions=[block_a, block_b])
         values = [tensor(r) for r in op.results]
         out = {}
@@ -244,7 +245,7 @@ class FlowMixin:
             raise self.fail(node.iter, "range: the step must not be 0")
         kind: Any = sem.int32
         for x in bounds:
-            t = x.elem if isinstance(x, tensor) else sem.literal_type(int(x))
+            t: Any = x.elem if isinstance(x, tensor) else sem.literal_type(int(x))
             kind = sem.promote(kind, False, t, not isinstance(x, tensor))
         lo, hi, step = (sem.cast(self.b, sem.to_tensor(self.b, x, None if isinstance(x, tensor) else kind), kind)
                         for x in bounds)

@@ -157,7 +157,7 @@ class KernelSource:
         def add_module(source: KernelSource, name: str, module: types.ModuleType) -> None:
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
-                    inner = getattr(module, node.attr, None)
+                    inner: Any = getattr(module, node.attr, None)
                     if isinstance(getattr(inner, "source", None), KernelSource):
                         add(inner.source)
 

@@ -21,7 +21,15 @@ from tilejit.ir.types import DType, Ptr
 from tilejit.language import core
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import METHODS, KernelBuilder, PointerDType, block_type, constexpr, tensor, tensor_descriptor
+from tilejit.language.tensor import (
+    METHODS,
+    KernelBuilder,
+    PointerDType,
+    block_type,
+    constexpr,
+    tensor,
+    tensor_descriptor,
+)
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}

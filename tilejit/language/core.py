@@ -457,7 +457,7 @@ def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine, keep_dims: bool
     else:
         axis = _axis(axis, len(shape), what)
         final = (*shape[:axis], 1, *shape[axis + 1:])
-    region = Block([x.elem for x in xs] * 2)
+    region = Block(tuple(x.elem for x in xs) * 2)
     outer, b.block, at, b.at = b.block, region, b.at, None
     n = len(xs)
     try:

@@ -17,6 +17,8 @@ class range:
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,
                  loop_unroll_factor: int | None = None, disallow_acc_multi_buffer: bool = False,
                  flatten: bool = False, warp_specialize: bool | None = None, disable_licm: bool = False):
+        self.lo: Any
+        self.hi: Any
         self.lo, self.hi = (0, arg1) if arg2 is None else (arg1, arg2)
         self.step = 1 if step is None else step
         self.attrs: dict[str, Any] = {}

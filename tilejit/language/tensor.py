@@ -44,7 +44,7 @@ class constexpr:
     """Marks a compile-time constant: as an annotation of a parameter, or around a global's value."""
 
     def __init__(self, value: Any):
-        self.value = value.value if isinstance(value, constexpr) else value
+        self.value: Any = value.value if isinstance(value, constexpr) else value
 
     def __repr__(self) -> str:
         return f"constexpr({self.value!r})"

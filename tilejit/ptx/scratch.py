@@ -24,7 +24,7 @@ def scratch_bytes(op: Op) -> int:
         found = conversion(op)
         return found.bytes if isinstance(found, ThroughShared) else 0
     if op.name == "reduce":
-        return sum(_reduce_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type]
+        return sum(_reduce_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
         return 16
     return 0

@@ -108,4 +108,4 @@ def _split(e: Emitter, op: Op) -> None:
     for half, result in enumerate(op.results):
         dst = layout_of(result.type)
         where = {layout.apply(register=r): r for r in reversed(range(layout.num_registers))}
-        e.set(result, [src[where[(*dst.apply(register=r), half)]] for r in range(dst.num_registers)])
+        e.set(result, [src[where[dst.apply(register=r) + (half,)]] for r in range(dst.num_registers)])

@@ -18,7 +18,7 @@ from tilejit.errors import EmulatorError
 class Reg(NamedTuple):
     """A declared register, by index into `Entry.registers`."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
 
 
 class Special(NamedTuple):

@@ -180,7 +180,8 @@ class Kernel:
         if 0 in dims:
             return None
         if host:
-            return self._on_host(host, dims, values, options)
+            self._on_host(host, dims, values, options)
+            return None
         entry = self.entries.get(key)
         if entry is None:
             with self.lock:
