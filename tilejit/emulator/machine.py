@@ -108,6 +108,7 @@ class Cluster:
         self.named: dict[tuple[int, int], Any] = {}
         self.cluster_phase, self.cluster_lanes = 0, 0
         self.wgmma_pending: dict[tuple[int, int], Any] = {}
+        self.flight_registers: dict[int, tuple[list[int], list[int]]] = {}
         self.waiters: dict[Hashable, list[Waiter]] = {}
         self.runnable: list[int] = list(range(self.warps))
         self.inflight: list[AsyncOp] = []

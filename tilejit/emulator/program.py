@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.emulator import cache
+from tilejit.emulator import cache, copies, sync, tensor_core  # noqa: F401  (register executors)
 from tilejit.emulator.decode import decode
 from tilejit.emulator.events import Listener
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop
@@ -101,6 +101,8 @@ class Launch:
         self.listener: Listener | None = listener
         self.memory = list(memory)
         self.report = Report()
+        self.last_wgmma: dict[tuple[int, int], AsyncOp] = {}
+        self.ops = 0
         self._check()
         self.params, self.params_size = self._params(params)
         self.const_bank = np.frombuffer(program.decoded.const_bank or b"\0", np.uint8)
@@ -164,6 +166,11 @@ class Launch:
             return directives["maxnreg"][0]
         threads = _product(directives.get("maxntid", directives.get("reqntid", (self.threads,))))
         return min(256, 65536 // max(threads, 1) // 8 * 8)
+
+    def next_op(self) -> int:
+        """A number for an asynchronous operation, unique in the launch."""
+        self.ops += 1
+        return self.ops
 
     # -- what a cluster asks for ---------------------------------------------------------------------
     def register_file(self, warps: int) -> np.ndarray:

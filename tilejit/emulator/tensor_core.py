@@ -1,0 +1,297 @@
+"""wgmma: descriptors, fragments, the products themselves, groups.
+
+A warpgroup's instruction starts when the last of its four warps issues it. The product reads shared memory
+through the matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and
+"Matrix descriptor format") and sums in float32 (int32 exactly) by numpy.
+"""
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tilejit.emulator.decode import External
+from tilejit.emulator.execute import executes
+from tilejit.emulator.machine import AsyncOp, Cluster, Site, Waiter
+from tilejit.emulator.numbers import from_bits, to_bits
+
+#: Largest linear offset that the swizzle pattern depends on.
+_PERIOD = 1024
+_SWIZZLE = {0: (0, 0), 1: (7, 7), 2: (3, 7), 3: (1, 7)}          # mode -> (mask of chunk bits, source bit)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The fields of a 64-bit matrix descriptor, offsets in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    base: int
+    mode: int
+
+
+def read_descriptor(bits: int) -> Descriptor:
+    """PTX ISA, matrix descriptor format."""
+    return Descriptor((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4,
+                      bits >> 49 & 7, bits >> 62 & 3)
+
+
+@lru_cache(maxsize=4096)
+def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed: bool, rows: int, depth: int,
+                    size: int) -> np.ndarray:
+    """int64[rows, depth]: byte offset of element (row, k) from the start address minus `phase`.
+
+    `phase` is the start address modulo the swizzle period: the swizzle acts on address bits. K-major with a
+    swizzle of W bytes: rows of W bytes, groups of 8 rows `stride` apart. Without swizzle: 8 x 16 byte core
+    matrices, `leading` apart along K and `stride` apart along rows. MN-major (transposed): atoms of W bytes
+    along the rows by 8 k; `leading` between atoms along the rows, `stride` between groups of 8 k (without
+    swizzle the two change places).
+    """
+    r = np.arange(rows)[:, None]
+    kk = np.arange(depth)[None, :]
+    span = {0: 16, 1: 128, 2: 64, 3: 32}[mode]
+    if not transposed:
+        kb = kk * size
+        if mode == 0:
+            linear = (r // 8) * stride + (r % 8) * 16 + (kb // 16) * leading + kb % 16
+        else:
+            linear = (r // 8) * stride + (r % 8) * span + kb
+    else:
+        rb = r * size
+        atom, inside = rb // span, rb % span
+        if mode == 0:
+            linear = atom * stride + inside + (kk // 8) * leading + (kk % 8) * 16
+        else:
+            linear = atom * leading + inside + (kk // 8) * stride + (kk % 8) * span
+    at = linear + phase
+    mask, source = _SWIZZLE[mode]
+    return at ^ (((at >> source) & mask) << 4)
+
+
+def read_matrix(c: Cluster, warp: int, bits: int, transposed: bool, rows: int, depth: int, dtype: str,
+                op: int, pc: int) -> np.ndarray:
+    """float32[rows, depth] from shared memory."""
+    d = read_descriptor(bits)
+    size = {"tf32": 4, "f16": 2, "bf16": 2}.get(dtype, 1)
+    if d.base:
+        raise c.stop("descriptor", f"matrix descriptor {bits:#018x} has a base offset, which is not modelled", pc,
+                     warp)
+    phase = d.start % _PERIOD
+    offsets = element_offsets(phase, d.leading, d.stride, d.mode, transposed, rows, depth, size)
+    base = d.start - phase
+    cta = warp // c.warps_per_cta
+    low, high = base + int(offsets.min()), base + int(offsets.max()) + size
+    if low < 1024 or high > c.shared_bytes:
+        raise c.stop("out-of-bounds", f"the matrix at {d.start:#x} (descriptor {bits:#018x}) covers shared bytes "
+                     f"[{low:#x}, {high:#x})", pc, warp)
+    if c.listener is not None:
+        chunks = np.unique((base + offsets) >> 4) << 4
+        c.listener.async_access(op, "read", "shared", c.ctas[cta], chunks, 16)
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[size]
+    raw = c.shared[cta].view(kind)[(base + offsets) // size]
+    return from_bits(raw, dtype)
+
+
+@lru_cache(maxsize=64)
+def contiguous(regs: tuple[int, ...]) -> bool:
+    """True for a list of consecutive register indices."""
+    return regs == tuple(range(regs[0], regs[0] + len(regs)))
+
+
+def registers(c: Cluster, warp: int, regs: tuple[int, ...]) -> np.ndarray:
+    """int64[4, len(regs), 32] of a warpgroup (a view when the registers are consecutive)."""
+    if contiguous(regs):
+        return c.regs[warp:warp + 4, regs[0]:regs[0] + len(regs)]
+    return c.regs[warp:warp + 4, list(regs)]
+
+
+def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.ndarray:
+    """float32[64, depth] from A's registers (PTX ISA, register fragments of wgmma .m64nNk16, k8, k32).
+
+    Four registers a thread: register 2*h + g holds rows l/4 + 8*g, and of each half h of K the elements of
+    32 bits that start at chunk l % 4.
+    """
+    raw = np.ascontiguousarray(registers(c, warp, regs).astype(np.uint32))       # warp, reg, lane
+    per = {"tf32": 1, "f16": 2, "bf16": 2}.get(dtype, 4)
+    kind = {1: np.uint32, 2: np.uint16, 4: np.uint8}[per]
+    parts = raw[..., None].view(kind).reshape(4, 2, 2, 8, 4, per)                # warp, half, g, row, chunk, e
+    return from_bits(parts.transpose(0, 2, 3, 1, 4, 5).reshape(64, 8 * per), dtype)
+
+
+def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray, keep: bool, dtype: str,
+               saturate: bool) -> None:
+    """D = product (+ D) in the accumulator's fragment: register i of lane l holds row l/4 + 8*((i>>1)&1),
+    column 8*(i>>2) + 2*(l%4) + (i&1) of the warp's 16 rows; f16 packs two columns in a register."""
+    n = product.shape[1]
+    tiles = product.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 3, 1, 5, 2, 4)   # warp, j, half, bit, row, chunk
+    old = registers(c, warp, regs)
+    if dtype == "f16":
+        new = np.ascontiguousarray(tiles.transpose(0, 1, 2, 4, 5, 3)).reshape(4, n // 4, 32, 2)
+        if keep:
+            new = new + np.ascontiguousarray(old.astype(np.uint32))[..., None].view(np.uint16).view(np.float16)
+        halves = np.ascontiguousarray(new.astype(np.float16)).view(np.uint16).astype(np.int64)
+        out = halves[..., 0] | halves[..., 1] << 16
+    else:
+        new = tiles.reshape(4, n // 2, 32)
+        if dtype == "s32":
+            total = np.rint(new).astype(np.int64)
+            if keep:
+                total = total + old.astype(np.uint32).view(np.int32) if old.flags.c_contiguous else \
+                    total + np.ascontiguousarray(old).astype(np.uint32).view(np.int32)
+            if saturate:
+                total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+            out = total & 0xFFFFFFFF
+        else:
+            if keep:
+                new = new + old.astype(np.uint32).view(np.float32)
+            out = to_bits(np.ascontiguousarray(new, np.float32))
+    if contiguous(regs):
+        c.regs[warp:warp + 4, regs[0]:regs[0] + len(regs)] = out
+    else:
+        c.regs[warp:warp + 4, list(regs)] = out
+
+
+@dataclass
+class Pending:
+    """A wgmma that some warps of its group have issued; `scalars` are (A and B descriptors, scale-d)."""
+
+    op: AsyncOp
+    issued: int
+    text: External
+    scalars: tuple[int, int, bool]
+
+
+@executes("wgmma.mma_async.sync.aligned")
+def _mma(c: Cluster, s: Site, e: External) -> None:
+    group = s.warp // 4 * 4
+    state = c.warp_states[s.warp]
+    key = (group, state.wgmma_issued)
+    scalars = uniform_operands(c, s, e)
+    state.wgmma_issued += 1
+    pending = c.wgmma_pending.get(key)
+    if pending is None:
+        op = AsyncOp(c.launch.next_op(), "wgmma", [], [("wgmma", w) for w in range(group, group + 4)])
+        pending = c.wgmma_pending[key] = Pending(op, 0, e, scalars)
+    elif pending.text is not e:
+        c.report("divergent", "the warps of a warpgroup execute different wgmma instructions", s.pc, s.warp)
+    elif pending.scalars != scalars:
+        c.report("descriptor", "the matrix descriptors or scale-d differ between the warps of a warpgroup", s.pc,
+                 s.warp)
+    pending.issued += 1
+    state.wgmma_open.append(pending.op)
+    if pending.issued < 4:
+        return
+    del c.wgmma_pending[key]
+    _issue(c, Site(group, s.split, s.mask, s.pc), e, pending)
+
+
+def uniform_operands(c: Cluster, s: Site, e: External) -> tuple[int, int, bool]:
+    """The descriptors (0 for A in registers) and scale-d of a warp, as it issues."""
+    _, a, b, scale = e.operands[:4]
+    negated = isinstance(scale, tuple)
+    keep = bool(c.value(s.warp, scale[1] if negated else scale, 0) & 1) != negated
+    return 0 if isinstance(a, tuple) else c.value(s.warp, a, 0), c.value(s.warp, b, 0), keep
+
+
+def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
+    """All four warps are here: check the operands, start the product."""
+    op = pending.op
+    bits_a, bits_b, keep = pending.scalars
+    d, a = e.operands[:2]
+    rest = e.operands[4:]
+    shape = e.mods["shape"]
+    n, depth = int(shape[4:].split("k")[0]), int(shape.split("k")[1])
+    atype, btype, dtype = e.mods["atype"], e.mods["btype"], e.mods["dtype"]
+    if len(d) != (n // 4 if dtype == "f16" else n // 2):
+        raise c.stop("operands", f"{shape} takes {n // (4 if dtype == 'f16' else 2)} accumulator registers, "
+                     f"{len(d)} given", s.pc, s.warp)
+    from_registers = isinstance(a, tuple)
+    sign_a, sign_b = (rest[0], rest[1]) if len(rest) >= 2 else (1, 1)
+    flips = rest[2:]
+    trans_a = bool(flips[0]) if not from_registers and len(flips) == 2 else False
+    trans_b = bool(flips[-1]) if flips else False
+
+    def perform() -> None:
+        left = a_fragment(c, s.warp, a, atype) if from_registers else read_matrix(
+            c, s.warp, bits_a, trans_a, 64, depth, atype, op.number, s.pc)
+        right = read_matrix(c, s.warp, bits_b, trans_b, n, depth, btype, op.number, s.pc)
+        product = left @ right.T
+        if sign_a * sign_b < 0:
+            product = -product
+        accumulate(c, s.warp, d, product, keep, dtype, "satf" in e.mods)
+        if c.listener is not None:
+            c.listener.complete(op.number, [])
+
+    earlier = c.launch.last_wgmma.get((id(c), s.warp))
+    op.steps.append(perform)
+    op.after = [earlier] if earlier is not None and not earlier.done else []
+    op.describe = f"{e.form.name}.{shape}"
+    c.launch.last_wgmma[id(c), s.warp] = op
+    if c.listener is not None:
+        from tilejit.emulator.vm import codes as k
+
+        c.listener.issue(op.number, "wgmma", c.agent(s.warp), s.pc, -1, "async", None, 0)
+        own = list(a) if from_registers else []
+        c.listener.wgmma_registers(op.number, list(d), own)
+        rows = slice(s.warp, s.warp + 4)
+        c.states[rows, list(d)] = (c.states[rows, list(d)] & ~np.uint8(k.UNINIT)) | k.ACC_IN_FLIGHT
+        if own:
+            c.states[rows, own] |= k.A_IN_FLIGHT
+        c.flight_registers.setdefault(op.number, (list(d), own))
+    c.start(op)
+
+
+@executes("wgmma.fence.sync.aligned")
+def _fence(c: Cluster, s: Site, e: External) -> None:
+    if c.listener is not None:
+        c.listener.wgmma_fence(c.agent(s.warp), s.pc)
+
+
+@executes("wgmma.commit_group.sync.aligned")
+def _commit(c: Cluster, s: Site, e: External) -> None:
+    state = c.warp_states[s.warp]
+    if c.listener is not None:
+        c.listener.group_commit(c.agent(s.warp), s.pc, "wgmma", -1, [o.number for o in state.wgmma_open])
+    state.wgmma_groups.append(state.wgmma_open)
+    state.wgmma_open = []
+
+
+@executes("wgmma.wait_group.sync.aligned")
+def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
+    keep = e.operands[0]
+    state = c.warp_states[s.warp]
+    split = max(0, len(state.wgmma_groups) - keep)
+    ops = [o for g in state.wgmma_groups[:split] for o in g]
+
+    def ready() -> bool:
+        return all(o.done for o in ops)
+
+    def resume() -> None:
+        state.wgmma_groups = state.wgmma_groups[split:]
+        if c.listener is None:
+            return
+        c.listener.group_wait(c.agent(s.warp), s.pc, "wgmma", -1, [o.number for o in ops], False)
+        release_registers(c, s.warp, state)
+
+    if ready():
+        resume()
+        return None
+    return ("wgmma", s.warp), Waiter(s.warp, s.split, s.pc, ready, resume,
+                                     lambda: f"waits for {sum(not o.done for o in ops)} wgmma (not all four warps of "
+                                     "the warpgroup have issued them)")
+
+
+def release_registers(c: Cluster, warp: int, state: object) -> None:
+    """Recompute which registers of a warp are in flight from the groups that it still waits for."""
+    from tilejit.emulator.vm import codes as k
+
+    w = c.warp_states[warp]
+    c.states[warp] &= ~np.uint8(k.ACC_IN_FLIGHT | k.A_IN_FLIGHT)
+    for op in [o for g in w.wgmma_groups for o in g] + w.wgmma_open:
+        accumulator, a = c.flight_registers.get(op.number, ([], []))
+        c.states[warp, accumulator] |= k.ACC_IN_FLIGHT
+        if a:
+            c.states[warp, a] |= k.A_IN_FLIGHT
