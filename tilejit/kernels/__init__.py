@@ -1,8 +1,8 @@
 """Ready kernels, written in the tile language, each with a host function that takes arrays."""
 from tilejit.kernels.add import add
 from tilejit.kernels.layernorm import layernorm
-from tilejit.kernels.matmul import matmul
+from tilejit.kernels.matmul import matmul, matmul_kernel
 from tilejit.kernels.rmsnorm import rmsnorm
 from tilejit.kernels.softmax import softmax
 
-__all__ = ["add", "layernorm", "matmul", "rmsnorm", "softmax"]
+__all__ = ["add", "layernorm", "matmul", "matmul_kernel", "rmsnorm", "softmax"]
