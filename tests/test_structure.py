@@ -24,7 +24,7 @@ DOORS: dict[str, set[str]] = {
     "testing": {"runtime", "errors", "ir", "tilejit"},
     "kernels": {"tilejit", "language"},
     "tools": {"tilejit", "language", "kernels", "runtime", "ir", "layout", "ptx", "errors", "emulator", "testing"},
-    "tilejit": {"runtime", "errors", "tools", "language", "testing", "kernels", "emulator"},
+    "tilejit": {"runtime", "errors", "ir", "tools", "language", "testing", "kernels", "emulator"},
 }
 #: room -> rooms that it may import inside functions only.
 LAZY = {"ir": {"layout"}}

@@ -88,7 +88,7 @@ class Kernel:
     def key(self, values: dict[str, Any], options: dict[str, Any], addresses: dict[str, int],
             host: set[str]) -> tuple:
         """The specialisation key; fills the addresses of arrays, and the names of those in host memory."""
-        out: list[Any] = list(options.values())
+        out: list[Any] = [*options.values(), *self.source.captured()]
         for n in self.names:
             x = values[n]
             if n in self.constexprs:

@@ -1,0 +1,40 @@
+"""Kernel sources: constants are part of what identifies a kernel, and printing round-trips."""
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.frontend.source import unparse
+from tilejit.runtime import driver
+
+SCALE = 2.0
+
+
+@tilejit.kernel
+def scaled(x, out, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out + offs, tl.load(x + offs) * SCALE)
+
+
+@pytest.mark.skipif(driver.available(), reason="host arrays run in the evaluator only without a GPU")
+def test_changed_global_is_seen(monkeypatch):
+    """A constant that changes between launches changes the result and the fingerprint."""
+    x, out = np.ones(16, np.float32), np.zeros(16, np.float32)
+    scaled[(1,)](x, out, BLOCK=16)
+    first, print_before, captured = out.copy(), scaled.source.fingerprint(), scaled.source.captured()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    scaled[(1,)](x, out, BLOCK=16)
+    assert first[0] == 2.0 and out[0] == 3.0
+    assert scaled.source.fingerprint() != print_before and scaled.source.captured() != captured
+
+
+@pytest.mark.parametrize("text", ["a[i:i + 64, :]", "x[1:2, ::3]", "x[a, b:c, None]", "f(x)[0].T", "(1).real",
+                                  "x if a < b <= c else -y ** 2", "acc + (a @ b)", "[i for i in (1, 2) if i]"])
+def test_unparse_round_trip(text):
+    """What astunparse prints parses back to the same tree."""
+    tree = ast.parse(text)
+    assert ast.dump(ast.parse(unparse(tree))) == ast.dump(tree)
