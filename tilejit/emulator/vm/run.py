@@ -12,7 +12,7 @@ import numpy as np
 from numba import carray, njit, types
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import load64, low, popcount, signed, store64, trailing_zeros
+from tilejit.emulator.vm.bits import load64, low, store64, trailing_zeros
 from tilejit.emulator.vm.floating import compare_float, convert, float_op
 from tilejit.emulator.vm.integer import compare_int, int_op
 from tilejit.emulator.vm.memory import atomic, event, load, matrix, store
