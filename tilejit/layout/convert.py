@@ -133,6 +133,15 @@ def _same_warp(src: LinearLayout, dst: LinearLayout) -> bool:
     return True
 
 
+def cost(p: Plan) -> int:
+    """Roughly the cycles that one warp spends on a plan; meeting the other warps twice counts as 40."""
+    if isinstance(p, Registers):
+        return 0
+    if isinstance(p, Shuffles):
+        return 2 * sum(len(set(options)) for options in p.registers)
+    return p.cycles + (10 if p.within_warp else 40)
+
+
 # -- addresses ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class AddressBits:

@@ -11,27 +11,26 @@ def _log2(n: int) -> int:
     return n.bit_length() - 1
 
 
-def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1,
-            order: tuple[int, ...] | None = None) -> LinearLayout:
+def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
+            warp: tuple[tuple[int, ...], ...] | None = None) -> LinearLayout:
     """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then
     more registers. `order` lists dimensions fastest first (default: last dimension first). Where the tile
-    is smaller than the threads, the remaining lane or warp bits hold copies."""
+    is smaller than the threads, the remaining lane or warp bits hold copies.
+
+    `warp` fixes the bases of the warp bits instead (each a power of two along one dimension, or zero): a
+    tile that another layout gives to the same warps changes layout inside each warp."""
     order = order or tuple(reversed(range(len(shape))))
-    bits = [(d, 1 << i) for d in order for i in range(_log2(shape[d]))]
+    bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
+    bits = [b for b in bits if b not in (warp or ())]
 
     def take(n: int) -> list[tuple[int, ...]]:
-        out = []
-        for _ in range(n):
-            if bits:
-                d, value = bits.pop(0)
-                out.append(tuple(value if i == d else 0 for i in range(len(shape))))
-            else:
-                out.append((0,) * len(shape))
-        return out
+        out, bits[:n] = bits[:n], []
+        return out + [(0,) * len(shape)] * (n - len(out))
 
-    fastest = _log2(shape[order[0]]) if shape else 0
-    registers = take(min(_log2(vector), fastest))
-    lanes, warps = take(5), take(_log2(num_warps))
+    along = sum(1 for b in bits if b[order[0]]) if shape else 0
+    registers = take(min(_log2(vector), along))
+    lanes = take(5)
+    warps = list(warp) if warp is not None else take(_log2(num_warps))
     registers += take(len(bits))
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 

@@ -1,0 +1,100 @@
+"""Global accesses and layouts: the coalesced layout of an access, and what an access costs in another one."""
+from __future__ import annotations
+
+import numpy as np
+
+from tilejit.ir import Function, Op, Value, walk
+from tilejit.ir.types import Ptr, Tile, elem_of
+from tilejit.layout.linear import LinearLayout
+from tilejit.layout.named import blocked
+from tilejit.passes.axis import AxisInfo, vector_width
+from tilejit.passes.layouts_rules import ACCESSES, tile
+
+Facts = dict[Value, AxisInfo]
+#: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
+_LINE, _SECTOR = 128, 32
+
+
+class Accesses:
+    """All accesses of a function through tiles of pointers."""
+
+    def __init__(self, fn: Function, facts: Facts):
+        self.warps: int = fn.attrs["num_warps"]
+        self.facts = facts
+        self.ops = [op for op in walk(fn.body)
+                    if op.name in ACCESSES and isinstance(op.operands[0].type, Tile)]
+        #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
+        #: they share a layout.
+        self.widths: dict[tuple[tuple[int, ...], int], int] = {}
+        for op in self.ops:
+            key = (tile(op.operands[0].type).shape, fastest(op, facts))
+            self.widths[key] = max(self.widths.get(key, 1), self._width(op))
+
+    def _width(self, op: Op) -> int:
+        """Elements of one access: at most 16 bytes, and no wider than using every thread allows."""
+        t = tile(op.operands[0].type)
+        spread = max(1, t.numel // (32 * self.warps))
+        return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
+
+    def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
+        """Neighbouring threads on neighbouring addresses; if that costs nothing, with the warps of `near`,
+        so that a tile in that layout need not leave its warp."""
+        t = tile(op.operands[0].type)
+        dim = fastest(op, self.facts)
+        order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
+        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order)
+        if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
+                                    for b in near.bases_of("warp")):
+            other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))
+            if self.cycles(op, other) <= self.cycles(op, best):
+                return other
+        return best
+
+    def cycles(self, op: Op, layout: LinearLayout) -> float:
+        """Cycles of one warp for the access in this layout: each instruction takes one per cache line that it
+        touches, or one per sector written or two sectors read, if that is more."""
+        t = tile(op.operands[0].type)
+        elem = elem_of(t)
+        assert isinstance(elem, Ptr)
+        info, dim = self.facts[op.operands[0]], fastest(op, self.facts)
+        vec = min(access_width(op, self.facts, dim), layout.contiguous_registers(dim))
+        sectors = self._distinct(layout, info, dim, elem.elem.bytes, _SECTOR)
+        lines = self._distinct(layout, info, dim, elem.elem.bytes, _LINE)
+        return layout.num_registers // vec * max(lines, sectors * (0.5 if op.name == "load" else 1.0))
+
+    def _distinct(self, layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, unit: int) -> int:
+        """How many aligned blocks of `unit` bytes the lanes' addresses lie in, as far as is known."""
+        at = layout.coords("lane")
+        blocks = at // np.array(info.constancy)
+        run = info.contiguity[dim]
+        if run > 1:
+            blocks[:, dim] = at[:, dim] // run * run + at[:, dim] % run * elem_bytes // unit
+        return len(np.unique(blocks, axis=0))
+
+
+def fastest(op: Op, facts: Facts) -> int:
+    """The dimension along which an access's addresses are contiguous, the last of equals."""
+    run = facts[op.operands[0]].contiguity
+    return max(range(len(run)), key=lambda d: (run[d], d))
+
+
+def access_width(op: Op, facts: Facts, dim: int) -> int:
+    """Elements per instruction of a load or store along `dim`; atomics go one by one."""
+    if op.name not in ("load", "store"):
+        return 1
+    elem = elem_of(op.operands[0].type)
+    assert isinstance(elem, Ptr)
+    mask_at = 1 if op.name == "load" else 2
+    mask = facts[op.operands[mask_at]] if len(op.operands) > mask_at else None
+    return vector_width(facts[op.operands[0]], elem.elem.bytes, mask, dim)
+
+
+def set_vectors(fn: Function, facts: Facts) -> None:
+    """The `vec` attribute of loads and stores: elements per instruction in their final layout."""
+    for op in walk(fn.body):
+        t = op.operands[0].type if op.name in ("load", "store") else None
+        if not isinstance(t, Tile):
+            continue
+        assert t.layout is not None
+        op.attrs["vec"] = max(min(t.layout.contiguous_registers(d), access_width(op, facts, d))
+                              for d in range(len(t.shape))) if t.shape else 1

@@ -1,0 +1,149 @@
+"""`convert` ops: put where two layouts meet, then moved to where the fewest bytes change layout.
+
+`insert` makes the function right; `improve` makes it cheaper: a conversion moves before a broadcast or a
+widening cast, after a narrowing cast, and is dropped where it has become the identity.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.types import Tile
+from tilejit.layout.convert import Registers, Shuffles, plan
+from tilejit.layout.linear import LinearLayout
+from tilejit.passes.layouts_rules import FLOW, backward, natural, tile, wanted
+
+
+def insert(fn: Function) -> None:
+    """A `convert` for every result and operand whose layout is not the one its op works in."""
+    table = uses(fn.body)
+    for op in list(walk(fn.body)):
+        layout = natural(op)
+        for r in op.results if layout is not None else ():
+            if isinstance(r.type, Tile) and r.type.layout != layout:
+                assert op.parent is not None
+                new = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc).op(
+                    "convert", r, result_types=[r.type]).result
+                r.type, new.name = r.type.with_layout(layout), r.name
+                for user, index in table.get(r, ()):
+                    user.operands[index] = new
+    for op in list(walk(fn.body)):
+        for index, layout in wanted(op).items():
+            v = op.operands[index]
+            if tile(v.type).layout not in (None, layout):
+                op.operands[index] = _converted(op, v, layout)
+
+
+def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
+    """v in another layout, for op; computed before the loops that v enters from outside."""
+    home = v.op.parent if isinstance(v.op, Op) else v.op
+    before, at = op, op
+    while at.parent is not home and at.parent is not None and at.parent.parent is not None:
+        at = at.parent.parent
+        if at.name in ("for", "while"):
+            before = at
+    assert before.parent is not None
+    b = Builder(before.parent, before.parent.ops.index(before), op.loc)
+    new = b.op("convert", v, result_types=[tile(v.type).with_layout(layout)]).result
+    new.name = v.name
+    return new
+
+
+def improve(fn: Function) -> None:
+    """Move conversions to narrower or smaller tiles, until none moves; drop those without effect or use."""
+    changed = True
+    while changed:
+        changed = False
+        table = uses(fn.body)
+        for op in [x for x in walk(fn.body) if x.name == "convert"]:
+            if _dropped(fn, op, table) or _before(fn, op, table) or _after(fn, op, table):
+                changed = True
+                break
+
+
+def _dropped(fn: Function, op: Op, table: dict) -> bool:
+    """A conversion of a conversion is one; an identity or unused one is none."""
+    source = op.operands[0]
+    if op.result not in table:
+        erase({op}, fn.body)
+        return True
+    if source.type == op.result.type:
+        replace(fn.body, {op.result: source})
+        erase({op}, fn.body)
+        return True
+    if isinstance(source.op, Op) and source.op.name == "convert":
+        op.operands[0] = source.op.operands[0]
+        return True
+    return False
+
+
+def _before(fn: Function, op: Op, table: dict) -> bool:
+    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller and only the conversion uses f(x)."""
+    source, layout = op.operands[0], tile(op.result.type).layout
+    maker = source.op
+    assert layout is not None
+    if not isinstance(maker, Op) or len(table[source]) != 1 or len(maker.results) != 1 or maker.regions \
+            or not maker.define.pure or maker.name in ("dot", "convert", "join"):
+        return False
+    needs = layout if "elementwise" in maker.define.traits else backward(maker, layout) \
+        if "shape" in maker.define.traits and maker.name != "splat" else None
+    tiles = [v for v in maker.operands if isinstance(v.type, Tile)]
+    if needs is None and tiles:
+        return False
+    if any(tile(v.type).layout is None for v in tiles):
+        return False
+    moved = {v for v in tiles if tile(v.type).layout != needs}
+    if sum(_bytes(v) for v in moved) >= _bytes(source):
+        return False
+    for i, v in enumerate(maker.operands):
+        if v in moved:
+            assert needs is not None
+            maker.operands[i] = _converted(maker, v, needs)
+    source.type = op.result.type
+    replace(fn.body, {op.result: source})
+    erase({op}, fn.body)
+    return True
+
+
+def _after(fn: Function, op: Op, table: dict) -> bool:
+    """f(convert(x)) -> convert(f(x)) where f, the only user, makes narrower elements of it alone."""
+    users = table[op.result]
+    user = users[0][0]
+    if len(users) != 1 or user.name in FLOW or len(user.results) != 1 or user.regions or user.parent is not op.parent \
+            or not user.define.pure or "elementwise" not in user.define.traits \
+            or sum(isinstance(v.type, Tile) for v in user.operands) != 1 \
+            or _bytes(user.result) >= _bytes(op.result):
+        return False
+    want = tile(user.result.type)
+    user.operands[users[0][1]] = op.operands[0]
+    user.result.type = want.with_layout(tile(op.operands[0].type).layout)
+    assert user.parent is not None
+    b = Builder(user.parent, user.parent.ops.index(user) + 1, op.loc)
+    new = b.op("convert", user.result, result_types=[want])
+    new.result.name = user.result.name
+    for other, index in table.get(user.result, ()):
+        other.operands[index] = new.result
+    erase({op}, fn.body)
+    return True
+
+
+def _bytes(v: Value) -> int:
+    t = tile(v.type)
+    return t.numel * max(1, t.elem.bits // 8)
+
+
+def describe(fn: Function) -> list[str]:
+    """One line for each conversion that moves data between threads."""
+    lines = []
+    table = uses(fn.body)
+    for op in walk(fn.body):
+        if op.name != "convert":
+            continue
+        src, dst = tile(op.operands[0].type), tile(op.result.type)
+        assert src.layout is not None and dst.layout is not None
+        found = plan(src.layout, dst.layout, max(1, dst.elem.bits // 8))
+        if isinstance(found, Registers):
+            continue
+        how = "by shuffles" if isinstance(found, Shuffles) else f"{found.bytes} bytes through shared memory"
+        users = ", ".join(dict.fromkeys(u.name for u, _ in table.get(op.result, ())))
+        where = op.loc.short() if op.loc else "?"
+        lines.append(f"convert at {where}: {dst} for {users}, {how}")
+    return lines

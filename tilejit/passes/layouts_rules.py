@@ -1,0 +1,144 @@
+"""How layouts follow from one another through ops: the rules that `layouts.py` applies.
+
+A result's layout may decide its operands' (`backward`), an operand's its results' (`forward`); control flow
+ties values together (`same_layout`, `handed_over`); and for every op in its final layouts, `wanted` says in
+which layout it needs each operand and `natural` in which it produces its results.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Op, Value
+from tilejit.ir.types import Tile, Type
+from tilejit.layout.linear import LinearLayout
+
+#: Ops that touch global memory through a tile of pointers (operand 0); the mask, if any, comes last.
+ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
+FLOW = ("for", "while", "if")
+#: Folds: all inputs share one layout.
+FOLDS = ("reduce", "scan")
+
+
+def layout_of(v: Value) -> LinearLayout | None:
+    """The layout of a tile, or None."""
+    return v.type.layout if isinstance(v.type, Tile) else None
+
+
+def tile(t: Type) -> Tile:
+    """The type as a tile type."""
+    assert isinstance(t, Tile), t
+    return t
+
+
+def backward(op: Op, layout: LinearLayout) -> LinearLayout | None:
+    """The layout of a shape op's operand that gives its (first) result this one; None if none does."""
+    name, source = op.name, tile(op.operands[0].type).shape if op.operands else ()
+    if name == "expand_dims":
+        return layout.drop_dim(op.attrs["axis"])
+    if name == "broadcast":
+        return layout.project(source)
+    if name == "reshape":
+        return layout.reshape(source)
+    if name == "trans":
+        order = tuple(op.attrs["order"])
+        return layout.transpose(tuple(order.index(i) for i in range(len(order))))
+    if name == "split":
+        return layout.join()
+    if name == "join":
+        return _split(layout)
+    return None
+
+
+def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
+    """The layout of a shape op's or fold's results that its operand's gives; None if the op leaves it open."""
+    name = op.name
+    if name == "expand_dims":
+        return layout.expand_dims(op.attrs["axis"])
+    if name == "reshape":
+        return layout.reshape(tuple(op.attrs["shape"]))
+    if name == "trans":
+        return layout.transpose(tuple(op.attrs["order"]))
+    if name == "reduce":
+        return layout.reduce(op.attrs["axis"])
+    if name == "scan":
+        return layout
+    if name == "join":
+        return layout.join()
+    if name == "split":
+        return _split(layout)
+    return None
+
+
+def _split(layout: LinearLayout) -> LinearLayout | None:
+    try:
+        return layout.split()
+    except ValueError:                # the two halves are not in one thread
+        return None
+
+
+# -- control flow -----------------------------------------------------------------------------------------
+def same_layout(op: Op) -> list[list[Value]]:
+    """Groups of values that cannot but share a layout: what a loop carries, both halves of a split."""
+    if op.name == "for":
+        return [list(g) for g in zip(op.regions[0].args[1:], op.results)]
+    if op.name == "while":
+        return [list(g) for g in zip(op.regions[0].args, op.regions[1].args, op.results)]
+    if op.name == "split":
+        return [list(op.results)]
+    return []
+
+
+def handed_over(op: Op, v: Value) -> list[Value]:
+    """The other ends of a loop's or branch's edges at v: initial, carried, yielded and result values."""
+    groups: list[list[Value]] = []
+    if op.name == "for":
+        body = op.regions[0]
+        groups = [list(g) for g in zip(op.operands[3:], body.args[1:], body.terminator.operands, op.results)]
+    elif op.name == "while":
+        before, body = op.regions
+        groups = [list(g) for g in zip(op.operands, before.args, before.terminator.operands[1:], body.args,
+                                       body.terminator.operands, op.results)]
+    elif op.name == "if":
+        ends = [r.terminator for r in op.regions if r.terminator.name == "yield"]
+        groups = [[r, *(end.operands[i] for end in ends)] for i, r in enumerate(op.results)]
+    return [x for g in groups if v in g for x in g if x is not v]
+
+
+def owner(op: Op) -> Op | None:
+    """The op whose region a terminator ends."""
+    return op.parent.parent if op.parent else None
+
+
+# -- what an op needs ---------------------------------------------------------------------------------------
+def wanted(op: Op) -> dict[int, LinearLayout]:
+    """For each tile operand that must have a certain layout: its index and that layout."""
+    targets: dict[int, LinearLayout | None] = {}
+    if op.name == "for":
+        targets = {i + 3: layout_of(a) for i, a in enumerate(op.regions[0].args[1:])}
+    elif op.name == "while":
+        targets = {i: layout_of(a) for i, a in enumerate(op.regions[0].args)}
+    elif op.name in ("yield", "condition"):
+        target = owner(op)
+        if target is not None and target.name in FLOW:
+            first = 1 if op.name == "condition" else 0
+            targets = {i + first: layout_of(r) for i, r in enumerate(target.results)}
+    elif op.name == "dot":
+        targets = {2: layout_of(op.result)}
+    elif op.name in (*ACCESSES, *FOLDS, "join", "device_assert"):
+        targets = dict.fromkeys(range(1, len(op.operands)), layout_of(op.operands[0]))
+    elif "shape" in op.define.traits and op.name != "convert":
+        result = layout_of(op.results[0])
+        if result is not None:
+            targets = dict.fromkeys(range(len(op.operands)), None if op.name == "splat" else backward(op, result))
+    elif "elementwise" in op.define.traits and op.results:
+        targets = dict.fromkeys(range(len(op.operands)), layout_of(op.results[0]))
+    return {i: layout for i, layout in targets.items()
+            if layout is not None and isinstance(op.operands[i].type, Tile)}
+
+
+def natural(op: Op) -> LinearLayout | None:
+    """The layout in which an op produces its results, where its first operand decides it."""
+    if op.name in ACCESSES:
+        return layout_of(op.operands[0])
+    if op.name in (*FOLDS, "join"):
+        source = layout_of(op.operands[0])
+        return forward(op, source) if source is not None else None
+    return None
