@@ -1,9 +1,11 @@
 """What may be an argument: torch tensors, anything with `__cuda_array_interface__` or DLPack, our own arrays.
 
-`describe` turns any of them into an `ArrayInfo`; torch is found in `sys.modules`, never imported.
+`describe` turns any of them into an `ArrayInfo`; torch is found in `sys.modules`, never imported. numpy dtypes
+of bf16 and fp8 come from ml_dtypes.
 """
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import dataclass
 from math import prod
@@ -15,30 +17,48 @@ import numpy as np
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DTYPES, DType
 
-#: numpy dtype -> tilejit dtype name; bf16 and fp8 come from ml_dtypes.
+#: numpy dtype -> tilejit dtype name.
 _NUMPY: dict[Any, str] = {
     np.dtype(k): v for k, v in {
         np.float32: "fp32", np.float16: "fp16", np.float64: "fp64", np.int8: "int8", np.int16: "int16",
         np.int32: "int32", np.int64: "int64", np.uint8: "uint8", np.uint16: "uint16", np.uint32: "uint32",
         np.uint64: "uint64", np.bool_: "int1", ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv",
         ml_dtypes.float8_e5m2: "fp8e5"}.items()}
-_TORCH = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.float64": "fp64", "torch.bfloat16": "bf16",
-          "torch.float8_e4m3fn": "fp8e4nv", "torch.float8_e5m2": "fp8e5", "torch.int8": "int8",
-          "torch.int16": "int16", "torch.int32": "int32", "torch.int64": "int64", "torch.uint8": "uint8",
-          "torch.uint16": "uint16", "torch.uint32": "uint32", "torch.uint64": "uint64", "torch.bool": "int1"}
-#: torch.dtype -> our dtype, filled as dtypes are met (looking one up by name costs a microsecond).
-_TORCH_SEEN: dict[Any, DType] = {}
+#: name of a torch dtype -> tilejit dtype name.
+_TORCH = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv",
+          "float8_e5m2": "fp8e5", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
+          "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "bool": "int1"}
+#: DLPack (code, bits) -> tilejit dtype name (dlpack.h, DLDataTypeCode).
+_DLPACK = {(0, 8): "int8", (0, 16): "int16", (0, 32): "int32", (0, 64): "int64", (1, 8): "uint8", (1, 16): "uint16",
+           (1, 32): "uint32", (1, 64): "uint64", (2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16",
+           (6, 8): "int1", (10, 8): "fp8e4nv", (12, 8): "fp8e5"}
+_DLPACK_CPU, _DLPACK_CUDA, _DLPACK_MANAGED = 1, 2, 13
+#: `ArrayInfo.device` of an array in host memory.
+HOST = -1
 
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """Address, element type, sizes and strides (elements) of an array; `on_gpu` false for host memory."""
+    """Address, element type, sizes and strides (elements) of an array, and its GPU's index (HOST: host memory)."""
 
     address: int
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    on_gpu: bool
+    device: int
+
+    @property
+    def on_gpu(self) -> bool:
+        """True for device memory."""
+        return self.device != HOST
+
+    def span(self) -> tuple[int, int]:
+        """First byte and one past the last byte that the elements occupy."""
+        if 0 in self.shape:
+            return self.address, self.address
+        steps = [(n - 1) * s * self.dtype.bytes for n, s in zip(self.shape, self.strides)]
+        low = self.address + sum(s for s in steps if s < 0)
+        return low, self.address + sum(s for s in steps if s > 0) + self.dtype.bytes
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -47,13 +67,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def torch_dtype(dtype: Any) -> DType:
-    """Our dtype for a torch dtype."""
-    found = _TORCH_SEEN.get(dtype)
-    if found is None:
-        if str(dtype) not in _TORCH:
-            raise LaunchError(f"{dtype} arrays are not supported")
-        found = _TORCH_SEEN[dtype] = DTYPES[_TORCH[str(dtype)]]
-    return found
+    """Our dtype for a torch dtype. Raises LaunchError if there is none."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _TORCH:
+        raise LaunchError(f"{dtype} arrays are not supported")
+    return DTYPES[_TORCH[name]]
 
 
 def is_torch(x: Any) -> bool:
@@ -67,107 +85,168 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     return next(k for k, v in _NUMPY.items() if v == dtype.name)
 
 
+def from_numpy_dtype(dtype: Any) -> DType:
+    """Our dtype for a numpy dtype. Raises LaunchError if there is none."""
+    if np.dtype(dtype) not in _NUMPY:
+        raise LaunchError(f"numpy dtype {dtype} is not supported")
+    return DTYPES[_NUMPY[np.dtype(dtype)]]
+
+
 def describe(x: Any) -> ArrayInfo | None:
-    """Facts of an array argument, or None if x is no array. Raises LaunchError for an unknown dtype."""
-    if is_torch(x):
-        return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), tuple(x.stride()), x.is_cuda)
+    """Facts of an array argument, or None if x is no array. Raises LaunchError for a dtype that we lack."""
     if isinstance(x, DeviceArray):
-        return ArrayInfo(x.address, x.dtype, x.shape, x.strides, True)
+        return ArrayInfo(x.address, x.dtype, x.shape, x.strides, x.device)
+    if is_torch(x):
+        return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), tuple(x.stride()), x.get_device())
     if isinstance(x, np.ndarray):
-        if x.dtype not in _NUMPY:
-            raise LaunchError(f"numpy dtype {x.dtype} is not supported")
-        return ArrayInfo(x.ctypes.data, DTYPES[_NUMPY[x.dtype]], x.shape,
-                         tuple(s // x.itemsize for s in x.strides), False)
+        if any(s % x.itemsize for s in x.strides):
+            raise LaunchError(f"an array with byte strides {x.strides} is not a whole number of elements apart")
+        return ArrayInfo(x.ctypes.data, from_numpy_dtype(x.dtype), x.shape,
+                         tuple(s // x.itemsize for s in x.strides), HOST)
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
-        t = np.dtype(interface["typestr"])
-        if t not in _NUMPY:
-            raise LaunchError(f"array dtype {interface['typestr']} is not supported")
-        shape = tuple(interface["shape"])
-        strides = interface.get("strides")
-        strides = contiguous_strides(shape) if strides is None else tuple(s // t.itemsize for s in strides)
-        return ArrayInfo(interface["data"][0], DTYPES[_NUMPY[t]], shape, strides, True)
+        return _from_interface(interface)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x)
     return None
 
 
+def _from_interface(interface: dict[str, Any]) -> ArrayInfo:
+    """CUDA array interface v2/v3; work queued on the producer's stream is waited for."""
+    from tilejit.runtime import driver
+
+    dtype = from_numpy_dtype(interface["typestr"])
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    strides = contiguous_strides(shape) if strides is None else tuple(s // dtype.bytes for s in strides)
+    address, stream = interface["data"][0], interface.get("stream")
+    owner = driver.current_device()
+    if stream:
+        owner.synchronize(int(stream))
+    return ArrayInfo(address, dtype, shape, strides, owner.index)
+
+
+class _DLTensor(ctypes.Structure):
+    """dlpack.h, DLTensor: the head of the DLManagedTensor that a capsule named `dltensor` points to."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
 def _from_dlpack(x: Any) -> ArrayInfo:
-    """Read the DLPack capsule's header (dlpack.h, DLTensor): data, device, ndim, dtype, shape, strides."""
-    import ctypes
+    """Read a DLPack capsule without consuming it; its producer orders its work before the stream we name."""
+    from tilejit.runtime import driver
 
-    class DLTensor(ctypes.Structure):
-        _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                    ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                    ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                    ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
-
-    capsule = x.__dlpack__()
+    kind, index = x.__dlpack_device__()
+    if kind in (_DLPACK_CUDA, _DLPACK_MANAGED):
+        capsule = x.__dlpack__(stream=driver.current_stream(index) or 1)      # 1: the legacy default stream
+    elif kind == _DLPACK_CPU:
+        capsule, index = x.__dlpack__(), HOST
+    else:
+        raise LaunchError(f"{type(x).__name__}: DLPack device type {int(kind)} is neither CPU nor CUDA")
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    t = DLTensor.from_address(get(capsule, b"dltensor"))
-    names = {(0, 8): "int8", (0, 16): "int16", (0, 32): "int32", (0, 64): "int64", (1, 8): "uint8",
-             (1, 16): "uint16", (1, 32): "uint32", (1, 64): "uint64", (2, 16): "fp16", (2, 32): "fp32",
-             (2, 64): "fp64", (4, 16): "bf16", (6, 8): "int1"}
-    if (t.code, t.bits) not in names:
-        raise LaunchError(f"DLPack type code {t.code} with {t.bits} bits is not supported")
+    t = _DLTensor.from_address(get(capsule, b"dltensor"))
+    if (t.code, t.bits) not in _DLPACK or t.lanes != 1:
+        raise LaunchError(f"DLPack type code {t.code} with {t.bits} bits and {t.lanes} lanes is not supported")
     shape = tuple(t.shape[:t.ndim])
     strides = tuple(t.strides[:t.ndim]) if t.strides else contiguous_strides(shape)
-    return ArrayInfo((t.data or 0) + t.byte_offset, DTYPES[names[t.code, t.bits]], shape, strides,
-                     t.device_type in (2, 13))
+    return ArrayInfo((t.data or 0) + t.byte_offset, DTYPES[_DLPACK[t.code, t.bits]], shape, strides, index)
 
 
 class DeviceArray:
-    """A row-major array in device memory, made by `to_device` or `empty`; freed with the object."""
+    """A row-major array in GPU memory, or, where kernels run on the CPU, in host memory; freed with the object.
+
+    Made by `to_device`, `empty` and `zeros`. `address` is that of its first element, `strides` count elements,
+    `device` is the GPU's index (-1: host memory)."""
+
+    __slots__ = ("shape", "dtype", "strides", "nbytes", "address", "device", "signature", "_owner", "_host",
+                 "__weakref__")
 
     def __init__(self, shape: tuple[int, ...], dtype: DType):
         from tilejit.runtime import driver
+        from tilejit.runtime.target import default_target
 
-        self.shape, self.dtype = tuple(shape), dtype
+        self.address, self.shape, self.dtype = 0, tuple(map(int, shape)), dtype
+        if any(n < 0 for n in self.shape):
+            raise LaunchError(f"an array of shape {self.shape}: sizes must not be negative")
         self.strides = contiguous_strides(self.shape)
-        self.nbytes = max(1, prod(self.shape) * dtype.bytes)
-        self.address = driver.malloc(self.nbytes)
+        self.nbytes = prod(self.shape) * dtype.bytes
+        self._owner = driver.current_device() if default_target() == "cuda" else None
+        self._host: np.ndarray | None = None
+        if self._owner is None:
+            # one element more than needed where there is none, and 128-byte alignment as cuMemAlloc gives
+            raw = np.empty(max(1, self.nbytes) + 128, np.uint8)
+            skip = -raw.ctypes.data % 128
+            self._host = raw[skip:skip + self.nbytes].view(numpy_dtype(dtype)).reshape(self.shape)
+            self.address, self.device = raw.ctypes.data + skip, HOST
+        else:
+            self.device = self._owner.index
+            self.address = self._owner.malloc(max(1, self.nbytes))
+        self.signature = (dtype.name, True, self.device)
 
     def __del__(self) -> None:
-        if getattr(self, "address", 0) and sys.modules is not None:
-            from tilejit.runtime import driver
+        owner = getattr(self, "_owner", None)
+        if owner is not None and self.address and not sys.is_finalizing():
+            owner.free(self.address)
 
-            driver.free(self.address)
-            self.address = 0
+    def __repr__(self) -> str:
+        where = "host" if self.device == HOST else f"gpu {self.device}"
+        return f"<tilejit array {self.dtype}{list(self.shape)} on {where}>"
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._owner is None:
+            raise AttributeError("__cuda_array_interface__: this array is in host memory")
         return {"shape": self.shape, "typestr": numpy_dtype(self.dtype).str, "data": (self.address, False),
                 "version": 3, "strides": None}
 
     def data_ptr(self) -> int:
-        """The device address."""
+        """The address of the first element."""
         return self.address
 
     def numpy(self) -> np.ndarray:
         """A host copy (waits for the device)."""
-        from tilejit.runtime import driver
-
+        if self._host is not None:
+            return self._host.copy()
         out = np.empty(self.shape, numpy_dtype(self.dtype))
-        driver.copy_to_host(out.ctypes.data, self.address, out.nbytes)
+        if self._owner is not None and self.nbytes:
+            self._owner.to_host(out.ctypes.data, self.address, self.nbytes)
         return out
 
+    def copy_from(self, x: np.ndarray) -> DeviceArray:
+        """Overwrite the array with a host array of its shape; returns the array."""
+        host = np.ascontiguousarray(x, numpy_dtype(self.dtype))
+        if host.shape != self.shape:
+            raise LaunchError(f"copy_from: expected shape {self.shape}, found {host.shape}")
+        if self._host is not None:
+            self._host[...] = host
+        elif self._owner is not None and self.nbytes:
+            self._owner.to_device(self.address, host.ctypes.data, self.nbytes)
+        return self
 
-def to_device(x: np.ndarray) -> DeviceArray:
-    """A device copy of a numpy array (ml_dtypes for bf16 and fp8 included)."""
-    from tilejit.runtime import driver
 
-    host = np.ascontiguousarray(x)
-    if host.dtype not in _NUMPY:
-        raise LaunchError(f"numpy dtype {host.dtype} is not supported")
-    out = DeviceArray(host.shape, DTYPES[_NUMPY[host.dtype]])
-    driver.copy_to_device(out.address, host.ctypes.data, host.nbytes)
+def to_device(x: Any, dtype: DType | None = None) -> DeviceArray:
+    """A copy of a numpy array (or what numpy makes of x) where kernels run; `dtype` converts it first."""
+    host = np.asarray(x)
+    dtype = dtype or from_numpy_dtype(host.dtype)
+    return DeviceArray(host.shape, dtype).copy_from(host)
+
+
+def empty(shape: Any, dtype: DType) -> DeviceArray:
+    """An uninitialised array; `shape` is an integer or a tuple."""
+    return DeviceArray((shape,) if isinstance(shape, int) else tuple(shape), dtype)
+
+
+def zeros(shape: Any, dtype: DType) -> DeviceArray:
+    """An array of zeros."""
+    out = empty(shape, dtype)
+    if out._host is not None:
+        out._host.view(np.uint8)[...] = 0
+    elif out._owner is not None and out.nbytes:
+        out._owner.clear(out.address, out.nbytes)
     return out
-
-
-def empty(shape: tuple[int, ...], dtype: DType) -> DeviceArray:
-    """An uninitialised device array."""
-    return DeviceArray(shape, dtype)
 
 
 def array_info(x: Any) -> ArrayInfo:
@@ -185,44 +264,7 @@ def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: DType | None
     if is_torch(x):
         torch = sys.modules["torch"]
         name = next(k for k, v in _TORCH.items() if v == dtype.name)
-        return torch.empty(shape, dtype=getattr(torch, name.split(".")[1]), device=x.device)
+        return torch.empty(shape, dtype=getattr(torch, name), device=x.device)
     if isinstance(x, np.ndarray):
         return np.empty(shape, numpy_dtype(dtype))
     return empty(shape, dtype)
-
-
-class TensorDescriptor:
-    """A tensor seen in blocks: base array, shape, strides (elements, the last 1), block_shape.
-
-    Any tensor with a unit last stride is legal. TMA needs a 16-byte aligned base and strides that are
-    multiples of 16 bytes; where they are not, `tma` is False and kernels use pointer loads instead
-    (their report says so)."""
-
-    __slots__ = ("base", "shape", "strides", "block_shape", "padding", "dtype", "address", "tma")
-
-    def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero"):
-        info = describe(base)
-        if info is None:
-            raise LaunchError(f"TensorDescriptor: expected an array as base, found {type(base).__name__}")
-        self.base, self.shape, self.strides = base, tuple(shape), tuple(strides)
-        self.block_shape, self.padding = tuple(block_shape), padding
-        rank = len(self.shape)
-        if not 1 <= rank <= 5 or len(self.strides) != rank or len(self.block_shape) != rank:
-            raise LaunchError(f"TensorDescriptor: shape {self.shape}, strides {self.strides} and block_shape "
-                              f"{self.block_shape} must have one rank from 1 to 5")
-        if self.strides[-1] != 1:
-            raise LaunchError(f"TensorDescriptor: the last stride must be 1, found {self.strides[-1]}: "
-                              "pass the transposed tensor, or a contiguous copy")
-        if padding not in ("zero", "nan"):
-            raise LaunchError(f"TensorDescriptor: padding must be 'zero' or 'nan', found {padding!r}")
-        self.dtype, self.address = info.dtype, info.address
-        size = info.dtype.bytes
-        self.tma = info.address % 16 == 0 and all(s * size % 16 == 0 and s > 0 for s in self.strides[:-1])
-
-    @staticmethod
-    def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
-        """The descriptor of a whole array."""
-        info = describe(tensor)
-        if info is None:
-            raise LaunchError(f"TensorDescriptor: expected an array, found {type(tensor).__name__}")
-        return TensorDescriptor(tensor, info.shape, info.strides, block_shape, padding)

@@ -1,20 +1,36 @@
-"""The CUDA driver through cuda-python, imported on first use: context, modules, launches, tensor maps, memory."""
+"""The CUDA driver through cuda-python, imported on first use: devices, modules, launches, memory, streams.
+
+Nothing here runs at import. A machine without a driver or GPU raises LaunchError on first use. After an
+error that destroys the context (an illegal address, a failed assertion), every later call of that device
+raises at once and names the last kernel: the context cannot be used again in this process.
+"""
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import lru_cache
 from typing import Any
 
 from tilejit.errors import CudaError, LaunchError
 
-#: Errors after which the context is lost (CUDA driver API, CUresult).
-_STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719}
+#: Errors after which the context is lost (CUDA driver API, CUresult): illegal address, launch timeout, assert,
+#: hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failed.
+STICKY = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
+_INVALID_CONTEXT, _NOT_INITIALIZED, _UNSUPPORTED_PTX = 201, 3, 222
+
+
+class DriverError(CudaError):
+    """A failed driver call: `code` and `name` are its CUresult."""
+
+    def __init__(self, message: str, code: int, name: str):
+        super().__init__(message)
+        self.code, self.name = code, name
 
 
 @lru_cache(maxsize=1)
 def api() -> Any:
-    """cuda.bindings.driver, initialised."""
+    """cuda.bindings.driver, initialised. Raises LaunchError that says what is missing."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -25,163 +41,263 @@ def api() -> Any:
         raise LaunchError(f"no CUDA driver here ({error})") from error
     if int(result[0]):
         raise LaunchError(f"no usable GPU here: cuInit says {result[0].name}")
+    if driver.cuDeviceGetCount()[1] < 1:
+        raise LaunchError("no usable GPU here: the driver lists none")
     return driver
+
+
+@lru_cache(maxsize=1)
+def unavailable() -> str:
+    """Why no GPU can be used, or an empty string if one can."""
+    try:
+        api()
+    except LaunchError as error:
+        return str(error)
+    return ""
 
 
 def available() -> bool:
     """True if a GPU can be used."""
-    try:
-        api()
-    except LaunchError:
-        return False
-    return True
+    return not unavailable()
 
 
 def check(result: tuple, doing: str) -> Any:
-    """The values of a driver call, or a CudaError that says what was being done."""
-    code = result[0]
-    if int(code):
-        driver = api()
-        text = driver.cuGetErrorString(code)[1]
-        note = ""
-        if int(code) in _STICKY:
-            note = "; the CUDA context is lost, restart the process"
-        raise CudaError(f"{doing}: {code.name} ({int(code)}): {text.decode() if text else ''}{note}")
+    """The values of a driver call, or a DriverError that says what was being done."""
+    code = int(result[0])
+    if code:
+        text = api().cuGetErrorString(result[0])[1]
+        message = f"{doing}: {result[0].name} ({code}): {text.decode() if text else 'unknown error'}"
+        if code == _UNSUPPORTED_PTX:
+            message += f"; the driver knows CUDA {driver_version()}, tilejit needs 13.0 (driver 580)"
+        raise DriverError(message, code, result[0].name)
     return result[1] if len(result) == 2 else result[1:]
 
 
-@lru_cache(maxsize=16)
-def primary_context(device: int) -> Any:
-    """The primary context of a device, retained for the life of the process."""
-    driver = api()
-    dev = check(driver.cuDeviceGet(device), "cuDeviceGet")
-    return check(driver.cuDevicePrimaryCtxRetain(dev), "cuDevicePrimaryCtxRetain")
+def driver_version() -> str:
+    """The CUDA version that the driver supports, as `13.0`."""
+    version = check(api().cuDriverGetVersion(), "cuDriverGetVersion")
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def ensure_context() -> None:
-    """Make the current thread have a context: its own, or device 0's primary one."""
-    driver = api()
-    current = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
-    if not int(current):
-        check(driver.cuCtxSetCurrent(primary_context(0)), "cuCtxSetCurrent")
+class Device:
+    """One GPU and its primary context, retained for the life of the process. Made by `device(index)`."""
+
+    def __init__(self, index: int):
+        driver = api()
+        self.index, self.pid, self.lost, self.last = index, os.getpid(), "", ""
+        self.handle = check(driver.cuDeviceGet(index), f"opening GPU {index}")
+        self.context = check(driver.cuDevicePrimaryCtxRetain(self.handle), f"opening a context on GPU {index}")
+        self.name = check(driver.cuDeviceGetName(128, self.handle), "cuDeviceGetName").rstrip(b"\0").decode()
+        self.capability = (self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR"))
+        self.multiprocessors = self.attribute("MULTIPROCESSOR_COUNT")
+        self.max_shared = self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+
+    def attribute(self, name: str) -> int:
+        """A CU_DEVICE_ATTRIBUTE by the end of its name."""
+        driver = api()
+        key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return check(driver.cuDeviceGetAttribute(key, self.handle), f"reading {name} of GPU {self.index}")
+
+    def activate(self) -> None:
+        """Make this device's context the thread's current one. Raises after a fork or a lost context."""
+        if os.getpid() != self.pid:
+            raise LaunchError("CUDA was initialised before this process was forked: use the 'spawn' start method")
+        if self.lost:
+            raise CudaError(self.lost)
+        driver = api()
+        if int(check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")) != int(self.context):
+            self.check(driver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent")
+
+    def check(self, result: tuple, doing: str) -> Any:
+        """The values of a driver call; an error that destroys the context is remembered."""
+        try:
+            return check(result, doing)
+        except DriverError as error:
+            if error.code in STICKY:
+                after = f" (last launch: {self.last})" if self.last else ""
+                self.lost = (f"the context of GPU {self.index} was lost{after}: {error}; restart the process. "
+                             "compute-sanitizer, or TILEJIT_LAUNCH_BLOCKING=1, finds the kernel")
+                raise DriverError(self.lost, error.code, error.name) from None
+            raise
+
+    def malloc(self, nbytes: int) -> int:
+        """Address of new device memory."""
+        self.activate()
+        return int(self.check(api().cuMemAlloc(nbytes), f"allocating {nbytes} bytes on GPU {self.index}"))
+
+    def free(self, address: int) -> None:
+        """Free device memory; a failure (a lost context, the end of the process) is of no use to anybody."""
+        if not self.lost and os.getpid() == self.pid:
+            api().cuMemFree(address)
+
+    def to_device(self, dst: int, src: int, nbytes: int) -> None:
+        """Copy host memory to the device; synchronous."""
+        self.activate()
+        self.check(api().cuMemcpyHtoD(dst, src, nbytes), "copying to the device")
+
+    def to_host(self, dst: int, src: int, nbytes: int) -> None:
+        """Copy device memory to the host; waits for earlier work."""
+        self.activate()
+        self.check(api().cuMemcpyDtoH(dst, src, nbytes), "copying from the device")
+
+    def clear(self, address: int, nbytes: int) -> None:
+        """Fill device memory with zeros."""
+        self.activate()
+        self.check(api().cuMemsetD8(address, 0, nbytes), "clearing device memory")
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Wait for a stream, or for all work of the context."""
+        self.activate()
+        driver = api()
+        self.check(driver.cuCtxSynchronize() if stream is None else driver.cuStreamSynchronize(stream),
+                   "waiting for the device")
 
 
-def attribute(name: str) -> int:
-    """A CU_DEVICE_ATTRIBUTE of the current device."""
-    driver = api()
-    ensure_context()
-    dev = check(driver.cuCtxGetDevice(), "cuCtxGetDevice")
-    return check(driver.cuDeviceGetAttribute(
-        getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), dev), "cuDeviceGetAttribute")
+@lru_cache(maxsize=64)
+def device(index: int) -> Device:
+    """GPU `index` (in CUDA_VISIBLE_DEVICES order)."""
+    return Device(index)
 
 
 @lru_cache(maxsize=1)
-def multiprocessors() -> int:
-    """Number of SMs of the current device."""
-    return attribute("MULTIPROCESSOR_COUNT")
+def device_count() -> int:
+    """Number of GPUs that the process sees."""
+    return check(api().cuDeviceGetCount(), "cuDeviceGetCount")
 
 
-@lru_cache(maxsize=1)
-def capability() -> tuple[int, int]:
-    """Compute capability of the current device."""
-    return attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
-
-
-class LoadedKernel:
-    """A module loaded from a cubin or from PTX text, and its entry function."""
-
-    def __init__(self, code: bytes, name: str, shared_bytes: int):
-        driver = api()
-        ensure_context()
-        if capability()[0] != 9:
-            raise LaunchError(f"tilejit's PTX is for compute capability 9.0 (Hopper), this GPU has "
-                              f"{'.'.join(map(str, capability()))}")
-        image = code if code[:4] == b"\x7fELF" else code + b"\0"
-        options = driver.CUjit_option
-        log = bytes(8192)                # the driver writes into it
-        result = driver.cuModuleLoadDataEx(
-            image, 2, [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES],
-            [log, len(log)])
-        if int(result[0]):
-            raise CudaError(f"loading kernel {name}: {result[0].name}: "
-                            f"{log.rstrip(bytes(1)).decode(errors='replace')}")
-        self.module = result[1]
-        self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding {name}")
-        self.name = name
-        if shared_bytes > 48 * 1024:
-            key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
-
-    def registers(self) -> int:
-        """Registers per thread at launch."""
-        driver = api()
-        key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
-        return check(driver.cuFuncGetAttribute(key, self.function), "cuFuncGetAttribute")
-
-
-def launch(kernel: LoadedKernel, grid: tuple[int, int, int], threads: int, shared: int, stream: int,
-           params: int) -> None:
-    """Launch with a prepacked `void*` array at address `params`."""
-    result = api().cuLaunchKernel(kernel.function, *grid, threads, 1, 1, shared, stream, params, 0)
-    if int(result[0]):
-        check(result, f"launching {kernel.name} with grid {grid}")
-
-
-def current_stream() -> int:
-    """torch's current stream if torch is loaded, else the legacy default stream."""
+def current_device() -> Device:
+    """torch's current device if torch uses CUDA, else that of the current context, else GPU 0."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+        return device(torch.cuda.current_device())
+    driver = api()
+    if int(check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")):
+        return device(int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")))
+    return device(0)
+
+
+def multiprocessors() -> int:
+    """Number of SMs of the current device."""
+    return current_device().multiprocessors
+
+
+def current_stream(index: int) -> int:
+    """Handle of torch's current stream on GPU `index` if torch uses CUDA, else the legacy default stream."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return torch._C._cuda_getCurrentRawStream(index)
     return 0
 
 
-#: tilejit dtype name -> CUtensorMapDataType (fp8 travels as bytes).
-_MAP_TYPES = {"uint8": "UINT8", "int8": "UINT8", "fp8e4nv": "UINT8", "fp8e5": "UINT8", "int1": "UINT8",
-              "uint16": "UINT16", "int16": "UINT16", "uint32": "UINT32", "int32": "INT32", "uint64": "UINT64",
-              "int64": "INT64", "fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "tf32": "FLOAT32",
+def stream_handle(stream: Any) -> int:
+    """The CUstream of an integer, an object with `__cuda_stream__()`, or torch's and cupy's stream objects."""
+    if isinstance(stream, int):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise LaunchError(f"stream: expected a CUDA stream, found {type(stream).__name__}")
+
+
+def capturing(stream: int) -> bool:
+    """True while a CUDA graph is being captured on (or across) a stream."""
+    result = api().cuStreamIsCapturing(stream)
+    return bool(int(result[0])) or bool(int(result[1]))
+
+
+class LoadedKernel:
+    """A kernel loaded on one device from a cubin, or from PTX text that the driver assembles."""
+
+    def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
+                 cluster: tuple[int, int, int] = (1, 1, 1)):
+        driver = api()
+        if dev.capability[0] != 9:
+            raise LaunchError(f"tilejit's PTX is for compute capability 9.0 (Hopper); {dev.name} has "
+                              f"{'.'.join(map(str, dev.capability))}")
+        if shared_bytes > dev.max_shared:
+            raise LaunchError(f"{name} needs {shared_bytes} bytes of shared memory, {dev.name} has "
+                              f"{dev.max_shared} a block: use fewer num_stages or smaller tiles")
+        dev.activate()
+        self.device, self.name, self.threads, self.shared, self.cluster = dev, name, threads, shared_bytes, cluster
+        image = code if code[:4] == b"\x7fELF" else code + b"\0"
+        self.module = self._load(image)
+        self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding kernel {name}")
+        if shared_bytes > 48 * 1024:
+            key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
+        self._call, self._success = driver.cuLaunchKernel, driver.CUresult.CUDA_SUCCESS
+
+    def _load(self, image: bytes) -> Any:
+        driver = api()
+        option, log = driver.CUjit_option, bytes(8192)        # the driver writes into the log
+        result = driver.cuModuleLoadDataEx(
+            image, 2, [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [log, len(log)])
+        if int(result[0]):
+            text = log.rstrip(b"\0").decode(errors="replace").strip()
+            self.device.check(result, f"loading kernel {self.name}{': ' + text if text else ''}")
+        return result[1]
+
+    def attribute(self, name: str) -> int:
+        """A CU_FUNC_ATTRIBUTE by the end of its name: NUM_REGS, LOCAL_SIZE_BYTES, SHARED_SIZE_BYTES, ..."""
+        driver = api()
+        key = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return check(driver.cuFuncGetAttribute(key, self.function), f"reading {name} of {self.name}")
+
+    def launch(self, grid: tuple[int, int, int], stream: int, params: int) -> None:
+        """Launch on a grid of blocks with a prepacked `void*` array at address `params`."""
+        dev = self.device
+        if dev.lost:
+            raise CudaError(dev.lost)
+        result = self._enqueue(grid, stream, params)
+        dev.last = self.name
+        if result[0] is not self._success and int(result[0]):
+            if int(result[0]) in (_INVALID_CONTEXT, _NOT_INITIALIZED):
+                dev.activate()                # a thread without a context, or a forked process (which raises)
+                result = self._enqueue(grid, stream, params)
+            dev.check(result, f"launching {self.name} with grid {grid}, {self.threads} threads and {self.shared} "
+                              "bytes of shared memory")
+
+    def _enqueue(self, grid: tuple[int, int, int], stream: int, params: int) -> tuple:
+        if self.cluster == (1, 1, 1):
+            return self._call(self.function, *grid, self.threads, 1, 1, self.shared, stream, params, 0)
+        driver = api()
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = attribute.value.clusterDim
+        dim.x, dim.y, dim.z = self.cluster
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
+        config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)
+        config.attrs, config.numAttrs = [attribute], 1
+        return driver.cuLaunchKernelEx(config, self.function, params, 0)
+
+
+#: tilejit dtype name -> CUtensorMapDataType. fp8 travels as bytes; there are no signed 8- and 16-bit kinds.
+_MAP_TYPES = {"int1": "UINT8", "int8": "UINT8", "uint8": "UINT8", "fp8e4nv": "UINT8", "fp8e5": "UINT8",
+              "int16": "UINT16", "uint16": "UINT16", "int32": "INT32", "uint32": "UINT32", "int64": "INT64",
+              "uint64": "UINT64", "fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "tf32": "FLOAT32",
               "fp64": "FLOAT64"}
 
 
-def encode_tensor_map(address: int, dtype: str, elem_bytes: int, shape: tuple[int, ...],
-                      strides: tuple[int, ...], box: tuple[int, ...], swizzle: int, fill: str) -> bytes:
-    """The 128 bytes of a CUtensorMap; sizes, strides (elements) and box are outermost first."""
-    d = api()
-    ensure_context()
+def encode_tensor_map(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...],
+                      box: tuple[int, ...], swizzle: int, fill: str) -> bytes:
+    """The 128 bytes of a CUtensorMap (cuTensorMapEncodeTiled); sizes, strides (elements) and box outermost first,
+    swizzle in bytes (0, 32, 64, 128), fill "zero" or "nan"."""
+    from tilejit.ir.types import DTYPES
+
+    d, size = api(), DTYPES[dtype].bytes
     kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[dtype]}")
     result = d.cuTensorMapEncodeTiled(
         kind, len(shape), address, [d.cuuint64_t(x) for x in reversed(shape)],
-        [d.cuuint64_t(x * elem_bytes) for x in reversed(strides[:-1])],
-        [d.cuuint32_t(x) for x in reversed(box)], [d.cuuint32_t(1)] * len(shape), d.CUtensorMapInterleave(0),
+        [d.cuuint64_t(x * size) for x in reversed(strides[:-1])], [d.cuuint32_t(x) for x in reversed(box)],
+        [d.cuuint32_t(1)] * len(shape), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         d.CUtensorMapSwizzle({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]),
         d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         d.CUtensorMapFloatOOBfill(1 if fill == "nan" else 0))
-    tmap = check(result, f"encoding a tensor map of {dtype}{list(shape)}, strides {list(strides)}, box {list(box)}")
+    tmap = check(result, f"encoding a tensor map of {dtype}{list(shape)}, strides {list(strides)}, box {list(box)}, "
+                         f"swizzle {swizzle}")
     return ctypes.string_at(int(tmap.getPtr()), 128)
-
-
-def malloc(nbytes: int) -> int:
-    """Device memory."""
-    ensure_context()
-    return int(check(api().cuMemAlloc(nbytes), f"allocating {nbytes} bytes"))
-
-
-def free(address: int) -> None:
-    """Free device memory; errors at shutdown are of no use to anybody."""
-    api().cuMemFree(address)
-
-
-def copy_to_device(dst: int, src: int, nbytes: int) -> None:
-    """Host to device, synchronous."""
-    check(api().cuMemcpyHtoD(dst, src, nbytes), "copying to the device")
-
-
-def copy_to_host(dst: int, src: int, nbytes: int) -> None:
-    """Device to host, synchronous."""
-    ensure_context()
-    check(api().cuMemcpyDtoH(dst, src, nbytes), "copying from the device")
-
-
-def synchronize() -> None:
-    """Wait for the context's work."""
-    ensure_context()
-    check(api().cuCtxSynchronize(), "cuCtxSynchronize")

@@ -1,267 +1,326 @@
-"""The `@kernel` decorator: signatures, specialisation, and the launch path.
+"""The `@kernel` decorator and the launch path.
 
-A launch builds a flat key from its arguments (dtypes, alignment, `== 1`, divisibility by 16, constants); a key
-that was seen before goes straight to its compiled kernel. What is specialised follows Triton: integers that
-are 1 become constants, integers divisible by 16 and 16-byte aligned pointers are marked so.
+A call is bound by its shape (how many positional arguments, which keywords) through a `Plan` that is made once; the
+plan says how to compute each argument's key. A key that was seen before leads straight to a loaded kernel
+(`launch.py`); a new one compiles, under the kernel's lock. Nothing else is shared between threads.
 """
 from __future__ import annotations
 
+import ast
 import difflib
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tilejit.errors import LaunchError
-from tilejit.frontend import Const, KernelSource, Param
-from tilejit.ir.types import DTYPES, Desc, DType, Ptr, fp32, int1, int32, int64, uint64
+from tilejit.frontend import Const, KernelSource
+from tilejit.frontend.source import is_constant
+from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime.arrays import ArrayInfo, TensorDescriptor, describe, is_torch, torch_dtype
-from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
-from tilejit.runtime.params import Frame
+from tilejit.runtime import driver, knobs
+from tilejit.runtime.arrays import HOST
+from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
+from tilejit.runtime.launch import DeviceEntry, EmulatorEntry, Entry, EvaluatorEntry, Grid
+from tilejit.runtime.signature import (
+    ArgumentError,
+    Keys,
+    common_device,
+    constant_key,
+    describe_argument,
+    device_of,
+)
+from tilejit.runtime.target import default_target
 
-#: Launch options and their defaults; anything else that is no argument of the kernel is an error.
-OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "debug": False}
-#: Triton names that only tune its own compiler: accepted, no effect here.
-IGNORED = {"enable_fp_fusion", "maxnreg", "launch_pdl", "launch_cooperative_grid"}
+#: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
+OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "debug": False}
+#: Triton options that only concern its own compiler: accepted, no effect here.
+IGNORED = frozenset({"enable_fp_fusion", "launch_pdl", "launch_cooperative_grid"})
+_DECORATOR_IGNORED = frozenset({"version", "repr", "launch_metadata", "noinline"})
 
 
-class ArgumentError(LaunchError, TypeError):
-    """The arguments of a launch do not fit the kernel's signature."""
+class StaleGlobalError(LaunchError):
+    """A constant that a kernel captured was changed after the kernel was compiled."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How calls of one shape are bound. The flat tuple of a call is its positional arguments, its keyword values,
+    then `defaults`; `at` gives the place of each parameter, `options` that of each option given."""
+
+    keyers: tuple[Callable[[Any], Hashable], ...]
+    at: dict[str, int]
+    options: dict[str, int]
+    defaults: tuple
 
 
 class Kernel:
     """A kernel function: `k[grid](*args, **options)` launches, `k.compile(*args)` only compiles."""
 
-    def __init__(self, fn: Callable[..., Any], do_not_specialize: tuple = (), debug: bool = False):
+    def __init__(self, fn: Callable[..., Any], debug: bool = False, do_not_specialize: tuple = (),
+                 do_not_specialize_on_alignment: tuple = ()):
         self.source = KernelSource(fn)
         self.fn, self.__name__, self.__doc__, self.__module__ = fn, fn.__name__, fn.__doc__, fn.__module__
-        self.names = tuple(self.source.signature.parameters)
+        self.names = self.arg_names = tuple(self.source.signature.parameters)
         self.constexprs = self.source.constexprs
-        self.fixed = {self.names[i] if isinstance(i, int) else i for i in do_not_specialize}
+        self.annotated = {n: _dtype(p.annotation) for n, p in self.source.signature.parameters.items()}
         self.defaults = {**OPTIONS, "debug": debug}
+        plain, unaligned = self._names(do_not_specialize), self._names(do_not_specialize_on_alignment)
+        kinds = {k: Keys(*k) for k in ((True, True), (False, True), (False, False))}
+        self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
+        self.plans: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
+        self.captured: list[tuple[dict[str, Any], str, Any]] = []
         self.lock = threading.Lock()
+
+    def _names(self, given: tuple) -> set[str]:
+        out = {self.names[i] if isinstance(i, int) else i for i in given}
+        for n in out - set(self.names):
+            raise ArgumentError(f"{self.__name__} has no parameter {n!r} to leave unspecialised")
+        return out
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise LaunchError(f"{self.__name__} is a kernel: launch it with {self.__name__}[grid](...), or call it "
                           "from another kernel")
 
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
-        return lambda *args, **kwargs: self.run(grid, args, kwargs)
+        return partial(self._launch, grid)
 
     def __repr__(self) -> str:
         return f"<tilejit kernel {self.__name__}{self.source.signature}>"
 
-    # -- arguments ------------------------------------------------------------------------------------
-    def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(arguments by name, options); raises ArgumentError as Python would for a call."""
-        if len(args) > len(self.names):
-            raise ArgumentError(f"{self.__name__}() takes {len(self.names)} arguments, found {len(args)}; its "
-                                f"signature is {self.__name__}{self.source.signature}")
-        values = dict(zip(self.names, args))
-        options = dict(self.defaults)
-        for k, v in kwargs.items():
-            if k in self.names:
-                if k in values:
-                    raise ArgumentError(f"{self.__name__}() got argument {k!r} twice")
-                values[k] = v
-            elif k in options:
-                options[k] = v
+    # -- binding ------------------------------------------------------------------------------------------------
+    def plan(self, shape: tuple) -> Plan:
+        """The plan of a call with shape[0] positional arguments and the keywords shape[1:].
+
+        Raises ArgumentError as Python would for a call."""
+        count, keywords = shape[0], shape[1:]
+        sign = f"{self.__name__}{self.source.signature}"
+        if count > len(self.names):
+            raise ArgumentError(f"{self.__name__}() takes {len(self.names)} arguments but {count} were given; its "
+                                f"signature is {sign}")
+        at = {n: i for i, n in enumerate(self.names[:count])}
+        options: dict[str, int] = {}
+        for i, k in enumerate(keywords, count):
+            if k in at:
+                raise ArgumentError(f"{self.__name__}() got multiple values for argument {k!r}")
+            if k in self.keys:
+                at[k] = i
+            elif k in self.defaults:
+                options[k] = i
             elif k not in IGNORED:
-                near = difflib.get_close_matches(k, [*self.names, *options], 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ArgumentError(f"{self.__name__}() got an unknown option {k!r}{hint}")
-        if len(values) < len(self.names):
-            for n, p in self.source.signature.parameters.items():
-                if n not in values:
-                    if p.default is p.empty:
-                        raise ArgumentError(f"{self.__name__}() misses argument {n!r}; its signature is "
-                                            f"{self.__name__}{self.source.signature}")
-                    values[n] = p.default
-        if options["num_ctas"] != 1:
-            raise ArgumentError(f"num_ctas={options['num_ctas']}: clusters are not available yet, use 1")
-        return values, options
+                near = difflib.get_close_matches(k, [*self.names, *self.defaults], 1)
+                raise ArgumentError(f"{self.__name__}() got an unknown option {k!r}"
+                                    + (f"; did you mean {near[0]!r}?" if near else f"; its signature is {sign}"))
+        defaults: list[Any] = []
+        missing: list[str] = []
+        for n, p in self.source.signature.parameters.items():
+            if n not in at:
+                at[n] = count + len(keywords) + len(defaults)
+                defaults.append(p.default)
+                missing += [n] if p.default is p.empty else []
+        if missing:
+            raise ArgumentError(f"{self.__name__}() is missing {len(missing)} argument{'s' * (len(missing) > 1)}: "
+                                f"{', '.join(map(repr, missing))}; its signature is {sign}")
+        keyers: list[Callable[[Any], Hashable]] = [constant_key] * (count + len(keywords) + len(defaults))
+        for n, i in at.items():
+            if n not in self.constexprs:
+                keyers[i] = self.keys[n]
+        return self.plans.setdefault(shape, Plan(tuple(keyers), at, options, tuple(defaults)))
 
-    def key(self, values: dict[str, Any], options: dict[str, Any], addresses: dict[str, int],
-            host: set[str]) -> tuple:
-        """The specialisation key; fills the addresses of arrays, and the names of those in host memory."""
-        out: list[Any] = [*options.values(), *self.source.captured()]
-        for n in self.names:
-            x = values[n]
-            if n in self.constexprs:
-                x = values[n] = x.value if isinstance(x, constexpr) else x
-                out.append((type(x), x if isinstance(x, (int, float, str, bool, tuple, DType, type(None)))
-                            else getattr(x, "source", x)))
-            elif is_torch(x):
-                a = addresses[n] = x.data_ptr()
-                if not x.is_cuda:
-                    host.add(n)
-                out.append((x.dtype, a % 16 == 0))
-            elif type(x) is int:
-                out.append((int, x) if x == 1 and n not in self.fixed else
-                           (int, x % 16 == 0 and n not in self.fixed, -2 ** 31 <= x < 2 ** 31, x < 2 ** 63))
-            elif isinstance(x, TensorDescriptor):
-                addresses[n] = x.address
-                if isinstance(x.base, np.ndarray) or is_torch(x.base) and not x.base.is_cuda:
-                    host.add(n)
-                out.append((x.dtype, x.block_shape, x.tma))
-            elif isinstance(x, (bool, float, str, type(None), DType, tuple)):
-                out.append((type(x), None if isinstance(x, (bool, float)) else x))
-            elif isinstance(x, (int, np.integer)):
-                values[n] = int(x)
-                out.append((int, int(x) % 16 == 0, -2 ** 31 <= int(x) < 2 ** 31, True))
-            elif isinstance(x, np.floating):
-                values[n] = float(x)
-                out.append((float, None))
-            else:
-                info = describe(x)
-                if info is None:
-                    out.append((type(x), getattr(x, "source", x)))
-                    continue
-                addresses[n] = info.address
-                if not info.on_gpu:
-                    host.add(n)
-                out.append((info.dtype, info.address % 16 == 0))
-        return tuple(out)
+    def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
+        """The options of a call; those that are None are left out."""
+        given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
+        if given["num_ctas"] != 1:
+            raise ArgumentError(f"num_ctas={given['num_ctas']}: clusters are not available yet, use 1")
+        return {k: v for k, v in given.items() if v is not None}
 
-    def describe_args(self, values: dict[str, Any]) -> dict[str, Param | Const]:
+    def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:
         """What the compiler is told of each argument."""
-        return {n: Const(values[n]) if n in self.constexprs else self._describe(n, values[n]) for n in self.names}
+        return {n: Const(flat[plan.at[n]]) if n in self.constexprs else
+                describe_argument(n, flat[plan.at[n]], self.keys[n], self.annotated[n], typed) for n in self.names}
 
-    def _describe(self, name: str, x: Any) -> Param | Const:
-        if isinstance(x, str) and x.lstrip("*") != x or isinstance(x, str) and x in DTYPES:
-            t = DTYPES.get(x.lstrip("*"))
-            if t is None:
-                raise ArgumentError(f"argument {name!r}: unknown type {x!r}; known: *{', *'.join(DTYPES)}")
-            return Param(Ptr(t), 16) if x.startswith("*") else Param(t)
-        if isinstance(x, (str, type(None), DType, tuple, constexpr)) or hasattr(x, "source"):
-            return Const(x)
-        if isinstance(x, bool):
-            return Param(int1)
-        if isinstance(x, int):
-            if x == 1 and name not in self.fixed:
-                return Const(1)
-            t = int32 if -2 ** 31 <= x < 2 ** 31 else int64 if x < 2 ** 63 else uint64
-            if x >= 2 ** 64 or x < -2 ** 63:
-                raise ArgumentError(f"argument {name!r}: {x} does not fit 64 bits")
-            return Param(t, 16 if x % 16 == 0 and name not in self.fixed else 1)
-        if isinstance(x, float):
-            return Param(fp32)
-        if isinstance(x, TensorDescriptor):
-            for d in x.block_shape:
-                if not isinstance(d, int) or d < 1 or d & (d - 1):
-                    raise ArgumentError(f"argument {name!r}: block_shape {x.block_shape} must be powers of two")
-            return Param(Desc(x.dtype, x.block_shape, x.tma))
-        info = ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), (), (), True) if is_torch(x) else describe(x)
-        if info is None:
-            raise ArgumentError(f"argument {name!r}: expected an array, a number, a TensorDescriptor or a "
-                                f"constant, found {type(x).__name__}")
-        return Param(Ptr(info.dtype), 16 if info.address % 16 == 0 else info.dtype.bytes)
+    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, Plan, tuple]:
+        """(call shape, plan, flat arguments)."""
+        shape = (len(args), *kwargs)
+        plan = self.plans.get(shape) or self.plan(shape)
+        return shape, plan, (*args, *kwargs.values(), *plan.defaults)
 
-    # -- running ----------------------------------------------------------------------------------------
-    def compile(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
-        """Compile for these arguments without launching; needs no GPU. Types may be given as text: "*bf16"."""
-        values, options = self.bind(args, kwargs)
-        return compile_kernel(self.source, self.describe_args(values), options)
+    # -- compiling ----------------------------------------------------------------------------------------------
+    def compile(self, *args: Any, **kwargs: Any) -> CompiledKernel:
+        """Compile for these arguments without launching; needs no GPU. Types may stand for arrays and numbers, as
+        text: `"*bf16"`, `"int32"`, `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`."""
+        _, plan, flat = self._bound(args, kwargs)
+        return compile_kernel(self.source, self.describe(plan, flat, typed=True), self.options(plan, flat))
 
-    warmup = compile
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
+        """Compile, and with GPU arrays also load, so that a launch in a CUDA graph capture does neither."""
+        shape, plan, flat = self._bound(args, kwargs)
+        if any(isinstance(d := device_of(flat[i]), int) and d != HOST for i in plan.at.values()):
+            return self._entry(shape, plan, flat, None).compiled
+        return self.compile(*args, **kwargs)
 
-    def run(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> CompiledKernel | None:
-        """Launch on a grid (1 to 3 integers, or a callable of the arguments by name)."""
-        stream = kwargs.pop("stream", None)
-        values, options = self.bind(args, kwargs)
-        addresses: dict[str, int] = {}
-        host: set[str] = set()
-        key = self.key(values, options, addresses, host)
-        dims = grid_dims(grid, values, options)
+    def report(self) -> str:
+        """What the compiler decided for every signature launched so far."""
+        return "\n\n".join(e.compiled.report() for e in self.entries.values())
+
+    def _entry(self, shape: tuple, plan: Plan, flat: tuple, stream: Any) -> Entry:
+        """The loaded kernel for a call; compiled, or found on disk, at the first one."""
+        key = self._key(shape, plan, flat)
+        with self.lock:
+            entry = self.entries.get(key)
+            if entry is None:
+                entry = self._load(plan, flat, stream)
+                self.captured = captured_globals(self.source)
+                self.entries[key] = entry
+            return entry
+
+    def _key(self, shape: tuple, plan: Plan, flat: tuple) -> tuple:
+        key = (knobs.overrides(), shape, *[k(x) for k, x in zip(plan.keyers, flat)])
+        try:
+            hash(key)
+        except TypeError:
+            for n, i in plan.at.items():
+                if n in self.constexprs and getattr(type(flat[i]), "__hash__", None) is None:
+                    raise ArgumentError(f"argument {n!r}: a {type(flat[i]).__name__} cannot be a constant of a kernel; "
+                                        "use numbers, strings, dtypes and tuples of them") from None
+            raise
+        return key
+
+    def _load(self, plan: Plan, flat: tuple, stream: Any) -> Entry:
+        arguments = {n: flat[i] for n, i in plan.at.items() if n not in self.constexprs}
+        place, target = common_device(arguments), default_target()
+        if target == "cuda" and place == HOST or target != "cuda" and place not in (HOST, None):
+            name = next(n for n, x in arguments.items() if device_of(x) == place)
+            if target == "cuda":
+                raise ArgumentError(f"argument {name!r} is on the cpu; move it with tilejit.to_device(array) or "
+                                    "tensor.cuda(), or set TILEJIT_TARGET=emulator")
+            raise ArgumentError(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
+        compiled = compile_kernel(self.source, self.describe(plan, flat), self.options(plan, flat))
+        if target == "emulator":
+            return EmulatorEntry(compiled, plan.at, flat)
+        if target == "evaluator":
+            return EvaluatorEntry(compiled, plan.at)
+        return DeviceEntry(compiled, plan.at, flat, place, stream, knobs.current().launch_blocking)
+
+    # -- launching ----------------------------------------------------------------------------------------------
+    def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in self.keys else None
+        shape = (len(args), *kwargs)
+        plan = self.plans.get(shape) or self.plan(shape)
+        flat = (*args, *kwargs.values(), *plan.defaults)
+        dims = self.grid(grid, plan, flat)
         if 0 in dims:
             return None
-        if host:
-            self._on_host(host, dims, values, options)
-            return None
-        entry = self.entries.get(key)
+        try:
+            entry = self.entries.get((knobs.overrides(), shape, *[k(x) for k, x in zip(plan.keyers, flat)]))
+        except TypeError:
+            entry = None                        # an argument that cannot be a constant: _entry says which
         if entry is None:
-            with self.lock:
-                entry = self.entries.get(key)
-                if entry is None:
-                    entry = Entry(compile_kernel(self.source, self.describe_args(values), options))
-                    self.entries[key] = entry
-        entry.launch(dims, values, addresses, stream)
+            entry = self._entry(shape, plan, flat, stream)
+        for table, name, value in self.captured:
+            if table.get(name) is not value:
+                _check_captured(self.__name__, table, name, value)
+        entry.launch(dims, flat, stream)
         return entry.compiled
 
-    def _on_host(self, host: set[str], dims: tuple[int, int, int], values: dict[str, Any],
-                 options: dict[str, Any]) -> None:
-        """Host arrays run in the IR evaluator, and only where there is no GPU."""
-        from tilejit.runtime import driver
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
+        """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(...)`."""
+        return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
 
-        if driver.available():
-            name = sorted(host)[0]
-            raise ArgumentError(f"argument {name!r} is on the cpu; move it with tilejit.to_device(array), or "
-                                "tensor.cuda()")
-        _say_once()
-        from tilejit.ir.evaluate import evaluate
+    def bind(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """A function without arguments that repeats this launch (on the stream that is current then, unless
+        `stream` was given), for benchmarks and CUDA graphs. It keeps its arguments alive."""
+        stream = kwargs.pop("stream", None) if "stream" not in self.keys else None
+        shape, plan, flat = self._bound(args, kwargs)
+        dims = self.grid(grid, plan, flat)
+        if 0 in dims:
+            return lambda: None
+        entry = self._entry(shape, plan, flat, stream)
+        if not isinstance(entry, DeviceEntry):
+            return partial(entry.launch, dims, flat, stream)
+        frame, loaded, index = entry.packer.frame(flat), entry.loaded, entry.index
+        if stream is not None:
+            fixed = driver.stream_handle(stream)
+            return partial(_enqueue, loaded, dims, fixed, frame, flat)
+        return lambda: loaded.launch(dims, driver.current_stream(index), frame.address) if flat else None
 
-        fn = tile_ir(self.source, self.describe_args(values), options)
-        names = {a.name for a in fn.body.args}
-        evaluate(fn, dims, {n: _numpy(v) for n, v in values.items() if n in names})
-
-
-def _numpy(x: Any) -> Any:
-    return x.numpy() if is_torch(x) else x
-
-
-def _say_once(said: list[bool] = []) -> None:  # noqa: B006  (one flag for the process, on purpose)
-    if not said:
-        said.append(True)
-        print("tilejit: no GPU here; kernels run in the tile IR evaluator (numpy)", file=sys.stderr)
-
-
-class Entry:
-    """A compiled kernel that is loaded, with one parameter frame per thread."""
-
-    def __init__(self, compiled: CompiledKernel):
-        from tilejit.runtime import driver
-
-        self.compiled, self.driver = compiled, driver
-        meta = compiled.metadata
-        self.loaded = driver.LoadedKernel(compiled.cubin or compiled.ptx.encode(), meta.name, meta.shared_bytes)
-        self.threads, self.shared = meta.num_threads, meta.shared_bytes
-        self.frames: dict[int, Frame] = {}
-
-    def launch(self, dims: tuple[int, int, int], values: dict[str, Any], addresses: dict[str, int],
-               stream: int | None) -> None:
-        """Fill this thread's frame and launch on the given or current stream."""
-        thread = threading.get_ident()
-        frame = self.frames.get(thread)
-        if frame is None:
-            frame = self.frames[thread] = Frame(self.compiled.metadata, self.driver.encode_tensor_map)
-        params = frame.fill(values, addresses)
-        self.driver.launch(self.loaded, dims, self.threads, self.shared,
-                           self.driver.current_stream() if stream is None else int(stream), params)
+    def grid(self, grid: Any, plan: Plan, flat: tuple) -> Grid:
+        """The grid as three integers; raises LaunchError for anything that is no grid."""
+        if callable(grid):
+            grid = grid({**self.defaults, **{k: flat[i] for k, i in plan.options.items()},
+                         **{n: flat[i] for n, i in plan.at.items()}})
+        if type(grid) is int or isinstance(grid, np.integer):
+            grid = (grid,)
+        if not isinstance(grid, (tuple, list)) or not 1 <= len(grid) <= 3 or \
+                not all(type(d) is int or isinstance(d, np.integer) for d in grid):
+            raise LaunchError(f"{self.__name__}: a grid is 1 to 3 integers, or a function of the arguments by name "
+                              f"that returns them; found {grid!r}")
+        x, y, z = (*map(int, grid), 1, 1)[:3]
+        if min(x, y, z) < 0 or x > 2 ** 31 - 1 or y > 65535 or z > 65535:
+            raise LaunchError(f"{self.__name__}: grid {(x, y, z)} is out of range: 0..2^31-1, 0..65535, 0..65535")
+        return x, y, z
 
 
-def grid_dims(grid: Any, values: dict[str, Any], options: dict[str, Any]) -> tuple[int, int, int]:
-    """The grid as three integers; raises LaunchError for anything that is no grid."""
-    if callable(grid):
-        grid = grid({**options, **values})
-    dims = (grid,) if isinstance(grid, (int, np.integer)) else tuple(grid) if isinstance(grid, (tuple, list)) else None
-    if dims is None or not 1 <= len(dims) <= 3 or not all(isinstance(d, (int, np.integer)) for d in dims):
-        raise LaunchError(f"a grid is 1 to 3 integers (or a callable that returns them), found {grid!r}")
-    x, y, z = (*map(int, dims), 1, 1)[:3]
-    if min(x, y, z) < 0 or x > 2 ** 31 - 1 or y > 65535 or z > 65535:
-        raise LaunchError(f"grid {(x, y, z)} is out of range: x up to 2^31-1, y and z up to 65535")
-    return x, y, z
+def _enqueue(loaded: driver.LoadedKernel, dims: Grid, stream: int, frame: Any, keep: tuple) -> None:
+    """A bound launch on a fixed stream; `keep` holds the arguments."""
+    loaded.launch(dims, stream, frame.address)
 
 
-def kernel(fn: Callable[..., Any] | None = None, *, do_not_specialize: tuple = (), debug: bool = False,
-           **ignored: Any) -> Any:
+def _dtype(annotation: Any) -> DType | None:
+    """The dtype that a parameter is annotated with (`x: tl.int64`), if any."""
+    from tilejit import language
+
+    if isinstance(annotation, str):
+        annotation = getattr(language, annotation.rsplit(".", 1)[-1], None)
+    return annotation if isinstance(annotation, DType) else None
+
+
+def captured_globals(source: KernelSource) -> list[tuple[dict[str, Any], str, Any]]:
+    """(module namespace, name, value) of every global constant that a kernel and the kernels it calls read."""
+    out, seen = [], set()
+
+    def visit(s: KernelSource) -> None:
+        if id(s) in seen:
+            return
+        seen.add(id(s))
+        local = {n.id for n in ast.walk(s.tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        local |= set(s.signature.parameters)
+        table = s.fn.__globals__
+        for name in s.used_names():
+            if name in local or name not in table:
+                continue
+            value = table[name]
+            if isinstance(getattr(value, "source", None), KernelSource):
+                visit(value.source)
+            elif is_constant(value):
+                out.append((table, name, value))
+
+    visit(source)
+    return out
+
+
+def _check_captured(kernel: str, table: dict[str, Any], name: str, value: Any) -> None:
+    now = table.get(name)
+    was, now = (v.value if isinstance(v, constexpr) else v for v in (value, now))
+    if type(was) is not type(now) or was != now:
+        raise StaleGlobalError(f"{kernel}: the global {name!r} was {was!r} when the kernel was compiled and is "
+                               f"{now!r}: pass it as a tl.constexpr argument")
+
+
+def kernel(fn: Callable[..., Any] | None = None, *, debug: bool = False, do_not_specialize: tuple = (),
+           do_not_specialize_on_alignment: tuple = (), **ignored: Any) -> Any:
     """Make a GPU kernel of a Python function written in the tile language.
 
-    Usable bare or with arguments: `do_not_specialize` lists arguments (names or indices) whose values are
-    not specialised; `debug` keeps `tl.device_assert`."""
+    Usable bare or with arguments: `do_not_specialize` lists parameters (names or indices) whose values and alignment
+    do not matter to the code, `do_not_specialize_on_alignment` those that are only told apart when 1; `debug` keeps
+    `tl.device_assert`. Raises ArgumentError for an argument that neither tilejit nor Triton knows."""
+    for k in ignored.keys() - _DECORATOR_IGNORED:
+        raise ArgumentError(f"@kernel got an unknown argument {k!r}")
     if fn is None:
-        return lambda f: Kernel(f, do_not_specialize, debug)
-    return Kernel(fn, do_not_specialize, debug)
+        return partial(kernel, debug=debug, do_not_specialize=do_not_specialize,
+                       do_not_specialize_on_alignment=do_not_specialize_on_alignment)
+    return Kernel(fn, debug, tuple(do_not_specialize), tuple(do_not_specialize_on_alignment))

@@ -1,9 +1,14 @@
-"""Packs a launch's arguments into the parameter block of a compiled kernel (see ptx/metadata.py)."""
+"""Packs a launch's arguments into the parameters of a compiled kernel (see ptx/metadata.py).
+
+`Packer` compiles the parameter list once, for arguments at fixed places of a flat tuple, to a list of readers;
+a `Frame` is the memory that one launch needs: tensor maps, scalars and the `void*` array that points at them.
+"""
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import ml_dtypes
@@ -11,79 +16,198 @@ import numpy as np
 
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DTYPES
-from tilejit.ptx.metadata import Expr, KernelMetadata, Param, PointerParam, ScalarParam
+from tilejit.ptx.metadata import Expr, Param, PointerParam, ScalarParam, TensorMapParam
 
-_FORMATS = {"int1": "<?", "int8": "<b", "uint8": "<B", "int16": "<h", "uint16": "<H", "int32": "<i", "uint32": "<I",
-            "int64": "<q", "uint64": "<Q", "fp32": "<f", "fp64": "<d", "fp16": "<e"}
-_OPS: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-    "div": lambda a, b: int(a / b) if a < 0 else a // b, "cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+Reader = Callable[[tuple], Any]
+#: encode(address, dtype, shape, strides, box, swizzle, fill) -> 128 bytes
+Encoder = Callable[..., bytes]
+
+#: struct codes of the scalar types; each parameter has 8 bytes of the frame.
+_FORMATS = {"int1": "?7x", "int8": "b7x", "uint8": "B7x", "int16": "h6x", "uint16": "H6x", "int32": "i4x",
+            "uint32": "I4x", "int64": "q", "uint64": "Q", "fp16": "e6x", "bf16": "H6x", "fp32": "f4x", "fp64": "d"}
+_MAPS_KEPT = 1024
 
 
-def value_of(expr: Expr, args: dict[str, Any]) -> Any:
-    """Evaluate a host expression over the arguments by name."""
+def _divide(a: int, b: int) -> int:
+    """Division that rounds towards zero, as the kernel's `//` on integers does."""
+    return -(-a // b) if (a < 0) != (b < 0) else a // b
+
+
+_OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": _divide,
+    "cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+
+
+def reader(expr: Expr, at: Mapping[str, int]) -> Reader:
+    """A function of the flat arguments that computes a host expression; `at` gives each name's place."""
     kind = expr[0]
     if kind == "const":
-        return expr[1]
+        value = expr[1]
+        return lambda flat: value
     if kind == "arg":
-        return args[expr[1]]
-    if kind == "shape":
-        return args[expr[1]].shape[expr[2]]
-    if kind == "stride":
-        return args[expr[1]].strides[expr[2]]
-    return _OPS[kind](value_of(expr[1], args), value_of(expr[2], args))
+        return itemgetter(at[expr[1]])
+    if kind in ("shape", "stride"):
+        i, d = at[expr[1]], expr[2]
+        return (lambda flat: flat[i].shape[d]) if kind == "shape" else (lambda flat: flat[i].strides[d])
+    op, a, b = _OPS[kind], reader(expr[1], at), reader(expr[2], at)
+    return lambda flat: op(a(flat), b(flat))
 
 
-def scalar_bytes(value: Any, dtype: str, name: object) -> bytes:
-    """A scalar in PTX's little-endian form; raises LaunchError if it does not fit."""
-    if dtype == "bf16":
-        return np.array(value, ml_dtypes.bfloat16).tobytes()
-    try:
-        return struct.pack(_FORMATS[dtype], value)
-    except struct.error as error:
-        raise LaunchError(f"argument {name}: {value!r} does not fit {dtype}: {error}") from None
+def _bf16_bits(value: float) -> int:
+    return int(np.array(value, ml_dtypes.bfloat16).view(np.uint16))
+
+
+class Packer:
+    """The parameters of one compiled kernel, for one way of passing its arguments.
+
+    `at` maps argument names to places in the flat tuple, `address` those places to functions that give the address
+    of what is there. Safe for use by several threads; each launch takes a frame of its own."""
+
+    def __init__(self, params: tuple[Param, ...], at: Mapping[str, int],
+                 address: Mapping[int, Callable[[Any], int]], encode: Encoder):
+        self.params, self.encode = params, encode
+        self.maps: dict[tuple, bytes] = {}
+        self.scalars: list[Reader] = []
+        self.descs: list[tuple[int, Reader]] = []      # (tensor map number, reader of its key)
+        self.map_params: list[TensorMapParam] = []
+        self.order: list[tuple[bool, int]] = []        # of each parameter: is it a map, and which
+        codes = "<"
+        for p in params:
+            if isinstance(p, TensorMapParam):
+                self.order.append((True, len(self.map_params)))
+                self.descs.append((len(self.map_params), self._map_key(p, at, address)))
+                self.map_params.append(p)
+                continue
+            self.order.append((False, len(self.scalars)))
+            if isinstance(p, PointerParam):
+                i = at[p.arg]
+                self.scalars.append(_at(address[i], i))
+                codes += "Q"
+            else:
+                self.scalars.append(_scalar(p, at))
+                codes += _FORMATS[p.dtype]
+        self.struct = struct.Struct(codes)
+        self.free: list[Frame] = []
+
+    @staticmethod
+    def _map_key(p: TensorMapParam, at: Mapping[str, int], address: Mapping[int, Callable[[Any], int]]) -> Reader:
+        """(address, shape, strides, fill) of a tensor map; a descriptor argument has it ready."""
+        i = at[p.base_arg]
+        rank = range(len(p.shape))
+        if p.fill == "desc" and p.shape == tuple(("shape", p.base_arg, d) for d in rank) \
+                and p.strides == tuple(("stride", p.base_arg, d) for d in rank):
+            return lambda flat: flat[i].map_key
+        shape, strides = [reader(e, at) for e in p.shape], [reader(e, at) for e in p.strides]
+        where, fill = address[i], p.fill
+        return lambda flat: (where(flat[i]), tuple(r(flat) for r in shape), tuple(r(flat) for r in strides),
+                             flat[i].padding if fill == "desc" else fill)
+
+    def values(self, flat: tuple) -> list[Any]:
+        """The scalars, in the order of `struct`. Raises LaunchError for one that does not fit its type."""
+        return [read(flat) for read in self.scalars]
+
+    def tensor_map(self, number: int, key: tuple) -> bytes:
+        """The encoded map for a key, cached (an address of an equal tensor gives an equal map)."""
+        found = self.maps.get((number, key))
+        if found is None:
+            p = self.map_params[number]
+            address, shape, strides, fill = key
+            validate_map(p, address, shape, strides)
+            found = self.encode(address, p.dtype, shape, strides, p.box, p.swizzle, fill)
+            if len(self.maps) >= _MAPS_KEPT:
+                self.maps.clear()
+            self.maps[number, key] = found
+        return found
+
+    def as_bytes(self, flat: tuple) -> list[bytes]:
+        """Every parameter's bytes, in order."""
+        packed = self.pack(flat)
+        maps = [self.tensor_map(n, key(flat)) for n, key in self.descs]
+        scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
+        sizes = [8 if isinstance(p, PointerParam) else DTYPES[p.dtype].bytes for p in scalars]  # type: ignore[union-attr]
+        return [maps[i] if is_map else packed[8 * i:8 * i + sizes[i]] for is_map, i in self.order]
+
+    def pack(self, flat: tuple) -> bytes:
+        """The scalars' bytes, eight each."""
+        try:
+            return self.struct.pack(*self.values(flat))
+        except (struct.error, OverflowError, TypeError) as error:
+            raise self.unfit(flat, error) from None
+
+    def unfit(self, flat: tuple, error: Exception) -> Exception:
+        """The LaunchError that names the first scalar which does not fit its type."""
+        scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
+        for p, value in zip(scalars, self.values(flat)):
+            if isinstance(p, ScalarParam):
+                try:
+                    struct.pack("<" + _FORMATS[p.dtype], value)
+                except (struct.error, OverflowError, TypeError) as why:
+                    name = p.expr[1] if p.expr[0] in ("arg", "shape", "stride") else p.expr
+                    return LaunchError(f"argument {name!r}: {value!r} does not fit {p.dtype}: {why}")
+        return error
+
+    def frame(self, flat: tuple) -> Frame:
+        """A filled frame; give it back with `free.append(frame)` after the launch."""
+        try:
+            frame = self.free.pop()
+        except IndexError:
+            frame = Frame(self)
+        for number, key in self.descs:
+            found = self.maps.get((number, k := key(flat))) or self.tensor_map(number, k)
+            if frame.maps[number] is not found:
+                ctypes.memmove(frame.base + 128 * number, found, 128)
+                frame.maps[number] = found
+        try:
+            self.struct.pack_into(frame.memory, frame.scalars, *[read(flat) for read in self.scalars])
+        except (struct.error, OverflowError, TypeError) as error:
+            raise self.unfit(flat, error) from None
+        return frame
+
+
+def _at(address: Callable[[Any], int], i: int) -> Reader:
+    return lambda flat: address(flat[i])
+
+
+def _scalar(p: ScalarParam, at: Mapping[str, int]) -> Reader:
+    read = reader(p.expr, at)
+    return (lambda flat: _bf16_bits(read(flat))) if p.dtype == "bf16" else read
 
 
 class Frame:
-    """A parameter block: one 64-byte aligned slot per parameter, and the array of pointers to them.
+    """The memory of one launch: 128 bytes a tensor map (64-byte aligned, as the driver asks), 8 a scalar, and the
+    array of pointers to them at `address`. Used by one launch at a time."""
 
-    A frame may be used by one thread at a time."""
+    def __init__(self, packer: Packer):
+        maps, scalars, count = len(packer.map_params), len(packer.scalars), len(packer.params)
+        self.memory = ctypes.create_string_buffer(64 + 128 * maps + 8 * scalars + 8 * max(1, count))
+        start = ctypes.addressof(self.memory)
+        self.base = -(-start // 64) * 64
+        self.scalars = self.base + 128 * maps - start           # offset of the scalars in `memory`
+        values = self.base + 128 * maps
+        self.address = values + 8 * scalars
+        self.maps: list[bytes | None] = [None] * maps
+        pointers = (ctypes.c_uint64 * max(1, count)).from_address(self.address)
+        for i, (is_map, n) in enumerate(packer.order):
+            pointers[i] = self.base + 128 * n if is_map else values + 8 * n
 
-    def __init__(self, metadata: KernelMetadata, encode: Callable[..., bytes]):
-        self.params, self.encode = metadata.params, encode
-        self.maps: dict[tuple, bytes] = {}
-        count = max(1, len(self.params))
-        self.memory = ctypes.create_string_buffer(128 * count + 64)
-        base = -(-ctypes.addressof(self.memory) // 64) * 64
-        self.slots = [base + 128 * i for i in range(count)]
-        self.pointers = (ctypes.c_void_p * count)(*self.slots)
-        self.address = ctypes.addressof(self.pointers)
-        self.last: list[bytes] = [b""] * count
 
-    def fill(self, args: dict[str, Any], addresses: dict[str, int]) -> int:
-        """Write every parameter; returns the address of the pointer array."""
-        for i, p in enumerate(self.params):
-            data = self.bytes_of(p, args, addresses)
-            if data is not self.last[i]:
-                ctypes.memmove(self.slots[i], data, len(data))
-                self.last[i] = data
-        return self.address
-
-    def bytes_of(self, p: Param, args: dict[str, Any], addresses: dict[str, int]) -> bytes:
-        """One parameter's bytes."""
-        if isinstance(p, PointerParam):
-            return addresses[p.arg].to_bytes(8, "little")
-        if isinstance(p, ScalarParam):
-            return scalar_bytes(value_of(p.expr, args), p.dtype, p.expr[1])
-        shape = tuple(value_of(e, args) for e in p.shape)
-        strides = tuple(value_of(e, args) for e in p.strides)
-        key = (p, addresses[p.base_arg], shape, strides)
-        found = self.maps.get(key)
-        if found is None:
-            if len(self.maps) > 1024:
-                self.maps.clear()
-            fill = args[p.base_arg].padding if p.fill == "desc" else p.fill
-            found = self.encode(addresses[p.base_arg], p.dtype, DTYPES[p.dtype].bytes, shape, strides, p.box,
-                                p.swizzle, fill)
-            self.maps[key] = found
-        return found
+def validate_map(p: TensorMapParam, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Check what cuTensorMapEncodeTiled asks; it would only say CUDA_ERROR_INVALID_VALUE. Raises LaunchError."""
+    size = DTYPES[p.dtype].bytes
+    what = f"TMA descriptor of {p.base_arg!r} ({p.dtype}{list(shape)}, strides {list(strides)})"
+    if address % 16:
+        raise LaunchError(f"{what}: its base is at {address % 16} bytes modulo 16, TMA needs 16-byte alignment: use "
+                          ".contiguous(), or a TensorDescriptor, which falls back to pointer loads")
+    for axis, n in enumerate(shape):
+        if not 1 <= n <= 2 ** 32:
+            raise LaunchError(f"{what}: size {n} of axis {axis} is not in 1..2^32")
+    if strides[-1] != 1:
+        raise LaunchError(f"{what}: the last stride must be 1")
+    for axis, s in enumerate(strides[:-1]):
+        if s * size % 16 or not 0 < s * size < 2 ** 40:
+            raise LaunchError(f"{what}: the stride of axis {axis} is {s * size} bytes; TMA needs a positive multiple "
+                              "of 16 below 2^40: pad the rows, or use a TensorDescriptor, which falls back to pointers")
+    inner = p.box[-1] * size
+    if max(p.box) > 256 or inner % 16 or (p.swizzle and inner > p.swizzle):
+        raise LaunchError(f"{what}: box {list(p.box)} breaks a rule of TMA (sizes up to 256, inner bytes a multiple of "
+                          f"16 and at most the swizzle span {p.swizzle})")

@@ -1,4 +1,4 @@
 """The host descriptor, where Triton programs look for it."""
-from tilejit.runtime.arrays import TensorDescriptor
+from tilejit.runtime.descriptor import TensorDescriptor
 
 __all__ = ["TensorDescriptor"]

@@ -1,0 +1,164 @@
+"""A compiled kernel, ready to run: on a GPU, in the emulator (its PTX), or in the evaluator (its tile IR).
+
+An entry belongs to one signature of one kernel. `launch(grid, flat, stream)` takes the arguments as the flat tuple
+that the signature was made from.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilejit.errors import LaunchError
+from tilejit.ptx.metadata import KernelMetadata
+from tilejit.runtime import driver
+from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
+from tilejit.runtime.compile import CompiledKernel, tile_ir
+from tilejit.runtime.descriptor import TensorDescriptor
+from tilejit.runtime.params import Packer
+from tilejit.runtime.ptxas import Resources
+
+Grid = tuple[int, int, int]
+
+
+class Entry(Protocol):
+    """What a signature leads to."""
+
+    compiled: CompiledKernel
+
+    def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
+        """Run on a grid of blocks; `stream` None is the caller's current one."""
+
+
+def addresses(flat: tuple) -> dict[int, Callable[[Any], int]]:
+    """For each place that holds an array or descriptor, the cheapest way to its address."""
+    out: dict[int, Callable[[Any], int]] = {}
+    for i, x in enumerate(flat):
+        if isinstance(x, (DeviceArray, TensorDescriptor)):
+            out[i] = attrgetter("address")
+        elif is_torch(x):
+            out[i] = lambda t: t.data_ptr()
+        elif not isinstance(x, (bool, int, float, str, tuple, type(None))) and describe(x) is not None:
+            out[i] = lambda a: array_info(a).address
+    return out
+
+
+class DeviceEntry:
+    """A kernel loaded on one GPU."""
+
+    def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
+                 stream: Any, blocking: bool):
+        dev = driver.current_device() if index is None else driver.device(index)
+        if driver.capturing(driver.current_stream(dev.index) if stream is None else driver.stream_handle(stream)):
+            raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
+                              ".warmup(...), before the capture")
+        meta = compiled.metadata
+        self.compiled, self.index, self.blocking = compiled, dev.index, blocking
+        self.loaded = driver.LoadedKernel(dev, compiled.cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
+                                          meta.shared_bytes, meta.cluster)
+        if compiled.resources is None:
+            local = self.loaded.attribute("LOCAL_SIZE_BYTES")
+            compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
+        self.packer = Packer(meta.params, at, addresses(flat), driver.encode_tensor_map)
+
+    def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
+        packer = self.packer
+        frame = packer.frame(flat)
+        if stream is None:
+            stream = driver.current_stream(self.index)
+        elif type(stream) is not int:
+            stream = driver.stream_handle(stream)
+        try:
+            self.loaded.launch(grid, stream, frame.address)
+        finally:
+            packer.free.append(frame)           # the driver has copied the parameters
+        if self.blocking:
+            self.loaded.device.synchronize(stream)
+
+
+class EmulatorEntry:
+    """A kernel whose PTX runs on the CPU; its arrays are in host memory."""
+
+    def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
+        from tilejit.emulator import Program, encode_tensor_map
+
+        self.compiled, meta = compiled, compiled.metadata
+        self.program = Program(compiled.ptx)
+        self.packer = Packer(meta.params, at, addresses(flat), encode_tensor_map)
+
+    def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
+        """Raises EmulatorError with every rule that the run broke."""
+        meta: KernelMetadata = self.compiled.metadata
+        report = self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes,
+                                     meta.cluster, host_memory(flat))
+        report.check()
+
+
+class EvaluatorEntry:
+    """A kernel whose tile IR runs in numpy, program by program; its arrays are in host memory."""
+
+    def __init__(self, compiled: CompiledKernel, at: Mapping[str, int]):
+        self.compiled, self.at = compiled, at
+        self.fn = tile_ir(compiled.kernel, compiled.args, compiled.options)
+
+    def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
+        """Raises EvaluationError for what a GPU would do wrong silently."""
+        from tilejit.ir.evaluate import evaluate
+
+        names = {a.name for a in self.fn.body.args}
+        evaluate(self.fn, grid, {n: _as_numpy(flat[i]) for n, i in self.at.items() if n in names})
+
+
+def _as_numpy(x: Any) -> Any:
+    """A numpy view of a host array, and of a descriptor's base; other arguments as they are."""
+    if isinstance(x, TensorDescriptor):
+        base = _as_numpy(x.base)
+        return x if base is x.base else _HostDescriptor(base, x)
+    if isinstance(x, np.ndarray) or isinstance(x, (bool, int, float, str, tuple, type(None))):
+        return x
+    info = describe(x)
+    if info is None:
+        return x
+    low, high = info.span()
+    strides = tuple(s * info.dtype.bytes for s in info.strides)
+    return np.ndarray(info.shape, numpy_dtype(info.dtype), _bytes(low, high), info.address - low, strides)
+
+
+class _HostDescriptor:
+    """A descriptor whose base is a numpy array, as the evaluator takes it."""
+
+    def __init__(self, base: np.ndarray, d: TensorDescriptor):
+        self.base, self.shape, self.strides = base, d.shape, d.strides
+        self.block_shape, self.padding = d.block_shape, d.padding
+
+
+def host_memory(flat: tuple) -> list[np.ndarray]:
+    """Byte arrays over the memory of all array arguments; overlapping ones become one."""
+    spans = []
+    for x in flat:
+        info = _memory_of(x)
+        if info is not None and info.span()[1] > info.span()[0]:
+            spans.append(info.span())
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if merged and low < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return [_bytes(low, high) for low, high in merged]
+
+
+def _memory_of(x: Any) -> ArrayInfo | None:
+    if isinstance(x, TensorDescriptor):
+        return array_info(x.base)
+    if isinstance(x, (bool, int, float, str, tuple, type(None))):
+        return None
+    return describe(x)
+
+
+def _bytes(low: int, high: int) -> np.ndarray:
+    import ctypes
+
+    return np.frombuffer((ctypes.c_uint8 * (high - low)).from_address(low), np.uint8)

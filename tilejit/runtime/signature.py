@@ -1,0 +1,210 @@
+"""What a kernel is specialised by, and what the compiler is told of each argument.
+
+Every kind of argument has a *key*, which is computed at every launch and must be cheap, and a description (`Param`
+or `Const`), which is made when a key is new. Equal keys have equal descriptions. Specialisation follows Triton: an
+integer that is 1 becomes a constant, integers divisible by 16 and pointers aligned to 16 bytes are marked so;
+`do_not_specialize` turns that off for an argument. Constants are told apart by type: 1, 1.0 and True differ.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from tilejit.errors import LaunchError
+from tilejit.frontend import Const, KernelSource, Param
+from tilejit.ir.types import DTYPES, Desc, DType, Ptr, fp32, int1, int32, int64, uint64
+from tilejit.language.tensor import constexpr
+from tilejit.runtime.arrays import HOST, DeviceArray, describe, is_torch
+from tilejit.runtime.compile import Arg, DescParam
+from tilejit.runtime.descriptor import TensorDescriptor
+
+
+class ArgumentError(LaunchError, TypeError):
+    """The arguments of a launch do not fit the kernel's signature."""
+
+
+Keyer = Callable[[Any], Hashable]
+
+
+# -- keys ---------------------------------------------------------------------------------------------------------
+def _int_key(x: int) -> Hashable:
+    if x == 1:
+        return "1"
+    if -2 ** 31 <= x < 2 ** 31:
+        return "i32" if x & 15 else "i32:16"
+    return (x < 2 ** 63, x & 15 == 0)
+
+
+def _int_key_plain(x: int) -> Hashable:
+    return "i32" if -2 ** 31 <= x < 2 ** 31 else (x < 2 ** 63, False)
+
+
+def _int_key_value(x: int) -> Hashable:
+    return "1" if x == 1 else _int_key_plain(x)
+
+
+def _torch_key(x: Any) -> Hashable:
+    return (x.dtype, x.data_ptr() % 16 == 0, x.get_device())
+
+
+def _torch_key_plain(x: Any) -> Hashable:
+    return (x.dtype, False, x.get_device())
+
+
+def _signature(x: Any) -> Hashable:
+    return x.signature
+
+
+def constant_key(x: Any) -> Hashable:
+    """The key of a compile-time constant: its value and type."""
+    kind = type(x)
+    if kind is int or kind is str or kind is bool or x is None:
+        return (kind, x)
+    if kind is float:
+        return (kind, x.hex())                 # tells 0.0 from -0.0, and nan equals itself
+    if kind is constexpr:
+        return constant_key(x.value)
+    if isinstance(x, (tuple, list)):
+        return (kind, tuple(map(constant_key, x)))
+    return (kind, x)
+
+
+def _array_key(x: Any, aligned: bool) -> Hashable:
+    info = describe(x)
+    if info is None:
+        return constant_key(x)
+    return (info.dtype.name, aligned and info.address % 16 == 0, info.device)
+
+
+class Keys:
+    """Keys of run-time arguments by type; `align` and `ones`: specialise on divisibility by 16, and on 1."""
+
+    def __init__(self, align: bool, ones: bool):
+        self.align, self.ones = align, ones
+        ints = _int_key if align and ones else _int_key_value if ones else _int_key_plain
+        self.table: dict[type, Keyer] = {
+            int: ints, float: lambda x: "fp32", bool: lambda x: "int1", TensorDescriptor: _signature,
+            type(None): lambda x: None, str: constant_key, constexpr: constant_key, DType: constant_key}
+        if align:
+            self.table[DeviceArray] = _signature
+
+    def __call__(self, x: Any) -> Hashable:
+        """The key of one argument."""
+        keyer = self.table.get(type(x))
+        return (keyer or self._resolve(x))(x)
+
+    def _resolve(self, x: Any) -> Keyer:
+        """The keyer of a type met for the first time."""
+        keyer: Keyer
+        if is_torch(x):
+            keyer = _torch_key if self.align else _torch_key_plain
+        elif isinstance(x, (bool, np.bool_)):
+            keyer = self.table[bool]
+        elif isinstance(x, (int, np.integer)) and not isinstance(x, Enum):
+            ints = self.table[int]
+            keyer = lambda v: ints(int(v))                                   # noqa: E731
+        elif isinstance(x, (float, np.floating)):
+            keyer = self.table[float]
+        elif isinstance(x, (tuple, list, Enum)) or hasattr(x, "source"):
+            keyer = constant_key
+        else:
+            align = self.align
+            keyer = lambda v: _array_key(v, align)                           # noqa: E731
+        self.table[type(x)] = keyer
+        return keyer
+
+
+# -- descriptions -------------------------------------------------------------------------------------------------
+def describe_argument(name: str, x: Any, keys: Keys, annotated: DType | None = None, typed: bool = False) -> Arg:
+    """What the compiler is told of a run-time argument; `typed`: text may name a type (see `_from_text`).
+
+    Raises ArgumentError for what is no argument."""
+    if isinstance(x, str):
+        return _from_text(name, x) if typed else Const(x)
+    if x is None or isinstance(x, (DType, tuple, list, Enum, constexpr)) or isinstance(
+            getattr(x, "source", None), KernelSource):
+        return Const(x)
+    if isinstance(x, Ptr):
+        return Param(x, 16)
+    if isinstance(x, Desc):
+        return DescParam(x)
+    if isinstance(x, (bool, np.bool_)):
+        return _scalar(name, x, int1, annotated)
+    if isinstance(x, (int, np.integer)):
+        return _integer(name, int(x), keys, annotated)
+    if isinstance(x, (float, np.floating)):
+        return _scalar(name, x, fp32, annotated)
+    if isinstance(x, TensorDescriptor):
+        return DescParam(Desc(x.dtype, x.block_shape, x.tma), padding=x.padding)
+    info = describe(x)
+    if info is None:
+        raise ArgumentError(f"argument {name!r}: expected an array, a number, a TensorDescriptor or a constant, found "
+                            f"{type(x).__name__}")
+    if annotated is not None:
+        raise ArgumentError(f"argument {name!r}: expected {annotated}, found an array of {info.dtype}")
+    return Param(Ptr(info.dtype), 16 if keys.align and info.address % 16 == 0 else info.dtype.bytes)
+
+
+def _integer(name: str, x: int, keys: Keys, annotated: DType | None) -> Arg:
+    if not -2 ** 63 <= x < 2 ** 64:
+        raise ArgumentError(f"argument {name!r}: {x} does not fit 64 bits")
+    if annotated is not None and annotated.is_float:
+        return Param(annotated)
+    if annotated is not None:
+        low, high = (-2 ** (annotated.bits - 1), 2 ** (annotated.bits - 1)) if annotated.is_signed else (
+            0, 2 ** annotated.bits)
+        if not low <= x < high:
+            raise ArgumentError(f"argument {name!r}: {x} does not fit {annotated}, as which it is annotated")
+    elif x == 1 and keys.ones:
+        return Const(1)
+    t = annotated or (int32 if -2 ** 31 <= x < 2 ** 31 else int64 if x < 2 ** 63 else uint64)
+    return Param(t, 16 if keys.align and x % 16 == 0 else 1)
+
+
+def _scalar(name: str, x: Any, natural: DType, annotated: DType | None) -> Param:
+    if annotated is not None and annotated.kind != natural.kind:
+        raise ArgumentError(f"argument {name!r}: expected {annotated}, as which it is annotated, found {x!r}")
+    return Param(annotated or natural)
+
+
+def _from_text(name: str, text: str) -> Arg:
+    """`*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32`, `int32:16` (divisible by 16), and for descriptors
+    `desc<bf16[128x64]>`: types instead of values, for compiling without arrays. Other text is a constant."""
+    base, _, number = text.partition(":")
+    t = DTYPES.get(base.lstrip("*"))
+    if t is not None and base.count("*") <= 1 and (not number or number.isdigit()):
+        if base.startswith("*"):
+            return Param(Ptr(t), int(number or 16))
+        return Param(t, int(number or 1))
+    if base.startswith("desc<") and base.endswith("]>"):
+        elem, _, sizes = base[5:-2].partition("[")
+        if elem in DTYPES and all(s.isdigit() for s in sizes.split("x")):
+            return DescParam(Desc(DTYPES[elem], tuple(map(int, sizes.split("x")))))
+    if text.startswith(("*", "desc<")):
+        raise ArgumentError(f"argument {name!r}: unknown type {text!r}; known are {', '.join(DTYPES)}, a '*' before "
+                            "one for a pointer, and desc<bf16[128x64]>")
+    return Const(text)
+
+
+def device_of(x: Any) -> int | None:
+    """The GPU's index of an array argument, HOST for host memory, None for what is no array."""
+    if isinstance(x, (TensorDescriptor, DeviceArray)):
+        return x.device
+    if is_torch(x):
+        return int(x.get_device())
+    if x is None or isinstance(x, (bool, int, float, str, tuple, np.generic, DType, constexpr)):
+        return None
+    info = describe(x)
+    return None if info is None else info.device
+
+
+def common_device(arguments: dict[str, Any]) -> int | None:
+    """The one device of all array arguments; None if there is no array. Raises ArgumentError if they differ."""
+    places = {n: d for n, x in arguments.items() if (d := device_of(x)) is not None}
+    if len(set(places.values())) > 1:
+        words = [f"{n!r} on " + ("the cpu" if d == HOST else f"gpu {d}") for n, d in places.items()]
+        raise ArgumentError(f"arguments are on different devices: {', '.join(words)}")
+    return next(iter(places.values()), None)
