@@ -218,7 +218,8 @@ def test_what_loops_carry_keeps_one_layout():
   %one = const {value=1} : int32
   %step = const {value=64} : int32[64x64]
   %acc0 = const {value=0.0} : fp32[64x64]
-  %acc, %pp = for %zero, %n, %one, %acc0, %s : fp32[64x64], ptr<fp32>[64x64] {(%k: int32, %ac: fp32[64x64], %pc: ptr<fp32>[64x64])
+  %acc, %pp = for %zero, %n, %one, %acc0, %s : fp32[64x64], ptr<fp32>[64x64] \
+{(%k: int32, %ac: fp32[64x64], %pc: ptr<fp32>[64x64])
     %x = load %pc
     %an = add %ac, %x
     %pn = ptr_add %pc, %step

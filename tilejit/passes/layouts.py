@@ -89,7 +89,7 @@ class Assignment:
                 self.spread()
         for op in self.ops:
             for v in (*op.results, *(a for r in op.regions for a in r.args)):
-                if isinstance(v.type, Tile):
+                if isinstance(v.type, Tile) and v not in self.chosen:
                     self.set(v, self.default(v, 4))
                     self.spread()
         return self.chosen

@@ -69,7 +69,7 @@ class Accesses:
         run = info.contiguity[dim]
         if run > 1:
             blocks[:, dim] = at[:, dim] // run * run + at[:, dim] % run * elem_bytes // unit
-        return len(np.unique(blocks, axis=0))
+        return len(set(map(tuple, blocks.tolist())))
 
 
 def fastest(op: Op, facts: Facts) -> int:
