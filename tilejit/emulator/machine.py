@@ -295,10 +295,33 @@ class Cluster:
                 self.listener.diverged(self.agent(warp), pc, mask)
             self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
                         f"{int(self.live[warp]):#010x} execute it", pc, warp)
+        if self.listener is not None:
+            self.touch_operands(warp, pc, ext)
         waiting = EXECUTE[ext.form.name](self, Site(warp, split, mask, pc), ext)
         if waiting is not None:
             key, waiter = waiting
             self.block(key, waiter)
+
+    def touch_operands(self, warp: int, pc: int, ext: External) -> None:
+        """Tell the listener of registers that an external reads before they were written or while a wgmma owns
+        them. The accumulator of a wgmma is its own business."""
+        listener, states, agent = self.listener, self.states[warp], self.agent(warp)
+        assert listener is not None
+        for kind, operand in zip(ext.form.operands.replace("?", ""), ext.operands):
+            write = kind in "dp"
+            if kind == "i" or write and ext.form.name.startswith("wgmma"):
+                continue
+            regs = (operand,) if isinstance(operand, int) else operand
+            if isinstance(operand, Address):
+                regs = (operand.base, *operand.coords)
+            for reg in regs:
+                if isinstance(reg, str) or not states[reg]:
+                    continue
+                if states[reg] & k.UNINIT and not write:
+                    listener.uninitialised(agent, pc, reg)
+                if states[reg] & k.ACC_IN_FLIGHT or write and states[reg] & k.A_IN_FLIGHT:
+                    listener.register_touch(agent, pc, reg, write, int(states[reg]))
+                states[reg] &= ~np.uint8(k.UNINIT)
 
     def has_ready(self, warp: int) -> bool:
         """True if some split of the warp can run."""

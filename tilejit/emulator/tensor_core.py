@@ -237,6 +237,9 @@ def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
         own = list(a) if from_registers else []
         c.listener.wgmma_registers(op.number, list(d), own)
         rows = slice(s.warp, s.warp + 4)
+        for reg in d if keep else ():
+            if c.states[s.warp, reg] & k.UNINIT:
+                c.listener.uninitialised(c.agent(s.warp), s.pc, reg)
         c.states[rows, list(d)] = (c.states[rows, list(d)] & ~np.uint8(k.UNINIT)) | k.ACC_IN_FLIGHT
         if own:
             c.states[rows, own] |= k.A_IN_FLIGHT
