@@ -95,13 +95,13 @@ def encode(x: float, fmt: int, rnd: int, satfinite: bool) -> int:
     else:
         exponent = max(((bits_of_f64(a) >> 52) & 2047) - 1023, emin)
         n = math.ldexp(a, m - exponent)
-        whole = math.floor(n)
+        whole = np.floor(n)
         if rnd == k.RN:
             whole = np.rint(n)
         elif rnd == k.RNA:
-            whole = math.floor(n + 0.5)
+            whole = np.floor(n + 0.5)
         elif (rnd == k.RP and not negative) or (rnd == k.RM and negative):
-            whole = math.ceil(n)
+            whole = np.ceil(n)
         code = ((exponent - emin + 1) << m) + np.int64(whole) - (1 << m)
         if code > largest:
             inward = rnd == k.RZ or (rnd == k.RP and negative) or (rnd == k.RM and not negative)
@@ -357,11 +357,11 @@ def float_to_int(x: float, src: int, dst: int, rnd: int) -> int:
     if rnd == k.RNI:
         x = np.rint(x)
     elif rnd == k.RMI:
-        x = math.floor(x)
+        x = np.floor(x)
     elif rnd == k.RPI:
-        x = math.ceil(x)
+        x = np.ceil(x)
     else:
-        x = math.trunc(x)
+        x = np.trunc(x)
     if s:
         top = math.ldexp(1.0, w - 1)
         if x >= top:
@@ -455,7 +455,7 @@ def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
         if rnd == k.RNI:
             x = math.copysign(np.rint(x), x)
         elif rnd == k.RZI:
-            x = math.copysign(math.floor(abs(x)), x)
+            x = math.copysign(np.floor(abs(x)), x)
         elif rnd == k.RMI:
             x = math.copysign(np.floor(x), x)
         elif rnd == k.RPI:

@@ -34,7 +34,8 @@ def divide(a: int, b: int, w: int, is_signed: bool, remainder: bool) -> int:
             return x if remainder else -1
         if y == -1:
             return 0 if remainder else -x
-        q = abs(x) // abs(y)
+        magnitude = np.uint64(-x if x < 0 else x) // np.uint64(-y if y < 0 else y)
+        q = np.int64(magnitude)
         if (x < 0) != (y < 0):
             q = -q
         return x - q * y if remainder else q
