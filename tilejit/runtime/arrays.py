@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -66,6 +67,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1:]) for i in range(len(shape)))
 
 
+@lru_cache(maxsize=64)
 def torch_dtype(dtype: Any) -> DType:
     """Our dtype for a torch dtype. Raises LaunchError if there is none."""
     name = str(dtype).removeprefix("torch.")

@@ -5,7 +5,7 @@ from operator import index
 from typing import Any
 
 from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import array_info
+from tilejit.runtime.arrays import ArrayInfo, array_info
 
 
 class TensorDescriptor:
@@ -21,9 +21,12 @@ class TensorDescriptor:
                  "signature", "map_key")
 
     def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero"):
-        info = array_info(base)
-        self.base, self.padding = base, padding
-        self.shape, self.strides = _integers("shape", shape), _integers("strides", strides)
+        self._fill(base, array_info(base), _integers("shape", shape), _integers("strides", strides), block_shape,
+                   padding)
+
+    def _fill(self, base: Any, info: ArrayInfo, shape: tuple[int, ...], strides: tuple[int, ...], block_shape: Any,
+              padding: str) -> None:
+        self.base, self.padding, self.shape, self.strides = base, padding, shape, strides
         self.block_shape = _integers("block_shape", block_shape)
         rank = len(self.shape)
         if not 1 <= rank <= 5:
@@ -37,7 +40,7 @@ class TensorDescriptor:
         if min(self.shape) < 0:
             raise LaunchError(f"TensorDescriptor: shape {self.shape} has a negative size")
         for axis, n in enumerate(self.block_shape):
-            if n < 1 or n & (n - 1):
+            if n & (n - 1) or n < 1:
                 below, above = 1 << max(0, n.bit_length() - 1), 1 << max(0, n.bit_length())
                 raise LaunchError(f"TensorDescriptor: block_shape {self.block_shape} must be powers of two; axis "
                                   f"{axis} is {n}" + (f", next to it {below} and {above}" if n > 0 else ""))
@@ -57,7 +60,9 @@ class TensorDescriptor:
     def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
         """The descriptor of a whole array."""
         info = array_info(tensor)
-        return TensorDescriptor(tensor, info.shape, info.strides, block_shape, padding)
+        out = TensorDescriptor.__new__(TensorDescriptor)
+        out._fill(tensor, info, info.shape, info.strides, block_shape, padding)
+        return out
 
     def __repr__(self) -> str:
         return (f"TensorDescriptor({self.dtype}{list(self.shape)}, strides={list(self.strides)}, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -189,6 +190,14 @@ def current_stream(index: int) -> int:
     return 0
 
 
+def stream_getter() -> Callable[[int], int]:
+    """The cheapest function from a GPU's index to its current stream, for launches to come."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return torch._C._cuda_getCurrentRawStream
+    return current_stream
+
+
 def stream_handle(stream: Any) -> int:
     """The CUstream of an integer, an object with `__cuda_stream__()`, or torch's and cupy's stream objects."""
     if isinstance(stream, int):
@@ -229,6 +238,7 @@ class LoadedKernel:
             key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
         self._call, self._success = driver.cuLaunchKernel, driver.CUresult.CUDA_SUCCESS
+        self._single = cluster == (1, 1, 1)
 
     def _load(self, image: bytes) -> Any:
         driver = api()
@@ -251,9 +261,15 @@ class LoadedKernel:
         dev = self.device
         if dev.lost:
             raise CudaError(dev.lost)
-        result = self._enqueue(grid, stream, params)
+        x, y, z = grid
         dev.last = self.name
-        if result[0] is not self._success and int(result[0]):
+        if self._single:
+            result = self._call(self.function, x, y, z, self.threads, 1, 1, self.shared, stream, params, 0)
+            if result[0] is self._success:
+                return
+        else:
+            result = self._enqueue(grid, stream, params)
+        if int(result[0]):
             if int(result[0]) in (_INVALID_CONTEXT, _NOT_INITIALIZED):
                 dev.activate()                # a thread without a context, or a forked process (which raises)
                 result = self._enqueue(grid, stream, params)
@@ -261,7 +277,7 @@ class LoadedKernel:
                               "bytes of shared memory")
 
     def _enqueue(self, grid: tuple[int, int, int], stream: int, params: int) -> tuple:
-        if self.cluster == (1, 1, 1):
+        if self._single:
             return self._call(self.function, *grid, self.threads, 1, 1, self.shared, stream, params, 0)
         driver = api()
         attribute = driver.CUlaunchAttribute()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,14 +27,16 @@ from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
 from tilejit.runtime.launch import DeviceEntry, EmulatorEntry, Entry, EvaluatorEntry, Grid
 from tilejit.runtime.signature import (
     ArgumentError,
+    ArgumentKeys,
+    ConstantKeys,
     Keys,
     common_device,
-    constant_key,
     describe_argument,
     device_of,
 )
 from tilejit.runtime.target import default_target
 
+_overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "debug": False}
 #: Triton options that only concern its own compiler: accepted, no effect here.
@@ -51,7 +53,7 @@ class Plan:
     """How calls of one shape are bound. The flat tuple of a call is its positional arguments, its keyword values,
     then `defaults`; `at` gives the place of each parameter, `options` that of each option given."""
 
-    keyers: tuple[Callable[[Any], Hashable], ...]
+    keyers: tuple[Keys, ...]
     at: dict[str, int]
     options: dict[str, int]
     defaults: tuple
@@ -69,7 +71,7 @@ class Kernel:
         self.annotated = {n: _dtype(p.annotation) for n, p in self.source.signature.parameters.items()}
         self.defaults = {**OPTIONS, "debug": debug}
         plain, unaligned = self._names(do_not_specialize), self._names(do_not_specialize_on_alignment)
-        kinds = {k: Keys(*k) for k in ((True, True), (False, True), (False, False))}
+        kinds = {k: ArgumentKeys(*k) for k in ((True, True), (False, True), (False, False))}
         self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
         self.plans: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
@@ -125,7 +127,7 @@ class Kernel:
         if missing:
             raise ArgumentError(f"{self.__name__}() is missing {len(missing)} argument{'s' * (len(missing) > 1)}: "
                                 f"{', '.join(map(repr, missing))}; its signature is {sign}")
-        keyers: list[Callable[[Any], Hashable]] = [constant_key] * (count + len(keywords) + len(defaults))
+        keyers: list[Keys] = [ConstantKeys()] * (count + len(keywords) + len(defaults))
         for n, i in at.items():
             if n not in self.constexprs:
                 keyers[i] = self.keys[n]
@@ -179,7 +181,7 @@ class Kernel:
             return entry
 
     def _key(self, shape: tuple, plan: Plan, flat: tuple) -> tuple:
-        key = (knobs.overrides(), shape, *[k(x) for k, x in zip(plan.keyers, flat)])
+        key = (_overrides(), shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)])
         try:
             hash(key)
         except TypeError:
@@ -216,7 +218,7 @@ class Kernel:
         if 0 in dims:
             return None
         try:
-            entry = self.entries.get((knobs.overrides(), shape, *[k(x) for k, x in zip(plan.keyers, flat)]))
+            entry = self.entries.get((_overrides(), shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)]))
         except TypeError:
             entry = None                        # an argument that cannot be a constant: _entry says which
         if entry is None:
@@ -246,13 +248,20 @@ class Kernel:
         if stream is not None:
             fixed = driver.stream_handle(stream)
             return partial(_enqueue, loaded, dims, fixed, frame, flat)
-        return lambda: loaded.launch(dims, driver.current_stream(index), frame.address) if flat else None
+        current_stream = entry.current_stream
+
+        def repeat(keep: tuple = flat) -> None:
+            loaded.launch(dims, current_stream(index), frame.address)
+
+        return repeat
 
     def grid(self, grid: Any, plan: Plan, flat: tuple) -> Grid:
         """The grid as three integers; raises LaunchError for anything that is no grid."""
         if callable(grid):
             grid = grid({**self.defaults, **{k: flat[i] for k, i in plan.options.items()},
                          **{n: flat[i] for n, i in plan.at.items()}})
+        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and 0 <= grid[0] < 2 ** 31:
+            return grid[0], 1, 1
         if type(grid) is int or isinstance(grid, np.integer):
             grid = (grid,)
         if not isinstance(grid, (tuple, list)) or not 1 <= len(grid) <= 3 or \

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
@@ -84,9 +84,8 @@ def _checked(k: Knobs) -> Knobs:
     return k
 
 
-def overrides() -> Knobs | None:
-    """The knobs of the enclosing `with tilejit.knobs(...)`, or None outside one."""
-    return _ACTIVE.get()
+#: overrides(): the knobs of the enclosing `with tilejit.knobs(...)`, or None outside one.
+overrides: Callable[[], Knobs | None] = _ACTIVE.get
 
 
 def current() -> Knobs:

@@ -5,8 +5,7 @@ that the signature was made from.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +16,9 @@ from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
 from tilejit.runtime.compile import CompiledKernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
-from tilejit.runtime.params import Packer
+from tilejit.runtime.params import Packer, Reader
 from tilejit.runtime.ptxas import Resources
+from tilejit.runtime.signature import device_of
 
 Grid = tuple[int, int, int]
 
@@ -32,17 +32,17 @@ class Entry(Protocol):
         """Run on a grid of blocks; `stream` None is the caller's current one."""
 
 
-def addresses(flat: tuple) -> dict[int, Callable[[Any], int]]:
-    """For each place that holds an array or descriptor, the cheapest way to its address."""
-    out: dict[int, Callable[[Any], int]] = {}
-    for i, x in enumerate(flat):
-        if isinstance(x, (DeviceArray, TensorDescriptor)):
-            out[i] = attrgetter("address")
-        elif is_torch(x):
-            out[i] = lambda t: t.data_ptr()
-        elif not isinstance(x, (bool, int, float, str, tuple, type(None))) and describe(x) is not None:
-            out[i] = lambda a: array_info(a).address
-    return out
+def addresses(flat: tuple) -> dict[int, Reader]:
+    """For each place that holds an array or descriptor, the cheapest way from the flat tuple to its address."""
+    return {i: _address(i, x) for i, x in enumerate(flat) if device_of(x) is not None}
+
+
+def _address(i: int, x: Any) -> Reader:
+    if isinstance(x, (DeviceArray, TensorDescriptor)):
+        return lambda flat: flat[i].address
+    if is_torch(x):
+        return lambda flat: flat[i].data_ptr()
+    return lambda flat: array_info(flat[i]).address
 
 
 class DeviceEntry:
@@ -62,18 +62,17 @@ class DeviceEntry:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
         self.packer = Packer(meta.params, at, addresses(flat), driver.encode_tensor_map)
+        self.current_stream = driver.stream_getter()
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         packer = self.packer
         frame = packer.frame(flat)
         if stream is None:
-            stream = driver.current_stream(self.index)
+            stream = self.current_stream(self.index)
         elif type(stream) is not int:
             stream = driver.stream_handle(stream)
-        try:
-            self.loaded.launch(grid, stream, frame.address)
-        finally:
-            packer.free.append(frame)           # the driver has copied the parameters
+        self.loaded.launch(grid, stream, frame.address)
+        packer.free.append(frame)               # the driver has copied the parameters
         if self.blocking:
             self.loaded.device.synchronize(stream)
 

@@ -60,11 +60,11 @@ def _bf16_bits(value: float) -> int:
 class Packer:
     """The parameters of one compiled kernel, for one way of passing its arguments.
 
-    `at` maps argument names to places in the flat tuple, `address` those places to functions that give the address
-    of what is there. Safe for use by several threads; each launch takes a frame of its own."""
+    `at` maps argument names to places in the flat tuple, `address` the places of arrays to readers of their address.
+    Safe for use by several threads; each launch takes a frame of its own."""
 
-    def __init__(self, params: tuple[Param, ...], at: Mapping[str, int],
-                 address: Mapping[int, Callable[[Any], int]], encode: Encoder):
+    def __init__(self, params: tuple[Param, ...], at: Mapping[str, int], address: Mapping[int, Reader],
+                 encode: Encoder):
         self.params, self.encode = params, encode
         self.maps: dict[tuple, bytes] = {}
         self.scalars: list[Reader] = []
@@ -80,8 +80,7 @@ class Packer:
                 continue
             self.order.append((False, len(self.scalars)))
             if isinstance(p, PointerParam):
-                i = at[p.arg]
-                self.scalars.append(_at(address[i], i))
+                self.scalars.append(address[at[p.arg]])
                 codes += "Q"
             else:
                 self.scalars.append(_scalar(p, at))
@@ -90,7 +89,7 @@ class Packer:
         self.free: list[Frame] = []
 
     @staticmethod
-    def _map_key(p: TensorMapParam, at: Mapping[str, int], address: Mapping[int, Callable[[Any], int]]) -> Reader:
+    def _map_key(p: TensorMapParam, at: Mapping[str, int], address: Mapping[int, Reader]) -> Reader:
         """(address, shape, strides, fill) of a tensor map; a descriptor argument has it ready."""
         i = at[p.base_arg]
         rank = range(len(p.shape))
@@ -99,7 +98,7 @@ class Packer:
             return lambda flat: flat[i].map_key
         shape, strides = [reader(e, at) for e in p.shape], [reader(e, at) for e in p.strides]
         where, fill = address[i], p.fill
-        return lambda flat: (where(flat[i]), tuple(r(flat) for r in shape), tuple(r(flat) for r in strides),
+        return lambda flat: (where(flat), tuple(r(flat) for r in shape), tuple(r(flat) for r in strides),
                              flat[i].padding if fill == "desc" else fill)
 
     def values(self, flat: tuple) -> list[Any]:
@@ -162,10 +161,6 @@ class Packer:
         except (struct.error, OverflowError, TypeError) as error:
             raise self.unfit(flat, error) from None
         return frame
-
-
-def _at(address: Callable[[Any], int], i: int) -> Reader:
-    return lambda flat: address(flat[i])
 
 
 def _scalar(p: ScalarParam, at: Mapping[str, int]) -> Reader:

@@ -7,6 +7,7 @@ integer that is 1 becomes a constant, integers divisible by 16 and pointers alig
 """
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Any
@@ -30,6 +31,66 @@ Keyer = Callable[[Any], Hashable]
 
 
 # -- keys ---------------------------------------------------------------------------------------------------------
+class Keys(dict[type, Keyer]):
+    """type of an argument -> function from the argument to its key; types met for the first time are looked up by
+    `resolve`. `keys[type(x)](x)` is the key of x."""
+
+    def __missing__(self, kind: type) -> Keyer:
+        keyer = self[kind] = self.resolve(kind)
+        return keyer
+
+    def resolve(self, kind: type) -> Keyer:
+        """The function for a type."""
+        raise NotImplementedError
+
+
+class ConstantKeys(Keys):
+    """Keys of compile-time constants: value and type. An integer or a text is its own key; the rest is tagged."""
+
+    def __init__(self) -> None:
+        super().__init__({int: int, str: str})
+
+    def resolve(self, kind: type) -> Keyer:
+        return constant_key
+
+
+def constant_key(x: Any) -> Hashable:
+    """The tagged key of a compile-time constant."""
+    if isinstance(x, constexpr):
+        return ConstantKeys()[type(x.value)](x.value)
+    if isinstance(x, float):
+        return (type(x), float(x).hex())       # tells 0.0 from -0.0, and a NaN equals itself
+    if isinstance(x, (tuple, list)):
+        return (type(x), tuple(map(constant_key, x)))
+    return (type(x), x)
+
+
+class ArgumentKeys(Keys):
+    """Keys of run-time arguments; `align` and `ones`: specialise on divisibility by 16, and on being 1."""
+
+    def __init__(self, align: bool, ones: bool):
+        self.align, self.ones = align, ones
+        super().__init__({int: _int_key if align and ones else _int_key_value if ones else _int_key_plain,
+                          float: lambda x: "fp32", bool: lambda x: "int1", TensorDescriptor: lambda x: x.signature,
+                          DeviceArray: lambda x: x.signature, type(None): lambda x: None})
+
+    def resolve(self, kind: type) -> Keyer:
+        torch = sys.modules.get("torch")
+        if torch is not None and issubclass(kind, torch.Tensor):
+            return _torch_key if self.align else _torch_key_plain
+        if issubclass(kind, (np.bool_, Enum)) or hasattr(kind, "source"):
+            return self[bool] if kind is np.bool_ else constant_key
+        if issubclass(kind, (int, np.integer)):
+            ints = self[int]
+            return lambda x: ints(int(x))
+        if issubclass(kind, (float, np.floating)):
+            return self[float]
+        if issubclass(kind, (tuple, list, str, DType, constexpr)):
+            return constant_key
+        align = self.align
+        return lambda x: _array_key(x, align)
+
+
 def _int_key(x: int) -> Hashable:
     if x == 1:
         return "1"
@@ -47,78 +108,23 @@ def _int_key_value(x: int) -> Hashable:
 
 
 def _torch_key(x: Any) -> Hashable:
-    return (x.dtype, x.data_ptr() % 16 == 0, x.get_device())
+    return (x.dtype, x.data_ptr() & 15 == 0, x.get_device())
 
 
 def _torch_key_plain(x: Any) -> Hashable:
-    return (x.dtype, False, x.get_device())
+    return (x.dtype, x.get_device())
 
 
-def _signature(x: Any) -> Hashable:
-    return x.signature
-
-
-def constant_key(x: Any) -> Hashable:
-    """The key of a compile-time constant: its value and type."""
-    kind = type(x)
-    if kind is int or kind is str or kind is bool or x is None:
-        return (kind, x)
-    if kind is float:
-        return (kind, x.hex())                 # tells 0.0 from -0.0, and nan equals itself
-    if kind is constexpr:
-        return constant_key(x.value)
-    if isinstance(x, (tuple, list)):
-        return (kind, tuple(map(constant_key, x)))
-    return (kind, x)
-
-
-def _array_key(x: Any, aligned: bool) -> Hashable:
+def _array_key(x: Any, align: bool) -> Hashable:
     info = describe(x)
     if info is None:
         return constant_key(x)
-    return (info.dtype.name, aligned and info.address % 16 == 0, info.device)
-
-
-class Keys:
-    """Keys of run-time arguments by type; `align` and `ones`: specialise on divisibility by 16, and on 1."""
-
-    def __init__(self, align: bool, ones: bool):
-        self.align, self.ones = align, ones
-        ints = _int_key if align and ones else _int_key_value if ones else _int_key_plain
-        self.table: dict[type, Keyer] = {
-            int: ints, float: lambda x: "fp32", bool: lambda x: "int1", TensorDescriptor: _signature,
-            type(None): lambda x: None, str: constant_key, constexpr: constant_key, DType: constant_key}
-        if align:
-            self.table[DeviceArray] = _signature
-
-    def __call__(self, x: Any) -> Hashable:
-        """The key of one argument."""
-        keyer = self.table.get(type(x))
-        return (keyer or self._resolve(x))(x)
-
-    def _resolve(self, x: Any) -> Keyer:
-        """The keyer of a type met for the first time."""
-        keyer: Keyer
-        if is_torch(x):
-            keyer = _torch_key if self.align else _torch_key_plain
-        elif isinstance(x, (bool, np.bool_)):
-            keyer = self.table[bool]
-        elif isinstance(x, (int, np.integer)) and not isinstance(x, Enum):
-            ints = self.table[int]
-            keyer = lambda v: ints(int(v))                                   # noqa: E731
-        elif isinstance(x, (float, np.floating)):
-            keyer = self.table[float]
-        elif isinstance(x, (tuple, list, Enum)) or hasattr(x, "source"):
-            keyer = constant_key
-        else:
-            align = self.align
-            keyer = lambda v: _array_key(v, align)                           # noqa: E731
-        self.table[type(x)] = keyer
-        return keyer
+    return (info.dtype.name, align and info.address % 16 == 0, info.device)
 
 
 # -- descriptions -------------------------------------------------------------------------------------------------
-def describe_argument(name: str, x: Any, keys: Keys, annotated: DType | None = None, typed: bool = False) -> Arg:
+def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | None = None,
+                      typed: bool = False) -> Arg:
     """What the compiler is told of a run-time argument; `typed`: text may name a type (see `_from_text`).
 
     Raises ArgumentError for what is no argument."""
@@ -148,7 +154,7 @@ def describe_argument(name: str, x: Any, keys: Keys, annotated: DType | None = N
     return Param(Ptr(info.dtype), 16 if keys.align and info.address % 16 == 0 else info.dtype.bytes)
 
 
-def _integer(name: str, x: int, keys: Keys, annotated: DType | None) -> Arg:
+def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> Arg:
     if not -2 ** 63 <= x < 2 ** 64:
         raise ArgumentError(f"argument {name!r}: {x} does not fit 64 bits")
     if annotated is not None and annotated.is_float:
