@@ -9,7 +9,7 @@ import numpy as np
 
 
 def demo(size: int) -> int:
-    """Compile and run a bf16 matmul of size^3: on the GPU if there is one, else in the tile IR evaluator."""
+    """Compile and run a bf16 matmul of size^3: on the GPU if there is one, else on the CPU."""
     import ml_dtypes
 
     import tilejit
@@ -26,7 +26,7 @@ def demo(size: int) -> int:
     out = kernels.matmul(x, y)
     result = out.numpy() if gpu else out
     seconds = time.perf_counter() - start
-    where = "on the GPU, compilation included" if gpu else "in the tile IR evaluator"
+    where = "on the GPU, compilation included" if gpu else "on the CPU"
     print(f"{size} x {size} x {size} bf16 matmul {where}: {seconds:.2f} s, "
           f"relative error {rel_error(result, reference):.1e}")
     tiles = kernels.matmul_kernel.compile(*(tilejit.TensorDescriptor.from_tensor(a, s) for s in

@@ -129,31 +129,6 @@ class KernelSource:
         loaded = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         return sorted(loaded)
 
-    @cached_property
-    def _constants(self) -> list[tuple[dict[str, Any], str]]:
-        """(namespace, name) of every constant global that this kernel or one it calls reads."""
-        out: list[tuple[dict[str, Any], str]] = []
-        seen: list[KernelSource] = []
-        work = [self]
-        while work:
-            source = work.pop()
-            if source in seen:
-                continue
-            seen.append(source)
-            for name in source.used_names():
-                value = source.fn.__globals__.get(name)
-                inner = getattr(value, "source", None)
-                if isinstance(inner, KernelSource):
-                    work.append(inner)
-                elif name in source.fn.__globals__ and is_constant(value):
-                    out.append((source.fn.__globals__, name))
-        return out
-
-    def captured(self) -> tuple[Any, ...]:
-        """The present values of the constant globals that the kernel reads; part of the in-memory key."""
-        values = [space.get(name) for space, name in self._constants]
-        return tuple((type(v), repr(v.value) if isinstance(v, constexpr) else v) for v in values)
-
     def fingerprint(self) -> str:
         """Identifies what the kernel does: its text, that of every kernel it reaches, and its constants."""
         digest = hashlib.sha256()

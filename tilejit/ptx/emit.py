@@ -180,9 +180,18 @@ class Emitter:
         for op in block.ops:
             if op.loc is not None:
                 self.p.loc(op.loc.file, op.loc.line)
+            self.note(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
             EMITTERS[op.name](self, op)
+
+    def note(self, op: Op) -> None:
+        """A comment that names a tile op: `acc = dot_async : pending<fp32[128x256]>`."""
+        shown = [r for r in op.results if isinstance(r.type, (Tile, Pending))]
+        if shown or "shared_write" in op.define.effects or "write" in op.define.effects:
+            names = ", ".join(r.name or "_" for r in shown)
+            self.p.comment((f"{names} = {op.name} : {shown[0].type}" if shown else op.name)
+                           + (f"    {op.loc.short()}" if op.loc else ""))
 
 
 def param_decl(name: str, param: Param) -> str:
