@@ -188,8 +188,12 @@ def _shift(e: Emitter, op: Op) -> None:
 
 @emits("mulhi")
 def _mulhi(e: Emitter, op: Op) -> None:
-    t = dtype_of(op)
-    each(e, op, lambda a, b: e.p.new(reg_class(t), f"mul.hi.{suffix(t)}", a, b))
+    t, p = dtype_of(op), e.p
+    kind = suffix(t)
+    if t.bits == 8:                      # the whole product fits 16 bits
+        each(e, op, lambda a, b: p.new("b16", f"shr.{kind}", p.new("b16", f"mul.lo.{kind}", a, b), 8))
+    else:
+        each(e, op, lambda a, b: p.new(reg_class(t), f"mul.hi.{kind}", a, b))
 
 
 @emits("minimum", "maximum")
@@ -214,9 +218,12 @@ def _minmax(e: Emitter, op: Op) -> None:
 
 @emits("neg")
 def _neg(e: Emitter, op: Op) -> None:
+    """int1 is arithmetic modulo 2, where a value is its own negation."""
     t = dtype_of(op)
-    cls = reg_class(t)
-    kind = suffix(t)
+    if t.kind == "bool":
+        e.set(op.result, e.get(op.operands[0]))
+        return
+    cls, kind = reg_class(t), suffix(t)
     if t.kind == "uint":
         kind = f"s{max(16, t.bits)}"
     each(e, op, lambda a: wrap8(e, t, e.p.new(cls, f"neg.{kind}", a)))
