@@ -94,6 +94,26 @@ def from_numpy_dtype(dtype: Any) -> DType:
     return DTYPES[_NUMPY[np.dtype(dtype)]]
 
 
+def as_dtype(x: Any) -> DType:
+    """Our dtype for any spelling of one: ours, its name, a torch or a numpy dtype. Raises LaunchError."""
+    if isinstance(x, DType):
+        return x
+    if isinstance(x, str) and x in DTYPES:
+        return DTYPES[x]
+    if is_torch_dtype(x):
+        return torch_dtype(x)
+    try:
+        return from_numpy_dtype(x)
+    except TypeError:
+        raise LaunchError(f"expected a dtype, found {x!r}; known are {', '.join(DTYPES)}") from None
+
+
+def is_torch_dtype(x: Any) -> bool:
+    """True for a torch dtype, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.dtype)
+
+
 def describe(x: Any) -> ArrayInfo | None:
     """Facts of an array argument, or None if x is no array. Raises LaunchError for a dtype that we lack."""
     if isinstance(x, DeviceArray):
@@ -229,19 +249,18 @@ class DeviceArray:
         return self
 
 
-def to_device(x: Any, dtype: DType | None = None) -> DeviceArray:
+def to_device(x: Any, dtype: Any = None) -> DeviceArray:
     """A copy of a numpy array (or what numpy makes of x) where kernels run; `dtype` converts it first."""
     host = np.asarray(x)
-    dtype = dtype or from_numpy_dtype(host.dtype)
-    return DeviceArray(host.shape, dtype).copy_from(host)
+    return DeviceArray(host.shape, as_dtype(host.dtype if dtype is None else dtype)).copy_from(host)
 
 
-def empty(shape: Any, dtype: DType) -> DeviceArray:
-    """An uninitialised array; `shape` is an integer or a tuple."""
-    return DeviceArray((shape,) if isinstance(shape, int) else tuple(shape), dtype)
+def empty(shape: Any, dtype: Any) -> DeviceArray:
+    """An uninitialised array; `shape` is an integer or a tuple, `dtype` ours, its name, or numpy's or torch's."""
+    return DeviceArray((shape,) if isinstance(shape, int) else tuple(shape), as_dtype(dtype))
 
 
-def zeros(shape: Any, dtype: DType) -> DeviceArray:
+def zeros(shape: Any, dtype: Any) -> DeviceArray:
     """An array of zeros."""
     out = empty(shape, dtype)
     if out._host is not None:

@@ -108,7 +108,7 @@ class Kernel:
         options: dict[str, int] = {}
         for i, k in enumerate(keywords, count):
             if k in at:
-                raise ArgumentError(f"{self.__name__}() got multiple values for argument {k!r}")
+                raise ArgumentError(f"{self.__name__}() got argument {k!r} twice")
             if k in self.keys:
                 at[k] = i
             elif k in self.defaults:
@@ -125,7 +125,7 @@ class Kernel:
                 defaults.append(p.default)
                 missing += [n] if p.default is p.empty else []
         if missing:
-            raise ArgumentError(f"{self.__name__}() is missing {len(missing)} argument{'s' * (len(missing) > 1)}: "
+            raise ArgumentError(f"{self.__name__}() misses argument{'s' * (len(missing) > 1)} "
                                 f"{', '.join(map(repr, missing))}; its signature is {sign}")
         keyers: list[Keys] = [ConstantKeys()] * (count + len(keywords) + len(defaults))
         for n, i in at.items():

@@ -18,7 +18,7 @@ from tilejit.errors import LaunchError
 from tilejit.frontend import Const, KernelSource, Param
 from tilejit.ir.types import DTYPES, Desc, DType, Ptr, fp32, int1, int32, int64, uint64
 from tilejit.language.tensor import constexpr
-from tilejit.runtime.arrays import HOST, DeviceArray, describe, is_torch
+from tilejit.runtime.arrays import HOST, DeviceArray, as_dtype, describe, is_torch, is_torch_dtype
 from tilejit.runtime.compile import Arg, DescParam
 from tilejit.runtime.descriptor import TensorDescriptor
 
@@ -145,13 +145,23 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
         return _scalar(name, x, fp32, annotated)
     if isinstance(x, TensorDescriptor):
         return DescParam(Desc(x.dtype, x.block_shape, x.tma), padding=x.padding)
+    if typed and is_torch_dtype(x):
+        return Param(Ptr(as_dtype(x)), 16)
     info = describe(x)
+    if info is None and typed and hasattr(x, "dtype") and hasattr(x, "data_ptr"):
+        return _stand_in(x, keys)
     if info is None:
         raise ArgumentError(f"argument {name!r}: expected an array, a number, a TensorDescriptor or a constant, found "
                             f"{type(x).__name__}")
     if annotated is not None:
         raise ArgumentError(f"argument {name!r}: expected {annotated}, found an array of {info.dtype}")
     return Param(Ptr(info.dtype), 16 if keys.align and info.address % 16 == 0 else info.dtype.bytes)
+
+
+def _stand_in(x: Any, keys: Keys) -> Param:
+    """An object that only knows its dtype and an address, in place of an array."""
+    dtype = as_dtype(x.dtype)
+    return Param(Ptr(dtype), 16 if keys.align and x.data_ptr() % 16 == 0 else dtype.bytes)
 
 
 def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> Arg:
@@ -176,11 +186,16 @@ def _scalar(name: str, x: Any, natural: DType, annotated: DType | None) -> Param
     return Param(annotated or natural)
 
 
+#: Triton's short names of the integer types: i1, i32, u8, ...
+_SHORT = {f"{k[0]}{t.bits}": t for k, t in DTYPES.items() if t.is_int}
+
+
 def _from_text(name: str, text: str) -> Arg:
-    """`*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32`, `int32:16` (divisible by 16), and for descriptors
-    `desc<bf16[128x64]>`: types instead of values, for compiling without arrays. Other text is a constant."""
+    """`*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32` or `i32`, `int32:16` (divisible by 16), and for
+    descriptors `desc<bf16[128x64]>`: types instead of values, for compiling without arrays. Other text is a constant."""
     base, _, number = text.partition(":")
-    t = DTYPES.get(base.lstrip("*"))
+    word = base.lstrip("*")
+    t = DTYPES.get(word) or _SHORT.get(word)
     if t is not None and base.count("*") <= 1 and (not number or number.isdigit()):
         if base.startswith("*"):
             return Param(Ptr(t), int(number or 16))
