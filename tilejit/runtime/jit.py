@@ -108,7 +108,7 @@ class Kernel:
         options: dict[str, int] = {}
         for i, k in enumerate(keywords, count):
             if k in at:
-                raise ArgumentError(f"{self.__name__}() got argument {k!r} twice")
+                raise ArgumentError(f"{self.__name__}() got multiple values for argument {k!r}")
             if k in self.keys:
                 at[k] = i
             elif k in self.defaults:
