@@ -192,7 +192,7 @@ _SHORT = {f"{k[0]}{t.bits}": t for k, t in DTYPES.items() if t.is_int}
 
 def _from_text(name: str, text: str) -> Arg:
     """`*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32` or `i32`, `int32:16` (divisible by 16), and for
-    descriptors `desc<bf16[128x64]>`: types instead of values, for compiling without arrays. Other text is a constant."""
+    descriptors `desc<bf16[128x64]>`: types instead of values, to compile without arrays. Other text is a constant."""
     base, _, number = text.partition(":")
     word = base.lstrip("*")
     t = DTYPES.get(word) or _SHORT.get(word)
