@@ -175,8 +175,11 @@ class Kernel:
         with self.lock:
             entry = self.entries.get(key)
             if entry is None:
+                for table, name, value in self.captured:        # every signature is compiled under the same values
+                    _check_captured(self.__name__, table, name, value)
+                captured = self.captured or captured_globals(self.source)
                 entry = self._load(plan, flat, stream)
-                self.captured = captured_globals(self.source)
+                self.captured = captured
                 self.entries[key] = entry
             return entry
 

@@ -158,7 +158,7 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
     return Param(Ptr(info.dtype), 16 if keys.align and info.address % 16 == 0 else info.dtype.bytes)
 
 
-def _stand_in(x: Any, keys: Keys) -> Param:
+def _stand_in(x: Any, keys: ArgumentKeys) -> Param:
     """An object that only knows its dtype and an address, in place of an array."""
     dtype = as_dtype(x.dtype)
     return Param(Ptr(dtype), 16 if keys.align and x.data_ptr() % 16 == 0 else dtype.bytes)
