@@ -1,9 +1,10 @@
-"""The command line: `python -m tilejit demo | ops | cache ls | cache clear | info`."""
+"""The command line: `python -m tilejit demo | ops | cache ls | cache why | cache clear | info`."""
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -47,34 +48,68 @@ def ops() -> int:
     return 0
 
 
-def cache(action: str) -> int:
-    """List or empty the disk cache."""
+def cache(action: str, kernel: str) -> int:
+    """The disk cache: `ls` lists it, `why KERNEL` says why the kernel's last entry was none of the earlier ones,
+    `clear` empties it."""
     from tilejit.runtime import cache as store
 
     base = store.folder()
     if base is None:
         print("the cache is off")
-    elif action == "clear":
-        count = len(list(base.glob("*.kernel")))
-        for path in base.glob("*.kernel"):
-            path.unlink(missing_ok=True)
-        print(f"{count} entries deleted from {base}")
-    else:
-        files = sorted(base.glob("*.kernel"), key=lambda p: p.stat().st_mtime)
-        for path in files:
-            print(f"{time.ctime(path.stat().st_mtime)}  {path.stat().st_size:8d} bytes  {path.name}")
-        print(f"{len(files)} entries in {base}")
+        return 1
+    if action == "clear":
+        print(f"{store.clear()} entries deleted from {base}")
+        return 0
+    rows = [e for e in store.entries() if not kernel or e.key.get("kernel") == kernel]
+    if action == "why":
+        return why(rows, kernel)
+    for e in rows:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e.used))} {e.size:9d} bytes  {summary(e.key)}")
+    print(f"{len(rows)} entries, {sum(e.size for e in rows)} bytes in {base}")
+    return 0
+
+
+def summary(key: dict[str, Any]) -> str:
+    """A cache key on one line: the kernel, its arguments and its options."""
+    def value(v: Any) -> str:
+        return v[1] if isinstance(v, list) and isinstance(v[1], str) else str(v)
+
+    args = [f"{n}={value(a['const'])}" if "const" in a else f"{n}: {a['type']}" + f"/{a['divisible']}" *
+            (a["divisible"] > 1) for n, a in key["args"].items()]
+    return f"{key['kernel']}({', '.join(args)}) " + " ".join(f"{n}={value(v)}" for n, v in key["options"].items())
+
+
+def why(rows: list[Any], kernel: str) -> int:
+    """Print what sets a kernel's last used cache entry apart from the entry most like it."""
+    from tilejit.runtime.cache import difference
+
+    if len(rows) < 2:
+        print(f"{len(rows)} cached compilations of {kernel or 'any kernel'}: nothing to compare")
+        return 0
+    new = rows[0]
+    old = min(rows[1:], key=lambda e: len(difference(e.key, new.key)))
+    print(f"{summary(new.key)}\nis another entry than\n{summary(old.key)}\nby")
+    print("\n".join(f"  {line}" for line in difference(old.key, new.key)))
     return 0
 
 
 def info() -> int:
-    """Versions, assembler and GPU."""
+    """Versions, assembler, GPU, cache and settings."""
     import tilejit
-    from tilejit.runtime import driver, ptxas
+    from tilejit.runtime import cache as store
+    from tilejit.runtime import driver, knobs, ptxas
 
-    print(f"tilejit {tilejit.__version__}, Python {sys.version.split()[0]}")
+    print(f"tilejit {tilejit.__version__}, Python {sys.version.split()[0]}, numpy {np.__version__}")
     print(f"assembler: {ptxas.version()} ({ptxas.find_ptxas() or 'no ptxas found'})")
-    print(f"GPU: {'yes' if driver.available() else 'none'}")
+    print(f"disassembler: {ptxas.find_tool('nvdisasm') or ptxas.find_tool('cuobjdump') or 'none found'}")
+    if driver.available():
+        dev = driver.current_device()
+        print(f"GPU: {dev.name}, compute capability {'.'.join(map(str, dev.capability))}, {dev.multiprocessors} SMs, "
+              f"driver for CUDA {driver.driver_version()}")
+    else:
+        print(f"GPU: none, {driver.unavailable()}")
+    print(f"cache: {store.folder() or 'off'}")
+    print(f"knobs: {knobs.current()}")
     return 0
 
 
@@ -84,13 +119,15 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help=demo.__doc__).add_argument("--size", type=int, default=512)
     commands.add_parser("ops", help=ops.__doc__)
-    commands.add_parser("cache", help=cache.__doc__).add_argument("action", choices=["ls", "clear"])
+    stored = commands.add_parser("cache", help=cache.__doc__)
+    stored.add_argument("action", choices=["ls", "why", "clear"])
+    stored.add_argument("kernel", nargs="?", default="", help="only this kernel")
     commands.add_parser("info", help=info.__doc__)
     args = parser.parse_args()
     if args.command == "demo":
         return demo(args.size)
     if args.command == "cache":
-        return cache(args.action)
+        return cache(args.action, args.kernel)
     return ops() if args.command == "ops" else info()
 
 

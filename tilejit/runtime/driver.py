@@ -39,7 +39,7 @@ def api() -> Any:
     try:
         result = driver.cuInit(0)
     except RuntimeError as error:
-        raise LaunchError(f"no CUDA driver here ({error})") from error
+        raise LaunchError("no CUDA driver here (libcuda cannot be loaded)") from error
     if int(result[0]):
         raise LaunchError(f"no usable GPU here: cuInit says {result[0].name}")
     if driver.cuDeviceGetCount()[1] < 1:
