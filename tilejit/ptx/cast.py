@@ -1,7 +1,8 @@
-"""Emitters of conversions between element types.
+"""Emitters of conversions between element types, each rounded once from the exact value.
 
-Narrow conversions that come in pairs (fp32 -> bf16x2, fp16x2 -> e4m3x2) are emitted packed when a tile has
-an even number of registers; single elements use the same instruction with a zero partner.
+Narrow conversions that come in pairs (fp32 -> bf16x2, fp16x2 -> e4m3x2 and back) are emitted packed when a
+tile has an even number of registers; single elements use the same instruction with a zero partner.
+Float to integer truncates and saturates to the range of the integer type; NaN gives 0.
 """
 from __future__ import annotations
 
@@ -22,8 +23,11 @@ def _int(t: DType) -> str:
 def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "rn") -> str:
     """One element of type src as dst, in a fresh register (or the same one if nothing changes)."""
     p = e.p
-    if src == dst or {src.name, dst.name} == {"fp32", "tf32"}:
+    if src == dst or src.name == "tf32" and dst.name == "fp32":
         return reg
+    if dst.name == "tf32":
+        wide = cast_element(e, reg, src, _FP32)
+        return p.new("f32", "mov.b32", p.new("b32", "cvt.rna.tf32.f32", wide))
     if dst.kind == "bool":
         if src.is_float:
             wide = reg if src.bits >= 32 else cast_element(e, reg, src, _FP32)
@@ -47,7 +51,7 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
             pair = p.new("b32", "mov.b32", f"{{{reg}, {reg}}}")
             both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.f16x2", pair)
         else:
-            wide = reg if src.bits == 32 and src.is_float else cast_element(e, reg, src, _FP32)
+            wide = _odd_fp32(e, reg) if src.name == "fp64" else cast_element(e, reg, src, _FP32)
             both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.f32", "0f00000000", wide)
         return p.new("b16", "and.b16", both, 255)
     if src.is_float and dst.is_float:
@@ -55,9 +59,8 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
     if src.is_float:
         return _float_to_int(e, reg, src, dst)
     if dst.is_float:
-        if dst.name in ("bf16", "fp16") and src.bits > 16 or dst.name == "bf16":
-            wide = p.new("f32", f"cvt.rn.f32.{_int(src)}", reg)
-            return cast_element(e, wide, _FP32, dst)
+        if dst.name == "bf16" and src.bits <= 16:         # exact in fp32, and faster than cvt.bf16
+            return cast_element(e, p.new("f32", f"cvt.rn.f32.{_int(src)}", reg), _FP32, dst)
         return p.new(reg_class(dst), f"cvt.rn.{_F[dst.name]}.{_int(src)}", reg)
     return _int_to_int(e, reg, src, dst)
 
@@ -68,22 +71,36 @@ def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str)
         return cast_element(e, cast_element(e, reg, src, _FP32), _FP32, dst, rounding)
     if src.name == "bf16":
         return p.new("f32", "mov.b32", f"{{{p.new('b16', 'mov.b16', 0)}, {reg}}}")
-    if dst.name == "bf16" and src.name in ("fp16", "fp64"):
+    if dst.name == "bf16" and src.name == "fp16":
         return cast_element(e, cast_element(e, reg, src, _FP32), _FP32, dst, rounding)
     if dst.bits < src.bits:
         return p.new(cls, f"cvt.{rounding}.{_F[dst.name]}.{_F[src.name]}", reg)
     return p.new(cls, f"cvt.{_F[dst.name]}.{_F[src.name]}", reg)
 
 
-def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """Truncation toward zero; out-of-range values saturate in the conversion, then wrap to 8 bits."""
+def _odd_fp32(e: Emitter, reg: str) -> str:
+    """fp64 to fp32, rounded to odd: rounding that again to 8 bits is as if it were done at once.
+
+    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008)."""
     p = e.p
+    short = p.new("f32", "cvt.rz.f32.f64", reg)
+    inexact = p.new("pred", "setp.neu.f64", p.new("f64", "cvt.f64.f32", short), reg)
+    sticky = p.new("b32", "selp.b32", 1, 0, inexact)
+    bits = p.new("b32", "mov.b32", short)
+    return p.new("f32", "mov.b32", p.new("b32", "or.b32", bits, sticky))
+
+
+def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
+    """Truncation toward zero. cvt.rzi saturates; where it makes something else of a NaN, 0 is chosen."""
+    p, cls = e.p, reg_class(dst)
     if src.bits == 16:
         reg, src = cast_element(e, reg, src, _FP32), _FP32
-    if dst.bits >= 32:
-        return p.new(reg_class(dst), f"cvt.rzi.{_int(dst)}.{_F[src.name]}", reg)
-    wide = p.new("b32", f"cvt.rzi.s32.{_F[src.name]}", reg)
-    return _int_to_int(e, wide, DType("int32", "int", 32), dst)
+    kind = _F[src.name]
+    out = p.new(cls, f"cvt.rzi.{'s' if dst.is_signed else 'u'}{dst.bits}.{kind}", reg)
+    if src.bits == 64 or dst.bits == 64:                  # PTX ISA, cvt: these give the sign bit for a NaN
+        number = p.new("pred", f"setp.num.{kind}", reg, reg)
+        out = p.new(cls, f"selp.{cls}", out, 0, number)
+    return out
 
 
 def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
@@ -98,6 +115,34 @@ def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
     return p.new(cls, f"cvt.{_int(dst)}.{_int(src)}", reg)
 
 
+def has_pairs(src: DType, dst: DType) -> bool:
+    """True if PTX converts two elements in one instruction."""
+    if src.name == "fp32":
+        return dst.name in ("fp16", "bf16") or dst.is_fp8
+    return src.name == "fp16" and dst.is_fp8 or src.is_fp8 and dst.is_float and dst.bits in (16, 32)
+
+
+def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: str = "rn") -> list[str]:
+    """Two neighbouring elements; see `has_pairs`. fp8 goes to other floats through fp16, which is exact."""
+    p = e.p
+    if src.is_fp8:
+        both = p.new("b16", "mad.lo.u16", hi, 256, lo)
+        pair = p.new("b32", f"cvt.rn.f16x2.{_F8[src.name]}x2", both)
+        halves = p.regs("b16", 2)
+        p("mov.b32", f"{{{halves[0]}, {halves[1]}}}", pair)
+        return [cast_element(e, h, _FP16, dst) for h in halves]
+    out = p.regs("b16", 2)
+    if dst.is_fp8:
+        source = (p.new("b32", "mov.b32", f"{{{lo}, {hi}}}"),) if src.bits == 16 else (hi, lo)
+        both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.{'f16x2' if src.bits == 16 else 'f32'}", *source)
+        p("and.b16", out[0], both, 255)
+        p("shr.u16", out[1], both, 8)
+    else:
+        pair = p.new("b32", f"cvt.{rounding}.{_F[dst.name]}x2.f32", hi, lo)
+        p("mov.b32", f"{{{out[0]}, {out[1]}}}", pair)
+    return out
+
+
 @emits("cast")
 def _cast(e: Emitter, op: Op) -> None:
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
@@ -106,20 +151,9 @@ def _cast(e: Emitter, op: Op) -> None:
     if isinstance(src, Ptr) or isinstance(dst, Ptr):
         e.set(op.result, regs)           # pointer casts change the element type only
         return
-    pairable = src.name == "fp32" and (dst.name in ("fp16", "bf16") or dst.is_fp8)
-    if pairable and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
-        out = []
-        for lo, hi in zip(regs[::2], regs[1::2]):
-            pair = p.regs("b16", 2)
-            if dst.is_fp8:
-                both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.f32", hi, lo)
-                p("and.b16", pair[0], both, 255)
-                p("shr.u16", pair[1], both, 8)
-            else:
-                both = p.new("b32", f"cvt.{rounding}.{_F[dst.name]}x2.f32", hi, lo)
-                p("mov.b32", f"{{{pair[0]}, {pair[1]}}}", both)
-            out += pair
-        e.set(op.result, out)
+    if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
+        pairs = zip(regs[::2], regs[1::2])
+        e.set(op.result, [r for lo, hi in pairs for r in cast_pair(e, lo, hi, src, dst, rounding)])
         return
     done: dict[str, str] = {}
     for r in regs:
