@@ -25,10 +25,16 @@ _SWIZZLE_MASK = {0: 0, 32: 1, 64: 3, 128: 7}
 
 
 @lru_cache(maxsize=4096)
-def chunk_order(phase: int, chunks: int, swizzle: int) -> np.ndarray:
+def chunk_order(phase: int, chunks: int, swizzle: int, inner: int) -> np.ndarray:
     """Where the n-th 16 bytes of a tile go, in 16-byte units from the start minus `phase` (the start address
-    modulo 1024): address bits 4.. are xored with bits 7.. (PTX ISA, "Shared memory layouts and swizzling")."""
-    at = phase + 16 * np.arange(chunks)
+    modulo 1024): address bits 4.. are xored with bits 7.. (PTX ISA, "Shared memory layouts and swizzling").
+    A swizzled tile whose rows of `inner` bytes are narrower than the swizzle has rows as wide as the swizzle
+    (CUDA programming guide, "TMA swizzle": memory for the full swizzle width)."""
+    n = np.arange(chunks)
+    linear = 16 * n
+    if swizzle and inner < swizzle:
+        linear = n // (inner // 16) * swizzle + n % (inner // 16) * 16
+    at = phase + linear
     return (at ^ (((at >> 7) & _SWIZZLE_MASK[swizzle]) << 4)) >> 4
 
 
@@ -106,16 +112,17 @@ class Tile:
         return out.reshape(-1).view(np.uint8)
 
 
-def shared_tile(c: Cluster, cta: int, offset: int, count: int, swizzle: int) -> tuple[np.ndarray, np.ndarray]:
+def shared_tile(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
+                inner: int) -> tuple[np.ndarray, np.ndarray]:
     """(uint8[n, 16] view of shared memory from a 1024-byte boundary, the chunk order of the tile)."""
     phase = offset % 1024
-    order = chunk_order(phase, -(-count // 16), swizzle)
+    order = chunk_order(phase, -(-count // 16), swizzle, inner)
     return c.shared[cta, offset - phase:].reshape(-1, 16), order
 
 
-def write_shared(c: Cluster, cta: int, offset: int, data: np.ndarray, swizzle: int) -> np.ndarray:
+def write_shared(c: Cluster, cta: int, offset: int, data: np.ndarray, swizzle: int, inner: int) -> np.ndarray:
     """Write a tile; returns the byte offsets of the 16-byte chunks written."""
-    view, order = shared_tile(c, cta, offset, len(data), swizzle)
+    view, order = shared_tile(c, cta, offset, len(data), swizzle, inner)
     if swizzle == 0:
         c.shared[cta, offset:offset + len(data)] = data
     else:
@@ -123,9 +130,10 @@ def write_shared(c: Cluster, cta: int, offset: int, data: np.ndarray, swizzle: i
     return order * 16 + (offset - offset % 1024)
 
 
-def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int) -> tuple[np.ndarray, np.ndarray]:
+def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
+                inner: int) -> tuple[np.ndarray, np.ndarray]:
     """A tile's bytes and the byte offsets of its chunks."""
-    view, order = shared_tile(c, cta, offset, count, swizzle)
+    view, order = shared_tile(c, cta, offset, count, swizzle, inner)
     data = c.shared[cta, offset:offset + count].copy() if swizzle == 0 else view[order].reshape(-1)
     return data, order * 16 + (offset - offset % 1024)
 
@@ -145,8 +153,8 @@ def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
 
 
 def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], barrier: tuple[int, int],
-            ctas: list[int], count: int, fetch: Any, source: tuple[np.ndarray, int], swizzle: int,
-            source_space: str = "global") -> None:
+            ctas: list[int], count: int, fetch: Any, source: tuple[np.ndarray, int], swizzle: int = 0,
+            inner: int = 16) -> None:
     """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target)."""
     op = AsyncOp(c.launch.next_op(), kind, [], [])
 
@@ -154,9 +162,9 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
         data = fetch()
         done = []
         if c.listener is not None and len(source[0]):
-            c.listener.async_access(op.number, "read", source_space, -1, source[0], source[1])
+            c.listener.async_access(op.number, "read", "global", -1, source[0], source[1])
         for cta in ctas:
-            chunks = write_shared(c, cta, place[1], data, swizzle)
+            chunks = write_shared(c, cta, place[1], data, swizzle, inner)
             if c.listener is not None:
                 c.listener.async_access(op.number, "write", "shared", c.ctas[cta], chunks, 16)
             done.append((cta if len(ctas) > 1 or cta == place[0] and barrier[0] == place[0] else barrier[0],
@@ -179,14 +187,14 @@ def _tensor_load(c: Cluster, s: Site, e: External) -> None:
     for lane in lanes_of(s.mask):
         m = tensor_map_at(c, s, c.value(s.warp, source.base, lane) + source.offset)
         check_rank(c, s, e, m, source)
-        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, m.box_bytes,
+        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, m.shared_bytes,
                                TILE_ALIGN, s.pc)
         bar = c.shared_place(s.warp, c.value(s.warp, barrier.base, lane) + barrier.offset, 8, 8, s.pc)
         mask = c.value(s.warp, e.operands[3], lane, 16) if "multicast" in e.mods else None
         tile = Tile(c, s, m, coordinates(c, s.warp, source, lane), False)
         src = (tile.rows(), tile.row_bytes()) if c.listener is not None and not tile.empty else (np.zeros(0), 0)
         load_op(c, s, lane, "tma_load", place, bar, targets(c, s, place[0], mask), m.box_bytes, tile.load, src,
-                m.swizzle)
+                m.swizzle, m.inner_bytes)
 
 
 def check_rank(c: Cluster, s: Site, e: External, m: TensorMap, at: Address) -> None:
@@ -227,12 +235,12 @@ def _tensor_store(c: Cluster, s: Site, e: External) -> None:
     for lane in lanes_of(s.mask):
         m = tensor_map_at(c, s, c.value(s.warp, target.base, lane) + target.offset)
         check_rank(c, s, e, m, target)
-        place = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, m.box_bytes,
+        place = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, m.shared_bytes,
                                TILE_ALIGN, s.pc)
         tile = Tile(c, s, m, coordinates(c, s.warp, target, lane), True)
 
         def read(op: int, place: tuple[int, int] = place, m: TensorMap = m) -> np.ndarray:
-            data, chunks = read_shared(c, place[0], place[1], m.box_bytes, m.swizzle)
+            data, chunks = read_shared(c, place[0], place[1], m.box_bytes, m.swizzle, m.inner_bytes)
             if c.listener is not None:
                 c.listener.async_access(op, "read", "shared", c.ctas[place[0]], chunks, 16)
             return data
@@ -301,7 +309,7 @@ def _bulk_load(c: Cluster, s: Site, e: External) -> None:
         data = c.global_bytes(address, count, s.pc, s.warp)
         mask = c.value(s.warp, e.operands[4], lane, 16) if "multicast" in e.mods else None
         load_op(c, s, lane, "bulk_load", place, bar, targets(c, s, place[0], mask), count, data.copy,
-                (np.array([address]), count), 0)
+                (np.array([address]), count))
 
 
 @executes("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
@@ -324,7 +332,7 @@ def _bulk_shared(c: Cluster, s: Site, e: External) -> None:
             old = c.shared[place[0], place[1]:place[1] + count]
             return reduce_values(old.view(bits), new.view(bits), e.mods["op"], kind).view(np.uint8)
 
-        load_op(c, s, lane, "bulk_smem", place, bar, [place[0]], count, fetch, (np.zeros(0), 0), 0)
+        load_op(c, s, lane, "bulk_smem", place, bar, [place[0]], count, fetch, (np.zeros(0), 0))
 
 
 def _numpy_name(kind: str) -> str:
@@ -344,7 +352,7 @@ def _bulk_store(c: Cluster, s: Site, e: External) -> None:
         place = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, count, 16, s.pc)
 
         def read(op: int, place: tuple[int, int] = place, count: int = count) -> np.ndarray:
-            data, chunks = read_shared(c, place[0], place[1], count, 0)
+            data, chunks = read_shared(c, place[0], place[1], count, 0, 16)
             if c.listener is not None:
                 c.listener.async_access(op, "read", "shared", c.ctas[place[0]], chunks, 16)
             return data
@@ -520,7 +528,7 @@ def _st_async(c: Cluster, s: Site, e: External) -> None:
             return reduce_values(old, new, e.mods["op"], _numpy_name(e.mods["type"])).view(np.uint8)
 
         load_op(c, s, lane, "st_async" if "op" not in e.mods else "red_async", place, bar, [place[0]], new.nbytes,
-                fetch, (np.zeros(0), 0), 0)
+                fetch, (np.zeros(0), 0))
 
 
 def _map_bytes(c: Cluster, s: Site, address: int, shared: bool) -> np.ndarray:

@@ -46,8 +46,18 @@ class TensorMap:
         return tuple(-(-b // s) for b, s in zip(self.box, self.elem_strides))
 
     @property
+    def inner_bytes(self) -> int:
+        """Bytes of one row of the tile."""
+        return self.copied[0] * self.elem_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that the tile spans: rows are as wide as the swizzle."""
+        return self.box_bytes // self.inner_bytes * max(self.inner_bytes, self.swizzle)
+
+    @property
     def box_bytes(self) -> int:
-        """Bytes of shared memory that one copy fills."""
+        """Bytes that one copy moves and counts on its mbarrier."""
         n = self.elem_bytes
         for c in self.copied:
             n *= c
