@@ -9,7 +9,7 @@ memory (results of `desc_load` and `trans` whose every use is a `dot` operand).
    (coalesced, as wide as the axis facts allow, `layouts_access.py`), then blocks that TMA moves. Each layout
    spreads to its neighbours through elementwise ops, shape ops, loops and branches (`layouts_rules.py`), until
    it meets a tile that has one. It enters an access only if that costs no more than a conversion would.
-3. What is left takes the default blocked layout.
+3. What is left takes the default blocked layout, large tiles first.
 4. Where an operand's layout is not the one its op needs, a `convert` is inserted, and moved to where it moves
    the fewest bytes (`layouts_convert.py`).
 5. Equal copies are merged again, and memory ops learn their vector width (`vec`).
@@ -87,11 +87,12 @@ class Assignment:
             if v is not None:
                 self.set(v, self.default(v, 16))
                 self.spread()
-        for op in self.ops:
-            for v in (*op.results, *(a for r in op.regions for a in r.args)):
-                if isinstance(v.type, Tile) and v not in self.chosen:
-                    self.set(v, self.default(v, 4))
-                    self.spread()
+        rest = [v for op in self.ops for v in (*op.results, *(a for r in op.regions for a in r.args))
+                if isinstance(v.type, Tile) and v not in self.chosen]
+        for v in sorted(rest, key=lambda v: tile(v.type).numel, reverse=True):
+            if v not in self.chosen:
+                self.set(v, self.default(v, 4))
+                self.spread()
         return self.chosen
 
     def accumulator(self, dot: Op) -> LinearLayout:
