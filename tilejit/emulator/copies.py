@@ -154,7 +154,7 @@ def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
 
 def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], barrier: tuple[int, int],
             ctas: list[int], count: int, fetch: Any, source: tuple[np.ndarray, int], swizzle: int = 0,
-            inner: int = 16) -> None:
+            inner: int = 16, multicast: bool = False) -> None:
     """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target)."""
     op = AsyncOp(c.launch.next_op(), kind, [], [])
 
@@ -167,8 +167,7 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
             chunks = write_shared(c, cta, place[1], data, swizzle, inner)
             if c.listener is not None:
                 c.listener.async_access(op.number, "write", "shared", c.ctas[cta], chunks, 16)
-            done.append((cta if len(ctas) > 1 or cta == place[0] and barrier[0] == place[0] else barrier[0],
-                         barrier[1], count))
+            done.append((cta if multicast else barrier[0], barrier[1], count))
         if c.listener is not None:
             c.listener.complete(op.number, [(c.ctas[i], o, n) for i, o, n in done])
         for cta, offset, n in done:
@@ -194,7 +193,7 @@ def _tensor_load(c: Cluster, s: Site, e: External) -> None:
         tile = Tile(c, s, m, coordinates(c, s.warp, source, lane), False)
         src = (tile.rows(), tile.row_bytes()) if c.listener is not None and not tile.empty else (np.zeros(0), 0)
         load_op(c, s, lane, "tma_load", place, bar, targets(c, s, place[0], mask), m.box_bytes, tile.load, src,
-                m.swizzle, m.inner_bytes)
+                m.swizzle, m.inner_bytes, mask is not None)
 
 
 def check_rank(c: Cluster, s: Site, e: External, m: TensorMap, at: Address) -> None:
@@ -309,7 +308,7 @@ def _bulk_load(c: Cluster, s: Site, e: External) -> None:
         data = c.global_bytes(address, count, s.pc, s.warp)
         mask = c.value(s.warp, e.operands[4], lane, 16) if "multicast" in e.mods else None
         load_op(c, s, lane, "bulk_load", place, bar, targets(c, s, place[0], mask), count, data.copy,
-                (np.array([address]), count))
+                (np.array([address]), count), multicast=mask is not None)
 
 
 @executes("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
