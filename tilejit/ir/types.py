@@ -139,6 +139,11 @@ class Buffer:
             n *= s
         return n
 
+    @property
+    def slot_stride(self) -> int:
+        """Bytes from one slot to the next: a multiple of 128, the alignment that TMA asks of an address."""
+        return -(-self.slot_bytes // 128) * 128
+
     def __str__(self) -> str:
         ring = f"{self.slots}x" if self.slots else "view "
         dims = "x".join(map(str, self.shape))

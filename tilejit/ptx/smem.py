@@ -98,7 +98,7 @@ def slot_address(e: Emitter, offset: int, buffer: Buffer, slot: str) -> str:
     start = e.p.new("b32", "add.u32", e.smem, offset)
     if buffer.slots == 1:
         return start
-    return e.p.new("b32", "mad.lo.u32", slot, buffer.slot_bytes, start)
+    return e.p.new("b32", "mad.lo.u32", slot, buffer.slot_stride, start)
 
 
 def swizzle_for(inner_bytes: int) -> int:
@@ -107,8 +107,13 @@ def swizzle_for(inner_bytes: int) -> int:
 
 
 def tile_buffer(tile: Tile, slots: int, order: tuple[int, ...]) -> Buffer:
-    """A ring for tiles of this type, with the widest swizzle its fastest dimension allows."""
+    """A ring for tiles of this type, with the widest swizzle its fastest dimension allows.
+
+    Tiles of fewer than eight rows are not swizzled: the pattern repeats every eight rows, so their
+    sub-tiles would start inside it."""
     from tilejit.ir.types import DType
 
     assert isinstance(tile.elem, DType)
-    return Buffer(tile.shape, tile.elem, slots, swizzle_for(tile.shape[order[0]] * tile.elem.bytes), order)
+    inner = tile.shape[order[0]]
+    swizzle = swizzle_for(inner * tile.elem.bytes) if tile.numel // inner >= 8 else 0
+    return Buffer(tile.shape, tile.elem, slots, swizzle, order)

@@ -167,7 +167,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
         slot = i % buffer.slots
         p("cp.async.bulk.wait_group.read", buffer.slots - 1, pred=leader)
         e.sync()
-        at = p.new("b32", "add.u32", base, slot * buffer.slot_bytes)
+        at = p.new("b32", "add.u32", base, slot * buffer.slot_stride)
         _stage(e, tile, regs, buffer, at, i, columns)
         p("fence.proxy.async.shared::cta")
         e.sync()

@@ -35,7 +35,7 @@ def allocate(fn: Function, plan: Plan) -> Function:
             assert isinstance(buffer, Buffer)
             # The swizzle is a function of address bits, so slots start on its 8-row pattern.
             align = max(128, 8 * buffer.swizzle)
-            op.attrs["offset"] = take(op.attrs["name"], buffer.slots * buffer.slot_bytes, align)
+            op.attrs["offset"] = take(op.attrs["name"], buffer.slots * buffer.slot_stride, align)
     for role, block in _roles(fn):
         users = [(op, scratch_bytes(op)) for op in walk(block)]
         size = max((n for _, n in users), default=0)
