@@ -82,7 +82,7 @@ def _choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
 
 
 def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> list[str]:
-    """Meet (the scratch may still be read), write, meet, read."""
+    """Meet (the scratch may still be read), write, meet (only the warp, if it reads its own), read."""
     src = op.operands[0].type
     assert isinstance(src, Tile) and src.layout is not None and t.layout is not None
     elem = _INT64 if isinstance(t.elem, Ptr) else _UINT8 if t.elem.bits == 1 else t.elem
@@ -93,7 +93,10 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> 
     e.sync()
     for a in accesses(e, src.layout, buffer, base):
         store_shared(e, t.elem, [regs[i] for i in a.registers], a.address, owner)
-    e.sync()
+    if s.within_warp:
+        e.p("bar.warp.sync", -1)
+    else:
+        e.sync()
     for a in accesses(e, t.layout, buffer, base):
         load_shared(e, t.elem, [out[i] for i in a.registers], a.address)
     return out
