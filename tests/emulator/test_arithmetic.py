@@ -6,7 +6,6 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-
 from ptx_programs import lanes
 
 RNG = np.random.default_rng(7)

@@ -146,7 +146,7 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
 @emits("cast")
 def _cast(e: Emitter, op: Op) -> None:
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
-    regs, p = e.get(op.operands[0]), e.p
+    regs = e.get(op.operands[0])
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
     if isinstance(src, Ptr) or isinstance(dst, Ptr):
         e.set(op.result, regs)           # pointer casts change the element type only
