@@ -44,7 +44,7 @@ def arrays():
     return x, np.zeros_like(x)
 
 
-@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("target", ["evaluator", pytest.param("emulator", marks=pytest.mark.slow)])
 def test_result(target, arrays, monkeypatch):
     """Both ways of running on the CPU compute the kernel; the last block is masked."""
     monkeypatch.setenv("TILEJIT_TARGET", target)

@@ -40,8 +40,8 @@ def test_described(x, told):
     assert describe_argument("x", x, KEYS) == told
 
 
-SAMPLES = [0, 1, 2, 16, 17, -1, -16, 2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 2 ** 40, 2 ** 63, 2 ** 63 + 16, 2 ** 63 + 1, True,
-           False, 0.0, 1.0, 2.5, None, "a", "b", ALIGNED, SHIFTED, ALIGNED.view(ml_dtypes.bfloat16), np.int32(1),
+SAMPLES = [0, 1, 2, 16, 17, -1, -16, 2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 2 ** 40, 2 ** 63, 2 ** 63 + 16, 2 ** 63 + 1,
+           True, False, 0.0, 1.0, 2.5, None, "a", "b", ALIGNED, SHIFTED, ALIGNED.view(ml_dtypes.bfloat16), np.int32(1),
            np.int32(3), np.float32(1), np.bool_(True), (1, 2), (1, True), tl.float32, tl.float16]
 
 
@@ -129,7 +129,8 @@ def test_dtype_spellings(spelling, monkeypatch):
 
 def test_import_is_light():
     """Importing tilejit loads neither torch nor the CUDA bindings nor numba."""
-    code = "import sys, tilejit; print([m for m in ('torch', 'numba', 'llvmlite', 'cuda.bindings') if m in sys.modules])"
+    heavy = ("torch", "numba", "llvmlite", "cuda.bindings")
+    code = f"import sys, tilejit; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
