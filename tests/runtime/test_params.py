@@ -88,8 +88,8 @@ def test_no_parameters():
 
 
 @pytest.mark.parametrize("dtype,value,size", [("int1", True, 1), ("int8", -3, 1), ("uint8", 250, 1), ("int16", -300, 2),
-                                              ("int32", -2 ** 31, 4), ("uint32", 2 ** 32 - 1, 4), ("int64", -2 ** 40, 8),
-                                              ("uint64", 2 ** 64 - 1, 8), ("fp16", 0.1, 2), ("bf16", 0.1, 2),
+                                              ("int32", -2 ** 31, 4), ("uint32", 2 ** 32 - 1, 4),
+                                              ("int64", -2 ** 40, 8), ("uint64", 2 ** 64 - 1, 8), ("fp16", 0.1, 2), ("bf16", 0.1, 2),
                                               ("fp32", 0.1, 4), ("fp64", 0.1, 8)])
 def test_scalar_types(dtype, value, size):
     (data,) = packer((ScalarParam(("arg", "n"), dtype),)).as_bytes((0, value))
@@ -98,7 +98,8 @@ def test_scalar_types(dtype, value, size):
     assert len(data) == size and data == np.array(value, t).tobytes()
 
 
-@pytest.mark.parametrize("dtype,value", [("int32", 2 ** 31), ("int32", 1.5), ("uint8", -1), ("fp32", 1e300), ("fp32", "a")])
+@pytest.mark.parametrize("dtype,value", [("int32", 2 ** 31), ("int32", 1.5), ("uint8", -1), ("fp32", 1e300),
+                                         ("fp32", "a")])
 def test_scalar_that_does_not_fit(dtype, value):
     p = packer((PointerParam("x"), ScalarParam(("arg", "n"), dtype)))
     with pytest.raises(LaunchError, match=f"argument 'n': .* does not fit {dtype}"):
@@ -110,8 +111,8 @@ def test_expressions(a, b):
     at = {"a": 0, "b": 1}
     x, y = ("arg", "a"), ("arg", "b")
     results = {op: reader((op, x, y), at)((a, b)) for op in ("add", "sub", "mul", "div", "cdiv", "min", "max")}
-    assert results == {"add": a + b, "sub": a - b, "mul": a * b, "div": int(a / b), "cdiv": -(-a // b), "min": min(a, b),
-                       "max": max(a, b)}
+    assert results == {"add": a + b, "sub": a - b, "mul": a * b, "div": int(a / b), "cdiv": -(-a // b),
+                       "min": min(a, b), "max": max(a, b)}
 
 
 def test_division_is_exact_for_large_numbers():

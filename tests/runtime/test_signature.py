@@ -29,7 +29,8 @@ def test_integer_keys_follow_descriptions(a, b, keys):
 
 @pytest.mark.parametrize("x,arg", [
     (1, Const(1)), (16, Param(int32, 16)), (17, Param(int32)), (0, Param(int32, 16)), (-16, Param(int32, 16)),
-    (2 ** 31, Param(int64, 16)), (2 ** 31 - 1, Param(int32)), (-2 ** 31 - 1, Param(int64)), (2 ** 63, Param(uint64, 16)),
+    (2 ** 31, Param(int64, 16)), (2 ** 31 - 1, Param(int32)), (-2 ** 31 - 1, Param(int64)),
+    (2 ** 63, Param(uint64, 16)),
     (True, Param(DTYPES["int1"])), (1.0, Param(fp32)), (None, Const(None)), (tl.float16, Const(tl.float16)),
     ((1, 2), Const((1, 2))), (np.int64(32), Param(int32, 16)), (np.float32(2), Param(fp32)),
     (np.bool_(True), Param(DTYPES["int1"]))])
@@ -55,8 +56,8 @@ def test_pointer_alignment():
     assert keys[0] == keys[1] and len(set(keys)) == 3
 
 
-CONSTANTS = [1, True, 1.0, "1", None, 0.0, -0.0, (1,), (True,), (1.0,), [1], tl.float32, tl.float16, tl.constexpr(2), 2.0,
-             "fp32", (1, (2, 3)), (1, (2, 3.0))]
+CONSTANTS = [1, True, 1.0, "1", None, 0.0, -0.0, (1,), (True,), (1.0,), [1], tl.float32, tl.float16, tl.constexpr(2),
+             2.0, "fp32", (1, (2, 3)), (1, (2, 3.0))]
 
 
 def test_constants_differ_by_type_and_value():
