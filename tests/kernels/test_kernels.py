@@ -1,4 +1,5 @@
-"""The ready kernels through the IR evaluator, against float64 references (no GPU needed)."""
+"""The ready kernels against float64 references, without a GPU: their tile IR in the evaluator, and their PTX on the
+emulated SM."""
 from __future__ import annotations
 
 import math
@@ -7,15 +8,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilejit
 from tilejit import kernels
 from tilejit.errors import LaunchError
-from tilejit.runtime import driver
+from tilejit.kernels.matmul import choose_tiles
 from tilejit.testing import rel_error
-
-pytestmark = pytest.mark.skipif(driver.available(), reason="host arrays run in the evaluator only without a GPU")
 
 BOUNDS = {np.float32: 2e-5, np.float16: 2e-3, ml_dtypes.bfloat16: 8e-3, ml_dtypes.float8_e4m3fn: 8e-3}
 ROWS = [(1, 1), (2, 7), (3, 1000), (2, 20000)]
+
+
+@pytest.fixture(autouse=True, params=["evaluator", "emulator"])
+def target(request):
+    """Where the test's launches run."""
+    with tilejit.knobs(target=request.param):
+        yield request.param
 
 
 def poisoned(shape, dtype):
@@ -89,3 +96,16 @@ def test_matmul_rejects():
         kernels.matmul(a.astype(np.int32), b)
     with pytest.raises(LaunchError, match="activation"):
         kernels.matmul(a, b.T, activation="swish")
+    with pytest.raises(LaunchError, match=r"bias must have shape \(8,\), found \(16,\)"):
+        kernels.matmul(a, b.T, bias=np.zeros(16, np.float16))
+    with pytest.raises(LaunchError, match="a has strides .*must be 1"):
+        kernels.matmul(np.zeros((8, 32), np.float16)[:, ::2], b.T)
+    with pytest.raises(LaunchError, match="out must be"):
+        kernels.matmul(a, b.T, out=np.zeros((8, 9), np.float16))
+
+
+def test_matmul_tiles():
+    """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
+    shape = {size: choose_tiles(size, size, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
+    assert {size: (t.m, t.n) for size, t in shape.items()} == {
+        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (128, 256), 8192: (128, 256)}

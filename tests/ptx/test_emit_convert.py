@@ -60,11 +60,10 @@ def test_pointers():
 def test_each_plan_is_used():
     """Registers move nothing, shuffles use no memory, and the rest is one trip with wide accesses."""
     a = blocked((16, 64), 2, 4)
-    lanes = [*a.bases_of("lane")]
-    moved = a.from_bases({"register": a.bases_of("register")[::-1], "lane": lanes, "warp": a.bases_of("warp")}, a.shape)
-    turned = a.from_bases({"register": a.bases_of("register"), "lane": lanes[::-1], "warp": a.bases_of("warp")}, a.shape)
-    other = a.from_bases({"register": a.bases_of("register"), "lane": [*lanes[:4], *a.bases_of("warp")],
-                          "warp": lanes[4:]}, a.shape)
+    regs, lanes, warps = ([*a.bases_of(n)] for n in ("register", "lane", "warp"))
+    moved = a.from_bases({"register": regs[::-1], "lane": lanes, "warp": warps}, a.shape)
+    turned = a.from_bases({"register": regs, "lane": lanes[::-1], "warp": warps}, a.shape)
+    other = a.from_bases({"register": regs, "lane": [*lanes[:4], *warps], "warp": lanes[4:]}, a.shape)
     for dst, kind in ((moved, Registers), (turned, Shuffles), (other, ThroughShared)):
         assert isinstance(plan(a, dst, 4), kind)
         text, _ = converted(T.fp32, a, dst, 2).ptx()

@@ -12,13 +12,13 @@ from tilejit.layout.named import blocked, wgmma_accumulator
 
 
 @st.composite
-def layouts(draw, shape, warps=2, copies=True):
+def layouts(draw, shape, warps=2):
     """A surjective layout of `shape`: coordinate bits dealt to registers, lanes and warps in any order."""
     bits = [tuple((1 << i) * (k == d) for k in range(len(shape)))
             for d, s in enumerate(shape) for i in range(s.bit_length() - 1)]
     zero = tuple([0] * len(shape))
     threads = 5 + warps.bit_length() - 1
-    fill = [zero] * max(0, threads - len(bits) if not copies else draw(st.integers(max(0, threads - len(bits)), threads)))
+    fill = [zero] * draw(st.integers(max(0, threads - len(bits)), threads))
     dealt = draw(st.permutations(bits))
     inside = draw(st.permutations(dealt[:threads - len(fill)] + fill))
     return LinearLayout.from_bases(

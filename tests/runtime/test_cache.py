@@ -1,4 +1,4 @@
-"""The disk cache: what is written is read back whole or not at all, whoever else writes, and from a safe folder only."""
+"""The disk cache: what is written is read back whole or not at all, whoever else writes; its folder is private."""
 import multiprocessing
 import os
 import time

@@ -36,6 +36,16 @@ class Stop(Exception):
         self.finding = finding
 
 
+@dataclass(frozen=True)
+class Tools:
+    """What a cluster is driven with: the virtual machine, the executors, and two of their helpers."""
+
+    run: Callable[[np.ndarray, int, int], int]
+    execute: dict[str, Callable[..., Any]]
+    deadlock: Callable[[Cluster], Finding]
+    warp_exited: Callable[[Cluster, int], None]
+
+
 @dataclass
 class Waiter:
     """A blocked split: `ready` says if it may go on, `resume` writes its results, `describe` is for reports."""
@@ -82,6 +92,7 @@ class Cluster:
     """The machine state of one cluster (one CTA when there are no clusters)."""
 
     def __init__(self, launch: Launch, ctas: list[int], rng: random.Random):
+        self.tools = launch.tools
         self.launch, self.ctas, self.rng = launch, ctas, rng
         p = self.program = launch.program
         d = p.decoded
@@ -173,6 +184,18 @@ class Cluster:
         column = self.regs[warp, at.base]
         return [(lane, int(column[lane]) + at.offset) for lane in lanes_of(mask)]
 
+    def address_groups(self, warp: int, at: Address, mask: int,
+                       also: int | None = None) -> list[tuple[list[int], int]]:
+        """(lanes, address) of the active lanes that have the same address and the same value in `also`."""
+        lanes = lanes_of(mask)
+        columns = [self.regs[warp, at.base]] + ([] if also is None else [self.regs[warp, also]])
+        if len(lanes) == 1 or len(lanes) == 32 and all((col == col[0]).all() for col in columns):
+            return [(lanes, int(columns[0][lanes[0]]) + at.offset)]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for lane in lanes:
+            groups.setdefault(tuple(int(col[lane]) for col in columns), []).append(lane)
+        return [(members, key[0] + at.offset) for key, members in groups.items()]
+
     def shared_place(self, warp: int, address: int, size: int, align: int, pc: int) -> tuple[int, int]:
         """(CTA index in the cluster, offset) of a shared address, checked."""
         address &= 0xFFFFFFFF
@@ -183,7 +206,7 @@ class Cluster:
         if cta >= len(self.ctas) or offset < SHARED_BASE or offset + size > self.shared_bytes:
             raise self.stop("out-of-bounds", f"shared bytes [{offset:#x}, {offset + size:#x}) of CTA rank {cta} lie "
                             f"outside [{SHARED_BASE:#x}, {self.shared_bytes:#x})", pc, warp)
-        if self.cta_exited(cta) and cta != warp // self.warps_per_cta:
+        if cta != warp // self.warps_per_cta and self.cta_exited(cta):
             self.report("peer-exited", f"shared memory of CTA {self.ctas[cta]} is used after that CTA has exited",
                         pc, warp)
         return cta, offset
@@ -243,36 +266,32 @@ class Cluster:
     # -- running -------------------------------------------------------------------------------------
     def step(self) -> bool:
         """One turn; False when every warp has exited and nothing is in flight."""
-        from tilejit.emulator.deadlock import deadlock
-        from tilejit.emulator.sync import warp_exited
-        from tilejit.emulator.vm.run import run
-
         if not self.runnable:
             if self.inflight:
                 self.advance(self.launch.choose(self.inflight, self.rng))
                 return True
             if self.finished == self.warps:
                 return False
-            raise Stop(deadlock(self))
+            raise Stop(self.tools.deadlock(self))
         if not self.launch.eager and self.launch.policy == "random" and self.inflight and self.rng.random() < 0.25:
             self.advance(self.launch.choose(self.inflight, self.rng))
             if not self.runnable:
                 return True
         warp = self.launch.pick(self)
-        why = run(self.st, warp, -1)
+        why = self.tools.run(self.st, warp, -1)
         if self.listener is not None:
             self.drain()
         if why == k.R_EXTERNAL:
             self.idle_rounds = 0
             self.external(warp)
-            if not self.has_ready(warp):
+            if self.splits[warp, self.st[k.ST_SPLIT], k.SP_STATE] != k.READY and not self.has_ready(warp):
                 self.runnable.remove(warp)
         elif why == k.R_SWITCH:
             self.runnable.remove(warp)
         elif why == k.R_EXITED:
             self.runnable.remove(warp)
             self.finished += 1
-            warp_exited(self, warp)
+            self.tools.warp_exited(self, warp)
         elif why == k.R_FUEL:
             self.idle_rounds += 1
             self.rotate(warp)
@@ -286,8 +305,6 @@ class Cluster:
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""
-        from tilejit.emulator.execute import EXECUTE
-
         pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
         ext: External = self.program.decoded.externals[pc]
         if ext.form.aligned and mask != int(self.live[warp]):
@@ -297,7 +314,7 @@ class Cluster:
                         f"{int(self.live[warp]):#010x} execute it", pc, warp)
         if self.listener is not None:
             self.touch_operands(warp, pc, ext)
-        waiting = EXECUTE[ext.form.name](self, Site(warp, split, mask, pc), ext)
+        waiting = self.tools.execute[ext.form.name](self, Site(warp, split, mask, pc), ext)
         if waiting is not None:
             key, waiter = waiting
             self.block(key, waiter)
@@ -376,6 +393,13 @@ class Site:
     pc: int
 
 
+_ALL_LANES = list(range(32))
+
+
 def lanes_of(mask: int) -> list[int]:
     """The indices of the set bits."""
-    return [lane for lane in range(32) if mask >> lane & 1]
+    if mask == 0xFFFFFFFF:
+        return _ALL_LANES
+    if mask & (mask - 1) == 0:
+        return [mask.bit_length() - 1]
+    return [lane for lane in _ALL_LANES if mask >> lane & 1]

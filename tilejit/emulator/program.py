@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from tilejit.emulator import cache, copies, sync, tensor_core  # noqa: F401  (register executors)
+from tilejit.emulator.deadlock import deadlock
 from tilejit.emulator.decode import decode
 from tilejit.emulator.events import Listener
-from tilejit.emulator.machine import AsyncOp, Cluster, Stop
+from tilejit.emulator.execute import EXECUTE
+from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
 from tilejit.emulator.report import Report
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
@@ -100,6 +102,9 @@ class Launch:
         self.cluster = _three(fixed) if fixed else cluster
         self.listener: Listener | None = listener
         self.memory = list(memory)
+        from tilejit.emulator.vm.run import run
+
+        self.tools = Tools(run, EXECUTE, deadlock, sync.warp_exited)
         self.report = Report()
         self.last_wgmma: dict[tuple[int, int], AsyncOp] = {}
         self.ops = 0

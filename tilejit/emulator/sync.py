@@ -128,15 +128,11 @@ def _arrivals(c: Cluster, s: Site, e: External, at: Address, count_reg: int | No
               drop: bool) -> None:
     """Arrivals of all active lanes; lanes with one address arrive together."""
     dest = e.operands[0]
-    groups: dict[int, list[int]] = {}
-    for lane, address in c.addresses(s.warp, at, s.mask):
-        groups.setdefault(address, []).append(lane)
-    for address, lanes in groups.items():
+    for lanes, address in c.address_groups(s.warp, at, s.mask):
         b = barrier_at(c, s, address)
         if dest != c.program.sink and b.cta != s.warp // c.warps_per_cta:
             c.report("barrier-remote", "a remote arrive returns no state", s.pc, s.warp)
-        for lane in lanes:
-            c.regs[s.warp, dest, lane] = token(b)
+        c.regs[s.warp, dest, lanes] = token(b)
         if expect_reg is not None:
             total = sum(c.value(s.warp, expect_reg, lane, 32) for lane in lanes)
             expect(c, s, b, total)
@@ -193,13 +189,13 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
     """A test returns at once (and gives way); a try blocks until the phase of some lane has completed."""
     dest, at, phase_reg = e.operands[:3]
     parity_form, blocking = "parity" in e.form.name, "try" in e.form.name
-    items = []
-    for lane, address in c.addresses(s.warp, at, s.mask):
+    items = []                                    # (lanes, barrier, phase or parity)
+    for lanes, address in c.address_groups(s.warp, at, s.mask, phase_reg):
         b = barrier_at(c, s, address)
         if b.cta != s.warp // c.warps_per_cta:
             raise c.stop("barrier-remote", "a barrier of another CTA cannot be waited for", s.pc, s.warp)
-        value = c.value(s.warp, phase_reg, lane)
-        items.append((lane, b, (value & 1) if parity_form else value >> 20))
+        value = c.value(s.warp, phase_reg, lanes[0])
+        items.append((lanes, b, (value & 1) if parity_form else value >> 20))
     c.launch.report.barrier_waits += 1
 
     def done(b: MBarrier, wanted: int) -> bool:
@@ -210,16 +206,16 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
 
     def resume() -> None:
         passed: dict[tuple[int, int], int] = {}
-        for lane, b, wanted in items:
+        for lanes, b, wanted in items:
             ok = done(b, wanted)
-            c.regs[s.warp, dest, lane] = int(ok)
+            c.regs[s.warp, dest, lanes] = int(ok)
             if ok:
                 key = (b.cta, b.offset)
-                passed[key] = passed.get(key, 0) | 1 << lane
+                passed[key] = passed.get(key, 0) | sum(1 << lane for lane in lanes)
         if c.listener is not None:
-            for (cta, offset), lanes in passed.items():
+            for (cta, offset), mask in passed.items():
                 b = c.mbarriers[cta, offset]
-                c.listener.mbarrier_wait(c.agent(s.warp), s.pc, c.ctas[cta], offset, b.phase - 1, lanes,
+                c.listener.mbarrier_wait(c.agent(s.warp), s.pc, c.ctas[cta], offset, b.phase - 1, mask,
                                          e.mods.get("scope", "cta"), e.mods.get("sem", "acquire"))
 
     if not blocking or ready():

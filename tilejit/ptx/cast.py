@@ -14,6 +14,7 @@ _F8 = {"fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 _F = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "tf32": "f32", "fp64": "f64"}
 _FP16 = DType("fp16", "float", 16)
 _FP32 = DType("fp32", "float", 32)
+_UINT64 = DType("uint64", "uint", 64)          # what a pointer is to a cast
 
 
 def _int(t: DType) -> str:
@@ -145,12 +146,9 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
 
 @emits("cast")
 def _cast(e: Emitter, op: Op) -> None:
-    src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
+    src, dst = (_UINT64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
     regs = e.get(op.operands[0])
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
-    if isinstance(src, Ptr) or isinstance(dst, Ptr):
-        e.set(op.result, regs)           # pointer casts change the element type only
-        return
     if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
         pairs = zip(regs[::2], regs[1::2])
         e.set(op.result, [r for lo, hi in pairs for r in cast_pair(e, lo, hi, src, dst, rounding)])

@@ -65,14 +65,14 @@ def _shuffled(e: Emitter, s: Shuffles, regs: list[str], t: Tile) -> list[str]:
                 done[o] = shuffle(e, t.elem, regs[o], lanes[constant])
             values.append(done[o])
         for bit in bits:
-            values = [lo if lo == hi else _choose(e, cls, bit, hi, lo)
+            values = [lo if lo == hi else choose(e, cls, bit, hi, lo)
                       for lo, hi in zip(values[::2], values[1::2])]
         out.append(values[0])
     return out
 
 
-def _choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
-    """yes if cond else no, predicates included."""
+def choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
+    """Register: yes where cond, else no; predicates included."""
     p = e.p
     if cls != "pred":
         return p.new(cls, f"selp.{cls}", yes, no, cond)

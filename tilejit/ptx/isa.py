@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 _SPACES = "param|param::entry|shared|shared::cta|shared::cluster|global|local|const"
 _SHARED = "shared|shared::cta|shared::cluster"
@@ -47,7 +47,7 @@ class Form:
     proxy: str = ""
     min_sm: int = 70
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The syntax without its modifier slots: the key under which emulator and emitters know the form."""
         return _SLOT.sub("", self.syntax)

@@ -23,6 +23,8 @@ def scratch_bytes(op: Op) -> int:
     if op.name == "convert":
         found = conversion(op)
         return found.bytes if isinstance(found, ThroughShared) else 0
+    if op.name == "scan":
+        return sum(_scan_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name == "reduce":
         return sum(_reduce_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
@@ -43,3 +45,11 @@ def _reduce_bytes(t: Tile, axis: int) -> int:
         return 0
     regs = t.layout.reduce(axis).num_registers
     return -(-regs * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
+
+
+def _scan_bytes(t: Tile, axis: int) -> int:
+    """One value per register, lane and warp, if the axis runs through several warps."""
+    assert t.layout is not None
+    if not warp_bits(t, axis):
+        return 0
+    return -(-t.layout.num_registers * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16

@@ -239,7 +239,7 @@ class DeviceArray:
 
     def copy_from(self, x: np.ndarray) -> DeviceArray:
         """Overwrite the array with a host array of its shape; returns the array."""
-        host = np.ascontiguousarray(x, numpy_dtype(self.dtype))
+        host = np.asarray(x, numpy_dtype(self.dtype), order="C")
         if host.shape != self.shape:
             raise LaunchError(f"copy_from: expected shape {self.shape}, found {host.shape}")
         if self._host is not None:

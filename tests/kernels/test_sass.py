@@ -1,0 +1,51 @@
+"""The machine code of the kernels, read with nvdisasm (no GPU needed): which units they use, and no local memory."""
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilejit.kernels.add import add_kernel
+from tilejit.kernels.matmul import TILES, Tiles, matmul_kernel
+from tilejit.kernels.softmax import softmax_kernel
+from tilejit.runtime import ptxas
+
+pytestmark = pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
+                                reason="needs ptxas and nvdisasm: install the extra `test`")
+
+
+def opcodes(text: str) -> dict[str, int]:
+    """Opcode without modifiers -> number of instructions."""
+    found: dict[str, int] = {}
+    for name in re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\w+)", text, re.MULTILINE):
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def matmul_sass(dtype: str, tiles: Tiles) -> dict[str, int]:
+    """Instructions of the matmul of A row-major and B column-major."""
+    bk = tiles.k_bytes // {"bf16": 2, "fp8e4nv": 1, "fp32": 4}[dtype]
+    return opcodes(matmul_kernel.compile(
+        f"desc<{dtype}[{tiles.m}x{bk}]>", f"desc<{dtype}[{tiles.n}x{bk}]>", f"desc<bf16[{tiles.m}x{tiles.n}]>", None,
+        "int32", "int32", "int32", BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages).sass())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8e4nv", "fp32"])
+def test_matmul(dtype):
+    """Four products a K block of 128 bytes, two TMA loads, TMA stores, registers moved between the roles."""
+    found = matmul_sass(dtype, TILES[0])
+    math = "QGMMA" if dtype == "fp8e4nv" else "HGMMA"
+    assert found[math] == 4 and found["UTMALDG"] == 2 and found["UTMASTG"] and found["USETMAXREG"] == 2
+    assert "LDL" not in found and "STL" not in found
+    # The K loop holds no shared-memory traffic of its own: operands go from TMA to the tensor cores.
+    assert "LDS" not in found and "LDSM" not in found
+
+
+def test_rows():
+    """16-byte accesses to global memory, and no local memory."""
+    softmax = softmax_kernel.compile("*bf16", "*bf16", 4096, 4096, 4096, BLOCK=4096, num_warps=8).sass()
+    add = add_kernel.compile("*fp32", "*fp32", "*fp32", 1 << 20, BLOCK=1024).sass()
+    for text, loads in ((softmax, 2), (add, 4)):
+        assert len(re.findall(r"LDG\.E\.128", text)) == loads and "STG.E.128" in text
+        assert not {"LDL", "STL"} & set(opcodes(text))

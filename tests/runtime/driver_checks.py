@@ -1,0 +1,358 @@
+"""Checks of the launch path over the stub driver; `test_driver.py` runs each in a process of its own.
+
+torch is stood for by a module with the few names that tilejit looks for in `sys.modules`.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import threading
+import time
+import types
+from math import prod
+
+STREAM = 0x77
+
+
+class Tensor:
+    """A torch tensor of zeros nowhere."""
+
+    def __init__(self, shape, dtype, address, device=0):
+        self.shape, self.dtype, self.address, self.device_index = shape, dtype, address, device
+
+    def data_ptr(self):
+        return self.address
+
+    def get_device(self):
+        return self.device_index
+
+    def stride(self):
+        return tuple(prod(self.shape[i + 1:]) for i in range(len(self.shape)))
+
+
+class Dtype:
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+FLOAT, HALF = Dtype("float32"), Dtype("float16")
+
+
+def fake_torch():
+    torch = types.ModuleType("torch")
+    torch.Tensor, torch.dtype = Tensor, Dtype
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0)
+    torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: STREAM + index)
+    sys.modules["torch"] = torch
+
+
+class State(ctypes.Structure):
+    _fields_ = [("grid", ctypes.c_uint64 * 3), ("block", ctypes.c_uint64 * 3)] + [
+        (n, ctypes.c_uint64) for n in ("shared", "stream")] + [("cluster", ctypes.c_uint64 * 3)] + [
+        (n, ctypes.c_uint64) for n in ("launches", "loads", "encodes", "allocated", "waits")]
+
+
+stub = ctypes.CDLL("libcuda.so.1")
+state = State.in_dll(stub, "stub_state")
+
+
+def expect(sizes):
+    """Tell the stub how many bytes each parameter has."""
+    ctypes.c_int.in_dll(stub, "stub_count").value = len(sizes)
+    (ctypes.c_int * 32).in_dll(stub, "stub_sizes")[:len(sizes)] = sizes
+
+
+def parameter(i, size):
+    return bytes((ctypes.c_ubyte * 128 * 32).in_dll(stub, "stub_params")[i])[:size]
+
+
+def fail(name, code):
+    (ctypes.c_char * 64).in_dll(stub, "stub_fail_api").value = name.encode()
+    ctypes.c_int.in_dll(stub, "stub_fail_code").value = code
+
+
+def setting(name, value):
+    ctypes.c_int.in_dll(stub, name).value = value
+
+
+def raises(kind, hint, call):
+    try:
+        call()
+    except kind as error:
+        assert hint in str(error), error
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def tensors(count, shape=(1024,), dtype=FLOAT):
+    return [Tensor(shape, dtype, 0x10000 * (i + 1)) for i in range(count)]
+
+
+# -- checks -------------------------------------------------------------------------------------------------------
+def launch():
+    """Grid, threads, stream and parameters arrive; a second launch compiles, loads and encodes nothing."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+    expect([8, 8, 8, 4])
+    k = add_kernel[lambda meta: (tilejit.cdiv(1000, meta["BLOCK"]), 2)](x, y, o, 1000, BLOCK=512)
+    assert list(state.grid) == [2, 2, 1] and list(state.block) == [k.metadata.num_threads, 1, 1]
+    assert state.stream == STREAM and state.launches == state.loads == 1
+    named = dict(zip((getattr(p, "arg", None) or p.expr[1] for p in k.metadata.params), range(4)))
+    for name, t in (("x", x), ("y", y), ("out", o)):
+        assert struct.unpack("<Q", parameter(named[name], 8)) == (t.address,), name
+    assert struct.unpack("<i", parameter(named["n"], 4)) == (1000,)
+    add_kernel[(3,)](x, y, o, 1001, BLOCK=512, stream=5)
+    assert state.loads == 1 and state.stream == 5 and list(state.grid) == [3, 1, 1]
+    assert struct.unpack("<i", parameter(named["n"], 4)) == (1001,)
+    add_kernel[(3,)](x, y, o, 1008, BLOCK=512)                  # a multiple of 16: another signature
+    assert state.loads == 2
+    add_kernel[(3,)](Tensor((1024,), FLOAT, 0x10004), y, o, 1001, BLOCK=512)
+    assert state.loads == 3
+    before = state.launches
+    assert add_kernel[(0,)](x, y, o, 1001, BLOCK=512) is None and state.launches == before
+    stream = types.SimpleNamespace(__cuda_stream__=lambda: (0, 99))
+    add_kernel[(3,)](x, y, o, 1001, BLOCK=512, stream=stream)
+    assert state.stream == 99
+
+
+def descriptors():
+    """Tensor maps are encoded once an address, and reach the launch as 128 aligned bytes."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.matmul import matmul_kernel
+    from tilejit.ptx.metadata import TensorMapParam
+
+    a, b, c, d = tensors(4, (128, 64), HALF)
+
+    def run(first):
+        ds = [tilejit.TensorDescriptor.from_tensor(t, (64, 64)) for t in (first, b, c)]
+        return matmul_kernel[(1,)](*ds, None, 128, 128, 64, BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
+                                   ACTIVATION=None, num_warps=4, num_stages=3)
+
+    expect([4, 4, 4, 128, 128, 128])
+    k = run(a)
+    maps = [i for i, p in enumerate(k.metadata.params) if isinstance(p, TensorMapParam)]
+    expect([128 if i in maps else 4 for i in range(len(k.metadata.params))])
+    run(a)
+    assert state.encodes == len(maps) == 3 and state.shared == k.metadata.shared_bytes
+    where = {k.metadata.params[i].base_arg: struct.unpack("<16Q", parameter(i, 128)) for i in maps}
+    assert where["a_desc"][0] == a.address and where["a_desc"][2] == 2 and where["a_desc"][5:7] == (64, 128)
+    run(d)
+    assert state.encodes == 4 and state.loads == 1
+    assert struct.unpack("<Q", parameter(next(i for i in maps if k.metadata.params[i].base_arg == "a_desc"), 8)) == (
+        d.address,)
+
+
+def bound():
+    """A bound launch repeats itself on the current stream."""
+    fake_torch()
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+    repeat = add_kernel.bind((7,), x, y, o, 1000, BLOCK=512)
+    assert state.launches == 0 and state.loads == 1
+    repeat()
+    add_kernel[(1,)](o, o, o, 1000, BLOCK=512)
+    expect([8])
+    repeat()
+    assert state.launches == 3 and list(state.grid) == [7, 1, 1] and state.stream == STREAM
+    add_kernel.bind((7,), x, y, o, 1000, BLOCK=512, stream=3)()
+    assert state.stream == 3
+    assert add_kernel.bind((0,), x, y, o, 1000, BLOCK=512)() is None and state.launches == 4
+
+
+def arrays():
+    """Our own arrays: copies there and back, zeros, and freed memory."""
+    import numpy as np
+
+    import tilejit
+    import tilejit.language as tl
+
+    x = np.arange(12, dtype=np.float16).reshape(3, 4)
+    a = tilejit.to_device(x)
+    assert a.device == 0 and (a.numpy() == x).all() and "gpu 0" in repr(a)
+    interface = a.__cuda_array_interface__
+    assert interface["data"] == (a.address, False) and interface["typestr"] == "<f2" and interface["shape"] == (3, 4)
+    assert (tilejit.zeros(5, tl.float32).numpy() == 0).all() and tilejit.empty((0,), tl.int8).numpy().size == 0
+
+    class Foreign:
+        def __init__(self, interface):
+            self.__cuda_array_interface__ = interface
+
+    info = tilejit.array_info(Foreign({**interface, "strides": (8, 2), "stream": 1}))
+    assert (info.address, info.strides, info.device, state.waits) == (a.address, (4, 1), 0, 1)
+    a_address = a.address
+    assert state.allocated == 1
+    del a
+    assert state.allocated == 0 and a_address
+    d = tilejit.TensorDescriptor.from_tensor(tilejit.to_device(x), (2, 4))
+    assert d.device == 0 and not d.tma
+
+
+def errors():
+    """Errors of the driver name the call, the kernel and its launch; others leave the context alive."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+    from tilejit.runtime import driver
+    from tilejit.runtime.driver import DriverError
+
+    x, y, o = tensors(3)
+    fail("cuModuleLoadDataEx", 222)
+    raises(DriverError, "the stub refuses this image", lambda: add_kernel[(1,)](x, y, o, 1000, BLOCK=512))
+    raises(DriverError, "driver 580", lambda: add_kernel[(1,)](x, y, o, 1000, BLOCK=512))
+    fail("", 0)
+    add_kernel[(1,)](x, y, o, 1000, BLOCK=512)
+    fail("cuLaunchKernel", 701)
+    error = raises(tilejit.CudaError, "launching add_kernel with grid (4, 1, 1)",
+                   lambda: add_kernel[(4,)](x, y, o, 1000, BLOCK=512))
+    assert error.code == 701 and error.name == "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+    fail("", 0)
+    add_kernel[(4,)](x, y, o, 1000, BLOCK=512)
+    assert state.launches == 2
+    fail("cuMemAlloc", 2)
+    raises(tilejit.CudaError, "allocating", lambda: tilejit.empty(10, tilejit.language.float32))
+    host, other = Tensor((1024,), FLOAT, 0x90000, -1), Tensor((1024,), FLOAT, 0x90000, 1)
+    raises(TypeError, "argument 'x' is on the cpu", lambda: add_kernel[(1,)](host, host, host, 1000, BLOCK=512))
+    raises(TypeError, "'y' on gpu 1", lambda: add_kernel[(1,)](x, other, o, 1000, BLOCK=512))
+    big = driver.device(0).max_shared + 1
+    raises(tilejit.LaunchError, "shared memory", lambda: driver.LoadedKernel(driver.device(0), b"", "k", 32, big))
+    setting("stub_capturing", 1)
+    raises(tilejit.LaunchError, "before the capture", lambda: add_kernel[(1,)](x, y, o, 1000, BLOCK=256))
+    add_kernel[(4,)](x, y, o, 1000, BLOCK=512)                  # loaded already: may be captured
+
+
+def lost():
+    """After an error that destroys the context every call raises at once and names the kernel."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+    from tilejit.runtime import driver
+
+    x, y, o = tensors(3)
+    add_kernel[(1,)](x, y, o, 1000, BLOCK=512)
+    fail("cuCtxSynchronize", 700)
+    error = raises(tilejit.CudaError, "last launch: add_kernel", driver.device(0).synchronize)
+    assert error.code == 700
+    fail("", 0)
+    launches = state.launches
+    raises(tilejit.CudaError, "was lost", lambda: add_kernel[(1,)](x, y, o, 1000, BLOCK=512))
+    raises(tilejit.CudaError, "was lost", lambda: tilejit.empty(1, tilejit.language.float32))
+    assert state.launches == launches
+
+
+def blocking():
+    """TILEJIT_LAUNCH_BLOCKING waits for each launch."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+    add_kernel[(1,)](x, y, o, 1000, BLOCK=512)
+    assert state.waits == 0
+    with tilejit.knobs(launch_blocking=True):
+        add_kernel[(1,)](x, y, o, 1000, BLOCK=512)
+    assert state.waits == 1 and state.loads == 2
+
+
+def without_ptxas():
+    """The driver gets the PTX text, and says what it used."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    with tilejit.knobs(ptxas="driver"):
+        k = add_kernel[(1,)](*tensors(3), 1000, BLOCK=512)
+    assert k.cubin is None and k.resources.registers == 40 and "40 registers" in k.report()
+    raises(FileNotFoundError, "no cubin", k.sass)
+
+
+def other_chip():
+    """A GPU that is no Hopper is refused by name."""
+    fake_torch()
+    setting("stub_major", 8)
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    raises(tilejit.LaunchError, "Stub has 8.0", lambda: add_kernel[(1,)](*tensors(3), 1000, BLOCK=512))
+
+
+def clusters():
+    """A cluster launch passes its shape; the grid counts blocks."""
+    import tilejit  # noqa: F401
+    from tilejit.runtime import driver
+
+    loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, (2, 1, 1))
+    loaded.launch((8, 3, 1), 11, 0)
+    assert list(state.cluster) == [2, 1, 1] and list(state.grid) == [8, 3, 1] and list(state.block) == [128, 1, 1]
+    assert (state.shared, state.stream) == (1000, 11)
+
+
+def threads():
+    """Eight threads, none of which has a context, launch with parameters of their own."""
+    fake_torch()
+    from tilejit.kernels.add import add_kernel
+
+    expect([])
+    wrong = []
+
+    def work(i):
+        x, y, o = (Tensor((1024,), FLOAT, 0x100000 * (i + 1) + 0x1000 * j) for j in range(3))
+        try:
+            for n in range(2, 402, 2):
+                add_kernel[(1,)](x, y, o, 16 * n + 1, BLOCK=512)
+        except Exception as error:                          # noqa: BLE001  (reported by the main thread)
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in workers:
+        t.start()
+    for t in workers:
+        t.join()
+    (entry,) = add_kernel.entries.values()
+    assert not wrong, wrong
+    assert state.loads == 1 and 1 <= len(entry.packer.free) <= 8
+
+
+def forked():
+    """A forked child is told to spawn instead."""
+    import tilejit
+    from tilejit.runtime import driver
+
+    driver.device(0).activate()
+    child = os.fork()
+    if child == 0:
+        try:
+            driver.device(0).activate()
+        except tilejit.LaunchError as error:
+            os._exit(0 if "spawn" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def quick():
+    """A launch of three tensors and a number takes a few microseconds (the driver's own time aside)."""
+    fake_torch()
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+    best = float("inf")
+    for _ in range(30):
+        start = time.perf_counter()
+        for _ in range(300):
+            add_kernel[(1,)](x, y, o, 1000, BLOCK=512)
+        best = min(best, (time.perf_counter() - start) / 300)
+    print(f"{best * 1e6:.1f} us")
+    assert best < 15e-6
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,34 @@
+"""The launch path over a CUDA driver that only remembers (`libcuda_stub.c`), where there is a C compiler."""
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+CHECKS = ["launch", "descriptors", "bound", "arrays", "errors", "lost", "blocking", "without_ptxas", "other_chip",
+          "clusters", "threads", "forked", "quick"]
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory):
+    """A folder with the stub as libcuda.so.1."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("no C compiler: the stub driver cannot be built")
+    folder = tmp_path_factory.mktemp("stub")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(folder / "libcuda.so.1"),
+                    str(HERE / "libcuda_stub.c"), "-ldl"], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_driver(check, stub, tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TILEJIT_")}
+    env |= {"LD_LIBRARY_PATH": str(stub), "TILEJIT_CACHE_DIR": str(tmp_path / "cache"),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent.parent), *sys.path])}
+    done = subprocess.run([sys.executable, str(HERE / "driver_checks.py"), check], env=env, capture_output=True,
+                          text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
