@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import types
 
 import numpy as np
 import pytest
@@ -38,3 +39,20 @@ def test_unparse_round_trip(text):
     """What astunparse prints parses back to the same tree."""
     tree = ast.parse(text)
     assert ast.dump(ast.parse(unparse(tree))) == ast.dump(tree)
+
+
+settings = types.ModuleType("settings")
+settings.SCALE = 2.0
+
+
+@tilejit.kernel
+def scaled_by_module(x, out, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out + offs, tl.load(x + offs) * settings.SCALE)
+
+
+def test_module_constant_is_in_the_fingerprint(monkeypatch):
+    """The disk cache must not return code that was compiled for another value of `module.CONST`."""
+    before = scaled_by_module.source.fingerprint()
+    monkeypatch.setattr(settings, "SCALE", 9.0)
+    assert scaled_by_module.source.fingerprint() != before

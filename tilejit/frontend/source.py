@@ -160,6 +160,9 @@ class KernelSource:
                     inner: Any = getattr(module, node.attr, None)
                     if isinstance(getattr(inner, "source", None), KernelSource):
                         add(inner.source)
+                    elif is_constant(inner):
+                        inner = inner.value if isinstance(inner, constexpr) else inner
+                        digest.update(f"{name}.{node.attr}={type(inner).__name__}:{inner!r}".encode())
 
         add(self)
         return digest.hexdigest()
