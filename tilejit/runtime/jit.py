@@ -317,7 +317,7 @@ def captured_globals(source: KernelSource) -> list[tuple[dict[str, Any], str, An
     def of_module(s: KernelSource, module: str, table: dict[str, Any]) -> None:
         for node in ast.walk(s.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
-                value = table.get(node.attr)
+                value: Any = table.get(node.attr)
                 if isinstance(getattr(value, "source", None), KernelSource):
                     visit(value.source)
                 elif node.attr in table and is_constant(value):
