@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
 #: part -> seconds it may take
-PARTS = {"rows": 150, "bandwidth": 90, "matmul": 300, "speed": 150, "cache": 60, "sass": 60, "launch": 60}
+PARTS = {"rows": 150, "bandwidth": 120, "matmul": 300, "speed": 240, "cache": 60, "sass": 60, "launch": 90}
 BOUNDS = {"fp32": 2e-5, "fp16": 2e-3, "bf16": 8e-3, "fp8": 8e-3, "tf32": 1.5e-3}
 
 
@@ -64,35 +66,35 @@ def rows(out: str) -> int:
 
 
 def bandwidth(out: str) -> int:
-    """Softmax and add against a device-to-device copy of the same traffic, and against torch."""
+    """Softmax and add against a device-to-device copy of the same traffic, torch, and the same source in Triton."""
     import torch
+    from peers import Peer, compare, plot, triton_twin
 
     from tilejit import kernels
-    from tilejit.testing import bench_pairs, record, row
+    from tilejit.kernels.add import add_kernel
+    from tilejit.kernels.softmax import softmax_kernel
+    from tilejit.testing import record
 
-    table, failures = [], []
     x = torch.randn(32768, 4096, device="cuda").bfloat16()
     o, dst = torch.empty_like(x), torch.empty_like(x)
     n = 2 ** 28
     a, b = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
-    s, c2 = torch.empty_like(a), torch.empty_like(a)
-    cases = [("softmax 32768x4096", "bf16", lambda: kernels.softmax(x, out=o), 2 * x.nbytes,
-              [("copy", lambda: dst.copy_(x), 2 * x.nbytes), ("torch", lambda: torch.softmax(x, 1), 2 * x.nbytes)]),
-             ("add 2^28", "fp32", lambda: kernels.add(a, b, out=s), 3 * a.nbytes,
-              [("copy", lambda: c2.copy_(a), 2 * a.nbytes), ("torch", lambda: torch.add(a, b, out=c2), 3 * a.nbytes)])]
-    for case, dtype, ours, nbytes, peers in cases:
-        for peer, fn, peer_bytes in peers:
-            p = bench_pairs(ours, fn, rounds=5)
-            mine, theirs = nbytes / p.ours_ms / 1e6, peer_bytes / p.peer_ms / 1e6
-            scale = nbytes / peer_bytes
-            table.append(row("bandwidth", case, dtype, mine, peer, theirs, "GB/s", p.ratio * scale,
-                             (p.quartiles[0] * scale, p.quartiles[1] * scale)))
-            print(f"  {case:20s} {dtype} ours {mine:7.0f} GB/s  {peer:6s} {theirs:7.0f} GB/s  "
-                  f"ratio {p.ratio * scale:.3f}", flush=True)
-            if peer == "copy" and p.ratio * scale < 0.90:
-                failures.append(f"{case}: {p.ratio * scale:.3f} of copy bandwidth")
+    s, c = torch.empty_like(a), torch.empty_like(a)
+
+    both, all_three = 2 * x.nbytes, 3 * a.nbytes
+    peers: list[Peer] = [("copy", lambda: dst.copy_(x), both), ("torch", lambda: torch.softmax(x, 1), both)]
+    if twin := triton_twin(softmax_kernel):
+        peers.append(("triton", lambda: twin[(32768,)](x, dst, 4096, 4096, 4096, BLOCK=4096, num_warps=8), both))
+    table = compare("bandwidth", "softmax 32768x4096", "bf16", "GB/s", lambda: kernels.softmax(x, out=o), both, peers,
+                    rounds=5)
+    peers = [("copy", lambda: c.copy_(a), 2 * a.nbytes), ("torch", lambda: torch.add(a, b, out=c), all_three)]
+    if add_twin := triton_twin(add_kernel):
+        peers.append(("triton", lambda: add_twin[(n // 1024,)](a, b, c, n, BLOCK=1024), all_three))
+    table += compare("bandwidth", "add 2^28", "fp32", "GB/s", lambda: kernels.add(a, b, out=s), all_three, peers, 5)
     record("bandwidth", table, out)
-    return report("bandwidth", failures, 2)
+    plot(table, Path(out, "bandwidth.png"))
+    return report("bandwidth", [f"{r['case']}: {r['ratio']:.3f} of copy bandwidth" for r in table
+                                if r["peer"] == "copy" and r["ratio"] < 0.90], 2)
 
 
 def random_matrix(rows: int, columns: int, dtype, rows_first: bool):
@@ -155,50 +157,43 @@ def matmul(out: str) -> int:
 
 
 def speed(out: str) -> int:
-    """The ordinary matmul kernel against cuBLAS (torch.matmul with out=)."""
+    """The ordinary matmul kernel against cuBLAS (torch.matmul with out=), and against its own source in Triton."""
     import torch
+    from peers import Peer, compare, plot, triton_twin
 
     from tilejit import kernels
-    from tilejit.testing import bench_pairs, record, row
+    from tilejit.testing import record
 
-    table, failures = [], []
-    shapes = [(4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (4096, 14336, 4096), (16384, 16384, 1024)]
+    table: list[dict] = []
+    twin = triton_twin(kernels.matmul_kernel, ("M", "N", "K"))
+    shapes = [(4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (1024, 1024, 1024), (4096, 14336, 4096),
+              (16384, 16384, 1024)]
     for m, n, k in shapes:
         for order in ("NT", "NN"):
             a = torch.randn(m, k, device="cuda").bfloat16()
             b = random_matrix(k, n, torch.bfloat16, order == "NN")
             o, r = (torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-            p = bench_pairs(lambda: kernels.matmul(a, b, out=o), lambda: torch.matmul(a, b, out=r))
-            mine, theirs = (2 * m * n * k / t / 1e9 for t in (p.ours_ms, p.peer_ms))
-            case = f"{m}x{n}x{k} {order}"
-            table.append(row("matmul", case, "bf16", mine, "cublas", theirs, "TFLOP/s", p.ratio, p.quartiles))
-            print(f"  {case:24s} ours {mine:6.0f}  cuBLAS {theirs:6.0f} TFLOP/s  ratio {p.ratio:.3f} "
-                  f"({p.quartiles[0]:.3f}..{p.quartiles[1]:.3f})", flush=True)
-            if m == n == k and m >= 4096 and p.ratio < 0.85:
-                failures.append(f"{case}: {p.ratio:.3f} of cuBLAS")
+            peers: list[Peer] = [("cublas", lambda: torch.matmul(a, b, out=r), 2 * m * n * k)]
+            if twin and order == "NT" and m == n == k and m >= 4096:
+                peers.append(("triton", lambda: launch_twin(twin, a, b, r), 2 * m * n * k))
+            table += compare("matmul", f"{m}x{n}x{k} {order}", "bf16", "TFLOP/s", lambda: kernels.matmul(a, b, out=o),
+                             2 * m * n * k, peers)
     record("matmul", table, out)
-    plot(table, os.path.join(out, "matmul.png"))
-    return report("speed", failures, 4)
+    plot(table, Path(out, "matmul.png"))
+    judged = [r for r in table if r["peer"] == "cublas" and r["case"].startswith(("4096x4096x", "8192x8192x"))]
+    slow = [f"{r['case']}: {r['ratio']:.3f} of cuBLAS" for r in judged if r["ratio"] < 0.85]
+    return report("speed", slow, len(judged))
 
 
-def plot(table: list[dict], path: str) -> None:
-    """Ratio by shape, as a bar chart (skipped where matplotlib is missing)."""
-    try:
-        import matplotlib
+def launch_twin(kernel: Any, a: Any, b: Any, out: Any) -> None:
+    """Our matmul's source under Triton, B column-major; with four stages its epilogue would not fit."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("  no matplotlib: no plot")
-        return
-    fig, ax = plt.subplots(figsize=(8, 0.4 * len(table) + 1.5))
-    names = [r["case"] for r in table]
-    ax.barh(names, [r["ratio"] for r in table], color="#4477aa")
-    ax.axvline(1.0, color="black", linewidth=1)
-    ax.set_xlabel("tilejit / cuBLAS (median of interleaved pairs)")
-    ax.invert_yaxis()
-    fig.tight_layout()
-    fig.savefig(path, dpi=120)
+    m, n, k = *out.shape, a.shape[1]
+    descs = (TensorDescriptor(a, [m, k], [k, 1], [128, 64]), TensorDescriptor(b, [n, k], [k, 1], [256, 64]),
+             TensorDescriptor(out, [m, n], [n, 1], [128, 256]))
+    kernel[(min(132, m // 128 * (n // 256)),)](*descs, None, m, n, k, BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True,
+                                               B_ROWS=False, ACTIVATION=None, num_warps=8, num_stages=3)
 
 
 _CACHED = """
@@ -216,6 +211,8 @@ print(f"{(time.perf_counter() - t) * 1e3:.1f} {len(calls)} {ptxas.version()}")
 
 def cache(out: str) -> int:
     """Two processes one after the other: the second launches without assembling."""
+    from tilejit.testing import record, row
+
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TILEJIT_CACHE_DIR": os.path.join(folder, "cache")}
         lines = [subprocess.run([sys.executable, "-c", _CACHED], env=env, capture_output=True, text=True)
@@ -225,6 +222,9 @@ def cache(out: str) -> int:
     (cold, made, tool), (warm, again, _) = (r.stdout.split(" ", 2) for r in lines)
     print(f"  first matmul: {cold} ms cold ({made} assembled, {tool.strip()}), {warm} ms from disk "
           f"({again} assembled)")
+    ratio = float(cold) / float(warm)
+    record("cache", [row("cache", "first matmul of a process", "bf16", float(warm), "compiling", float(cold), "ms",
+                         ratio, (ratio, ratio))], out)
     return report("cache", [] if again == "0" and float(warm) < float(cold) else ["the second process assembled"], 1)
 
 
@@ -255,36 +255,57 @@ def sass(out: str) -> int:
 
 
 def launch(out: str) -> int:
-    """Host time of a launch: three pointers, and three descriptors."""
-    import torch
+    """Host time of a launch with a seen signature, against the same kernels in Triton and a small torch operation."""
+    import statistics
 
-    from tilejit import TensorDescriptor
+    import torch
+    from peers import plot, runs, triton_twin
+
+    from tilejit import TensorDescriptor, kernels
     from tilejit.kernels.add import add_kernel
-    from tilejit.kernels.matmul import matmul_kernel
+    from tilejit.testing import record, row
 
     x, y, o = (torch.randn(1024, device="cuda") for _ in range(3))
     a, b, c = (torch.randn(64, 64, device="cuda").bfloat16() for _ in range(3))
     descs = [TensorDescriptor.from_tensor(t, (64, 64)) for t in (a, b, c)]
+    sizes = dict(BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3)
+    bound = add_kernel.bind((1,), x, y, o, 1024, BLOCK=1024)
+    cases = {"3 pointers": lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), "3 pointers, bound": bound,
+             "3 descriptors": lambda: kernels.matmul_kernel[(1,)](*descs, None, 64, 64, 64, **sizes),
+             "kernels.matmul": lambda: kernels.matmul(a, b, out=c)}
+    peers = {case: {"torch add_": lambda: x.add_(1)} for case in cases}
+    peers["kernels.matmul"] = {"torch matmul": lambda: torch.matmul(a, b, out=c)}
+    twin, twin_matmul = triton_twin(add_kernel), triton_twin(kernels.matmul_kernel, ("M", "N", "K"))
+    if twin and twin_matmul:
+        from triton.tools.tensor_descriptor import TensorDescriptor as Theirs
 
-    def many(fn) -> float:
+        theirs = [Theirs(t, [64, 64], [64, 1], [64, 64]) for t in (a, b, c)]
+        for case in ("3 pointers", "3 pointers, bound"):
+            peers[case]["triton"] = lambda: twin[(1,)](x, y, o, 1024, BLOCK=1024)
+        peers["3 descriptors"]["triton"] = lambda: twin_matmul[(1,)](*theirs, None, 64, 64, 64, **sizes)
+
+    def once(fn) -> float:
+        """Microseconds a call, over 50 calls that fit the launch queue."""
+        torch.cuda.synchronize()
+        t = time.perf_counter()
         for _ in range(50):
             fn()
-        torch.cuda.synchronize()
-        times = []
-        for _ in range(20):
-            t = time.perf_counter()
-            for _ in range(50):
-                fn()
-            times.append((time.perf_counter() - t) / 50 * 1e6)
-            torch.cuda.synchronize()
-        return sorted(times)[len(times) // 2]
+        return (time.perf_counter() - t) / 50 * 1e6
 
-    one = many(lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024))
-    three = many(lambda: matmul_kernel[(1,)](*descs, None, 64, 64, 64, BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True,
-                                             B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3))
-    print(f"  launch: 3 pointers {one:.1f} us, 3 descriptors {three:.1f} us, "
-          f"torch add {many(lambda: x.add_(1)):.1f} us")
-    return report("launch", [], 1)
+    table = []
+    for case, ours in cases.items():
+        for peer, fn in peers[case].items():
+            if not runs(peer, fn):
+                continue
+            once(ours), once(fn)
+            pairs = [(once(ours), once(fn)) for _ in range(21)]
+            mine, others = (statistics.median(p[i] for p in pairs) for i in (0, 1))
+            low, middle, high = statistics.quantiles((t / m for m, t in pairs), n=4)
+            table.append(row("launch", case, "", mine, peer, others, "us", middle, (low, high)))
+            print(f"  {case:18s} ours {mine:6.1f} us  {peer:12s} {others:6.1f} us  ratio {middle:.2f}", flush=True)
+    record("launch", table, out)
+    plot(table, Path(out, "launch.png"))
+    return report("launch", [], len(cases))
 
 
 def main() -> int:

@@ -1,27 +1,35 @@
 """Measuring and comparing: benchmarks in interleaved pairs, errors against a reference, and result records."""
 from __future__ import annotations
 
+import contextlib
 import datetime
+import importlib
 import json
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilejit.runtime.arrays import DeviceArray
+
 
 def rel_error(out: Any, ref: Any) -> float:
-    """||out - ref|| / ||ref|| in float64 (Frobenius norm); infinite if `out` has a NaN. Torch or numpy."""
+    """||out - ref|| / ||ref|| in float64 (Frobenius norm); infinite if `out` has a NaN. Torch, numpy or our arrays.
+
+    Raises ValueError for two shapes."""
+    if tuple(out.shape) != tuple(ref.shape):
+        raise ValueError(f"rel_error: shapes {tuple(out.shape)} and {tuple(ref.shape)} differ")
     if hasattr(out, "double"):
         o, r = out.double(), ref.double().to(out.device)
         top, bottom = float((o - r).norm()), float(r.norm())
     else:
-        o, r = np.asarray(out).astype(np.float64), np.asarray(ref).astype(np.float64)
+        o, r = (np.asarray(x.numpy() if isinstance(x, DeviceArray) else x).astype(np.float64) for x in (out, ref))
         top, bottom = float(np.linalg.norm(o - r)), float(np.linalg.norm(r))
     return float("inf") if top != top else top / bottom if bottom else top
 
@@ -32,21 +40,47 @@ def assert_close(out: Any, ref: Any, bound: float, what: str = "result") -> None
     assert error <= bound, f"{what}: relative error {error:.3e} is above {bound:.1e}"
 
 
-def do_bench(fn: Callable[[], Any], warmup: int = 3, repeat: int = 20) -> float:
-    """Median time of one call in milliseconds, by CUDA events (needs torch)."""
+def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_to_none: Any = None,
+             quantiles: Sequence[float] | None = None, return_mode: str = "mean") -> Any:
+    """Time of one call in milliseconds, by CUDA events, with the L2 cache overwritten before each (needs torch).
+
+    As Triton's: `warmup` and `rep` are milliseconds to spend; the result is the mean, or what `return_mode` says
+    (mean, median, min, max, all), or the `quantiles`. For a comparison of two functions use `bench_pairs`."""
     import torch
 
-    for _ in range(warmup):
-        fn()
-    times = []
-    for _ in range(repeat):
-        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+    def event() -> Any:
+        return torch.cuda.Event(enable_timing=True)
+
+    def timed(cold: bool) -> tuple[Any, Any]:
+        for x in grad_to_none or ():
+            x.grad = None
+        if cold:
+            scratch.zero_()
+        start, end = event(), event()
         start.record()
         fn()
         end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
+        return start, end
+
+    fn()
+    torch.cuda.synchronize()
+    scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")       # several times an H200's 50 MB of L2
+    probes = [timed(True) for _ in range(5)]
+    torch.cuda.synchronize()
+    estimate = max(1e-3, sum(s.elapsed_time(e) for s, e in probes) / len(probes))
+    for _ in range(max(1, int(warmup / estimate))):
+        fn()
+    events = [timed(True) for _ in range(max(1, int(rep / estimate)))]
+    torch.cuda.synchronize()
+    times = sorted(s.elapsed_time(e) for s, e in events)
+    if quantiles is not None:
+        found = [float(np.quantile(times, q)) for q in quantiles]
+        return found[0] if len(found) == 1 else found
+    modes: dict[str, Callable[[list[float]], Any]] = {
+        "mean": statistics.fmean, "median": statistics.median, "min": min, "max": max, "all": list}
+    if return_mode not in modes:
+        raise ValueError(f"return_mode {return_mode!r} is not one of {', '.join(modes)}")
+    return modes[return_mode](times)
 
 
 @dataclass(frozen=True)
@@ -88,24 +122,26 @@ def bench_pairs(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 
 
 
 def environment() -> dict[str, Any]:
-    """Where a measurement was made: GPU, driver, versions, commit, date."""
-    import torch
+    """Where a measurement was made: date, GPU, driver, versions, commit. Empty text for what is not there."""
+    from tilejit.runtime import driver, ptxas
 
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("triton", "numpy"):
-        try:
-            versions[name] = __import__(name).__version__
-        except ImportError:
-            continue
-    from tilejit.runtime import ptxas
-
-    versions["assembler"] = ptxas.version()
-    smi = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                         text=True)
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "assembler": ptxas.version()}
+    for name in ("torch", "triton"):
+        with contextlib.suppress(ImportError):
+            versions[name] = str(importlib.import_module(name).__version__)
     root = Path(__file__).resolve().parent.parent
-    commit = subprocess.run(["git", "-C", str(root), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return {"date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(0),
-            "driver": smi.stdout.strip().split("\n")[0], "versions": versions, "commit": commit.stdout.strip()}
+    smi = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return {"date": datetime.date.today().isoformat(),
+            "gpu": driver.current_device().name if driver.available() else "", "driver": smi.split("\n")[0],
+            "versions": versions, "commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD")}
+
+
+def _output(*command: str) -> str:
+    """What a command prints, or an empty text if it cannot be run."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def row(bench: str, case: str, dtype: str, ours: float, peer: str, peer_value: float, unit: str, ratio: float,
@@ -117,7 +153,7 @@ def row(bench: str, case: str, dtype: str, ours: float, peer: str, peer_value: f
 
 
 def record(bench: str, rows: list[dict[str, Any]], folder: str | Path = "benchmarks/results") -> Path:
-    """Append rows, with the environment, to `folder`/`bench`.json."""
+    """Append rows, with the environment, to `folder`/`bench`.json: a JSON list, one row a line."""
     path = Path(folder, f"{bench}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     where = environment()

@@ -125,3 +125,22 @@ def test_reports_count_and_are_deterministic() -> None:
     first, _ = run(init(64) + "mbarrier.arrive.shared.b64 _, [%r2];" + wait(0), policy="random", seed=4)
     second, _ = run(init(64) + "mbarrier.arrive.shared.b64 _, [%r2];" + wait(0), policy="random", seed=4)
     assert first == second and first.ctas == 1 and first.instructions > 10 and first.barrier_waits >= 2
+
+
+def test_polling_sees_late_copies_and_livelock_ends() -> None:
+    """test_wait does not block; with lazy completion the copy still lands."""
+    poll = "\nW: mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra W;\n"
+    for policy in ("round_robin", "adversarial", "random"):
+        r, out = run(init(1) + "@%p1 bra P; mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 16; mov.u32 %r5, bars;"
+                     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5+16], [%rd1], 16, [%r2];\nP:" + poll
+                     + "ld.shared.u32 %r6, [bars+20]; @!%p1 st.global.u32 [%rd1], %r6;", out=np.arange(8, dtype=np.uint32),
+                     policy=policy)
+        r.check()
+        assert out[0] == 1
+    r, _ = run(init(1) + poll, threads=32)
+    assert kinds(r) == ["livelock"]
+
+
+def test_divided_warps_count_once_at_a_barrier() -> None:
+    r, _ = run("and.b32 %r5, %r1, 1; setp.eq.u32 %p3, %r5, 0; @%p3 bra A; barrier.sync 1, 64; bra E;\nA: barrier.sync 1, 64;\nE:")
+    r.check()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -29,6 +30,15 @@ def scale_any(x, out, n, factor, BLOCK: tl.constexpr = 32):
 @tilejit.kernel
 def shifted(out, n):
     tl.store(out + tl.arange(0, 16), tl.zeros([16], tl.int32) + SHIFT + n)
+
+
+limits = types.ModuleType("limits")
+limits.BIAS = 4
+
+
+@tilejit.kernel
+def biased(out, n):
+    tl.store(out + tl.arange(0, 16), tl.zeros([16], tl.int32) + limits.BIAS + n)
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +149,19 @@ def test_captured_constant_stays_an_error(monkeypatch):
     monkeypatch.setitem(globals(), "SHIFT", 1)
     kernel[(1,)](out, 32)
     assert out[0] == 33
+
+
+def test_captured_constant_of_a_module():
+    """A constant that is read through a module is watched like a global."""
+    out = np.zeros(16, np.int32)
+    biased[(1,)](out, 2)
+    assert out[0] == 6
+    limits.BIAS = 5
+    try:
+        with pytest.raises(StaleGlobalError, match="'BIAS' was 4 .* is 5"):
+            biased[(1,)](out, 2)
+    finally:
+        limits.BIAS = 4
 
 
 def test_first_launch_from_threads(arrays):

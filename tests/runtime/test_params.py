@@ -89,8 +89,8 @@ def test_no_parameters():
 
 @pytest.mark.parametrize("dtype,value,size", [("int1", True, 1), ("int8", -3, 1), ("uint8", 250, 1), ("int16", -300, 2),
                                               ("int32", -2 ** 31, 4), ("uint32", 2 ** 32 - 1, 4),
-                                              ("int64", -2 ** 40, 8), ("uint64", 2 ** 64 - 1, 8), ("fp16", 0.1, 2), ("bf16", 0.1, 2),
-                                              ("fp32", 0.1, 4), ("fp64", 0.1, 8)])
+                                              ("int64", -2 ** 40, 8), ("uint64", 2 ** 64 - 1, 8),
+                                              ("fp16", 0.1, 2), ("bf16", 0.1, 2), ("fp32", 0.1, 4), ("fp64", 0.1, 8)])
 def test_scalar_types(dtype, value, size):
     (data,) = packer((ScalarParam(("arg", "n"), dtype),)).as_bytes((0, value))
     kinds = {"int1": "?", "fp16": "f2", "bf16": ml_dtypes.bfloat16, "fp32": "f4", "fp64": "f8"}

@@ -84,7 +84,8 @@ class Listener:
         """A bulk store has read its source (what `wait_group.read` waits for)."""
 
     def group_commit(self, agent: WarpId, pc: int, kind: str, lane: int, ops: list[int]) -> None:
-        """kind "bulk", "cp_async" (per lane) or "wgmma" (lane -1; agent: first warp of the group)."""
+        """kind "bulk" (per lane), "cp_async" or "wgmma" (lane -1: the whole warp; every warp of a warpgroup
+        commits its wgmmas for itself, with the same operations)."""
 
     def group_wait(self, agent: WarpId, pc: int, kind: str, lane: int, done: list[int],
                    read_only: bool) -> None:
@@ -92,7 +93,7 @@ class Listener:
 
     # -- wgmma -----------------------------------------------------------------------------------------
     def wgmma_fence(self, agent: WarpId, pc: int) -> None:
-        """wgmma.fence by all four warps of the warpgroup whose first warp is `agent`."""
+        """wgmma.fence, told of every warp of the warpgroup."""
 
     def wgmma_registers(self, op: int, accumulator: list[int], a: list[int]) -> None:
         """Registers (indices into `program.registers`) that the wgmma `op` owns until its wait."""
@@ -159,7 +160,8 @@ class Listener:
         "acq_rel", "acquire", "release", "sc", "proxy.alias", "proxy.tensormap"."""
 
     def diverged(self, agent: WarpId, pc: int, lanes: int) -> None:
-        """An `.aligned` instruction was executed by only these lanes of the warp."""
+        """An `.aligned` instruction, or a .sync one that exchanges data, was executed by only these of the
+        warp's live lanes. (The .sync ones may be right: their member mask says.)"""
 
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
-        """setmaxnreg, by all four warps of the warpgroup whose first warp is `agent`."""
+        """setmaxnreg, told of every warp of the warpgroup when it has its `count` registers a thread."""

@@ -202,6 +202,8 @@ def _testp(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 def _mov(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     kind = mods["type"]
     out, value = ins.operands
+    if kind == "b128":
+        raise EmulatorError("b128 values are not supported by the emulator")
     if isinstance(out, Vec):
         d.row(k.UNPACK, a=d.source(value, kind), fmt=width_of(kind) // len(out.items), pool=d.group(out))
     elif isinstance(value, Vec):
@@ -246,8 +248,6 @@ def _cvt(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     is_int = {t: FORMATS[t] >= k.U8 and t not in ("e4m3", "e5m2") for t in (src, dst)}
     if not is_int[src] and is_int[dst] and rounding not in (k.RNI, k.RZI, k.RMI, k.RPI):
         raise EmulatorError("a conversion from float to integer needs .rni, .rzi, .rmi or .rpi")
-    if dst == "bf16" and is_int[src] or src == "bf16" and is_int[dst]:
-        pass
     out = ins.operands[0]
     d.row(k.CVT, d.dest(out), a, b, sub=FORMATS[src], fmt=FORMATS[dst], flags=flags, imm=rounding,
           target=register_width(d, out))

@@ -124,7 +124,7 @@ class Cluster:
         self.runnable: list[int] = list(range(self.warps))
         self.inflight: list[AsyncOp] = []
         self.finished = 0
-        self.idle_rounds = 0
+        self.idle_rounds, self.spun = 0, False
         launch.fill_specials(self)
         if self.listener is not None:
             self.listener.cluster_begin(list(ctas), self.warps_per_cta, self.shared_bytes - SHARED_BASE, SHARED_BASE)
@@ -282,8 +282,9 @@ class Cluster:
         if self.listener is not None:
             self.drain()
         if why == k.R_EXTERNAL:
-            self.idle_rounds = 0
+            self.spun = False
             self.external(warp)
+            self.idle_rounds = self.idle_rounds + 1 if self.spun else 0
             if self.splits[warp, self.st[k.ST_SPLIT], k.SP_STATE] != k.READY and not self.has_ready(warp):
                 self.runnable.remove(warp)
         elif why == k.R_SWITCH:
@@ -295,12 +296,12 @@ class Cluster:
         elif why == k.R_FUEL:
             self.idle_rounds += 1
             self.rotate(warp)
-            if self.inflight and self.idle_rounds > len(self.runnable):
-                self.advance(self.launch.choose(self.inflight, self.rng))
         elif why == k.R_FAULT:
             raise self.fault(warp)
         elif why == k.R_TRAP:
             raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
+        if self.inflight and self.idle_rounds > len(self.runnable):
+            self.advance(self.launch.choose(self.inflight, self.rng))
         return True
 
     def external(self, warp: int) -> None:
@@ -343,6 +344,11 @@ class Cluster:
     def has_ready(self, warp: int) -> bool:
         """True if some split of the warp can run."""
         return bool((self.splits[warp, :, k.SP_STATE] == k.READY).any())
+
+    def spin(self, warp: int) -> None:
+        """The warp polls in vain: others go first, and the turn does not count as progress."""
+        self.spun = True
+        self.rotate(warp)
 
     def rotate(self, warp: int) -> None:
         """Let the other warps go first."""

@@ -25,7 +25,7 @@ POLICIES = ("round_robin", "random", "adversarial")
 #: Clusters that run side by side at most.
 RESIDENT = 132
 #: Turns in a row without any progress after which a launch counts as livelocked.
-LIVELOCK_ROUNDS = 2_000
+LIVELOCK_ROUNDS = 200
 
 
 class Program:
@@ -297,6 +297,8 @@ class Launch:
                         warp = c.runnable[0] if c.runnable else 0
                         pc = int(c.splits[warp, 0, 0])
                         raise Stop(c.finding("livelock", "warps only spin and nothing changes", pc, tuple(c.runnable)))
+                elif c.idle_rounds == 0:
+                    idle = 0
         except Stop as stop:
             self.report.findings.append(stop.finding)
             for c in active:

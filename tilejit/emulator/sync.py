@@ -14,6 +14,8 @@ from tilejit.emulator.execute import executes
 from tilejit.emulator.machine import Cluster, Site, Waiter, lanes_of
 
 MAX_COUNT = (1 << 20) - 1
+#: How often a try_wait gives up at once under the random policy.
+EARLY_TIMEOUT = 0.05
 
 
 @dataclass
@@ -218,11 +220,12 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
                 c.listener.mbarrier_wait(c.agent(s.warp), s.pc, c.ctas[cta], offset, b.phase - 1, mask,
                                          e.mods.get("scope", "cta"), e.mods.get("sem", "acquire"))
 
-    if not blocking or ready():
+    # A try may also give up early (PTX ISA, mbarrier.try_wait: a system-dependent time limit).
+    impatient = c.launch.policy == "random" and c.rng.random() < EARLY_TIMEOUT
+    if not blocking or impatient or ready():
         resume()
         if not ready():
-            c.rotate(s.warp)
-            c.idle_rounds += 1
+            c.spin(s.warp)
         return None
     first, wanted = items[0][1], items[0][2]
     if c.listener is not None:
@@ -245,6 +248,7 @@ class NamedBarrier:
     threads: int | None = None
     arrived: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
+    partial: dict[int, int] = field(default_factory=dict)
     votes: dict[tuple[int, int], int] = field(default_factory=dict)
     round: int = 0
     result: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -276,6 +280,11 @@ def _arrive_named(c: Cluster, s: Site, e: External, number_at: int, waits: bool)
     if s.warp in b.arrived:
         c.report("barrier-participants", f"warp arrives twice on barrier {number} before it completed", s.pc, s.warp)
     b.threads = threads
+    # A divided warp counts once, when the last of its lanes has come.
+    b.partial[s.warp] = b.partial.get(s.warp, 0) | s.mask
+    if int(c.live[s.warp]) & ~b.partial[s.warp]:
+        return b, cta, number
+    del b.partial[s.warp]
     b.arrived.append(s.warp)
     if waits:
         b.waiting.append(s.warp)
@@ -367,7 +376,7 @@ def _warp_sync(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | No
 # -- clusters ---------------------------------------------------------------------------------------------
 def cluster_check(c: Cluster) -> None:
     """Complete the cluster barrier when every live lane has arrived."""
-    total = sum(int(x).bit_count() if hasattr(int, "bit_count") else bin(int(x)).count("1") for x in c.live)
+    total = sum(bin(int(x)).count("1") for x in c.live)
     if c.cluster_lanes and c.cluster_lanes >= total:
         c.cluster_lanes = 0
         c.cluster_phase += 1
@@ -437,8 +446,7 @@ def _setmaxnreg(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | N
 
 @executes("nanosleep.u32")
 def _nanosleep(c: Cluster, s: Site, e: External) -> None:
-    c.rotate(s.warp)
-    c.idle_rounds += 1
+    c.spin(s.warp)
 
 
 @executes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",

@@ -27,6 +27,9 @@ def deliver(c: Cluster, records: np.ndarray) -> None:
         if kind == k.EV_UNINIT:
             out.uninitialised(agent, pc, int(r[k.EV_SPACE]))
             continue
+        if kind == k.EV_DIVERGED:
+            out.diverged(agent, pc, int(r[k.EV_MASK]))
+            continue
         mask = int(r[k.EV_MASK])
         lanes = [lane for lane in range(32) if mask >> lane & 1]
         addresses = r[k.EV_ADDRESS:k.EV_ADDRESS + 32][lanes]

@@ -117,20 +117,29 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
     key = cache_key(source, args, options)
     found = None if stages.active or settings.always_compile else cache.read(key)
     if found is not None:
-        return CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources,
+        made = CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources,
                               found.report, from_cache=True)
+        warn(made, settings)
+        return made
     fn = tile_ir(source, args, options, stages)
     fn = stages("scheduled", schedule(fn))
     ptx, metadata = emit(fn)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
-    made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, tuple(fn.attrs.get("report", ())))
+    report = list(fn.attrs.get("report", ()))
+    if "maxnreg" in options and ".maxnreg" not in ptx:
+        report.append(f"maxnreg={options['maxnreg']} has no effect: registers follow from the number of threads")
+    made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, tuple(report))
     if not stages.override:
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))
-    if settings.warn == "perf":
-        for line in made.warnings():
-            print(f"tilejit: {source.name}: {line}", file=sys.stderr)
+    warn(made, settings)
     return made
+
+
+def warn(k: CompiledKernel, settings: knobs.Knobs) -> None:
+    """Print what makes a kernel slow, if TILEJIT_WARN asks for it."""
+    for line in k.warnings() if settings.warn == "perf" else ():
+        print(f"tilejit: {k.name}: {line}", file=sys.stderr)
 
 
 def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],

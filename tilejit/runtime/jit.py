@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import threading
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -310,6 +311,17 @@ def captured_globals(source: KernelSource) -> list[tuple[dict[str, Any], str, An
                 visit(value.source)
             elif is_constant(value):
                 out.append((table, name, value))
+            elif isinstance(value, types.ModuleType) and not value.__name__.startswith("tilejit."):
+                of_module(s, name, vars(value))
+
+    def of_module(s: KernelSource, module: str, table: dict[str, Any]) -> None:
+        for node in ast.walk(s.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
+                value: Any = table.get(node.attr)
+                if isinstance(getattr(value, "source", None), KernelSource):
+                    visit(value.source)
+                elif node.attr in table and is_constant(value):
+                    out.append((table, node.attr, value))
 
     visit(source)
     return out

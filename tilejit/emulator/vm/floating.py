@@ -260,11 +260,11 @@ def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) ->
         return min_max(sub, a, b, fmt, flags)
     x, y, z = decode(a, fmt), decode(b, fmt), decode(c, fmt)
     if sub <= k.FSQRT:
-        if sub == k.FDIV and rnd >= k.APPROX or rnd >= k.APPROX:
+        if rnd >= k.APPROX:
             rnd = k.RN
         s, err = wide(sub, x, y, z)
         if s != s:
-            return 0 if flags & k.SAT or flags & k.RELU and False else nan_of(fmt)
+            return 0 if flags & k.SAT else nan_of(fmt)
         if fmt == k.F64:
             s = directed(s, err, rnd)
             if s == 0.0 and rnd == k.RM and sub <= k.FSUB and err == 0.0 and x != 0.0:

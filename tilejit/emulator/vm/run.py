@@ -338,6 +338,8 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
                 result = k.R_EVENTS
                 break
             check_registers(st, row, pool, states, warp, pc, m)
+            if k.SHFL <= op <= k.MMA and op != k.ELECT and m != load64(live):
+                event(st, k.EV_DIVERGED, warp, pc, 0, 0, m)
         if op == k.BRA:
             if m == mask:
                 pc = row[k.TARGET]

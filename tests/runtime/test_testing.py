@@ -1,0 +1,100 @@
+"""Measuring helpers: errors, records, and the pairing of measurements (over a clock of the test's own)."""
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit import testing
+
+
+def test_rel_error():
+    x = np.array([3.0, 4.0])
+    assert testing.rel_error(x, x) == 0
+    assert testing.rel_error(x + [0, 0.5], x) == pytest.approx(0.1)
+    assert testing.rel_error(np.array([3.0, np.nan]), x) == float("inf")
+    assert testing.rel_error(np.array([0.0, 2.0]), np.zeros(2)) == 2
+    with tilejit.knobs(target="evaluator"):
+        assert testing.rel_error(tilejit.to_device(x.astype(np.float16)), x) == 0
+    with pytest.raises(ValueError, match="differ"):
+        testing.rel_error(x, x[:1])
+
+
+def test_assert_close():
+    testing.assert_close(np.ones(3), np.ones(3) * 1.001, 2e-3)
+    with pytest.raises(AssertionError, match="scores: relative error"):
+        testing.assert_close(np.ones(3), np.ones(3) * 1.01, 2e-3, "scores")
+
+
+class Clock:
+    """CUDA events whose time is that of the functions called between them; ends must be waited for."""
+
+    def __init__(self):
+        self.now, self.rests, self.order = 0.0, [], []
+
+    def torch(self):
+        clock = self
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                assert enable_timing
+
+            def record(self):
+                self.at = clock.now
+
+            def synchronize(self):
+                self.waited = True
+
+            def elapsed_time(self, end):
+                return end.at - self.at
+
+        module = types.ModuleType("torch")
+        module.cuda = types.SimpleNamespace(Event=Event, synchronize=lambda: None)
+        module.int8 = "int8"
+        module.empty = lambda *a, **k: types.SimpleNamespace(zero_=lambda: None)
+        return module
+
+    def call(self, name, milliseconds):
+        def fn():
+            self.now += milliseconds
+            self.order.append(name)
+        return fn
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    c = Clock()
+    monkeypatch.setitem(sys.modules, "torch", c.torch())
+    monkeypatch.setattr(testing.time, "sleep", c.rests.append)
+    return c
+
+
+def test_pairs(clock):
+    """Bursts alternate, each after a rest; a ratio above 1 says that ours is faster."""
+    p = testing.bench_pairs(clock.call("a", 2.0), clock.call("b", 3.0), rounds=5, burst=8, idle=0.35)
+    assert (p.ours_ms, p.peer_ms, p.ratio, p.quartiles) == (2.0, 3.0, 1.5, (1.5, 1.5))
+    assert set(clock.rests) == {0.35} and len(clock.rests) == 12
+    assert "".join(clock.order[-80:]) == ("a" * 8 + "b" * 8) * 5
+
+
+def test_do_bench(clock):
+    assert testing.do_bench(clock.call("a", 2.0)) == 2.0
+    assert testing.do_bench(clock.call("a", 2.0), quantiles=[0.5, 0.2]) == [2.0, 2.0]
+    assert testing.do_bench(clock.call("a", 2.0), return_mode="min") == 2.0
+    assert len(testing.do_bench(clock.call("a", 2.0), rep=20, return_mode="all")) == 10
+    with pytest.raises(ValueError, match="return_mode"):
+        testing.do_bench(clock.call("a", 2.0), return_mode="mode")
+
+
+def test_record(tmp_path, monkeypatch):
+    """Rows are appended, one a line, with every field of the format."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for case in ("first", "second"):
+        path = testing.record("b", [testing.row("b", case, "bf16", 1.23456, "peer", 2.0, "us", 1.62, (1.5, 1.7))], tmp_path)
+    rows = json.loads(path.read_text())
+    assert [r["case"] for r in rows] == ["first", "second"] and len(path.read_text().splitlines()) == 4
+    assert set(rows[0]) == {"bench", "case", "dtype", "ours", "peer", "peer_value", "unit", "ratio", "spread", "date",
+                            "gpu", "driver", "versions", "commit"}
+    assert rows[0]["ours"] == 1.2346 and rows[0]["spread"] == [1.5, 1.7] and "python" in rows[0]["versions"]
