@@ -344,6 +344,15 @@ def test_approximate_functions(op: str, fn, bound: float) -> None:  # type: igno
     assert (np.abs(got - want) <= bound * np.maximum(np.abs(want), 1)).all()
 
 
+def test_testp() -> None:
+    want = {"finite": np.isfinite(FLOATS), "infinite": np.isinf(FLOATS), "notanumber": np.isnan(FLOATS),
+            "normal": np.isfinite(FLOATS) & (np.abs(FLOATS) >= 2.0**-126),
+            "subnormal": (FLOATS != 0) & (np.abs(FLOATS) < 2.0**-126)}
+    for test, mask in want.items():
+        got = lanes(f"testp.{test}.f32 %p1, %a0; selp.u32 %d, 1, 0, %p1;", [FLOATS], "uint32")
+        assert (got == mask).all(), test
+
+
 def test_tf32() -> None:
     x = RNG.standard_normal(500).astype(np.float32)
     got = lanes("cvt.rna.tf32.f32 %d, %a0;", [x], "uint32")

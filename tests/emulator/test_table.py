@@ -9,7 +9,7 @@ from tilejit.ptx import isa, text
 
 
 def test_every_form_has_a_decoder() -> None:
-    from tilejit.emulator import handlers  # noqa: F401
+    from tilejit.emulator import handlers, handlers_memory  # noqa: F401
 
     assert {f.name for f in isa.FORMS} == set(HANDLERS)
 

@@ -289,7 +289,7 @@ class Decoder:
 
 def decode(module: Module, name: str | None) -> Decoded:
     """Decode one entry (the only one if name is None). Raises EmulatorError naming line and instruction."""
-    from tilejit.emulator import handlers  # noqa: F401  (registers the handlers)
+    from tilejit.emulator import handlers, handlers_memory  # noqa: F401  (register the handlers)
 
     if name is None:
         if len(module.entries) != 1:

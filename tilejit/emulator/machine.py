@@ -21,8 +21,8 @@ from tilejit.emulator.report import Finding
 from tilejit.emulator.vm import codes as k
 
 if TYPE_CHECKING:
+    from tilejit.emulator.mbarrier import MBarrier
     from tilejit.emulator.program import Launch
-    from tilejit.emulator.sync import MBarrier
 
 #: Instructions that a warp may run before others get a turn.
 FUEL = 200_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.emulator import cache, copies, sync, tensor_core  # noqa: F401  (register executors)
+from tilejit.emulator import bulk, cache, copies, cp_async, mbarrier, sync, tensor_core, tma  # noqa: F401  (executors)
 from tilejit.emulator.deadlock import deadlock
 from tilejit.emulator.decode import decode
 from tilejit.emulator.events import Listener

@@ -16,6 +16,7 @@ from tilejit.emulator.decode import External
 from tilejit.emulator.execute import executes
 from tilejit.emulator.machine import AsyncOp, Cluster, Site, Waiter
 from tilejit.emulator.numbers import from_bits, to_bits
+from tilejit.emulator.vm import codes as k
 
 #: Largest linear offset that the swizzle pattern depends on.
 _PERIOD = 1024
@@ -182,10 +183,26 @@ def _mma(c: Cluster, s: Site, e: External) -> None:
                  s.warp)
     pending.issued += 1
     state.wgmma_open.append(pending.op)
+    if c.listener is not None:
+        own_registers(c, s, e, pending.op, scalars[2])
     if pending.issued < 4:
         return
     del c.wgmma_pending[key]
     _issue(c, Site(group, s.split, s.mask, s.pc), e, pending)
+
+
+def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> None:
+    """The warp's accumulator and A registers belong to the operation from now until its wait."""
+    assert c.listener is not None
+    accumulator, a = list(e.operands[0]), list(e.operands[1]) if isinstance(e.operands[1], tuple) else []
+    states = c.states[s.warp]
+    for reg in accumulator if keep else ():
+        if states[reg] & k.UNINIT:
+            c.listener.uninitialised(c.agent(s.warp), s.pc, reg)
+    states[accumulator] = (states[accumulator] & ~np.uint8(k.UNINIT)) | k.ACC_IN_FLIGHT
+    if a:
+        states[a] |= k.A_IN_FLIGHT
+    c.flight_registers[op.number] = (accumulator, a)
 
 
 def uniform_operands(c: Cluster, s: Site, e: External) -> tuple[int, int, bool]:
@@ -231,19 +248,8 @@ def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
     op.describe = f"{e.form.name}.{shape}"
     c.launch.last_wgmma[id(c), s.warp] = op
     if c.listener is not None:
-        from tilejit.emulator.vm import codes as k
-
         c.listener.issue(op.number, "wgmma", c.agent(s.warp), s.pc, -1, "async", None, 0)
-        own = list(a) if from_registers else []
-        c.listener.wgmma_registers(op.number, list(d), own)
-        rows = slice(s.warp, s.warp + 4)
-        for reg in d if keep else ():
-            if c.states[s.warp, reg] & k.UNINIT:
-                c.listener.uninitialised(c.agent(s.warp), s.pc, reg)
-        c.states[rows, list(d)] = (c.states[rows, list(d)] & ~np.uint8(k.UNINIT)) | k.ACC_IN_FLIGHT
-        if own:
-            c.states[rows, own] |= k.A_IN_FLIGHT
-        c.flight_registers.setdefault(op.number, (list(d), own))
+        c.listener.wgmma_registers(op.number, *c.flight_registers[op.number])
     c.start(op)
 
 
@@ -277,7 +283,7 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
         if c.listener is None:
             return
         c.listener.group_wait(c.agent(s.warp), s.pc, "wgmma", -1, [o.number for o in ops], False)
-        release_registers(c, s.warp, state)
+        release_registers(c, s.warp)
 
     if ready():
         resume()
@@ -287,10 +293,8 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
                                      "the warpgroup have issued them)")
 
 
-def release_registers(c: Cluster, warp: int, state: object) -> None:
+def release_registers(c: Cluster, warp: int) -> None:
     """Recompute which registers of a warp are in flight from the groups that it still waits for."""
-    from tilejit.emulator.vm import codes as k
-
     w = c.warp_states[warp]
     c.states[warp] &= ~np.uint8(k.ACC_IN_FLIGHT | k.A_IN_FLIGHT)
     for op in [o for g in w.wgmma_groups for o in g] + w.wgmma_open:

@@ -5,12 +5,15 @@ many neighbouring registers are consecutive and aligned and that their mask is o
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilejit.errors import CompilationError
-from tilejit.ir import Op
+from tilejit.ir import Op, Value, uses
 from tilejit.ir.types import DType, Tile, elem_of
-from tilejit.ptx.arith import literal
+from tilejit.ptx.arith import literal, suffix
+from tilejit.ptx.convert import shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.pack import load, store
+from tilejit.ptx.pack import load, load_shared, store, store_shared
 
 _CACHE = {"": "", ".ca": ".ca", ".cg": ".cg", ".cs": ".cs", ".cv": ".cv", ".wb": ".wb", ".wt": ".wt"}
 _EVICT = {"": "", "evict_first": ".L1::evict_first", "evict_last": ".L1::evict_last",
@@ -81,74 +84,139 @@ def _store(e: Emitter, op: Op) -> None:
               _both(e, owner, masks[i] if masks else None))
 
 
-def _scope(op: Op) -> str:
-    sem = op.attrs.get("sem") or "acq_rel"
-    scope = {"gpu": "gpu", "cta": "cta", "sys": "sys", "": "gpu", None: "gpu"}[op.attrs.get("scope")]
-    return f".{sem}.{scope}.global"
+# -- atomics --------------------------------------------------------------------------------------------
+_SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
+def _atom(op: Op) -> str:
+    """The opcode up to the operation: ordering, scope, state space."""
+    sem, scope = op.attrs.get("sem") or "acq_rel", op.attrs.get("scope") or "gpu"
+    if sem not in _SEMANTICS or scope not in _SCOPES:
+        raise CompilationError(f"{op.name}: sem is one of {_SEMANTICS} and scope of {_SCOPES}; "
+                               f"found {sem!r} and {scope!r}", op.loc)
+    return f"atom.{sem}.{scope}.global"
+
+
+def _suffix(op: Op, kind: str, t: DType) -> str:
+    """Operation and type of an atom instruction (PTX ISA, atom)."""
+    half = t.is_float and t.bits == 16
+    if t.bits < 32 and not (half and kind == "add"):
+        raise CompilationError(f"atomic {kind} on {t} is not supported: atomics take 32- and 64-bit elements, "
+                               "and fp16 and bf16 for add", op.loc)
+    if kind in ("xchg", "and", "or", "xor"):
+        if t.is_float and kind != "xchg":
+            raise CompilationError(f"atomic {kind} takes integers, found {t}", op.loc)
+        return f"{'exch' if kind == 'xchg' else kind}.b{t.bits}"
+    if kind == "add" and t.is_float:
+        return f"add.{'noftz.' if half else ''}{suffix(t)}"
+    signed = t.is_signed and not (kind == "add" and t.bits == 64)
+    return f"{kind}.{'s' if signed else 'u'}{t.bits}"
 
 
 @emits("atomic_rmw")
 def _atomic_rmw(e: Emitter, op: Op) -> None:
-    """One atomic per element; copies get the old value from the thread that did it."""
+    """One atomic per element, done by one of its holders. Masked-off elements give 0."""
+    p, t, kind, atom = e.p, elem_of(op.operands[1].type), op.attrs["kind"], _atom(op)
+    assert isinstance(t, DType)
+    cls = reg_class(t)
+    ordered = t.is_float and kind in ("max", "min")
+    opcode = "" if ordered else f"{atom}.{_suffix(op, kind, t)}"
+
+    def one(out: str, ptr: str, pred: str | None, value: str) -> None:
+        if ordered:
+            _float_extremum(e, op, atom, out, ptr, pred, value)
+            return
+        if pred:
+            p(f"mov.{cls}", out, literal(0, t))
+        p(opcode, out, f"[{ptr}]", value, pred=pred)
+
+    _each_once(e, op, op.operands[1:2], op.operands[2] if len(op.operands) > 2 else None, one)
+
+
+def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str | None, value: str) -> None:
+    """max or min of floats by integer atomics on their bits.
+
+    The bits of floats without a sign order as signed integers do, those with one inversely as unsigned ones:
+    max(x, v) is the signed maximum for v >= +0 and the unsigned minimum for v <= -0; min the other way
+    round. A NaN operand loses (it is taken as the infinity that changes nothing); a NaN in memory may stay."""
     p, t, kind = e.p, elem_of(op.operands[1].type), op.attrs["kind"]
     assert isinstance(t, DType)
-    pointers, values = e.get(op.operands[0]), e.get(op.operands[1])
-    masks = e.get(op.operands[2]) if len(op.operands) > 2 else None
-    owner, out = writer(e, op), e.fresh(op.result.type)
-    cls = reg_class(t)
-    if t.is_float and kind in ("max", "min"):
-        raise CompilationError(f"atomic {kind} on {t} is not supported: use an integer view", op.loc)
-    suffix = {"add": {"fp16": "noftz.f16", "bf16": "noftz.bf16", "fp32": "f32", "fp64": "f64"}.get(
-        t.name, f"{'u' if t.bits == 64 or not t.is_signed else 's'}{t.bits}"),
-        "xchg": f"b{t.bits}", "and": f"b{t.bits}", "or": f"b{t.bits}", "xor": f"b{t.bits}"}.get(
-            kind, f"{'s' if t.is_signed else 'u'}{t.bits}")
-    name = {"xchg": "exch"}.get(kind, kind)
-    for i, (ptr, value) in enumerate(zip(pointers, values)):
-        pred = _both(e, owner, masks[i] if masks else None)
-        if pred:
-            p(f"mov.{cls}", out[i], literal(0, t))
-        p(f"atom{_scope(op)}.{name}.{suffix}", out[i], f"[{ptr}]", value, pred=pred)
-    e.set(op.result, _shared_result(e, op, out))
+    if t.bits < 32:
+        raise CompilationError(f"atomic {kind} on {t} is not supported: use fp32 or fp64", op.loc)
+    cls, ints, other = reg_class(t), f"b{t.bits}", "min" if kind == "max" else "max"
+    number = p.new("pred", f"setp.num.{suffix(t)}", value, value)
+    least = literal(float("-inf") if kind == "max" else float("inf"), t)
+    bits = p.new(ints, f"mov.{ints}", p.new(cls, f"selp.{cls}", value, least, number))
+    plus = p.new("pred", f"setp.ge.s{t.bits}", bits, 0)
+    minus = p.new("pred", "not.pred", plus)
+    old = p.new(ints, f"mov.{ints}", 0)
+    for sign, name in ((plus, f"{kind}.s{t.bits}"), (minus, f"{other}.u{t.bits}")):
+        p(f"{atom}.{name}", old, f"[{ptr}]", bits, pred=_both(e, sign, pred))
+    p(f"mov.{ints}", out, old)
 
 
 @emits("atomic_cas")
 def _atomic_cas(e: Emitter, op: Op) -> None:
     t = elem_of(op.operands[1].type)
-    pointers, compare, values = (e.get(v) for v in op.operands)
-    owner, out = writer(e, op), e.fresh(op.result.type)
-    for r, ptr, c, v in zip(out, pointers, compare, values):
-        e.p(f"atom{_scope(op)}.cas.b{t.bits}", r, f"[{ptr}]", c, v, pred=owner)
-    e.set(op.result, _shared_result(e, op, out))
+    if t.bits < 16:
+        raise CompilationError(f"atomic cas on {t} is not supported: use 16 to 64 bits", op.loc)
+    opcode = f"{_atom(op)}.cas.b{t.bits}"
+    _each_once(e, op, op.operands[1:], None,
+               lambda out, ptr, pred, *values: e.p(opcode, out, f"[{ptr}]", *values, pred=pred))
 
 
-def _shared_result(e: Emitter, op: Op, regs: list[str]) -> list[str]:
-    """Give the old value to all holders of an element. A scalar's goes to every thread of the role."""
-    from tilejit.ir import uses
-    from tilejit.ptx.convert import shuffle
+def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one: Callable[..., None]) -> None:
+    """Call one(out, pointer, predicate, *values) for every element this thread is the first to hold, and give
+    the old values to all holders.
 
+    An atomic on a scalar is the whole program's: with release semantics all its threads come first."""
     t = op.result.type
-    if op.result not in uses(e.fn.body):
-        return regs
+    used = op.result in uses(e.fn.body)
+    if not isinstance(t, Tile) and (used or (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")):
+        e.sync()
+    owner, out = writer(e, op), e.fresh(t)
+    pointers, masks = e.get(op.operands[0]), e.get(mask) if mask else None
+    first: dict[tuple[int, ...], int] = {}
+    for i, ptr in enumerate(pointers):
+        at = t.layout.apply(register=i) if isinstance(t, Tile) and t.layout else ()
+        if at in first:
+            out[i] = out[first[at]]
+            continue
+        first[at] = i
+        one(out[i], ptr, _both(e, owner, masks[i] if masks else None), *(e.get(v)[i] for v in values))
+    if used and owner:
+        out = _from_owners(e, op, out, owner)
+    e.set(op.result, out)
+
+
+def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
+    """What the first holders of the elements have, for all holders: by shuffles within a warp, else through
+    shared scratch."""
+    p, t = e.p, op.result.type
     elem = elem_of(t)
+    zero: dict[str, tuple[int, ...]] = {"lane": (0, 1, 2, 3, 4), "warp": (0, 1, 2, 3, 4)}
     if isinstance(t, Tile):
         assert t.layout is not None
-        if t.layout.zero_bits("warp"):
-            raise CompilationError("the result of an atomic on a tile smaller than the program is used; "
-                                   "use a larger tile or fewer warps", op.loc)
-        mask = 31 & ~sum(1 << b for b in t.layout.zero_bits("lane"))
-        if mask == 31:
-            return regs
-        lane = e.p.new("b32", "and.b32", e.role.lane, mask)
-        return [shuffle(e, elem, r, lane) for r in regs]
-    # A scalar: thread 0 publishes through shared scratch.
-    from tilejit.ptx.pack import load_shared, store_shared
-
-    first = e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    address = f"[{e.smem}+{op.attrs['scratch']}]"
+        zero = {n: t.layout.zero_bits(n) for n in ("lane", "warp")}
+    lane_of = p.new("b32", "and.b32", e.role.lane, 31 & ~sum(1 << b for b in zero["lane"]))
+    different = list(dict.fromkeys(regs))
+    if not zero["warp"]:
+        done = {r: shuffle(e, elem, r, lane_of) for r in different}
+        return [done[r] for r in regs]
+    warp_of = p.new("b32", "and.b32", e.role.warp, 31 & ~sum(1 << b for b in zero["warp"]))
+    row = p.new("b32", "mad.lo.u32", warp_of, 32 * len(different), lane_of)
+    size = max(1, elem.bits // 8)
+    address, start = p.new("b32", "mad.lo.u32", row, size, e.smem), op.attrs["scratch"]
+    if isinstance(t, Tile):
+        e.sync()                     # the scratch may still be read; a scalar's threads have just met
+    places = [f"[{address}+{start + 32 * k * size}]" for k in range(len(different))]
+    for r, place in zip(different, places):
+        store_shared(e, elem, [r], place, owner)
     e.sync()
-    store_shared(e, elem, regs, address, first)
-    e.sync()
-    out = e.fresh(t)
-    load_shared(e, elem, out, address)
-    return out
-
+    found = {}
+    for r, place in zip(different, places):
+        new = p.regs(reg_class(elem), 1)
+        load_shared(e, elem, new, place)
+        found[r] = new[0]
+    return [found[r] for r in regs]

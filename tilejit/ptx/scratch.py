@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import Tile
+from tilejit.ir.types import Tile, Type
 from tilejit.layout.convert import ThroughShared, plan
 
 
@@ -27,9 +27,19 @@ def scratch_bytes(op: Op) -> int:
         return sum(_scan_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name == "reduce":
         return sum(_reduce_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
-    if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
-        return 16
+    if op.name in ("atomic_rmw", "atomic_cas"):
+        return _atomic_bytes(op.result.type)
     return 0
+
+
+def _atomic_bytes(t: Type) -> int:
+    """Old values go to their other holders through scratch: of a scalar, or of elements in several warps."""
+    if not isinstance(t, Tile):
+        return 16
+    assert t.layout is not None
+    if not t.layout.zero_bits("warp"):
+        return 0
+    return -(-t.layout.num_registers * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
 
 
 def warp_bits(t: Tile, axis: int) -> list[int]:
