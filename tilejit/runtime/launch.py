@@ -6,7 +6,7 @@ that the signature was made from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.params import Packer, Reader
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
+
+if TYPE_CHECKING:
+    from tilejit.emulator import Report
 
 Grid = tuple[int, int, int]
 
@@ -89,10 +92,13 @@ class EmulatorEntry:
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Raises EmulatorError with every rule that the run broke."""
+        self.run(grid, flat).check()
+
+    def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
+        """The report of one run; `options` are those of `Program.launch` (policy, seed, listener, progress)."""
         meta: KernelMetadata = self.compiled.metadata
-        report = self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes,
-                                     meta.cluster, host_memory(flat))
-        report.check()
+        return self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
+                                   host_memory(flat), **options)
 
 
 class EvaluatorEntry:
@@ -131,6 +137,13 @@ class _HostDescriptor:
     def __init__(self, base: np.ndarray, d: TensorDescriptor):
         self.base, self.shape, self.strides = base, d.shape, d.strides
         self.block_shape, self.padding = d.block_shape, d.padding
+
+
+def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Views of the host arrays among the arguments, and of descriptors' bases, by the argument's name."""
+    views = {name: _as_numpy(getattr(x, "base", x) if isinstance(x, TensorDescriptor) else x)
+             for name, x in arguments.items()}
+    return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}
 
 
 def host_memory(flat: tuple) -> list[np.ndarray]:
