@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from tilejit.emulator.events import Listener
     from tilejit.emulator.program import Program
     from tilejit.emulator.report import Finding, Report
+    from tilejit.emulator.sanitizer import Sanitizer
     from tilejit.emulator.tensormap import encode_tensor_map
 
-__all__ = ["Finding", "Listener", "Program", "Report", "encode_tensor_map"]
+__all__ = ["Finding", "Listener", "Program", "Report", "Sanitizer", "encode_tensor_map"]
 
-_HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events",
+_HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events", "Sanitizer": "sanitizer",
           "encode_tensor_map": "tensormap"}
 
 
