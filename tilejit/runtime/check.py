@@ -41,10 +41,10 @@ def check(kernel: Kernel, grid: Any, /, *args: Any, seeds: Iterable[int] = range
     compiled = compile_kernel(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
     entry = EmulatorEntry(compiled, plan.at, flat)
 
-    from tilejit.emulator import explore
+    from tilejit.emulator import Sanitizer, explore
 
     def launch(policy: str, seed: int, listener: Listener | None) -> Report:
         return entry.run(dims, flat, policy=policy, seed=seed, listener=listener)
 
     return explore(f"{compiled.name}[{', '.join(map(str, dims))}]", launch, host_memory(flat), host_arrays(arguments),
-                   policies, seeds, None, tolerance)
+                   policies, seeds, Sanitizer if sanitize else None, tolerance)
