@@ -82,6 +82,7 @@ class WarpState:
     wgmma_open: list[AsyncOp] = field(default_factory=list)
     wgmma_groups: list[list[AsyncOp]] = field(default_factory=list)
     cluster_arrived: int = 0
+    cluster_owed: int = 0                                                  # lanes that have arrived and not waited
     registers: int = 0
     exited: bool = False
 
@@ -306,7 +307,7 @@ class Cluster:
         """Carry out the instruction at which the virtual machine stopped."""
         pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
         ext: External = self.program.decoded.externals[pc]
-        if ext.form.aligned and mask != int(self.live[warp]):
+        if (ext.form.aligned or "aligned" in ext.mods) and mask != int(self.live[warp]):
             if self.listener is not None:
                 self.listener.diverged(self.agent(warp), pc, mask)
             self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
