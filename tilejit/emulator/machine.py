@@ -278,9 +278,7 @@ class Cluster:
             if not self.runnable:
                 return True
         warp = self.launch.pick(self)
-        why = self.tools.run(self.st, warp, -1)
-        if self.listener is not None:
-            self.drain()
+        why = self.run_warp(warp)
         if why == k.R_EXTERNAL:
             self.spun = False
             self.external(warp)
@@ -303,6 +301,18 @@ class Cluster:
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.launch.choose(self.inflight, self.rng))
         return True
+
+    def run_warp(self, warp: int) -> int:
+        """A turn of a warp; returns why it ended. Listeners do not make turns shorter."""
+        self.st[k.ST_FUEL] = FUEL
+        while True:
+            before = int(self.st[k.ST_EXECUTED])
+            why = self.tools.run(self.st, warp, -1)
+            if self.listener is not None:
+                self.drain()
+            if why != k.R_EVENTS:
+                return why
+            self.st[k.ST_FUEL] -= int(self.st[k.ST_EXECUTED]) - before
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""

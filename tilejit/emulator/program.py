@@ -239,12 +239,14 @@ class Launch:
             return c.runnable[0]
         if self.policy == "random":
             return c.rng.choice(c.runnable)
-        # Adversarial: one role starves (it runs only when no other warp can), by seed.
+        # Adversarial: one role starves (it runs only when all others wait or poll in vain), by seed.
         groups = max(1, c.warps // 4)
         starved = self.seed % (groups + 1)
         fed = [w for w in c.runnable if w // 4 != starved]
+        if c.idle_rounds >= len(fed):
+            fed = [w for w in c.runnable if w // 4 == starved]
         pool = fed or c.runnable
-        return pool[-1] if self.seed & 1 else pool[0]
+        return pool[-1] if self.seed & 1 and c.idle_rounds == 0 else pool[0]
 
     def choose(self, inflight: list[AsyncOp], rng: random.Random) -> AsyncOp:
         """The asynchronous operation that goes on next: any, the newest, or the oldest."""
