@@ -1,0 +1,133 @@
+"""tilejit's side of the matmul benchmark: one function for each kind of case, absent where the library lacks it."""
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from contender import Absent
+
+
+def find(*names: str) -> Callable[..., Any]:
+    """The first of these that exists, as `module.function` below tilejit.kernels. Raises Absent if none does."""
+    for name in names:
+        module, function = name.split(".")
+        try:
+            return getattr(importlib.import_module(f"tilejit.kernels.{module}"), function)
+        except (ImportError, AttributeError):
+            continue
+    raise Absent(f"tilejit.kernels has no {' or '.join(names)}")
+
+
+def takes(fn: Callable[..., Any], *names: str) -> bool:
+    """Whether a function has all these parameters."""
+    known = inspect.signature(fn).parameters
+    return all(n in known for n in names)
+
+
+def plain(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """a @ b."""
+    fn = find("matmul.matmul")
+    return lambda: fn(a, b, out=out)
+
+
+def fp8(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[[], Any]:
+    """(a @ b) * scale_a * scale_b with scales of one element, on the device."""
+    fn = find("matmul.matmul")
+    if takes(fn, "scale_a", "scale_b"):
+        return lambda: fn(a, b, scale_a=scale_a, scale_b=scale_b, out=out)
+    if takes(fn, "scale"):
+        scale = scale_a * scale_b
+        return lambda: fn(a, b, scale=scale, out=out)
+    raise Absent("tilejit.kernels.matmul.matmul takes no scale")
+
+
+def fp8_block(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[[], Any]:
+    """fp8 with scales of 1x128 of A [M, K/128] and of 128x128 of B [N/128, K/128]."""
+    fn = find("blockscaled.matmul_blockscaled", "blockscaled.matmul", "fp8.matmul_blockscaled",
+              "matmul.matmul_blockscaled", "scaled.matmul_blockscaled")
+    return lambda: fn(a, b, scale_a, scale_b, out=out)
+
+
+def splitk(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """a @ b where K is long: the library's choice."""
+    return plain(a, b, out)
+
+
+def batched(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """a [B, M, K] @ b [B, K, N]."""
+    fn = find("batched.matmul_batched", "batched.bmm", "batched.batched_matmul", "batched.matmul")
+    return lambda: fn(a, b, out=out)
+
+
+def grouped(a: Any, b: Any, ends: Any, out: Any) -> Callable[[], Any]:
+    """Groups of rows of a [T, K], ending at `ends` (int32), each with its own b [E, K, N]."""
+    fn = find("grouped.matmul_grouped", "grouped.grouped_matmul", "grouped.matmul")
+    return lambda: fn(a, b, ends, out=out)
+
+
+def bias_gelu(a: Any, b: Any, bias: Any, out: Any) -> Callable[[], Any]:
+    """gelu(a @ b + bias)."""
+    fn = find("matmul.matmul")
+    return lambda: fn(a, b, bias=bias, activation="gelu", out=out)
+
+
+def swiglu(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """silu(a @ gate) * (a @ up) for b = [gate | up]."""
+    fn = find("gated.matmul_swiglu", "swiglu.matmul_swiglu", "matmul.matmul_swiglu", "gated.swiglu", "fused.swiglu")
+    return lambda: fn(a, b, out=out)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of the ablation: launch options and compile-time arguments of the kernel, both by name."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+
+#: Each line adds one thing to the line above it. A line whose options the kernel or the scheduler does not know is
+#: left out, with that as the reason.
+ABLATION: tuple[Variant, ...] = (
+    Variant("inline", dict(warp_specialize=False), dict(GROUP=1)),
+    Variant("specialised", dict(warp_specialize=True, ping_pong=False, store_overlap=False), dict(GROUP=1)),
+    Variant("+ ping-pong", dict(warp_specialize=True, ping_pong=True, store_overlap=False), dict(GROUP=1)),
+    Variant("+ cluster", dict(warp_specialize=True, ping_pong=True, store_overlap=False, num_ctas=2), dict(GROUP=1)),
+    Variant("+ store overlap", dict(warp_specialize=True, ping_pong=True, store_overlap=True, num_ctas=2),
+            dict(GROUP=1)),
+    Variant("+ raster", dict(warp_specialize=True, ping_pong=True, store_overlap=True, num_ctas=2), dict(GROUP=8)),
+)
+
+
+def ablated(a: Any, b: Any, out: Any, variant: Variant) -> Callable[[], Any]:
+    """The matmul kernel with a variant's options, other things as the library chooses them.
+
+    Raises Absent for options that neither the kernel nor its launch knows."""
+    import tilejit
+    from tilejit.kernels import matmul as library
+    from tilejit.runtime.jit import OPTIONS
+
+    kernel = library.matmul_kernel
+    unknown = [o for o in variant.options if o not in OPTIONS] + [
+        c for c in variant.constants if c not in inspect.signature(kernel.fn).parameters]
+    if unknown:
+        raise Absent(f"the kernel does not know {', '.join(unknown)}")
+    (m, k), n = a.shape, b.shape[1]
+    sms = tilejit.multiprocessors()
+    tiles = library.choose_tiles(m, n, sms)
+    bk = tiles.k_bytes // a.element_size()
+    d = tilejit.TensorDescriptor.from_tensor
+    descs = d(a, (tiles.m, bk)), d(b.T, (tiles.n, bk)), d(out, (tiles.m, tiles.n))
+    grid = (min(sms, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n)),)
+    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None)
+    given = {**constants, **variant.constants, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
+             **variant.options}
+
+    def run() -> Any:
+        kernel[grid](*descs, None, m, n, k, **given)
+        return out
+
+    return run
