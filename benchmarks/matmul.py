@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a third of the cases, fewer rounds, no sustained load")
     parser.add_argument("--rounds", type=int, help="interleaved rounds of bursts")
     parser.add_argument("--budget", type=float, help="seconds for all sets together, shared out as they need")
-    parser.add_argument("--out", default="benchmarks/results", help="folder for records and plots")
+    parser.add_argument("--out", help="folder for records and plots: benchmarks/results, a temporary one for --dry")
     parser.add_argument("--dry", action="store_true", help="made-up times, no GPU: tries the command itself")
     parser.add_argument("--worker", nargs=2, metavar=("JOB", "PROGRESS"), help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -167,9 +167,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = Options(rounds=args.rounds or (3 if args.quick else 5), sustained=not args.quick,
                       peers=tuple(filter(None, args.peers.split(","))),
                       without=tuple(filter(None, args.without.split(","))))
-    board = Board(plan, Path(args.out), {"dry": True} if args.dry else None)
+    out = args.out or (tempfile.mkdtemp(prefix="tilejit-dry-") if args.dry else "benchmarks/results")
+    board = Board(plan, Path(out), {"dry": True} if args.dry else None)
     board.out.mkdir(parents=True, exist_ok=True)
     if args.dry:
+        print(f"DRY RUN: every time below is made up; written to {out}")
         for name, cases in plan.items():
             run(cases, dry_device(), Options(options.rounds, rest=0.0, peers=options.peers, without=options.without),
                 seconds[name], board)

@@ -102,14 +102,14 @@ ABLATION: tuple[Variant, ...] = (
 )
 
 
-def ablated(a: Any, b: Any, out: Any, variant: Variant) -> Callable[[], Any]:
+def ablated(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     """The matmul kernel with a variant's options, other things as the library chooses them.
 
     Raises Absent for options that neither the kernel nor its launch knows."""
     import tilejit
-    from tilejit.kernels import matmul as library
     from tilejit.runtime.jit import OPTIONS
 
+    library = importlib.import_module("tilejit.kernels.matmul")
     kernel = library.matmul_kernel
     unknown = [o for o in variant.options if o not in OPTIONS] + [
         c for c in variant.constants if c not in inspect.signature(kernel.fn).parameters]

@@ -71,6 +71,7 @@ def goal_rows(rows: Sequence[Row], peer: str) -> list[Row]:
 def verdicts(name: str, rows: Sequence[Row]) -> list[str]:
     """One line a goal of the set: what was reached, and which cases fall short."""
     lines = []
+    without = sorted({r["case"] for r in rows if r["peer"] in ("tilejit", "all") and "absent" in r})
     for goal in GOALS[name]:
         found = goal_rows(rows, goal.peer)
         if not found:
@@ -80,10 +81,11 @@ def verdicts(name: str, rows: Sequence[Row]) -> list[str]:
         worst = min(found, key=lambda r: r["ratio"])
         least = goal.floor if goal.whole else goal.ratio
         low = [r["case"] for r in found if r["ratio"] < least]
-        good = (mean >= goal.ratio if goal.whole else True) and not low
+        good = (mean >= goal.ratio if goal.whole else True) and not low and not without
         lines.append(f"{name}: {'reached' if good else 'MISSED'}: geometric mean {mean:.3f} of {goal.peer} over "
                      f"{len(found)} cases (goal {goal.ratio:.2f}{'' if goal.whole else ' for each'}), least "
-                     f"{worst['ratio']:.3f} at {worst['case']}" + (f"; under {least:.2f}: {', '.join(low)}" if low else ""))
+                     f"{worst['ratio']:.3f} at {worst['case']}" + (f"; under {least:.2f}: {', '.join(low)}" if low else "") +
+                     (f"; no number of ours at {', '.join(without)}" if without else ""))
     return lines
 
 

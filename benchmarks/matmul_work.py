@@ -17,14 +17,16 @@ BOUNDS = {"bf16": 8e-3, "fp8": 8e-3}
 #: Operands that are read once and again must not fit in the L2 cache (50 MB) meanwhile: bytes of all copies.
 COLD = 400 << 20
 BF16 = torch.bfloat16
+#: Where operands live.
+DEVICE = "cuda"
 
 
 def matrix(rows: int, columns: int, dtype: Any = BF16, rows_first: bool = True) -> Any:
     """A random normal matrix in row- or column-major order, values as `dtype` has them."""
     shape = (rows, columns) if rows_first else (columns, rows)
-    x = torch.empty(shape, device="cuda", dtype=dtype)
+    x = torch.empty(shape, device=DEVICE, dtype=dtype)
     for piece in x.split(4096):                                              # conversions need room for a piece only
-        piece.copy_(torch.randn(piece.shape, device="cuda"))
+        piece.copy_(torch.randn(piece.shape, device=DEVICE))
     return x if rows_first else x.T
 
 
@@ -38,9 +40,9 @@ def checker(reference: Callable[[Any], Any], m: int) -> Callable[[Any], float]:
 
     `reference` gives rows of the result in float64 for row indices. One random row of every 32, so that no tile goes
     unseen; everything is searched for NaN, which the outputs hold before."""
-    groups = torch.arange(0, m, 32, device="cuda")
-    index = torch.minimum(groups + torch.randint(0, 32, groups.shape, device="cuda"),
-                          torch.tensor(m - 1, device="cuda")).unique()
+    groups = torch.arange(0, m, 32, device=DEVICE)
+    index = torch.minimum(groups + torch.randint(0, 32, groups.shape, device=DEVICE),
+                          torch.tensor(m - 1, device=DEVICE)).unique()
     cache: list[Any] = []
 
     def error(result: Any) -> float:
@@ -102,13 +104,13 @@ def dense(case: Case) -> Work:
 
 def empty(*shape: int) -> Any:
     """A result, not yet poisoned."""
-    return torch.empty(shape, device="cuda", dtype=BF16)
+    return torch.empty(shape, device=DEVICE, dtype=BF16)
 
 
 def eighth(case: Case) -> Work:
     """fp8 with a scale for each tensor."""
     a, b = matrix(case.m, case.k, torch.float8_e4m3fn), matrix(case.k, case.n, torch.float8_e4m3fn, False)
-    sa, sb = (torch.rand(1, device="cuda") + 0.5 for _ in range(2))
+    sa, sb = (torch.rand(1, device=DEVICE) + 0.5 for _ in range(2))
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
     product = columns_of(b)
     both = float(sa * sb)
@@ -122,8 +124,8 @@ def blocks(case: Case) -> Work:
     """fp8 with scales of 1x128 of A and 128x128 of B, beside our own product with one scale a tensor."""
     a, b = matrix(case.m, case.k, torch.float8_e4m3fn), matrix(case.k, case.n, torch.float8_e4m3fn, False)
     steps, wide = -(-case.k // 128), -(-case.n // 128)
-    sa, sb = torch.rand(case.m, steps, device="cuda") + 0.5, torch.rand(wide, steps, device="cuda") + 0.5
-    one = torch.ones(1, device="cuda")
+    sa, sb = torch.rand(case.m, steps, device=DEVICE) + 0.5, torch.rand(wide, steps, device=DEVICE) + 0.5
+    one = torch.ones(1, device=DEVICE)
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
 
     def rows(i: Any) -> Any:
@@ -173,11 +175,11 @@ def grouped(case: Case) -> Work:
     experts = len(case.rows)
     b = matrix(experts * case.n, case.k).view(experts, case.n, case.k).transpose(1, 2)
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
-    ends = torch.tensor(case.rows, device="cuda").cumsum(0).to(torch.int32)
-    owner = torch.repeat_interleave(torch.arange(experts, device="cuda"), torch.tensor(case.rows, device="cuda"))
+    ends = torch.tensor(case.rows, device=DEVICE).cumsum(0).to(torch.int32)
+    owner = torch.repeat_interleave(torch.arange(experts, device=DEVICE), torch.tensor(case.rows, device=DEVICE))
 
     def rows(i: Any) -> Any:
-        result = torch.empty(len(i), case.n, device="cuda", dtype=torch.float64)
+        result = torch.empty(len(i), case.n, device=DEVICE, dtype=torch.float64)
         for e in owner[i].unique().tolist():
             mine = owner[i] == e
             result[mine] = a[i[mine]].double() @ b[e].double()
@@ -191,7 +193,7 @@ def fused(case: Case) -> Work:
     """gelu(A @ B + bias), or silu(A @ gate) * (A @ up): peers write the product, then read it again."""
     a, b = matrix(case.m, case.k), matrix(case.k, case.n, rows_first=False)
     a.mul_(case.k ** -0.25), b.mul_(case.k ** -0.25)                         # products of about one: no flat activation
-    bias = torch.randn(case.n, device="cuda").to(BF16)
+    bias = torch.randn(case.n, device=DEVICE).to(BF16)
     gated = case.variant == "swiglu"
     width = case.n // 2 if gated else case.n
     middle = empty(case.m, case.n)

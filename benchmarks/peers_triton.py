@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from contender import Absent, Contender, rotate
+
 try:
     import triton
     import triton.language as tl
@@ -130,14 +132,17 @@ def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[
     return run
 
 
+def present() -> None:
+    """Raises Absent where Triton is missing."""
+    if triton is None:
+        raise Absent("triton is not installed")
+
+
 def tuned(case: Any, a: Any, bs: list[Any], out: Any, scale: Any, folder: Path | None = None) -> Any:
     """The kernel in its fastest configuration for this case, as a contender; `bs` are equal copies of B, used in turn.
 
     Raises Absent where Triton is missing or no configuration works."""
-    from contender import Absent, Contender, rotate
-
-    if triton is None:
-        raise Absent("triton is not installed")
+    present()
     key = f"{case.dtype} {case.m}x{case.n}x{case.k} {'NN' if bs[0].stride(1) == 1 else 'NT'}"
     path = Path(folder or tempfile.gettempdir(), f"triton-matmul-{os.getuid()}-{triton.__version__}.json")
     known = json.loads(path.read_text()) if path.exists() else {}
@@ -152,7 +157,6 @@ def tuned(case: Any, a: Any, bs: list[Any], out: Any, scale: Any, folder: Path |
 def fastest(a: Any, bs: list[Any], out: Any, scale: Any) -> Config:
     """Tries every configuration in short bursts, then the best three again. Raises Absent if none runs."""
     import torch
-    from contender import Absent, rotate
 
     from tilejit.testing import bench_group, gpu_burst
 
@@ -211,6 +215,7 @@ BIAS_GELU, SWIGLU = (triton.jit(_bias_gelu), triton.jit(_swiglu)) if triton else
 
 def bias_gelu(x: Any, bias: Any, out: Any) -> Any:
     """gelu(x + bias) into `out`, a bandwidth-bound kernel: what a fuser would write."""
+    present()
     m, n = x.shape
     BIAS_GELU[(triton.cdiv(n, 2048), m)](x, bias, out, n, BLOCK=2048, num_warps=8)
     return out
@@ -218,6 +223,7 @@ def bias_gelu(x: Any, bias: Any, out: Any) -> Any:
 
 def swiglu(x: Any, out: Any) -> Any:
     """silu(gate) * up for x = [gate | up], into `out`."""
+    present()
     m, n = out.shape
     SWIGLU[(triton.cdiv(n, 1024), m)](x, out, n, BLOCK=1024, num_warps=4)
     return out

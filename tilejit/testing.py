@@ -187,7 +187,7 @@ def bench_sustained(bursts: Mapping[str, Burst], each: float = 0.15, rounds: int
 def pair_ratio(ours: Sequence[float], peer: Sequence[float]) -> tuple[float, tuple[float, float]]:
     """Median and quartiles of peer/ours over the pairs; above 1 means that ours is faster."""
     ratios = sorted(p / o for o, p in zip(ours, peer))
-    quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    quarter = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return statistics.median(ratios), (quarter[0], quarter[2])
 
 
