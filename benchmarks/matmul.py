@@ -27,7 +27,7 @@ from tilejit.testing import environment, record
 
 #: Seconds a set may take; a set that needs less takes less.
 SECONDS = {"bf16": 90, "fp8": 75, "fp8-block": 60, "decode": 60, "splitk": 15, "batched": 8, "grouped": 25, "majors": 15,
-           "fused": 15, "ablation": 20}
+           "fused": 15, "ablation": 20, "tuning": 60}
 Plan = dict[str, tuple[Case, ...]]
 
 
@@ -39,6 +39,7 @@ class Board:
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in plan}
         self.left = [c for cases in plan.values() for c in cases]
         self.building = ""
+        self.began = time.monotonic()
 
     def __call__(self, event: dict[str, Any]) -> None:
         if "where" in event:
@@ -64,6 +65,7 @@ class Board:
         """A set is complete: show it, keep it, draw it."""
         rows = self.rows[name]
         report.show(name, rows)
+        print(f"  {name}: {time.monotonic() - self.began:.0f} s since the start", flush=True)
         record(f"matmul_{name}", rows, self.out, self.where)
         try:
             report.plot_ratios(rows, self.out / f"matmul_{name}.png")
@@ -144,7 +146,8 @@ def planned(args: argparse.Namespace) -> Plan:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; status 1 if nothing could be measured or one of our results was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", default=",".join(SETS), help="sets to run, separated by commas: %(default)s")
+    parser.add_argument("--set", default=",".join(s for s in SETS if s != "tuning"),
+                        help="sets to run, separated by commas: %(default)s; and tuning, the library's own choices")
     parser.add_argument("--shapes", help="other shapes for these sets, MxNxK or S^3, separated by commas")
     parser.add_argument("--peers", default="", help="only peers whose names begin so, separated by commas")
     parser.add_argument("--without", default="", help="leave out peers whose names begin so, separated by commas")

@@ -102,6 +102,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "majors": (Goal("best", 0.97, whole=False),),
     "fused": (Goal("best", 1.15), Goal("tilejit plain", 0.96)),
     "ablation": (),
+    "tuning": (Goal("best", 0.97, whole=False),),
 }
 SETS = tuple(GOALS)
 
@@ -124,6 +125,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
         return tuple(Case(name, *CUBES[0], order=o) for o in ORDERS)
     if name == "fused":
         return tuple(Case(name, *FUSED, variant=v) for v in ("gelu", "swiglu"))
+    if name == "tuning":
+        return tuple(Case(name, *s) for s in BIG + ODD[:-1])
     if name == "ablation":
         return tuple(Case(name, *s) for s in CUBES)
     raise KeyError(f"no set {name!r}: sets are {', '.join(SETS)}")

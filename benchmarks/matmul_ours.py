@@ -51,21 +51,22 @@ def fp8_block(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[
     return lambda: fn(a, b, scale_a, scale_b, out=out)
 
 
-def splitk(a: Any, b: Any, out: Any) -> Callable[[], Any]:
-    """a @ b where K is long: the library's choice."""
-    return plain(a, b, out)
+def streamk(a: Any, b: Any, out: Any, ordered: bool = False) -> Callable[[], Any]:
+    """a @ b where few tiles or few rows leave the chip idle; the workspace is made once."""
+    fn, space = find("streamk.matmul_streamk"), find("streamk.workspace_for")(a, b)
+    return lambda: fn(a, b, out=out, ordered=ordered, workspace=space)
 
 
 def batched(a: Any, b: Any, out: Any) -> Callable[[], Any]:
     """a [B, M, K] @ b [B, K, N]."""
-    fn = find("batched.matmul_batched", "batched.bmm", "batched.batched_matmul", "batched.matmul")
+    fn = find("batched.batched_matmul")
     return lambda: fn(a, b, out=out)
 
 
-def grouped(a: Any, b: Any, ends: Any, out: Any) -> Callable[[], Any]:
-    """Groups of rows of a [T, K], ending at `ends` (int32), each with its own b [E, K, N]."""
-    fn = find("grouped.matmul_grouped", "grouped.grouped_matmul", "grouped.matmul")
-    return lambda: fn(a, b, ends, out=out)
+def grouped(a: Any, b: Any, offsets: Any, out: Any) -> Callable[[], Any]:
+    """Groups of rows of a [T, K], from and to `offsets` (int32, one more than groups), each with its own b [E, K, N]."""
+    fn = find("grouped.grouped_matmul")
+    return lambda: fn(a, b, offsets, out=out)
 
 
 def bias_gelu(a: Any, b: Any, bias: Any, out: Any) -> Callable[[], Any]:
@@ -82,7 +83,7 @@ def swiglu(a: Any, b: Any, out: Any) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Variant:
-    """One line of the ablation: launch options and compile-time arguments of the kernel, both by name."""
+    """One way to launch the matmul kernel: launch options and compile-time arguments by name, over the defaults."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -102,8 +103,18 @@ ABLATION: tuple[Variant, ...] = (
 )
 
 
-def ablated(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
-    """The matmul kernel with a variant's options, other things as the library chooses them.
+#: Tiles and how they run, for the comparison of the library's choice with the best of many.
+TUNING: tuple[Variant, ...] = tuple(
+    Variant(f"{m}x{n}x{k} w{warps} s{stages} g{group}", dict(num_warps=warps, num_stages=stages),
+            dict(BM=m, BN=n, BK=k, GROUP=group))
+    for m, n, k, warps, stages, group in (
+        (128, 256, 64, 8, 4, 8), (128, 256, 64, 8, 4, 16), (128, 256, 64, 8, 3, 8), (256, 128, 64, 8, 3, 8),
+        (128, 128, 64, 8, 6, 8), (128, 128, 64, 4, 6, 8), (128, 128, 128, 8, 3, 8), (64, 256, 64, 4, 5, 8),
+        (64, 128, 64, 4, 8, 8)))
+
+
+def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
+    """The matmul kernel launched in a variant's way, other things as the library chooses them; a, b of order NT.
 
     Raises Absent for options that neither the kernel nor its launch knows."""
     import tilejit
@@ -118,13 +129,13 @@ def ablated(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     (m, k), n = a.shape, b.shape[1]
     sms = tilejit.multiprocessors()
     tiles = library.choose_tiles(m, n, sms)
-    bk = tiles.k_bytes // a.element_size()
+    constants = {"BM": tiles.m, "BN": tiles.n, "BK": tiles.k_bytes // a.element_size(), "GROUP": 8, "A_ROWS": True,
+                 "B_ROWS": False, "ACTIVATION": None, **variant.constants}
+    bm, bn, bk = (constants[x] for x in ("BM", "BN", "BK"))
     d = tilejit.TensorDescriptor.from_tensor
-    descs = d(a, (tiles.m, bk)), d(b.T, (tiles.n, bk)), d(out, (tiles.m, tiles.n))
-    grid = (min(sms, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n)),)
-    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None)
-    given = {**constants, **variant.constants, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
-             **variant.options}
+    descs = d(a, (bm, bk)), d(b.T, (bn, bk)), d(out, (bm, bn))
+    grid = (min(sms, tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)),)
+    given = {**constants, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **variant.options}
 
     def run() -> Any:
         kernel[grid](*descs, None, m, n, k, **given)

@@ -27,6 +27,23 @@ def by_case(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
+def number(x: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def gains(rows: Sequence[Row]) -> list[str]:
+    """What each line of the ablation adds to the one above it, a line a case; the last is the library's own choice."""
+    lines = []
+    for case, found in by_case(measured(rows)).items():
+        steps = [(r["peer"].removeprefix("tilejit "), r["peer_value"]) for r in found if r["peer"].startswith("tilejit ")]
+        steps += [("the library's choice", r["ours"]) for r in found[:1] if r["ours"] is not None]
+        texts = [f"{name} {number(x)}" + (f" ({x / before - 1:+.1%})" if before else "")
+                 for (name, x), before in zip(steps, [0.0, *(x for _, x in steps)])]
+        lines.append(f"{case}: " + ", ".join(texts))
+    return lines
+
+
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and lines: a case a line, a peer a column (its rate and our ratio), then the best peer's burst and load."""
     peers = list(dict.fromkeys(r["peer"] for r in measured(rows)))
@@ -35,15 +52,15 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         got = {r["peer"]: r for r in measured(found)}
         best = next((r for r in got.values() if r["best"]), None)
         ours = next((r["ours"] for r in got.values() if r["unit"] == "TFLOP/s" and r["ours"] is not None), None)
-        line = [case, "-" if ours is None else f"{ours:.0f}"]
+        line = [case, "-" if ours is None else number(ours)]
         for p in peers:
             r = got.get(p)
-            line.append("-" if r is None else f"{r['peer_value']:.0f}" + (
+            line.append("-" if r is None else number(r["peer_value"]) + (
                 f" ({r['ratio']:.3f})" if r["ratio"] is not None else ""))
         line.append(best["peer"] if best else "-")
         line.append(f"{best['ratio']:.3f} [{best['spread'][0]:.3f}, {best['spread'][1]:.3f}]"
                     if best and best["ratio"] is not None else "-")
-        line.append(f"{best['sustained']['ratio']:.3f} ({best['sustained']['ours']:.0f})"
+        line.append(f"{best['sustained']['ratio']:.3f} ({number(best['sustained']['ours'])})"
                     if best and best.get("sustained") else "-")
         line.append(f"{best['ours_error']:.1e}" if best and "ours_error" in best else "-")
         lines.append(line)
@@ -107,7 +124,7 @@ def show(name: str, rows: Sequence[Row], stream: Any = None) -> None:
             print(plain(title, heads, lines), file=stream)
     else:
         print(plain(title, heads, lines), file=stream)
-    for text in [*verdicts(name, rows), *(f"absent: {r}" for r in reasons(rows))]:
+    for text in [*(gains(rows) if name == "ablation" else ()), *verdicts(name, rows), *(f"absent: {r}" for r in reasons(rows))]:
         print(f"  {text}", file=stream)
     stream.flush()
 

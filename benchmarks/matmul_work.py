@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matmul_ours as ours
@@ -72,8 +73,13 @@ def contender(make: Callable[..., Callable[[], Any]], *args: Any) -> Build:
     return lambda: Contender(make(*args), args[-1])
 
 
+def shown(make: Callable[..., Callable[[], Any]], *args: Any) -> Build:
+    """The same, shown beside the peers and not judged as one."""
+    return lambda: replace(contender(make, *args)(), judged=False)
+
+
 def dense(case: Case) -> Work:
-    """bf16 big, decode, split-K, majors and ablation: one product, in one dtype."""
+    """bf16 big, decode, split-K, majors, ablation and tuning: one product, in one dtype."""
     a = matrix(case.m, case.k, rows_first=case.order[0] == "N")
     bs = [matrix(case.k, case.n, rows_first=case.order[1] == "N")]
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
@@ -81,14 +87,18 @@ def dense(case: Case) -> Work:
     product = columns_of(bs[0])
     error = checker(lambda i: product(a[i].double()), case.m)
 
-    def mine() -> Contender:
-        return Contender(rotate([ours.plain(a, b, out) for b in bs]), out)
+    def mine(way: Callable[..., Any] = ours.streamk if case.set in ("decode", "splitk") else ours.plain,
+             into: Any = out, **more: Any) -> Contender:
+        return Contender(rotate([way(a, b, into, **more) for b in bs]), into, judged=into is out)
 
     if case.set == "majors":
         return Work(mine, {"cublas": peers_torch.mm(a, bs, theirs)}, error, BOUNDS["bf16"])
     if case.set == "ablation":
-        steps = {f"tilejit {v.name}": contender(ours.ablated, a, bs[0], v, theirs) for v in ours.ABLATION}
+        steps = {f"tilejit {v.name}": shown(ours.launched, a, bs[0], v, theirs) for v in ours.ABLATION}
         return Work(mine, {**steps, "cublas": peers_torch.mm(a, bs, theirs)}, error, BOUNDS["bf16"])
+    if case.set == "tuning":
+        ways = {f"tilejit {v.name}": contender(ours.launched, a, bs[0], v, theirs) for v in ours.TUNING}
+        return Work(mine, ways, error, BOUNDS["bf16"])
 
     def other_order() -> Contender:
         return peers_torch.mm(a, [b.contiguous() for b in bs], theirs)()
@@ -98,7 +108,10 @@ def dense(case: Case) -> Work:
     if case.set == "bf16":
         peers["pallas"] = lambda: peers_pallas.matmul(a, bs[0].contiguous())
     if case.set == "decode":
-        peers["copy"] = peers_torch.copy()
+        peers |= {"tilejit matmul": lambda: mine(ours.plain, theirs), "copy": peers_torch.copy()}
+    if case.set == "splitk":
+        peers |= {"tilejit matmul": lambda: mine(ours.plain, theirs),
+                  "tilejit ordered": lambda: mine(ours.streamk, theirs, ordered=True)}
     return Work(mine, peers, error, BOUNDS["bf16"])
 
 
@@ -175,7 +188,7 @@ def grouped(case: Case) -> Work:
     experts = len(case.rows)
     b = matrix(experts * case.n, case.k).view(experts, case.n, case.k).transpose(1, 2)
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
-    ends = torch.tensor(case.rows, device=DEVICE).cumsum(0).to(torch.int32)
+    offsets = torch.tensor((0, *case.rows), device=DEVICE).cumsum(0).to(torch.int32)
     owner = torch.repeat_interleave(torch.arange(experts, device=DEVICE), torch.tensor(case.rows, device=DEVICE))
 
     def rows(i: Any) -> Any:
@@ -186,7 +199,7 @@ def grouped(case: Case) -> Work:
         return result
 
     peers = peers_torch.grouped(a, b, case.rows, theirs)
-    return Work(contender(ours.grouped, a, b, ends, out), peers, checker(rows, case.m), BOUNDS["bf16"])
+    return Work(contender(ours.grouped, a, b, offsets, out), peers, checker(rows, case.m), BOUNDS["bf16"])
 
 
 def fused(case: Case) -> Work:

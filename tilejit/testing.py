@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib
+import importlib.metadata
 import json
 import platform
 import statistics
@@ -196,9 +196,9 @@ def environment() -> dict[str, Any]:
     from tilejit.runtime import driver, ptxas
 
     versions = {"python": platform.python_version(), "numpy": np.__version__, "assembler": ptxas.version()}
-    for name in ("torch", "triton"):
-        with contextlib.suppress(ImportError):
-            versions[name] = str(importlib.import_module(name).__version__)
+    for name in ("torch", "triton", "jax"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     root = Path(__file__).resolve().parent.parent
     smi = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {"date": datetime.date.today().isoformat(),

@@ -1,6 +1,8 @@
 """The matmul benchmark's parts that need no GPU: cases, verdicts, tables, the run itself on made-up times."""
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -136,6 +138,24 @@ def test_a_wrong_result_is_not_measured(running, cases):
     assert rows[1]["ratio"] is None and rows[1]["peer_value"] == pytest.approx(case.flops / 2.0 / 1e9, abs=1e-4)
 
 
+def test_a_result_that_goes_wrong_under_load_is_found(running, cases):
+    from contender import Contender, Work
+
+    seen = []
+    work = Work(lambda: Contender(lambda: "first", out="kept", burst=lambda n: 1.0),
+                {"peer": lambda: Contender(lambda: "first", burst=lambda n: 2.0)},
+                lambda result: seen.append(result) or (1e-3 if result == "first" else 0.7), 1e-2)
+    device = running.Device(lambda c: work, lambda x: None, lambda: None, lambda fn: (lambda n: 1.0), lambda: None)
+    rows = running.run_case(cases.Case("bf16", 64, 64, 64), device, running.Options(rest=0), 0, lambda e: None)
+    assert rows[0]["absent"] == "wrong result after the bursts: error 7.00e-01" and seen[-1] == "kept"
+    assert rows[1]["ratio"] is None
+
+
+def test_gains_of_an_ablation(report):
+    rows = [{**made("a", f"tilejit {n}", 1.0), "peer_value": v, "ours": 121.0} for n, v in (("inline", 50.0), ("ws", 100.0))]
+    assert report.gains(rows) == ["a: inline 50, ws 100 (+100.0%), the library's choice 121 (+21.0%)"]
+
+
 def test_ratios_scale_with_the_work(running, cases):
     """A copy of twice the bytes in twice the time is the same bandwidth."""
     from contender import Contender, Work
@@ -159,6 +179,44 @@ def test_a_peer_that_ends_the_process_is_left_out_afterwards(command, cases, tmp
     board({"building": "tilejit"})
     assert board.failed("the process ended with status -14") == ""
     assert len(board.left) == 1
+
+
+STAND_IN = """
+import os, signal, sys, types
+
+def device():
+    import dataclasses
+    from matmul_run import dry_device
+    dry = dry_device()
+    def prepare(case):
+        work = dry.prepare(case)
+        if case.m == 256 and not os.path.exists({mark!r}):
+            def crash():
+                open({mark!r}, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            work.peers["triton"] = crash
+        return work
+    return dataclasses.replace(dry, prepare=prepare)
+
+sys.modules["matmul_work"] = types.ModuleType("matmul_work")
+sys.modules["matmul_work"].device = device
+"""
+
+
+def test_a_crash_costs_one_case_and_one_peer(tmp_path):
+    """The whole command with its worker processes, on made-up times; a peer ends the worker in the second case."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN.format(mark=str(tmp_path / "mark")))
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{FOLDER.parent}"}
+    done = subprocess.run([sys.executable, str(FOLDER / "matmul.py"), "--set", "splitk,batched", "--quick", "--out",
+                           str(tmp_path)], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "matmul_splitk.json").read_text())
+    told = {(r["case"].split("x")[0], r["peer"]): r.get("absent") for r in rows}
+    assert told["256", "triton"] == "the process ended with status -9 here" and ("256", "cublas NT") not in told
+    assert told["512", "triton"] is None and told["1024", "cublas NT"] is None
+    assert ("1024", "triton") not in told and all("date" in r for r in rows)
+    assert "absent: triton: the process ended" in done.stdout and (tmp_path / "matmul_batched.json").exists()
 
 
 @pytest.mark.parametrize("name", ["bf16", "decode", "grouped", "ablation"])
