@@ -4,5 +4,6 @@ from tilejit.kernels.layernorm import layernorm
 from tilejit.kernels.matmul import matmul, matmul_kernel
 from tilejit.kernels.rmsnorm import rmsnorm
 from tilejit.kernels.softmax import softmax
+from tilejit.kernels.streamk import matmul_streamk
 
-__all__ = ["add", "layernorm", "matmul", "matmul_kernel", "rmsnorm", "softmax"]
+__all__ = ["add", "layernorm", "matmul", "matmul_kernel", "matmul_streamk", "rmsnorm", "softmax"]

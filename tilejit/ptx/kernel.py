@@ -101,8 +101,10 @@ def tensor_map(e: Emitter, op: Op) -> str:
     buffer = op.operands[0].type if op.name == "tma_load" else op.operands[2].type
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    param = TensorMapParam(base, shape, strides, tma_box(buffer), desc.type.elem.name,  # type: ignore[arg-type]
-                           buffer.swizzle, fill)  # type: ignore[union-attr]
+    box = tma_box(buffer)  # type: ignore[arg-type]
+    box = (1,) * (len(shape) - len(box)) + box
+    param = TensorMapParam(base, shape, strides, box, desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
+                           fill)
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)

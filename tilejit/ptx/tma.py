@@ -105,9 +105,14 @@ def _tma_load(e: Emitter, op: Op) -> None:
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
     for at, offset in pieces(buffer):
-        coords = [_plus(e, e.scalar(o), c) for o, c in zip(offsets, at)]
+        coords = _coordinates(e, offsets, at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes",
           f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where)
+
+
+def _coordinates(e: Emitter, offsets: list[Value], at: tuple[int, ...]) -> list[str]:
+    """Registers of offsets + at; a tile may lack leading dimensions of its descriptor's block, of size 1."""
+    return [_plus(e, e.scalar(o), c) for o, c in zip(offsets, (0,) * (len(offsets) - len(at)) + at)]
 
 
 def _plus(e: Emitter, reg: str, const: int) -> str:
@@ -148,7 +153,7 @@ def _local_store(e: Emitter, op: Op) -> None:
 
 @emits("fence_async")
 def _fence_async(e: Emitter, op: Op) -> None:
-    e.p("fence.proxy.async.shared::cta")
+    e.p(f"fence.proxy.async.{op.attrs.get('space', 'shared::cta')}")
 
 
 @emits("tma_store")
@@ -160,10 +165,13 @@ def _tma_store(e: Emitter, op: Op) -> None:
     assert isinstance(tile, Tile) and tile.layout is not None
     assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
     tmap, regs = tensor_map(e, op), e.get(value)
-    columns, last = op.attrs["columns"], len(tile.shape) - 1
+    columns = op.attrs["columns"]
+    copy, kind = "cp.async.bulk.tensor", ""
+    if "kind" in op.attrs:
+        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     base = p.new("b32", "add.u32", e.smem, ring.op.attrs["offset"])
-    for i in range(tile.shape[last] // columns):
+    for i in range(tile.shape[-1] // columns):
         slot = i % buffer.slots
         p("cp.async.bulk.wait_group.read", buffer.slots - 1, pred=leader)
         e.sync()
@@ -172,9 +180,8 @@ def _tma_store(e: Emitter, op: Op) -> None:
         p("fence.proxy.async.shared::cta")
         e.sync()
         for box, offset in pieces(buffer):
-            coords = [_plus(e, e.scalar(o), c + (i * columns if d == last else 0))
-                      for d, (o, c) in enumerate(zip(offsets, box))]
-            p(f"cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group",
+            coords = _coordinates(e, offsets, (*box[:-1], box[-1] + i * columns))
+            p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
               f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
         p("cp.async.bulk.commit_group", pred=leader)
 

@@ -1,0 +1,51 @@
+"""Descriptor accesses lose the leading dimensions of size 1 of their blocks.
+
+A block [1, M, K] of a rank-3 tensor that is used as a matrix [M, K] is loaded as that matrix, so that products can
+read it in place; a matrix stored as such a block is stored directly. The TMA instruction keeps all coordinates.
+
+    %t = desc_load %d, %b, %m, %k          : bf16[1x64x64]
+    %a = reshape %t {shape=(64, 64)}               ->    %a = desc_load %d, %b, %m, %k {shape=(64, 64)}
+"""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.types import Tile, shape_of
+
+_WRITES = ("desc_store", "desc_atomic")
+
+
+def squeeze(fn: Function) -> Function:
+    """Rewrite, in place, accesses whose tiles are only reshaped between block and matrix; returns the function."""
+    table = uses(fn.body)
+    mapping: dict[Value, Value] = {}
+    gone: set[Op] = set()
+    for op in list(walk(fn.body)):
+        if op.name == "desc_load":
+            users = [user for user, _ in table.get(op.result, ())]
+            shapes = {shape_of(user.result.type) for user in users if user.name == "reshape"}
+            t = op.result.type
+            assert isinstance(t, Tile)
+            if len(shapes) != 1 or any(user.name != "reshape" for user in users):
+                continue
+            (shape,) = shapes
+            if not _lacks_units(t.shape, shape):
+                continue
+            op.attrs["shape"] = shape
+            op.result.type = users[0].result.type
+            op.result.name = users[0].result.name or op.result.name
+            mapping.update((user.result, op.result) for user in users)
+            gone.update(users)
+        elif op.name in _WRITES:
+            maker = op.operands[1].op
+            if isinstance(maker, Op) and maker.name in ("reshape", "expand_dims") \
+                    and _lacks_units(shape_of(op.operands[1].type), shape_of(maker.operands[0].type)):
+                op.operands[1] = maker.operands[0]
+    replace(fn.body, mapping)
+    erase(gone, fn.body)
+    return fn
+
+
+def _lacks_units(block: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether `shape` is `block` without one or more leading dimensions of size 1."""
+    lead = len(block) - len(shape)
+    return lead > 0 and len(shape) > 0 and block[lead:] == shape and all(n == 1 for n in block[:lead])
