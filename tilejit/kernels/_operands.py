@@ -30,6 +30,22 @@ class Matrix:
         return tilejit.TensorDescriptor(self.array, (*stack, *shape), (*outer, inner, 1), (*ones, *block))
 
 
+#: Coordinates of ragged descriptors: rows of a tile that ends at row `end` of the tensor, `rows` before the end of its
+#: group, are stored at [WRAP, end, WRAP - rows, column].
+WRAP = 2 ** 30
+
+
+def ragged(x: Matrix, rows: int, columns: int) -> tilejit.TensorDescriptor:
+    """A descriptor of a row-major matrix that clips blocks at any row, not at the matrix's last one only.
+
+    A row of the matrix is reached by three coordinates whose strides are such that WRAP times the outermost one and
+    the row stride make 2^64 elements, so that [WRAP, y, x, column] is row y + x - WRAP, and x >= WRAP is outside."""
+    m, n = x.shape
+    down = x.strides[0] if m > 1 else n
+    return tilejit.TensorDescriptor(x.array, (WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1),
+                                    (1, 1, rows, columns))
+
+
 def operand(what: str, name: str, x: Any, rank: int = 2) -> Matrix:
     """A matrix (or stack of matrices) with unit stride along its rows or its columns."""
     info = tilejit.array_info(x)

@@ -251,12 +251,31 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
 def producer_problem(fn: Function, plan: Plan) -> str:
     """Why the loads cannot be issued by a role of their own; empty if they can."""
     for v in needed_by_producer(fn, plan):
-        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"}:
+        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
             line = f" ({v.op.loc.short()})" if v.op.loc else ""
             return f"a load address depends on {v.op.name}{line}"
         if isinstance(v.type, Tile):
             return "a load address depends on a tile"
     return ""
+
+
+def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
+    """Whether producer and consumers may each do a load: of one number, outside the pipelined loops, from an
+    argument that the kernel does not write."""
+    source = _argument_of(op.operands[0])
+    return (op.name == "load" and not isinstance(op.result.type, Tile) and source is not None
+            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.rings)
+            and not any(_argument_of(x.operands[0]) is source for x in walk(fn.body)
+                        if "write" in x.define.effects and x.operands))
+
+
+def _argument_of(v: Value) -> Value | None:
+    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
+    while isinstance(v.op, Op):
+        if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc"):
+            return None
+        v = v.op.operands[0]
+    return v if v.op is not None and v.op.parent is None else None
 
 
 def ahead_problem(ring: Ring) -> str:
