@@ -118,3 +118,22 @@ def test_squeezed_blocks():
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=0.05)
     text = squeezed.compile(*["desc<fp16[1x64x64]>"] * 3, BM=64, BN=64, BK=64).ptx
     assert "ld.shared" not in text and "tensor.3d.shared" in text and "tensor.3d.global" in text
+
+
+@tilejit.kernel
+def merged(a, b, c, N: tl.constexpr):
+    y = b.load([0, 0, 0]).reshape(2 * N, 64)
+    acc = tl.dot(a.load([0, 0]), y.T)
+    c.store([0, 0, 0], acc.T.to(c.dtype).reshape(2, N, 64))
+
+
+@pytest.mark.parametrize("n", [32, 128])
+def test_merged_blocks(n):
+    """A block [2, N, K] is one operand of 2 N rows; its first dimension has any stride."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((64, 64)).astype(np.float16), rng.standard_normal((2, n + 8, 64)).astype(np.float16)
+    c = np.full((2, n, 64), np.nan, np.float16)
+    merged[(1,)](desc(a, (64, 64)), desc(b[:, :n], (2, n, 64)), desc(c, (2, n, 64)), n)
+    assert np.allclose(c, b[:, :n].astype(np.float32) @ a.astype(np.float32).T, atol=0.05)
+    text = merged.compile("desc<fp16[64x64]>", *[f"desc<fp16[2x{n}x64]>"] * 2, N=n).ptx
+    assert text.count("cp.async.bulk.tensor.3d.shared") == 1

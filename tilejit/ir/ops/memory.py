@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,10 @@ def _block(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarr
     return address, inside
 
 
-def _squeezed(d: Desc, shape: tuple[int, ...], o: Op) -> None:
-    """`shape` must be the block's without some of its leading dimensions of size 1."""
-    lead = len(d.block_shape) - len(shape)
-    if lead < 0 or d.block_shape[lead:] != shape or any(n != 1 for n in d.block_shape[:lead]):
+def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
+    """`shape` must be the block's, or that with its first dimensions merged into one (or, of size 1, left out)."""
+    block, tail = d.block_shape, len(shape) - 1
+    if shape != block and (tail < 0 or block[len(block) - tail:] != shape[1:] or prod(block) != prod(shape)):
         raise CompilationError(f"{o.name}: a tile of shape {list(shape)} through {d}", o.loc)
 
 
@@ -147,13 +148,13 @@ def _squeezed(d: Desc, shape: tuple[int, ...], o: Op) -> None:
 def desc_load(o: Op) -> list[Type]:
     """The block at `offsets` (elements, int32, outermost first); outside the tensor: the padding.
 
-    `shape`: the block's, without some of its leading dimensions of size 1."""
+    `shape`: the block's with its first dimensions merged into one."""
     d = _desc(o)
     if len(o.operands) - 1 != len(d.block_shape):
         raise CompilationError(f"descriptor of rank {len(d.block_shape)} needs as many offsets, "
                                f"found {len(o.operands) - 1}", o.loc)
     shape = tuple(o.attrs.get("shape") or d.block_shape)
-    _squeezed(d, shape, o)
+    _fits(d, shape, o)
     return [Tile(shape, d.elem)]
 
 
@@ -169,14 +170,14 @@ def _written(o: Op) -> None:
     d, t = _desc(o), o.operands[1].type
     if elem_of(t) != d.elem:
         raise CompilationError(f"{o.name} of {t} through {d}", o.loc)
-    _squeezed(d, shape_of(t), o)
+    _fits(d, shape_of(t), o)
 
 
 @op("desc_store", "desc value offsets*", effects="write")
 def desc_store(o: Op) -> list[Type]:
     """Write a block at `offsets`; elements outside the tensor are dropped.
 
-    The value may lack leading dimensions of size 1 of the block."""
+    The value may have the block's first dimensions merged into one."""
     _written(o)
     return []
 
