@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tilejit.errors import CompilationError
 from tilejit.frontend.frame import Frame
 from tilejit.frontend.values import (
     Returned,
@@ -63,28 +64,22 @@ class Branches(Frame):
         """Make the `if` of two branches and bind `names` to what they are after it.
 
         The result is the branches' common value; `what` names it in errors."""
-        pairs: list[tuple[Any, Any]] = []
-        owners: list[str] = []
+        leaves: list[tuple[tensor, tensor]] = []
         trees: dict[str, Any] = {}
-
-        def together(label: str, a: Any, c: Any) -> Any:
-            try:
-                tree = pair(a, c, pairs)
-            except ValueError:
-                raise self.fail(node, f"{label} is {describe(a)} after one branch and {describe(c)} after the other"
-                                ) from None
-            owners.extend([label] * (len(pairs) - len(owners)))
-            return tree
-
         for n in names:
             if then.bound(n) and other.bound(n):
-                trees[n] = together(repr(n), then.env[n], other.env[n])
+                try:
+                    trees[n] = self._meet(then, then.env[n], other, other.env[n], leaves)
+                except CompilationError as error:
+                    self.env[n] = Undefined(f"{error.message}, which meet at line {getattr(node, 'lineno', 0)}")
             elif n in then.env or n in other.env:
                 self.env[n] = self._half_bound(node, n, then, other)
-        value = together(what, then.value, other.value)
-        typed = [self._agree(node, label, then.block, a, other.block, c) for label, (a, c) in zip(owners, pairs)]
+        try:
+            value = self._meet(then, then.value, other, other.value, leaves)
+        except CompilationError as error:
+            raise self.fail(node, f"{what} {error.message}") from None
         for block, side in ((then.block, 0), (other.block, 1)):
-            self.in_block(block, partial(self.b.op, "yield", *(p[side].value for p in typed)))
+            self.in_block(block, partial(self.b.op, "yield", *(p[side].value for p in leaves)))
         op = self.b.op("if", cond.value, regions=[then.block, other.block])
         results = [tensor(r) for r in op.results]
         for n, tree in trees.items():
@@ -92,6 +87,33 @@ class Branches(Frame):
             if isinstance(self.env[n], tensor) and not self.env[n].value.name:
                 self.env[n].value.name = n
         return fill(value, results)
+
+    def _meet(self, then: Branch, a: Any, other: Branch, c: Any, leaves: list[tuple[tensor, tensor]]) -> Any:
+        """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended.
+
+        A number takes the other side's type if its kind fits in there."""
+        pairs: list[tuple[Any, Any]] = []
+        tree = pair(a, c, pairs, len(leaves))
+        typed = []
+        for x, y in pairs:
+            numbers = not isinstance(x, tensor) and not isinstance(y, tensor)
+            one = self._leaf(then.block, x, y, number_type(x, y) if numbers else None)
+            two = self._leaf(other.block, y, x, one.elem if numbers else None)
+            if not sem.same_type(one, two):
+                raise CompilationError(f"has type {one!r} after one branch and {two!r} after the other: "
+                                       "make them agree with .to(...)")
+            typed.append((one, two))
+        leaves += typed
+        return tree
+
+    def _leaf(self, block: Block, v: Any, like: Any, dtype: Any) -> tensor:
+        """One leaf as a tensor, a number in the type of the other side's."""
+        if isinstance(v, tensor):
+            return v
+        if isinstance(like, tensor) and isinstance(like.elem, DType) and fits(v, like.elem):
+            dtype = like.elem
+        shape = like.shape if isinstance(like, tensor) else ()
+        return self.in_block(block, lambda: sem.broadcast_to(self.b, sem.to_tensor(self.b, v, dtype), shape))
 
     @staticmethod
     def _half_bound(node: ast.AST, name: str, then: Branch, other: Branch) -> Undefined:
@@ -101,28 +123,6 @@ class Branches(Frame):
         kind = "'if'" if isinstance(node, ast.If) else "condition"
         return Undefined(f"is not defined on every path: the {kind} at line {getattr(node, 'lineno', 0)} binds it in "
                          f"its {which} branch only")
-
-    def _agree(self, node: ast.AST, label: str, block_a: Block, x: Any, block_c: Block,
-               y: Any) -> tuple[tensor, tensor]:
-        """Two leaves as tensors of one type; a number takes the other side's type if its kind fits in there."""
-        common = None if isinstance(x, tensor) or isinstance(y, tensor) else number_type(x, y)
-
-        def typed(block: Block, v: Any, like: Any) -> tensor:
-            if isinstance(v, tensor):
-                return v
-            dtype = common
-            if isinstance(like, tensor) and isinstance(like.elem, DType) and fits(v, like.elem):
-                dtype = like.elem
-            t = self.in_block(block, lambda: sem.to_tensor(self.b, v, dtype))
-            if isinstance(like, tensor) and like.shape:
-                t = self.in_block(block, lambda: sem.broadcast_to(self.b, t, like.shape))
-            return t
-
-        a, c = typed(block_a, x, y), typed(block_c, y, x)
-        if not sem.same_type(a, c):
-            raise self.fail(node, f"{label} has type {a!r} after one branch and {c!r} after the other: "
-                                  "make them agree with .to(...)")
-        return a, c
 
     # -- if --------------------------------------------------------------------------------------------------
     def if_statement(self, node: ast.If, rest: list[ast.stmt]) -> tuple[bool, Returned | None]:

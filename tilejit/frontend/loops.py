@@ -149,7 +149,7 @@ class Loops(Branches):
     # -- for --------------------------------------------------------------------------------------------------
     def _for(self, node: ast.For, name: str, it: device_range) -> None:
         lo, hi, step = self._bounds(node, it)
-        kind = lo.elem
+        kind: Any = lo.elem
         lost: dict[str, Undefined] = {}
         first = unwrap(self.env.get(name))
         if isinstance(first, int) and not isinstance(first, bool) and not isinstance(first, tensor):

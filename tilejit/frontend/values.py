@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilejit.errors import CompilationError
 from tilejit.ir.types import DType
 from tilejit.language.semantics import literal_type, promote, unwrap
 from tilejit.language.tensor import tensor
@@ -118,19 +119,19 @@ def match(tree: Any, value: Any) -> dict[int, Any] | None:
     return found
 
 
-def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]]) -> Any:
-    """One tree for two values: leaves that differ become Slots and are appended to `pairs`.
+def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int) -> Any:
+    """One tree for two values: leaves that differ become Slots (from number `first` on), appended to `pairs`.
 
-    Raises ValueError where the two are built differently."""
+    Raises CompilationError where the two are built differently."""
     a, c = unwrap(a), unwrap(c)
     if identical(a, c):
         return a
     if same_tuple_type(a, c):
-        return retuple(a, [pair(x, y, pairs) for x, y in zip(a, c)])
+        return retuple(a, [pair(x, y, pairs, first) for x, y in zip(a, c)])
     if not (isinstance(a, LEAF) and isinstance(c, LEAF)):
-        raise ValueError
+        raise CompilationError(f"is {describe(a)} after one branch and {describe(c)} after the other")
     pairs.append((a, c))
-    return Slot(len(pairs) - 1)
+    return Slot(first + len(pairs) - 1)
 
 
 def fits(number: bool | int | float, elem: DType) -> bool:
