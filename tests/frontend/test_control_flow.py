@@ -324,7 +324,7 @@ def tuple_shapes_in_loop(out, n):
 
 @tilejit.kernel
 def global_before_local(out, n):
-    tl.store(out, SHADOWED)
+    tl.store(out, SHADOWED)  # noqa: F823
     SHADOWED = n  # noqa: F841
 
 
@@ -396,7 +396,7 @@ def bad_minus(out, n):
 @tilejit.kernel
 def star_too_short(out, n):
     a, b, *c = (n,)
-    tl.store(out, a)
+    tl.store(out, a + b + c[0])
 
 
 @tilejit.kernel
