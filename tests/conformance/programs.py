@@ -19,7 +19,7 @@ import numpy as np
 
 HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 REGISTERS = (".reg .pred %p<32>; .reg .b16 %h<64>; .reg .b32 %r<400>; .reg .b64 %rd<96>; .reg .f32 %f<160>; "
-             ".reg .f64 %fd<32>;\n")
+             ".reg .f64 %fd<64>;\n")
 #: The modules that define programs, each with a function `programs()`.
 MODULES = ("programs_float", "programs_approx", "programs_integer", "programs_compare", "programs_cvt",
            "programs_memory", "programs_atomic", "programs_warp", "programs_barrier", "programs_copy",
