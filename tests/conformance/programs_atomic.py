@@ -73,6 +73,18 @@ def vectors() -> Iterator[Program]:
                        View("o", "old", 0, name, olds.data.nbytes // np.dtype(dtype).itemsize)))
 
 
+def exchanges() -> Iterator[Program]:
+    """Compare-and-swap with every ordering and scope."""
+    scopes = ("cta", "cluster", "gpu", "sys")
+    body, regs = "ld.param.u64 %rd5, [x]; mad.wide.u32 %rd5, %r1, 8, %rd5; mov.u32 %r5, 1000; add.u32 %r6, %r1, 1000;", []
+    for i, (sem, scope) in enumerate((s, c) for s in ("relaxed", "acquire", "release", "acq_rel") for c in scopes):
+        regs.append(f"%r{20 + i}")
+        body += f"atom.{sem}.{scope}.global.cas.b32 {regs[-1]}, [%rd5], {'%r6' if i % 2 else '%r5'}, {'%r5' if i % 2 else '%r6'};"
+    body += "atom.global.cas.b32 %r40, [%rd5], %r5, %r1; ld.global.u32 %r41, [%rd5];"
+    x = Buffer("x", np.arange(1000, 1032, dtype=np.uint64))
+    yield per_thread("atom.cas.orders", body + store([*regs, "%r40", "%r41"]), [x], len(regs) + 2)
+
+
 def orders() -> Iterator[Program]:
     """Every ordering and scope; generic addresses; hints; 128 bits; sums over threads."""
     scopes = ("cta", "cluster", "gpu", "sys")
@@ -116,4 +128,5 @@ def programs() -> Iterator[Program]:
         for kind in kinds:
             yield cells(op, kind)
     yield from vectors()
+    yield from exchanges()
     yield from orders()

@@ -186,6 +186,16 @@ def async_bytes() -> Iterator[Program]:
     x = Buffer("x", random("st.async").integers(0, 1 << 32, 128, dtype=np.uint32))
     yield s.program("st.async", buffers=(x,))
     s = Script()
+    s.text = start + "@!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 1792; ld.param.u64 %rd5, [x]; mad.wide.u32 %rd5, %r1, 16, %rd5; ld.global.v2.u64 {%rd10, %rd11}, [%rd5];"
+    s.do("mov.b64 %fd1, %rd11; mov.b64 {%f1, %f2}, %rd10; mad.lo.u32 %r8, %r1, 64, %r6;" + "".join(
+        f"st.async.shared::cluster.mbarrier::complete_tx::bytes.{t} [%r8+{8 * i}], {r}, [%r7];" for i, (t, r) in enumerate(
+            (("b64", "%rd10"), ("u64", "%rd11"), ("s64", "%rd10"), ("f64", "%fd1"), ("v2.u64", "{%rd11, %rd10}"))))
+         + "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%r8+48], {%f2, %f1}, [%r7];")
+    s.wait(0).do("mad.lo.u32 %r9, %r1, 64, %r5;")
+    for i in range(14):
+        s.do(f"ld.shared.u32 %r21, [%r9+{4 * i}];").note("%r21")
+    yield s.program("st.async.wide", buffers=(x,))
+    s = Script()
     ops = (("add", "u32"), ("add", "s32"), ("min", "u32"), ("max", "s32"), ("inc", "u32"), ("dec", "u32"), ("and", "b32"), ("or", "b32"), ("xor", "b32"), ("add", "u64"))
     size = 4 * (len(ops) - 1) + 8
     s.text = start + (f"@!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], {size * 32}; mad.lo.u32 %r9, %r1, 64, %r5; mapa.shared::cluster.u32 %r8, %r9, %r20;"

@@ -71,6 +71,19 @@ def multicast(size: int) -> Iterator[Program]:
                       tuple(View("y", f"CTA {i}", 4096 * i, "uint16", 2048) for i in range(size)), size, 32, size)
 
 
+def remote_barriers(size: int) -> Iterator[Program]:
+    """Every operation on a peer's mbarrier: arrive with counts, expect_tx, complete_tx, drop."""
+    body = START + ("mov.u32 %r20, %cluster_ctarank; mov.u32 %r21, %cluster_nctarank; add.u32 %r22, %r20, 1; rem.u32 %r22, %r22, %r21; @!%p1 mbarrier.init.shared::cta.b64 [%r4+24], 4;"
+                    f"fence.mbarrier_init.release.cluster; {MEET} mapa.shared::cluster.u32 %r6, %r4, %r22; mov.u32 %r25, 0; mov.u32 %r26, 0; mov.u32 %r27, 0; mov.u32 %r28, 0; @%p1 bra A;"
+                    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r6+24], 2; mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r6+24], 96;"
+                    f"mbarrier.arrive_drop.release.cluster.shared::cluster.b64 _, [%r6+24];\nA: {MEET} mbarrier.test_wait.parity.acquire.cluster.shared::cta.b64 %p5, [%r4+24], 0; selp.u32 %r25, 1, 0, %p5; {MEET} @%p1 bra B;"
+                    "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r6+24], 32; mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%r6+24], 128;\n"
+                    "B: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p5, [%r4+24], 0; @!%p5 bra B; " + MEET + "@%p1 bra C; mbarrier.arrive_drop.expect_tx.release.cluster.shared::cluster.b64 _, [%r6+24], 16;"
+                    f"mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r6+24], 2; mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%r6+24], 16;\nC: {MEET} mbarrier.test_wait.parity.acquire.cluster.shared::cta.b64 %p5, [%r4+24], 1;"
+                    "selp.u32 %r26, 1, 0, %p5;" + MEET)
+    yield per_thread(f"cluster{size}.remote-barriers", body + store(["%r20", "%r22", "%r25", "%r26"]), [], 4, HEADER, grid=size, cluster=size)
+
+
 def directive() -> Iterator[Program]:
     """A cluster fixed by the kernel; two-dimensional coordinates stay within it."""
     body = ("mov.u32 %r20, %cluster_ctarank; mov.u32 %r21, %clusterid.x; mov.u32 %r22, %cluster_ctaid.x; mov.pred %p3, %is_explicit_cluster; selp.u32 %r23, 1, 0, %p3;"
@@ -84,4 +97,5 @@ def programs() -> Iterator[Program]:
         yield from memory(size)
         yield from remote_copies(size)
         yield from multicast(size)
+        yield from remote_barriers(size)
     yield from directive()

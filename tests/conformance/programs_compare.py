@@ -42,6 +42,10 @@ def programs() -> Iterator[Program]:
         if "f16" in kind:
             continue
         what = []
+        for bool_ in ("and", "or"):
+            what.append((odd + f"set.ne.{bool_}.u32.{kind} %d, %a0, %a1, !%p3;", "u32", None))
+        if kind == "f32":
+            what += [(f"set.{cmp}.ftz.u32.f32 %d, %a0, %a1;", "u32", None) for cmp in FLOAT]
         for result in ("u32", "s32", "f32"):
             for cmp in comparisons(kind):
                 what.append((f"set.{cmp}.{result}.{kind} %d, %a0, %a1;", result, None))

@@ -103,15 +103,14 @@ def bits() -> Iterator[Program]:
 
 def moves() -> Iterator[Program]:
     """mov between registers, packing and unpacking, selp, slct."""
-    forms = {"u16": "b16", "u32": "b32", "s64": "b64", "f32": "f32", "f64": "f64"}
+    forms = {"u16": "b16", "s16": "s16", "u32": "b32", "s32": "s32", "s64": "b64", "u64": "u64", "f32": "f32", "f64": "f64"}
     for kind in forms:
         yield program(f"mov-selp-slct.{kind}", (kind, kind, "s32"), [
             (f"mov.{forms[kind]} %d, %a0;", kind, None),
             (f"setp.gt.s32 %p1, %a2, 31; selp.{forms[kind]} %d, %a0, %a1, %p1;", kind, None),
             (f"setp.gt.s32 %p1, %a2, 31; selp.{kind} %d, %a1, %a0, %p1;", kind, None),
             (f"slct.{kind}.s32 %d, %a0, %a1, %a2;", kind, None),
-            (f"mov.b32 %f1, %a2; slct.{forms[kind]}.f32 %d, %a0, %a1, %f1;", kind, None),
-            (f"mov.b32 %f1, %a2; slct.ftz.{kind}.f32 %d, %a0, %a1, %f1;", kind, None)][:5])
+            (f"mov.b32 %f1, %a2; slct.{forms[kind]}.f32 %d, %a0, %a1, %f1;", kind, None)])
     yield program("mov.pack", ("b32", "b32"), [
         ("mov.b64 %d, {%a1, %a0};", "b64", None), ("mov.b64 %rd10, {%a0, %a1}; mov.b64 {%d, %r10}, %rd10;", "b32", None),
         ("mov.b32 {%h1, %h2}, %a0; mov.b32 %d, {%h2, %h1};", "b32", None),

@@ -138,6 +138,18 @@ def reductions() -> Iterator[Program]:
             yield save(f"tma.reduce.{op}.{kind}", [m], [(4, box[1] // 2)], image[:512 // size].copy(), before, op, kind == "f64")
 
 
+def ranks() -> Iterator[Program]:
+    """Reductions and prefetches of every rank."""
+    for rank, (shape, box) in SHAPES.items():
+        rng = random(f"tma.reduce.{rank}")
+        m = Map("y", "uint32", shape, box)
+        before, image = (rng.integers(0, 1 << 32, n, dtype=np.uint32) for n in (int(np.prod(shape)), 1024))
+        yield save(f"tma.reduce.{rank}d", [m, m], [starts(m)[1], starts(m)[2]], image, before, "add" if rank % 2 else "xor")
+        body = maps_ready(1) + "".join(f"@!%p1 cp.async.bulk.prefetch.tensor.{rank}d.L2.global [%rd20, {coordinates(corner)}];" for corner in starts(m)[:3])
+        y = Buffer("y", before)
+        yield Program(f"tma.prefetch.{rank}d", kernel("mov.u32 %r1, %tid.x;" + START + body, (m, y), HEADER), (m, y), (whole(y),))
+
+
 def edited() -> Iterator[Program]:
     """tensormap.replace of several fields in shared memory, then a load through the edited map."""
     values = random("replace").integers(0, 1 << 16, (32, 64), dtype=np.uint16)
@@ -168,4 +180,5 @@ def programs() -> Iterator[Program]:
     yield from tiles()
     yield from elements()
     yield from reductions()
+    yield from ranks()
     yield from edited()
