@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from tilejit.emulator.events import Listener
     from tilejit.emulator.exploration import Exploration, explore
     from tilejit.emulator.program import Program
+    from tilejit.emulator.replay import Rates
     from tilejit.emulator.report import Finding, Report
     from tilejit.emulator.sanitizer import Sanitizer
     from tilejit.emulator.tensormap import encode_tensor_map
 
-__all__ = ["Exploration", "Finding", "Listener", "Program", "Report", "Sanitizer", "encode_tensor_map", "explore"]
+__all__ = ["Exploration", "Finding", "Listener", "Program", "Rates", "Report", "Sanitizer", "encode_tensor_map",
+           "explore"]
 
 _HOMES = {"Exploration": "exploration", "explore": "exploration", "Program": "program", "Report": "report",
-          "Finding": "report", "Listener": "events", "Sanitizer": "sanitizer", "encode_tensor_map": "tensormap"}
+          "Finding": "report", "Listener": "events", "Rates": "replay", "Sanitizer": "sanitizer",
+          "encode_tensor_map": "tensormap"}
 
 
 def __getattr__(name: str) -> Any:

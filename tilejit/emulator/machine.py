@@ -124,6 +124,7 @@ class Cluster:
         self.inflight: list[AsyncOp] = []
         self.finished = 0
         self.idle_rounds, self.spun = 0, False
+        self.told = 0                          # instructions that the listener has heard of
         launch.fill_specials(self)
         if self.listener is not None:
             self.listener.cluster_begin(list(ctas), self.warps_per_cta, self.shared_bytes - SHARED_BASE, SHARED_BASE)
@@ -141,7 +142,8 @@ class Cluster:
             k.ST_LOCAL: self.local.ctypes.data, k.ST_LOCAL_SIZE: d.local_bytes,
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
-            k.ST_SPLITS: self.splits.ctypes.data, k.ST_TRACE: int(self.listener is not None),
+            k.ST_SPLITS: self.splits.ctypes.data,
+            k.ST_TRACE: int(self.listener is not None and self.listener.accesses),
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
         for slot, value in pairs.items():
@@ -276,10 +278,8 @@ class Cluster:
             self.advance(self.policy.choose(self))
             return True
         warp = self.policy.pick(self)
-        fuel = self.st[k.ST_FUEL] = self.policy.fuel(self)
-        why = self.tools.run(self.st, warp, -1)
-        if self.listener is not None:
-            self.drain()
+        fuel = self.policy.fuel(self)
+        why = self.run_warp(warp, fuel)
         if why == k.R_EXTERNAL:
             self.spun = False
             self.external(warp)
@@ -302,6 +302,18 @@ class Cluster:
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.policy.choose(self))
         return True
+
+    def run_warp(self, warp: int, fuel: int) -> int:
+        """A turn of at most `fuel` instructions; returns why it ended. Listeners do not make it shorter."""
+        self.st[k.ST_FUEL] = fuel
+        while True:
+            before = int(self.st[k.ST_EXECUTED])
+            why = self.tools.run(self.st, warp, -1)
+            if self.listener is not None:
+                self.tell(warp, why)
+            if why != k.R_EVENTS:
+                return why
+            self.st[k.ST_FUEL] -= int(self.st[k.ST_EXECUTED]) - before
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""
@@ -380,14 +392,19 @@ class Cluster:
         raise self.stop("out-of-bounds", f"global bytes [{address:#x}, {address + size:#x}) lie in no registered "
                         "array", pc, warp)
 
-    def drain(self) -> None:
-        """Hand the virtual machine's trace records to the listener."""
+    def tell(self, warp: int, why: int) -> None:
+        """Hand the virtual machine's trace records to the listener, and how far the warp has come."""
         from tilejit.emulator.trace import deliver
 
+        assert self.listener is not None
         count = int(self.st[k.ST_EVENT_COUNT])
         if count:
             deliver(self, self.events[:count])
             self.st[k.ST_EVENT_COUNT] = 0
+        executed = int(self.st[k.ST_EXECUTED])
+        self.listener.ran(self.agent(warp), int(self.st[k.ST_PC]) if why == k.R_EXTERNAL else -1,
+                          executed - self.told)
+        self.told = executed
 
 
 @dataclass(frozen=True)

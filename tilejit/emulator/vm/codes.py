@@ -31,7 +31,8 @@ WIDTH = 16
 RN, RZ, RM, RP, RNA, APPROX, NONE, RNI, RZI, RMI, RPI = range(11)
 
 # -- flags
-FTZ, SAT, RELU, NAN, XORSIGN, SIGNED, CLAMP, RIGHT, SATFINITE, NEGATED, RETURNS = (1 << i for i in range(11))
+(FTZ, SAT, RELU, NAN, XORSIGN, SIGNED, CLAMP, RIGHT, SATFINITE, NEGATED, RETURNS,
+ PACKED) = (1 << i for i in range(12))
 
 # -- comparisons
 (EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, ISNAN) = range(14)
