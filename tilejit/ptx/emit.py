@@ -52,6 +52,7 @@ class Role:
     lane: str = ""                   # %laneid-like, 0..31
     warp: str = ""                   # warp index within the role; warp-uniform
     tid: str = ""                    # thread index within the role
+    local_warp: str = ""             # warp index within the role in this CTA; `warp` counts those of CTAs before it
     group: str = "0"                 # which group of the role; the three above are within the group
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
     addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
@@ -71,6 +72,7 @@ class Emitter:
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", 1)
         self.smem = ""               # register: shared base address, 1024-byte aligned
+        self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 
     # -- values ---------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class Emitter:
 
     def warpgroup(self) -> str:
         """Register: index of the thread's warpgroup in the role."""
-        return self.p.new("b32", "shr.u32", self.role.warp, 2)
+        return self.p.new("b32", "shr.u32", self.role.local_warp or self.role.warp, 2)
 
     def warpgroup_sync(self) -> None:
         """All threads of a warpgroup of the role meet; each warpgroup has a named barrier."""

@@ -138,8 +138,6 @@ class Kernel:
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
         """The options of a call; those that are None are left out."""
         given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
-        if given["num_ctas"] != 1:
-            raise ArgumentError(f"num_ctas={given['num_ctas']}: clusters are not available yet, use 1")
         return {k: v for k, v in given.items() if v is not None}
 
     def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:
