@@ -48,7 +48,7 @@ class Role:
     name: str
     warps: int
     barrier: str                     # named barrier of role_sync, a number or a register; 0 is the whole CTA's
-    warpgroup_barrier: int           # named barrier of its first warpgroup, the others follow
+    warpgroup_barrier: str           # that of its first warpgroup; the others follow
     lane: str = ""                   # %laneid-like, 0..31
     warp: str = ""                   # warp index within the role; warp-uniform
     tid: str = ""                    # thread index within the role
@@ -70,7 +70,7 @@ class Emitter:
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
-        self.role = Role("all", fn.attrs["num_warps"], "0", 1)
+        self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`

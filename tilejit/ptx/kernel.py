@@ -236,7 +236,7 @@ def _roles(e: Emitter, op: Op) -> None:
         if regs:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
-        e.role = Role(name, warps // groups, str(barrier), barrier + groups, outer.lane, outer.warp, outer.tid)
+        e.role = Role(name, warps // groups, str(barrier), str(barrier + groups), outer.lane, outer.warp, outer.tid)
         if first:
             e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
@@ -266,6 +266,7 @@ def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
     role.warp = p.new("b32", "and.b32", role.warp, warps - 1)
     role.tid = p.new("b32", "and.b32", role.tid, 32 * warps - 1)
     role.barrier = p.new("b32", "add.u32", role.group, barrier)
+    role.warpgroup_barrier = p.new("b32", "mad.lo.u32", role.group, warps // 4, role.warpgroup_barrier)
     if op.attrs.get("private_bytes"):
         e.private = p.new("b32", "mad.lo.u32", role.group, op.attrs["private_bytes"], e.smem)
 
