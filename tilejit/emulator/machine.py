@@ -278,10 +278,8 @@ class Cluster:
             self.advance(self.policy.choose(self))
             return True
         warp = self.policy.pick(self)
-        fuel = self.st[k.ST_FUEL] = self.policy.fuel(self)
-        why = self.tools.run(self.st, warp, -1)
-        if self.listener is not None:
-            self.tell(warp, why)
+        fuel = self.policy.fuel(self)
+        why = self.run_warp(warp, fuel)
         if why == k.R_EXTERNAL:
             self.spun = False
             self.external(warp)
@@ -304,6 +302,18 @@ class Cluster:
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.policy.choose(self))
         return True
+
+    def run_warp(self, warp: int, fuel: int) -> int:
+        """A turn of at most `fuel` instructions; returns why it ended. Listeners do not make it shorter."""
+        self.st[k.ST_FUEL] = fuel
+        while True:
+            before = int(self.st[k.ST_EXECUTED])
+            why = self.tools.run(self.st, warp, -1)
+            if self.listener is not None:
+                self.tell(warp, why)
+            if why != k.R_EVENTS:
+                return why
+            self.st[k.ST_FUEL] -= int(self.st[k.ST_EXECUTED]) - before
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""
