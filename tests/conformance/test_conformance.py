@@ -28,7 +28,15 @@ def test_limits_are_said(name: str) -> None:
         emulate(PROGRAMS[name])
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in LIMITS])
+@pytest.mark.parametrize("name", [name for name, p in PROGRAMS.items() if p.faults])
+def test_faults_are_found(name: str) -> None:
+    with pytest.raises(EmulatorError):
+        emulate(PROGRAMS[name])
+    if ABOUT:
+        assert name in ABOUT["faults"], "not recorded as a fault"
+
+
+@pytest.mark.parametrize("name", [name for name, p in PROGRAMS.items() if name not in LIMITS and not p.faults])
 def test_the_emulator_does_what_the_gpu_did(name: str) -> None:
     p = PROGRAMS[name]
     if ABOUT:

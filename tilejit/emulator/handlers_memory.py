@@ -6,7 +6,7 @@ from tilejit.emulator.handlers import FORMATS, Mods, register_width
 from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
 from tilejit.ptx.isa import Form
-from tilejit.ptx.text import TYPE_BYTES, Instruction, Mem, Sym, Vec
+from tilejit.ptx.text import TYPE_BYTES, Instruction, Mem, Not, Sym, Vec
 
 
 @decodes("ld", "ld.global.nc")
@@ -201,6 +201,16 @@ def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.external(ins, form, mods, traced=True)
 
 
+@decodes("cp.async.global")
+def _cp_async(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
+    """Two forms differ by their fourth operand: a size, or the predicate ignore-src."""
+    fourth = ins.operands[3] if len(ins.operands) > 3 else None
+    index = getattr(fourth, "index", None)
+    if isinstance(fourth, Not) or isinstance(index, int) and d.entry.registers[index][1] == "pred":
+        mods = {**mods, "ignore-src": "ignore-src"}
+    d.external(ins, form, mods)
+
+
 @decodes("bar.sync", "bar.arrive", "bar.red.popc.u32", "bar.red.pred", "barrier.sync", "barrier.arrive",
          "bar.warp.sync", "barrier.cluster.arrive", "barrier.cluster.wait",
          "mbarrier.init.b64", "mbarrier.inval.b64", "mbarrier.arrive.b64", "mbarrier.arrive.noComplete.b64",
@@ -208,7 +218,7 @@ def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
          "mbarrier.expect_tx.b64", "mbarrier.complete_tx.b64", "mbarrier.test_wait.b64",
          "mbarrier.test_wait.parity.b64", "mbarrier.try_wait.b64", "mbarrier.try_wait.parity.b64",
          "mbarrier.pending_count.b64",
-         "cp.async.global", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
+         "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
          "cp.async.mbarrier.arrive.b64", "cp.async.bulk.global.mbarrier::complete_tx::bytes",
          "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.async.bulk.global.shared::cta.bulk_group", "cp.reduce.async.bulk.global.shared::cta.bulk_group",

@@ -2,7 +2,8 @@
 
 A warpgroup's instruction starts when the last of its four warps issues it. The product reads shared memory
 through the matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and
-"Matrix descriptor format") and sums in float32 (int32 exactly) by numpy.
+"Matrix descriptor format") and sums in float32 (int32 exactly) by numpy. As from the tensor core, a sum of zero is
++0 whatever its terms, and NaNs are canonical.
 """
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray
         new = np.ascontiguousarray(tiles.transpose(0, 1, 2, 4, 5, 3)).reshape(4, n // 4, 32, 2)
         if keep:
             new = new + np.ascontiguousarray(old.astype(np.uint32))[..., None].view(np.uint16).view(np.float16)
-        halves = np.ascontiguousarray(new.astype(np.float16)).view(np.uint16).astype(np.int64)
+        sums = np.ascontiguousarray((new + np.float32(0)).astype(np.float16))
+        halves = np.where(np.isnan(sums), 0x7FFF, sums.view(np.uint16)).astype(np.int64)
         out = halves[..., 0] | halves[..., 1] << 16
     else:
         new = tiles.reshape(4, n // 2, 32)
@@ -155,7 +157,7 @@ def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray
         else:
             if keep:
                 new = new + old.astype(np.uint32).view(np.float32)
-            out = to_bits(np.ascontiguousarray(new, np.float32))
+            out = to_bits(np.ascontiguousarray(new, np.float32) + np.float32(0))
     if contiguous(regs):
         c.regs[warp:warp + 4, regs[0]:regs[0] + len(regs)] = out
     else:

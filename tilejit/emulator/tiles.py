@@ -137,8 +137,18 @@ def coordinates(c: Cluster, warp: int, at: Address, lane: int) -> list[int]:
     return [signed32(c.value(warp, reg, lane, 32)) for reg in at.coords]
 
 
+def floats(a: np.ndarray, b: np.ndarray, op: str) -> np.ndarray:
+    """The sum, or the lesser or greater of numbers; of a number and a NaN the number."""
+    if op == "add":
+        return a + b
+    less = (a < b) | ((a == b) & np.signbit(a)) | np.isnan(b)
+    more = (a > b) | ((a == b) & np.signbit(b)) | np.isnan(b)
+    return np.where(less if op == "min" else more, a, b)
+
+
 def reduce_values(old: np.ndarray, new: np.ndarray, op: str, kind: str) -> np.ndarray:
-    """old (op) new as bit patterns of type `kind`; f32 sums flush subnormals (PTX ISA, cp.reduce.async.bulk)."""
+    """old (op) new as bit patterns of type `kind`. As on the hardware, f32 sums keep subnormals, minima and maxima drop
+    NaNs and put -0 below +0, and the NaNs that remain are canonical."""
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, kind) if kind == "bfloat16" else kind)
@@ -150,12 +160,11 @@ def reduce_values(old: np.ndarray, new: np.ndarray, op: str, kind: str) -> np.nd
         r = np.where((a == 0) | (a > b), b, a - 1).astype(dtype)
     elif op in ("and", "or", "xor"):
         return {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op](old, new)
-    elif op == "add" and kind in ("float16", "bfloat16"):
-        r = (a.astype(np.float32) + b.astype(np.float32)).astype(dtype)
-    elif op == "add":
-        r = a + b
-        if kind == "float32":
-            r = np.where(np.abs(r) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), r), r)
+    elif kind.startswith(("uint", "int")):
+        r = a + b if op == "add" else (np.minimum if op == "min" else np.maximum)(a, b)
     else:
-        r = (np.minimum if op == "min" else np.maximum)(a, b)
+        with np.errstate(all="ignore"):
+            r = floats(a.astype(np.float64), b.astype(np.float64), op).astype(dtype) if kind != "float64" else a + b
+        nan = np.array({"float16": 0x7FFF, "bfloat16": 0x7FFF, "float32": 0x7FFFFFFF, "float64": 0x7FF8 << 48}[kind], bits)
+        return np.where(np.isnan(r), nan, np.ascontiguousarray(r).view(bits))
     return np.ascontiguousarray(r).view(bits)
