@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from tilejit.emulator.program import Program
     from tilejit.emulator.replay import Rates
     from tilejit.emulator.report import Finding, Report
+    from tilejit.emulator.sanitizer import Sanitizer
     from tilejit.emulator.tensormap import encode_tensor_map
 
-__all__ = ["Finding", "Listener", "Program", "Rates", "Report", "encode_tensor_map"]
+__all__ = ["Finding", "Listener", "Program", "Rates", "Report", "Sanitizer", "encode_tensor_map"]
 
-_HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events",
-          "Rates": "replay", "encode_tensor_map": "tensormap"}
+_HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events", "Rates": "replay",
+          "Sanitizer": "sanitizer", "encode_tensor_map": "tensormap"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,8 @@ completion at once; a checker should take the *issue* and the *completion's wait
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
+        self.program: Any = None
 
     # -- life of the launch ----------------------------------------------------------------------------
     def launch_begin(self, program: object, grid: tuple[int, int, int], block: int,
@@ -174,3 +176,41 @@ class Listener:
 
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
         """setmaxnreg, told of every warp of the warpgroup when it has its `count` registers a thread."""
+
+
+class FanOut(Listener):
+    """Several listeners as one: each hears every event, in the order given."""
+
+    def __init__(self, listeners: Sequence[Listener]):
+        self.listeners = tuple(listeners)
+        self.accesses = any(listener.accesses for listener in self.listeners)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "program":
+            for listener in self.listeners:
+                listener.program = value
+
+    @property
+    def findings(self) -> list[Finding]:  # type: ignore[override]
+        """What all of them have found."""
+        return [f for listener in self.listeners for f in listener.findings]
+
+
+def _to_each(name: str) -> Any:
+    def tell(self: FanOut, *args: Any) -> None:
+        for listener in self.listeners:
+            getattr(listener, name)(*args)
+
+    return tell
+
+
+for _name in [n for n, method in vars(Listener).items() if callable(method) and not n.startswith("_")]:
+    setattr(FanOut, _name, _to_each(_name))
+
+
+def fan_out(listeners: Listener | Sequence[Listener] | None) -> Listener | None:
+    """One listener for any number of them; None for none, so that nothing is collected."""
+    if listeners is None or isinstance(listeners, Listener):
+        return listeners
+    return FanOut(listeners) if len(listeners) > 1 else next(iter(listeners), None)

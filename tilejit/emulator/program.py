@@ -14,7 +14,7 @@ import numpy as np
 from tilejit.emulator import bulk, cache, copies, cp_async, mbarrier, sync, tensor_core, tma  # noqa: F401  (executors)
 from tilejit.emulator.deadlock import deadlock
 from tilejit.emulator.decode import decode
-from tilejit.emulator.events import Listener
+from tilejit.emulator.events import Listener, fan_out
 from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
 from tilejit.emulator.report import Report
@@ -74,17 +74,18 @@ class Program:
 
     def launch(self, grid: Sequence[int], block: int | Sequence[int], params: Sequence[bytes],
                shared_bytes: int = 0, cluster: Sequence[int] = (1, 1, 1), memory: Sequence[np.ndarray] = (),
-               policy: str = "round_robin", seed: int = 0, listener: Any = None,
+               policy: str = "round_robin", seed: int = 0, listener: Listener | Sequence[Listener] | None = None,
                progress: Callable[[int, int], None] | None = None) -> Report:
         """Run the kernel over a grid.
 
         `params` are the raw little-endian bytes of every .param in order (a pointer is the array's host
         address), `memory` the arrays that may be touched, `shared_bytes` the dynamic shared memory a CTA.
         Broken rules end up in `Report.findings` (`Report.check()` raises); arguments that do not fit raise
-        EmulatorError. `progress(done, total)` is called after every cluster.
+        EmulatorError. `listener` (one or several, such as `Sanitizer()`) hears what happens, and its findings end
+        up in the report, too. `progress(done, total)` is called after every cluster.
         """
         return Launch(self, _three(grid), block, params, shared_bytes, _three(cluster), memory, policy, seed,
-                      listener).run(progress)
+                      fan_out(listener)).run(progress)
 
 
 class Launch:
@@ -92,7 +93,7 @@ class Launch:
 
     def __init__(self, program: Program, grid: tuple[int, int, int], block: int | Sequence[int],
                  params: Sequence[bytes], shared_bytes: int, cluster: tuple[int, int, int],
-                 memory: Sequence[np.ndarray], policy: str, seed: int, listener: Any):
+                 memory: Sequence[np.ndarray], policy: str, seed: int, listener: Listener | None):
         self.program, self.grid, self.policy, self.seed = program, grid, policy, seed
         self.block = _three((block,) if isinstance(block, int) else block)
         self.threads = self.block[0] * self.block[1] * self.block[2]
@@ -100,7 +101,7 @@ class Launch:
         self.shared_bytes = shared_bytes
         fixed = program.entry.directives.get("reqnctapercluster")
         self.cluster = _three(fixed) if fixed else cluster
-        self.listener: Listener | None = listener
+        self.listener = listener
         self.memory = list(memory)
         from tilejit.emulator.vm.run import run
 
@@ -265,7 +266,7 @@ class Launch:
         total, done = len(todo), 0
         rng = random.Random(self.seed)
         if self.listener is not None:
-            self.listener.program = self.program  # type: ignore[attr-defined]
+            self.listener.program = self.program
             self.listener.launch_begin(self.program, self.grid, self.threads, self.cluster, self.seed)
         todo.reverse()
         active: list[Cluster] = []

@@ -8,7 +8,8 @@ from tilejit.errors import EmulatorError
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule: where it is, in PTX and in the kernel's source, who took part, how to see it again."""
+    """One broken rule: where it is, in PTX and in the kernel's source, who took part, how to see it again;
+    `subject` is the barrier, buffer or register that it is about."""
 
     kind: str
     message: str
@@ -16,6 +17,7 @@ class Finding:
     source_loc: tuple[str, int] | None = None
     warps: tuple[str, ...] = ()
     seed: int = 0
+    subject: str = ""
 
     def __str__(self) -> str:
         where = f"PTX line {self.ptx_line}" if self.ptx_line else "launch"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,6 @@ class Recorder(Listener):
     def __init__(self, ctas: int = 8):
         super().__init__()
         self.limit = ctas
-        self.program: Any = None
         self.warps: dict[WarpId, list[Action]] = {}
         self.ops: dict[int, Op] = {}
         self.needs: dict[Gate, int] = {}
