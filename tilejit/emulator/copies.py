@@ -28,15 +28,16 @@ def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
 
 def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], barrier: tuple[int, int],
             ctas: list[int], count: int, fetch: Any, source: tuple[np.ndarray, int], swizzle: int = 0,
-            inner: int = 16, multicast: bool = False) -> None:
-    """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target)."""
+            inner: int = 16, multicast: bool = False, source_cta: int = -1) -> None:
+    """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target). `source`
+    is (starts, bytes each) in global memory, or in the shared memory of `source_cta`."""
     op = AsyncOp(c.launch.next_op(), kind, [], [])
 
     def perform() -> None:
         data = fetch()
         done = []
         if c.listener is not None and len(source[0]):
-            c.listener.async_access(op.number, "read", "global", -1, source[0], source[1])
+            c.listener.async_access(op.number, "read", "global" if source_cta < 0 else "shared", source_cta, *source)
         for cta in ctas:
             chunks = write_shared(c, cta, place[1], data, swizzle, inner)
             if c.listener is not None:

@@ -17,11 +17,11 @@ from tilejit.emulator.decode import decode
 from tilejit.emulator.events import Listener, fan_out
 from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
+from tilejit.emulator.policy import POLICIES, make_policy
 from tilejit.emulator.report import Report
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
 
-POLICIES = ("round_robin", "random", "adversarial")
 #: Clusters that run side by side at most.
 RESIDENT = 132
 #: Turns in a row without any progress after which a launch counts as livelocked.
@@ -94,13 +94,16 @@ class Launch:
     def __init__(self, program: Program, grid: tuple[int, int, int], block: int | Sequence[int],
                  params: Sequence[bytes], shared_bytes: int, cluster: tuple[int, int, int],
                  memory: Sequence[np.ndarray], policy: str, seed: int, listener: Listener | None):
-        self.program, self.grid, self.policy, self.seed = program, grid, policy, seed
+        self.program, self.grid, self.seed = program, grid, seed
         self.block = _three((block,) if isinstance(block, int) else block)
         self.threads = self.block[0] * self.block[1] * self.block[2]
         self.warps = -(-self.threads // 32)
         self.shared_bytes = shared_bytes
         fixed = program.entry.directives.get("reqnctapercluster")
         self.cluster = _three(fixed) if fixed else cluster
+        if policy not in POLICIES:
+            raise EmulatorError(f"no policy {policy!r}; there are {POLICIES}")
+        self.policy = make_policy(policy, seed, program, self.warps, _product(self.cluster))
         self.listener = listener
         self.memory = list(memory)
         from tilejit.emulator.vm.run import run
@@ -113,7 +116,6 @@ class Launch:
         self.params, self.params_size = self._params(params)
         self.const_bank = np.frombuffer(program.decoded.const_bank or b"\0", np.uint8)
         self.ranges = self._ranges()
-        self.eager = policy == "round_robin" or (policy == "adversarial" and seed % 3 == 2)
         d = program.decoded
         self.entry_registers = self._entry_registers()
         rng = np.random.default_rng(seed)
@@ -131,8 +133,6 @@ class Launch:
         self.template = template
 
     def _check(self) -> None:
-        if self.policy not in POLICIES:
-            raise EmulatorError(f"no policy {self.policy!r}; there are {POLICIES}")
         if any(g % c for g, c in zip(self.grid, self.cluster)):
             raise EmulatorError(f"the grid {self.grid} is not a multiple of the cluster {self.cluster}")
         directives = self.program.entry.directives
@@ -233,25 +233,6 @@ class Launch:
                   "total_smem_size": self.shared_bytes + self.program.decoded.static_shared}
         return values[head]
 
-    def pick(self, c: Cluster) -> int:
-        """The warp that runs next."""
-        if self.policy == "round_robin":
-            return c.runnable[0]
-        if self.policy == "random":
-            return c.rng.choice(c.runnable)
-        # Adversarial: one role starves (it runs only when no other warp can), by seed.
-        groups = max(1, c.warps // 4)
-        starved = self.seed % (groups + 1)
-        fed = [w for w in c.runnable if w // 4 != starved]
-        pool = fed or c.runnable
-        return pool[-1] if self.seed & 1 else pool[0]
-
-    def choose(self, inflight: list[AsyncOp], rng: random.Random) -> AsyncOp:
-        """The asynchronous operation that goes on next: any, the newest, or the oldest."""
-        if self.policy == "random":
-            return rng.choice(inflight)
-        return inflight[-1] if self.seed % 3 == 0 else inflight[0]
-
     # -- the run -------------------------------------------------------------------------------------
     def clusters(self) -> list[list[int]]:
         """Linear CTA indices of every cluster, in rank order."""
@@ -300,6 +281,7 @@ class Launch:
                         raise Stop(c.finding("livelock", "warps only spin and nothing changes", pc, tuple(c.runnable)))
                 elif c.idle_rounds == 0:
                     idle = 0
+            self.report.finished = True
         except Stop as stop:
             self.report.findings.append(stop.finding)
             for c in active:

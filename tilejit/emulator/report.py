@@ -29,12 +29,14 @@ class Finding:
 
 @dataclass
 class Report:
-    """Counts and findings of one launch. `cycles` is the machine's logical clock, not time."""
+    """Counts and findings of one launch. `cycles` is the machine's logical clock, not time; `finished` says that
+    every CTA ran to its end."""
 
     ctas: int = 0
     instructions: int = 0
     barrier_waits: int = 0
     cycles: int = 0
+    finished: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     def check(self) -> Report:

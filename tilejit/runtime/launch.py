@@ -143,6 +143,13 @@ class _HostDescriptor:
         self.block_shape, self.padding = d.block_shape, d.padding
 
 
+def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Views of the host arrays among the arguments, and of descriptors' bases, by the argument's name."""
+    views = {name: _as_numpy(getattr(x, "base", x) if isinstance(x, TensorDescriptor) else x)
+             for name, x in arguments.items()}
+    return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}
+
+
 def host_memory(flat: tuple) -> list[np.ndarray]:
     """Byte arrays over the memory of all array arguments; overlapping ones become one."""
     spans = []
