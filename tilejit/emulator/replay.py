@@ -77,7 +77,7 @@ class Replay:
         self.ends: dict[int, tuple[int, int]] = {}           # op -> (source read, done)
         self.starving: dict[int, list[WarpId]] = {}          # op that has not started -> warps that drain it
         self.copies: dict[Gate, list[tuple[int, int, Op]]] = {}
-        self.slots = stages(recorder.names, [o.slot for o in recorder.ops.values() if o.slot is not None])
+        self.slots = stages(recorder.names, recorder.filled)
         self.heap: list[tuple[int, int, WarpId]] = []
         self.order = count()
         groups: dict[WarpId, WarpId] = {w: WarpId(w.cta, w.warp // 4 * 4) for w in self.warps}
@@ -146,7 +146,7 @@ class Replay:
             end = opened + self.rates.barrier
             self._span(warp, state.clock, end, "wait", name, self.slots.get((gate.cta, gate.place), -1), action.pc)
             state.clock = end
-        if gate.kind == "mbarrier":
+        if (gate.cta, gate.place) in self.r.filled:          # data of the next tile: the epilogue is over
             state.mode = "run"
 
     def _drained(self, warp: WarpId, state: _Warp, action: Drain) -> None:
@@ -197,9 +197,9 @@ class Replay:
             _, read = self._unit(op.cta, lane, clock, -(-op.bytes // rates.copy_bytes))
             start, end, kind = clock, read + rates.copy_latency, "copy"
         self.ends[number] = read, end
-        if op.gates:
-            self.copies.setdefault(op.gates[0], []).append((start, end, op))
-        else:
+        for gate in dict.fromkeys(op.gates):                 # a multicast copy fills slots of several CTAs
+            self.copies.setdefault(gate, []).append((start, end, op))
+        if not op.gates:
             name = f"{op.kind} {op.bytes} bytes" if op.bytes else op.kind
             self.spans.append(Span(op.cta, lane, start, end, kind, name, stage, p.line(op.pc), p.loc(op.pc)))
         for gate in op.gates:
@@ -214,7 +214,7 @@ class Replay:
             first, total = parts[0][2], sum(op.bytes for _, _, op in parts)
             at = gate.cta, gate.place
             name = f"{self.r.names.get(at) or f'mbarrier {gate.place:#x}'} phase {gate.phase}: {total} bytes"
-            self.spans.append(Span(first.cta, "load", min(s for s, _, _ in parts), max(e for _, e, _ in parts), "copy",
+            self.spans.append(Span(gate.cta, "load", min(s for s, _, _ in parts), max(e for _, e, _ in parts), "copy",
                                    name, self.slots.get(at, -1), p.line(first.pc), p.loc(first.pc)))
 
 
