@@ -12,6 +12,7 @@ from tilejit.emulator.replay import Span
 STAGES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#88aa88")
 RUN, EPILOGUE, OTHER, WAIT, GATE = "#444444", "#9467bd", "#999999", "#e4e4e4", "#ffffff"
 LIGHT = ("#ccbb44", "#66ccee", "#ee8866", OTHER)
+_OWN = ("wgmma", "stores", "cp.async")
 _UNITS = {"load": "loads in flight", "tensor core": "tensor cores", "store": "stores in flight"}
 
 
@@ -27,7 +28,7 @@ class Track:
 def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -> list[Track]:
     """The rows of one CTA: who starts the copies, the copies by stage, who multiplies, the tensor cores, the stores."""
     by_lane: dict[tuple[int, str, int], list[Span]] = {}
-    multiplies = {s.lane for s in spans if s.kind == "epilogue"}
+    multiplies = {s.lane for s in spans if s.kind == "epilogue" or s.name == "wgmma"}
     for s in spans:
         if isinstance(s.lane, str):
             by_lane.setdefault((list(_UNITS).index(s.lane) * 2 + 1, s.lane, s.stage), []).append(s)
@@ -118,13 +119,14 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path) -
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    kinds = {s.kind for s in spans}
+    kinds, own = {s.kind for s in spans}, any(s.name in _OWN for s in spans)
     used = sorted({s.stage % len(STAGES) for s in spans if s.stage >= 0})
     legend = [Patch(color=STAGES[i], label=f"stage {i}") for i in used]
     legend += [Patch(color=RUN, label="instructions")]
     legend += [Patch(color=EPILOGUE, label="epilogue")] if "epilogue" in kinds else []
-    legend += [Patch(facecolor=GATE, edgecolor="#888888", hatch="////", label="waits at a barrier"),
-               Patch(facecolor=WAIT, label="waits for its own copies or products")] if "wait" in kinds else []
+    legend += [Patch(facecolor=GATE, edgecolor="#888888", hatch="////", label="waits at a barrier")] \
+        if "wait" in kinds else []
+    legend += [Patch(facecolor=WAIT, label="waits for its own copies or products")] if own else []
     figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=8)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "tilejit"}):
         figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -136,7 +138,7 @@ def _bar(axes: Any, s: Span, top: float, height: float, end: int) -> None:
     pad = 0.08 * height
     width = s.end - s.start
     if s.kind == "wait":
-        own = s.name in ("wgmma", "stores", "cp.async")
+        own = s.name in _OWN
         face, edge = (WAIT, WAIT) if own else (GATE, colour)
         axes.broken_barh([(s.start, width)], (top + 2.5 * pad, height - 5 * pad), facecolors=face, edgecolors=edge,
                          hatch=None if own else "////", linewidth=0.6)

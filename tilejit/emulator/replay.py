@@ -141,10 +141,8 @@ class Replay:
         gate = action.gate
         opened = self.gates.get(gate)
         if opened is not None and opened + self.rates.barrier > state.clock:
-            name = {"mbarrier": self.r.names.get((gate.cta, gate.place), f"mbarrier {gate.place:#x}"),
-                    "barrier": f"barrier {gate.place}", "cluster": "cluster barrier"}[gate.kind]
             end = opened + self.rates.barrier
-            self._span(warp, state.clock, end, "wait", name, self.slots.get((gate.cta, gate.place), -1), action.pc)
+            self._span(warp, state.clock, end, "wait", *self._named(gate), action.pc)
             state.clock = end
         if (gate.cta, gate.place) in self.r.filled:          # data of the next tile: the epilogue is over
             state.mode = "run"
@@ -166,10 +164,16 @@ class Replay:
         end = max((s.end for s in self.spans), default=0) + 200
         for warp, wait in self.r.blocked.items():
             if warp in self.warps:
-                name = self.r.names.get((wait.gate.cta, wait.gate.place), f"barrier {wait.gate.place}")
-                self._span(warp, self.warps[warp].clock, end, "wait", f"{name}, for ever", -1, wait.pc)
+                name, stage = self._named(wait.gate)
+                self._span(warp, self.warps[warp].clock, end, "wait", f"{name}, for ever", stage, wait.pc)
 
     # -- gates and units ---------------------------------------------------------------------------------
+    def _named(self, gate: Gate) -> tuple[str, int]:
+        """What to call a gate, and its pipeline stage."""
+        at = gate.cta, gate.place
+        plain = {"mbarrier": f"mbarrier {gate.place:#x}", "barrier": f"barrier {gate.place}", "cluster": "cluster barrier"}
+        return self.r.names.get(at) or plain[gate.kind], self.slots.get(at, -1)
+
     def _closed(self, gate: Gate) -> bool:
         return gate.phase >= 0 and self.left.get(gate, 0) > 0
 
@@ -212,10 +216,9 @@ class Replay:
         p = self.r.program
         for gate, parts in self.copies.items():
             first, total = parts[0][2], sum(op.bytes for _, _, op in parts)
-            at = gate.cta, gate.place
-            name = f"{self.r.names.get(at) or f'mbarrier {gate.place:#x}'} phase {gate.phase}: {total} bytes"
+            name, stage = self._named(gate)
             self.spans.append(Span(gate.cta, "load", min(s for s, _, _ in parts), max(e for _, e, _ in parts), "copy",
-                                   name, self.slots.get(at, -1), p.line(first.pc), p.loc(first.pc)))
+                                   f"{name} phase {gate.phase}: {total} bytes", stage, p.line(first.pc), p.loc(first.pc)))
 
 
 def merged(spans: list[Span]) -> list[Span]:
