@@ -171,8 +171,9 @@ class Replay:
     def _named(self, gate: Gate) -> tuple[str, int]:
         """What to call a gate, and its pipeline stage."""
         at = gate.cta, gate.place
-        plain = {"mbarrier": f"mbarrier {gate.place:#x}", "barrier": f"barrier {gate.place}", "cluster": "cluster barrier"}
-        return self.r.names.get(at) or plain[gate.kind], self.slots.get(at, -1)
+        plain = "cluster barrier" if gate.kind == "cluster" else \
+            f"{gate.kind} {gate.place:#x}" if gate.kind == "mbarrier" else f"{gate.kind} {gate.place}"
+        return self.r.names.get(at) or plain, self.slots.get(at, -1)
 
     def _closed(self, gate: Gate) -> bool:
         return gate.phase >= 0 and self.left.get(gate, 0) > 0
@@ -217,8 +218,9 @@ class Replay:
         for gate, parts in self.copies.items():
             first, total = parts[0][2], sum(op.bytes for _, _, op in parts)
             name, stage = self._named(gate)
-            self.spans.append(Span(gate.cta, "load", min(s for s, _, _ in parts), max(e for _, e, _ in parts), "copy",
-                                   f"{name} phase {gate.phase}: {total} bytes", stage, p.line(first.pc), p.loc(first.pc)))
+            start, end = min(s for s, _, _ in parts), max(e for _, e, _ in parts)
+            self.spans.append(Span(gate.cta, "load", start, end, "copy", f"{name} phase {gate.phase}: {total} bytes", stage,
+                                   p.line(first.pc), p.loc(first.pc)))
 
 
 def merged(spans: list[Span]) -> list[Span]:
