@@ -50,6 +50,9 @@ class Listener:
                      cluster: tuple[int, int, int], seed: int) -> None:
         """Before the first CTA."""
 
+    def launch_end(self, stopped: Finding | None) -> None:
+        """After the last CTA, or after the finding (a deadlock, a fault) with which the launch could not go on."""
+
     def cluster_begin(self, ctas: list[int], warps: int, shared_bytes: int, base: int) -> None:
         """A cluster starts: its linear CTA indices, warps per CTA; shared window bytes [base, base+bytes)."""
 
@@ -105,6 +108,10 @@ class Listener:
     # -- wgmma -----------------------------------------------------------------------------------------
     def wgmma_fence(self, agent: WarpId, pc: int) -> None:
         """wgmma.fence, told of every warp of the warpgroup."""
+
+    def wgmma_unfenced(self, agent: WarpId, pc: int, register: int) -> None:
+        """The wgmma at `pc` uses a register (the first one told) that the warp has touched since its last
+        wgmma.fence, or it has not had a fence."""
 
     def wgmma_registers(self, op: int, accumulator: list[int], a: list[int]) -> None:
         """Registers (indices into `program.registers`) that the wgmma `op` owns until its wait."""
@@ -170,9 +177,9 @@ class Listener:
         """kind "proxy.async" (scope "", "shared::cta", "shared::cluster", "global"), "mbarrier_init",
         "acq_rel", "acquire", "release", "sc", "proxy.alias", "proxy.tensormap"."""
 
-    def diverged(self, agent: WarpId, pc: int, lanes: int) -> None:
-        """An `.aligned` instruction, or a .sync one that exchanges data, was executed by only these of the
-        warp's live lanes. (The .sync ones may be right: their member mask says.)"""
+    def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
+        """An instruction that the live lanes `together` must execute together (an `.aligned` one: all; shfl,
+        vote, match, redux, elect: those of the member mask) was executed by `lanes`."""
 
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
         """setmaxnreg, told of every warp of the warpgroup when it has its `count` registers a thread."""

@@ -109,7 +109,7 @@ class Cluster:
         self.local = np.zeros(max(1, self.warps * 32 * d.local_bytes), np.uint8)
         self.states = np.zeros((self.warps, d.registers), np.uint8)
         if self.listener is not None:
-            self.states[:, :len(d.entry.registers)] = k.UNINIT
+            self.states[:, :len(d.entry.registers)] = k.UNINIT | k.TOUCHED
         self.events = np.zeros((4096 if self.listener is not None else 1, k.EVENT_WIDTH), np.int64)
         self.st = self.state_array()
         self.warp_states = [WarpState(registers=launch.entry_registers) for _ in range(self.warps)]
@@ -311,7 +311,7 @@ class Cluster:
         ext: External = self.program.decoded.externals[pc]
         if (ext.form.aligned or "aligned" in ext.mods) and mask != int(self.live[warp]):
             if self.listener is not None:
-                self.listener.diverged(self.agent(warp), pc, mask)
+                self.listener.diverged(self.agent(warp), pc, mask, int(self.live[warp]))
             self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
                         f"{int(self.live[warp]):#010x} execute it", pc, warp)
         if self.listener is not None:
@@ -334,8 +334,10 @@ class Cluster:
             if isinstance(operand, Address):
                 regs = (operand.base, *operand.coords)
             for reg in regs:
-                if isinstance(reg, str) or not states[reg]:
+                if isinstance(reg, str):
                     continue
+                if not ext.form.name.startswith("wgmma"):
+                    states[reg] |= k.TOUCHED
                 if states[reg] & k.UNINIT and not write:
                     listener.uninitialised(agent, pc, reg)
                 if states[reg] & k.ACC_IN_FLIGHT or write and states[reg] & k.A_IN_FLIGHT:

@@ -18,7 +18,7 @@ from tilejit.emulator.events import Listener, fan_out
 from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
 from tilejit.emulator.policy import POLICIES, make_policy
-from tilejit.emulator.report import Report
+from tilejit.emulator.report import Finding, Report
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
 
@@ -62,6 +62,14 @@ class Program:
     def role(self, warp: int) -> str:
         """The role of a warp of the CTA, from the kernel's `role NAME: warps A..B` comments; "" if none."""
         return next((name for name, first, last in self.roles if first <= warp <= last), "")
+
+    def entry_registers(self, threads: int) -> int:
+        """Registers a thread at entry, as ptxas assumes them: 65536 over the most threads, multiple of 8."""
+        directives = self.entry.directives
+        if "maxnreg" in directives:
+            return directives["maxnreg"][0]
+        most = _product(directives.get("maxntid", directives.get("reqntid", (threads,))))
+        return min(256, 65536 // max(most, 1) // 8 * 8)
 
     def barrier_name(self, pc: int, offset: int) -> str:
         """The name that a comment beside mbarrier.init gives, else its address."""
@@ -117,7 +125,7 @@ class Launch:
         self.const_bank = np.frombuffer(program.decoded.const_bank or b"\0", np.uint8)
         self.ranges = self._ranges()
         d = program.decoded
-        self.entry_registers = self._entry_registers()
+        self.entry_registers = program.entry_registers(self.threads)
         rng = np.random.default_rng(seed)
         template = np.full((self.warps, d.registers, 32), 0x7FF7DEAD7FA7DEAD, np.int64)
         for i, (_, kind) in enumerate(program.entry.registers):
@@ -164,14 +172,6 @@ class Launch:
             low, high = np.lib.array_utils.byte_bounds(a)
             rows.append((low, high, 0 if a.flags.writeable else 1))
         return np.array(rows or [(0, 0, 1)], np.int64)
-
-    def _entry_registers(self) -> int:
-        """Registers a thread at entry, as ptxas assumes them: 65536 over the most threads, multiple of 8."""
-        directives = self.program.entry.directives
-        if "maxnreg" in directives:
-            return directives["maxnreg"][0]
-        threads = _product(directives.get("maxntid", directives.get("reqntid", (self.threads,))))
-        return min(256, 65536 // max(threads, 1) // 8 * 8)
 
     def next_op(self) -> int:
         """A number for an asynchronous operation, unique in the launch."""
@@ -253,6 +253,7 @@ class Launch:
         active: list[Cluster] = []
         current = 0
         idle = 0
+        stopped: Finding | None = None
         try:
             while todo or active:
                 if not active:
@@ -283,10 +284,12 @@ class Launch:
                     idle = 0
             self.report.finished = True
         except Stop as stop:
-            self.report.findings.append(stop.finding)
+            stopped = stop.finding
+            self.report.findings.append(stopped)
             for c in active:
                 self._count(c)
         if self.listener is not None:
+            self.listener.launch_end(stopped)
             self.report.findings += self.listener.findings
         return self.report
 

@@ -216,11 +216,11 @@ class Replay:
         """The copies of one phase of a barrier are one span."""
         p = self.r.program
         for gate, parts in self.copies.items():
-            first, total = parts[0][2], sum(op.bytes for _, _, op in parts)
+            pc, total = parts[0][2].pc, sum(op.bytes for _, _, op in parts)
             name, stage = self._named(gate)
             start, end = min(s for s, _, _ in parts), max(e for _, e, _ in parts)
-            self.spans.append(Span(gate.cta, "load", start, end, "copy", f"{name} phase {gate.phase}: {total} bytes", stage,
-                                   p.line(first.pc), p.loc(first.pc)))
+            name = f"{name} phase {gate.phase}: {total} bytes"
+            self.spans.append(Span(gate.cta, "load", start, end, "copy", name, stage, p.line(pc), p.loc(pc)))
 
 
 def merged(spans: list[Span]) -> list[Span]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from itertools import product
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Barrier, Buffer, DType, Tile
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Tile
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import load_shared, store_shared, words
@@ -19,6 +19,16 @@ def tma_box(buffer: Buffer) -> tuple[int, ...]:
     box = [min(s, MAX_BOX) for s in buffer.shape]
     box[buffer.order[0]] = min(box[buffer.order[0]], span_elements(buffer))
     return tuple(box)
+
+
+def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
+    """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first."""
+    assert isinstance(desc.type, Desc)
+    rank = len(desc.type.block_shape)
+    if rank == len(buffer.shape):
+        return buffer
+    shape = (*desc.type.block_shape[:-1], buffer.shape[-1])
+    return Buffer(shape, buffer.elem, buffer.slots, buffer.swizzle, tuple(reversed(range(rank))))
 
 
 def pieces(buffer: Buffer) -> list[tuple[tuple[int, ...], int]]:
@@ -115,10 +125,15 @@ def _tma_load(e: Emitter, op: Op) -> None:
     base = slot_address(e, ring, e.scalar(slot))
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
-    for at, offset in pieces(buffer):
-        coords = [_plus(e, e.scalar(o), c) for o, c in zip(offsets, at)]
+    for at, offset in pieces(in_blocks(buffer, op.operands[3])):
+        coords = _coordinates(e, offsets, at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes",
           f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where)
+
+
+def _coordinates(e: Emitter, offsets: list[Value], at: tuple[int, ...]) -> list[str]:
+    """Registers of offsets + at."""
+    return [_plus(e, e.scalar(o), c) for o, c in zip(offsets, at)]
 
 
 def _plus(e: Emitter, reg: str, const: int) -> str:
@@ -158,7 +173,7 @@ def _local_store(e: Emitter, op: Op) -> None:
 
 @emits("fence_async")
 def _fence_async(e: Emitter, op: Op) -> None:
-    e.p("fence.proxy.async.shared::cta")
+    e.p(f"fence.proxy.async.{op.attrs.get('space', 'shared::cta')}")
 
 
 @emits("tma_store")
@@ -170,10 +185,13 @@ def _tma_store(e: Emitter, op: Op) -> None:
     assert isinstance(tile, Tile) and tile.layout is not None
     assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
     tmap, regs = tensor_map(e, op), e.get(value)
-    columns, last = op.attrs["columns"], len(tile.shape) - 1
+    columns = op.attrs["columns"]
+    copy, kind = "cp.async.bulk.tensor", ""
+    if "kind" in op.attrs:
+        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     base = slot_address(e, ring, "0")
-    for i in range(tile.shape[last] // columns):
+    for i in range(tile.shape[-1] // columns):
         slot = i % buffer.slots
         p("cp.async.bulk.wait_group.read", buffer.slots - 1, pred=leader)
         e.sync()
@@ -181,10 +199,9 @@ def _tma_store(e: Emitter, op: Op) -> None:
         _stage(e, tile, regs, buffer, at, i, columns)
         p("fence.proxy.async.shared::cta")
         e.sync()
-        for box, offset in pieces(buffer):
-            coords = [_plus(e, e.scalar(o), c + (i * columns if d == last else 0))
-                      for d, (o, c) in enumerate(zip(offsets, box))]
-            p(f"cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group",
+        for box, offset in pieces(in_blocks(buffer, op.operands[0])):
+            coords = _coordinates(e, offsets, (*box[:-1], box[-1] + i * columns))
+            p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
               f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
         p("cp.async.bulk.commit_group", pred=leader)
 

@@ -109,7 +109,8 @@ class RoleWriter:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
-        self.stores = False
+        self.staging: dict[Buffer, Value] = {}    # pieces of stores -> the ring they are staged in
+        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
     def run(self) -> Block:
         """The role's block."""
@@ -208,7 +209,15 @@ class RoleWriter:
                 self._clone(op, b)
         elif op.name == "dot":
             self._dot(op, b)
-        elif op.name == "desc_store":
+        elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
+            b.op("store_wait")       # what is released includes the writes of the async proxy
+            self._clone(op, b)
+            if op.attrs["sem"] == "acq_rel":
+                b.op("fence_async", space="global")
+        elif self.stores and op.attrs.get("sem") == "acquire":
+            self._clone(op, b)
+            b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
+        elif op.name in ("desc_store", "desc_atomic"):
             self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
@@ -576,11 +585,13 @@ class RoleWriter:
             columns, slots = t.shape[-1], 1
         piece = Tile((*t.shape[:-1], columns), t.elem)
         ring: Buffer = tile_buffer(piece, slots, tuple(reversed(range(len(t.shape)))))
-        staging = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring, private=True)
+        # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
+        if ring not in self.staging:
+            self.staging[ring] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+                                          private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
                                 f"columns at a time in {slots} x {ring.slot_bytes} bytes")
-        b.op("tma_store", desc, value, staging, *offsets, columns=columns)
-        self.stores = True
+        b.op("tma_store", desc, value, self.staging[ring], *offsets, columns=columns, **op.attrs)
 
 
 def walk_op(op: Op) -> list[Op]:

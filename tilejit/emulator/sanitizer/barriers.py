@@ -1,7 +1,6 @@
 """Barriers: what arrivals publish, what waits learn; the life of mbarriers; transaction bytes."""
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,18 +8,18 @@ import numpy as np
 from tilejit.emulator.events import WarpId
 from tilejit.emulator.sanitizer import kinds
 from tilejit.emulator.sanitizer.clocks import Clock
+from tilejit.emulator.sanitizer.lifetime import Lifetime
 from tilejit.emulator.sanitizer.records import Access, Op
 from tilejit.emulator.sanitizer.reporting import Reporter
-from tilejit.emulator.sanitizer.shared_memory import SharedMemory
+from tilejit.emulator.sanitizer.shared_memory import BARRIER_BYTES, SharedMemory
+from tilejit.emulator.sanitizer.transactions import Transactions
 from tilejit.emulator.sanitizer.world import World
-
-BYTES = 8
 
 
 @dataclass
 class Barrier:
-    """One mbarrier: its init; what has been published (`open`, arrivals of earlier phases too) and what a wait
-    on the last completed phase learns (`done`); bytes expected and issued by phase."""
+    """One mbarrier: its init, and whether fence.mbarrier_init followed; what has been published (`open`, arrivals
+    of earlier phases too) and what a wait on the last completed phase learns (`done`)."""
 
     name: str
     init: Access
@@ -28,17 +27,14 @@ class Barrier:
     done: Clock
     fenced: bool = False
     phase: int = 0
-    expected: Counter[int] = field(default_factory=Counter)
-    issued: Counter[int] = field(default_factory=Counter)
-    expect_pc: dict[int, tuple[int, WarpId]] = field(default_factory=dict)
-    own_phase: dict[WarpId, int] = field(default_factory=dict)
+    bytes: Transactions = field(default_factory=Transactions)
 
 
 class Barriers:
     """mbarriers, named barriers and cluster barriers of one cluster."""
 
-    def __init__(self, world: World, reporter: Reporter, shared: SharedMemory):
-        self.world, self.reporter, self.shared = world, reporter, shared
+    def __init__(self, world: World, reporter: Reporter, shared: SharedMemory, lifetime: Lifetime):
+        self.world, self.reporter, self.shared, self.lifetime = world, reporter, shared, lifetime
         self.mbarriers: dict[tuple[int, int], Barrier] = {}
         self.named: dict[tuple[int, int], dict[WarpId, tuple[Clock, int]]] = {}
         self.cluster_open = world.nothing
@@ -50,18 +46,27 @@ class Barriers:
         w, name = self.world, self.reporter.program.barrier_name(pc, offset)
         if live:
             self.reporter.add(kinds.BARRIER_LIVE, f"mbarrier.init on {name}, which is live", pc, (agent,), name)
-        self.mbarriers.pop((cta, offset), None)
+        self._end(cta, offset)
         now = w.warp_access(agent, pc, "write")
-        self.shared.access(w, cta, np.array([offset]), BYTES, now)
+        self.shared.access(w, cta, np.array([offset]), BARRIER_BYTES, now)
         self.mbarriers[cta, offset] = Barrier(name, now, w.nothing, w.nothing)
+        w.barrier_bytes[cta][offset] = name
 
-    def inval(self, agent: WarpId, pc: int, cta: int, offset: int, live: bool) -> None:
-        """mbarrier.inval: the bytes are ordinary again."""
+    def _end(self, cta: int, offset: int) -> bool:
         old = self.mbarriers.pop((cta, offset), None)
-        if not live or old is None:
-            self.reporter.add(kinds.BARRIER_LIVE, f"mbarrier.inval at {offset:#x}, where no mbarrier is", pc, (agent,),
-                              f"mbarrier {offset:#x}")
-        self.shared.access(self.world, cta, np.array([offset]), BYTES, self.world.warp_access(agent, pc, "write"))
+        self.world.barrier_bytes[cta].pop(offset, None)
+        if old is not None:
+            old.bytes.check(self.reporter, f"{old.name} of CTA {cta}", True)
+        return old is not None
+
+    def inval(self, agent: WarpId, pc: int, cta: int, offset: int) -> None:
+        """mbarrier.inval: the bytes are ordinary again."""
+        if not self._end(cta, offset):
+            name = f"mbarrier {offset:#x}"
+            told = f"mbarrier.inval of {name}, which is not live"
+            self.reporter.add(kinds.BARRIER_LIVE, told, pc, (agent,), name)
+        now = self.world.warp_access(agent, pc, "write")
+        self.shared.access(self.world, cta, np.array([offset]), BARRIER_BYTES, now)
 
     def used(self, agent: WarpId, pc: int, cta: int, offset: int) -> Barrier | None:
         """The barrier at a place that a warp uses; it must know of the init."""
@@ -76,9 +81,56 @@ class Barriers:
     def arrive(self, agent: WarpId, pc: int, cta: int, offset: int, sem: str) -> None:
         """An arrival of a warp."""
         b = self.used(agent, pc, cta, offset)
+        self.lifetime.used(self.world.warp_access(agent, pc, "atomic", True), cta)
         clock = self.world.publish(self.world.slot(agent), sem)
         if b is not None:
             b.open = b.open.join(clock)
+
+    def expect(self, agent: WarpId, pc: int, cta: int, offset: int, phase: int, count: int) -> None:
+        """expect_tx."""
+        b = self.used(agent, pc, cta, offset)
+        if b is not None:
+            b.bytes.expect(agent, pc, phase, count)
+
+    def issue(self, op: Op) -> None:
+        """An operation that will complete on an mbarrier starts."""
+        assert op.barrier is not None
+        b = self.used(op.agent, op.pc, *op.barrier)
+        if b is None:
+            return
+        op.phase = b.bytes.phase_of_issue(op.agent, b.phase)
+        if op.async_proxy and not b.fenced and b.init.known_to(op.clock) and not b.init.fenced_for(op.clock):
+            self.reporter.add(kinds.PROXY_FENCE, f"{self.reporter.operation(op)} completes on {b.name}, and no "
+                              f"fence.mbarrier_init or fence.proxy.async has made its init at "
+                              f"{self.reporter.at(b.init.pc)} visible to the async proxy", op.pc, (op.agent,), b.name,
+                              b.init.pc)
+
+    def init_fence(self, agent: WarpId) -> None:
+        """fence.mbarrier_init: the inits of the warp so far are visible to everybody who learns of them."""
+        for b in self.mbarriers.values():
+            if b.init.agent == agent:
+                b.fenced = True
+
+    def bring(self, op: Op | None, cta: int, offset: int, phase: int, count: int) -> None:
+        """complete_tx by an operation (None: by an instruction)."""
+        b = self.mbarriers.get((cta, offset))
+        if b is not None and op is not None:
+            b.bytes.bring(op, count)
+        elif b is not None:
+            b.bytes.brought[phase] += count
+
+    def check_bytes(self, all_done: bool) -> None:
+        """The expected bytes of every phase have come; `all_done` as in `Transactions.check`."""
+        for (cta, _), b in self.mbarriers.items():
+            b.bytes.check(self.reporter, f"{b.name} of CTA {cta}", all_done)
+
+    def left_over(self) -> None:
+        """The cluster has ended: nobody may still be counted at a named barrier."""
+        for (_, number), here in self.named.items():
+            for agent, (_, pc) in here.items():
+                r, name = self.reporter, f"barrier {number}"
+                r.add(kinds.BARRIER_PARTICIPANTS, f"{r.warp(agent)} has arrived at {name} of its CTA, and not all that "
+                      "the barrier counts", pc, (agent,), name)
 
     def op_bits(self, cta: int, offset: int, bits: int) -> None:
         """Parts of operations are done, and the barrier tells of it (and of nothing else)."""
@@ -117,16 +169,19 @@ class Barriers:
 
     def cluster_arrive(self, agent: WarpId, relaxed: bool) -> None:
         """barrier.cluster.arrive."""
+        self.lifetime.arrive(self.world.slot(agent))
         clock = self.world.publish(self.world.slot(agent), "relaxed" if relaxed else "release")
         self.cluster_open = self.cluster_open.join(clock)
 
     def cluster_complete(self) -> None:
         """All have arrived."""
         self.cluster_done = self.cluster_open
+        self.lifetime.complete()
 
     def cluster_wait(self, agent: WarpId) -> None:
         """barrier.cluster.wait is over."""
         self.world.learn(self.world.slot(agent), self.cluster_done)
+        self.lifetime.wait(self.world.slot(agent))
 
 
 def multicast_bits(op: Op, cta: int) -> int:

@@ -17,7 +17,8 @@ GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_red
 class Op:
     """An asynchronous operation: who issued it, with what knowledge (`at_issue` is that of the
     instruction, `clock` what counts: a wgmma's is that of its fence); `read_bit` and `write_bits` (by target
-    CTA) are its parts in clocks; `phase` is that of its mbarrier when it was issued."""
+    CTA) are its parts in clocks; `phase` is that of its mbarrier when it was issued, `after` the
+    copies that it follows (cp.async.mbarrier.arrive)."""
 
     number: int
     kind: str
@@ -31,8 +32,7 @@ class Op:
     barrier: tuple[int, int] | None = None
     bytes: int = 0
     phase: int = -1
-    after: int = 0
-    done: bool = False
+    after: list[Op] = field(default_factory=list)
 
     @property
     def async_proxy(self) -> bool:
@@ -50,12 +50,14 @@ class Op:
 class Access:
     """One access to shared memory: by a warp at a tick, or by a part of an operation."""
 
-    __slots__ = ("number", "slot", "tick", "op", "bit", "kind", "pc", "seq", "agent")
+    __slots__ = ("number", "slot", "tick", "op", "bit", "kind", "strong", "pc", "seq", "agent", "early", "replaced")
 
-    def __init__(self, number: int, agent: WarpId, slot: int, tick: int, op: Op | None, bit: int, kind: str, pc: int,
-                 seq: int):
+    def __init__(self, number: int, agent: WarpId, slot: int, tick: int, op: Op | None, bit: int, kind: str,
+                 strong: bool, pc: int, seq: int):
         self.number, self.agent, self.slot, self.tick = number, agent, slot, tick
-        self.op, self.bit, self.kind, self.pc, self.seq = op, bit, kind, pc, seq
+        self.op, self.bit, self.kind, self.strong, self.pc, self.seq = op, bit, kind, strong, pc, seq
+        self.early = False                      # a read of bytes whose writer it did not know of, or had none
+        self.replaced: set[int] = set()         # a write: the accesses that wrote its bytes before
 
     @property
     def writes(self) -> bool:

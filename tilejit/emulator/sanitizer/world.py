@@ -32,6 +32,8 @@ class World:
         self.accesses: list[Access | None] = [None]
         self._interned: dict[tuple[object, ...], Access] = {}
         self.ops: dict[int, Op] = {}
+        self.flags: dict[tuple[int, int], Clock] = {}        # what strong writes to (CTA or -1, address) publish
+        self.barrier_bytes: dict[int, dict[int, str]] = {cta: {} for cta in ctas}      # live mbarriers: offset -> name
         self.seq = 0
         self._bits = 0
 
@@ -56,8 +58,7 @@ class World:
     def publish(self, slot: int, sem: str) -> Clock:
         """What an arrival or a strong write of the warp makes known; the warp goes on in a new tick."""
         clock = self.released[slot] if sem == "relaxed" else self.clocks[slot]
-        if sem != "relaxed":
-            self.tick(slot)
+        self.tick(slot)
         return clock
 
     def observe(self, slot: int, clock: Clock, sem: str) -> None:
@@ -106,20 +107,20 @@ class World:
             if cta not in op.write_bits:
                 op.write_bits[cta] = self.new_bit()
             bit = op.write_bits[cta]
-        return self._access((op.number, kind, bit), op.agent, -1, 0, op, bit, kind, op.pc, op.seq)
+        return self._access((op.number, kind, bit), op.agent, -1, 0, op, bit, kind, kind == "atomic", op.pc, op.seq)
 
-    def warp_access(self, agent: WarpId, pc: int, kind: str) -> Access:
+    def warp_access(self, agent: WarpId, pc: int, kind: str, strong: bool = False) -> Access:
         """The access of a warp at its present tick."""
         slot = self.slot(agent)
         self.seq += 1
         tick = int(self.clocks[slot].ticks[SEEN, slot])
-        return self._access((slot, tick, pc, kind), agent, slot, tick, None, 0, kind, pc, self.seq)
+        return self._access((slot, tick, pc, kind), agent, slot, tick, None, 0, kind, strong, pc, self.seq)
 
     def _access(self, key: tuple[object, ...], agent: WarpId, slot: int, tick: int, op: Op | None, bit: int, kind: str,
-                pc: int, seq: int) -> Access:
+                strong: bool, pc: int, seq: int) -> Access:
         found = self._interned.get(key)
         if found is None:
-            found = Access(len(self.accesses), agent, slot, tick, op, bit, kind, pc, seq)
+            found = Access(len(self.accesses), agent, slot, tick, op, bit, kind, strong, pc, seq)
             self._interned[key] = found
             self.accesses.append(found)
         return found
