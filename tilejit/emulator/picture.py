@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,20 @@ def _details(s: Span) -> dict[str, Any]:
     return out
 
 
-def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path) -> None:
-    """Draw one CTA's spans with matplotlib; the suffix of `path` (.svg, .png, .pdf) says how."""
+def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
+         window: tuple[int, int] | None = None) -> None:
+    """Draw one CTA's spans, or the part of them in the clocks of `window`, with matplotlib; the suffix of `path`
+    (.svg, .png, .pdf) says how."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    rows = tracks(spans, roles, representatives(spans))
-    end = max((s.end for s in spans), default=1)
+    first, last = window or (0, max((s.end for s in spans), default=1))
+    warps = representatives(spans)
+    spans = [replace(s, start=max(s.start, first), end=min(s.end, last)) for s in spans
+             if s.end > first and s.start < last]
+    rows = tracks(spans, roles, warps)
     height = sum(r.height for r in rows)
     figure = Figure(figsize=(14, 1.6 + 0.42 * height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -112,9 +117,9 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path) -
             ticks.append(middle)
             labels.append(row.title)
         for s in row.spans:
-            _bar(axes, s, at, row.height, end)
+            _bar(axes, s, at, row.height, last - first)
         at += row.height
-    axes.set(xlim=(0, end), ylim=(at + 0.1, -0.1), yticks=ticks, yticklabels=labels, title=title,
+    axes.set(xlim=(first, last), ylim=(at + 0.1, -0.1), yticks=ticks, yticklabels=labels, title=title,
              xlabel="logical clocks (an illustration of what waits for what, not a measurement)")
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
@@ -132,8 +137,8 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path) -
         figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _bar(axes: Any, s: Span, top: float, height: float, end: int) -> None:
-    """One span: full height for work, hatched for waits at barriers; named where there is room."""
+def _bar(axes: Any, s: Span, top: float, height: float, clocks: int) -> None:
+    """One span: full height for work, hatched for waits at barriers; named where there is room (of all `clocks`)."""
     colour = STAGES[s.stage % len(STAGES)] if s.stage >= 0 else OTHER
     pad = 0.08 * height
     width = s.end - s.start
@@ -148,7 +153,7 @@ def _bar(axes: Any, s: Span, top: float, height: float, end: int) -> None:
                          linewidth=0.3)
     dark = s.kind in ("copy", "product")
     for text in _texts(s):
-        if width > end * 0.0058 * len(text):
+        if width > clocks * 0.0058 * len(text):
             axes.text(s.start + width / 2, top + height / 2, text, ha="center", va="center", fontsize=6.5, clip_on=True,
                       color="black" if not dark or colour in LIGHT else "white",
                       bbox=None if dark else {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8})

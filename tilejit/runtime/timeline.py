@@ -45,13 +45,15 @@ class Timeline:
 
 
 def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeline.svg", ctas: int = 8,
-             picture: int = 0, rates: Rates | None = None, **constants: Any) -> Timeline:
+             picture: int = 0, window: tuple[int, int] | None = None, rates: Rates | None = None,
+             **constants: Any) -> Timeline:
     """Run `kernel[grid](*args, **constants)` in the emulator and show who did what when.
 
     Writes two files beside each other: `out` with the suffix .json, a trace of the first `ctas` CTAs that
     https://ui.perfetto.dev and chrome://tracing open (one clock shows as one nanosecond), and `out` itself (.svg, .png
     or .pdf; .svg if it has no other suffix), a picture of CTA `picture` (linear index): a lane for each role, the
-    copies in flight and the tensor cores by pipeline stage, waits hatched. The picture needs matplotlib.
+    copies in flight and the tensor cores by pipeline stage, waits hatched; all of its time, or the clocks of `window`
+    (start, end). The picture needs matplotlib.
 
     Parameters of the kernel that have the names of these options (`out`, ...) are given by position.
     Arrays are in host memory, as for `TILEJIT_TARGET=emulator`, and hold the results afterwards. A run that breaks a
@@ -61,7 +63,7 @@ def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeli
     as much as `rates` (`tilejit.emulator.Rates`) says for their size, each unit does one thing at a time, every CTA
     has a multiprocessor of its own. See `tilejit/emulator/replay.py`.
 
-    Raises LaunchError for arguments that do not fit and for a picture of a CTA that was not recorded,
+    Raises LaunchError for arguments that do not fit, for a picture of a CTA that was not recorded or of no clocks,
     CompilationError as a launch does.
     """
     if not isinstance(kernel, Kernel):
@@ -76,6 +78,8 @@ def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeli
         raise LaunchError(f"{kernel.__name__}: timeline runs on the CPU and needs host arrays, these are on a GPU")
     if not 0 <= picture < min(ctas, dims[0] * dims[1] * dims[2]):
         raise LaunchError(f"timeline: no CTA {picture} among the first {ctas} of the grid {dims}")
+    if window is not None and window[0] >= window[1]:
+        raise LaunchError(f"timeline: no clocks in the window {window}")
     path = Path(out)
     if path.suffix not in _PICTURES:
         path = path.with_suffix(".svg") if path.suffix == ".json" else Path(f"{path}.svg")
@@ -88,5 +92,5 @@ def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeli
     trace = path.with_suffix(".json")
     trace.write_text(json.dumps(chrome_trace(spans, roles, kernel.__name__)))
     chosen = [s for s in spans if s.cta == picture]
-    draw(chosen, roles, f"{kernel.__name__}, grid {dims}: CTA {picture}", path)
+    draw(chosen, roles, f"{kernel.__name__}, grid {dims}: CTA {picture}", path, window)
     return Timeline(tuple(spans), report, (trace, path))
