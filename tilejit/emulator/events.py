@@ -190,6 +190,7 @@ class FanOut(Listener):
 
     def __init__(self, listeners: Sequence[Listener]):
         self.listeners = tuple(listeners)
+        self.accesses = any(listener.accesses for listener in self.listeners)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -143,7 +143,7 @@ class Cluster:
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
             k.ST_SPLITS: self.splits.ctypes.data,
-            k.ST_TRACE: int(self.listener is not None and self.listener.accesses),
+            k.ST_TRACE: 1 if self.listener is not None and self.listener.accesses else 0,
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
         for slot, value in pairs.items():

@@ -22,7 +22,7 @@ from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
 
 if TYPE_CHECKING:
-    from tilejit.emulator import Report
+    from tilejit.emulator.report import Report
 
 Grid = tuple[int, int, int]
 
