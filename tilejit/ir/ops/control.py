@@ -15,13 +15,17 @@ from tilejit.ir.types import Type
     traits="structural")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
-    the next carried values; results are the last ones. A constant negative step counts down."""
+    the next carried values; results are the last ones. A constant negative step counts down; any other step
+    must be positive."""
     return [v.type for v in o.operands[3:]]
 
 
 @for_.meaning
 def _for(m: Any, o: Op, lo: np.ndarray, hi: np.ndarray, step: np.ndarray, *carried: Any) -> list[Any]:
     values = list(carried)
+    known = isinstance(o.operands[2].op, Op) and o.operands[2].op.name == "const"
+    if step == 0 or step < 0 and not known:
+        raise m.error(o, f"the loop's step is {int(step)}: a step that is no constant must be positive")
     for i in range(int(lo), int(hi), int(step)):
         values = m.region(o.regions[0], [np.array(i, lo.dtype), *values])
     return values
