@@ -41,6 +41,9 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"num_warps={warps!r} is not legal: use 1, 2, 4, 8, 16 or 32", loc)
     if not isinstance(stages, int) or stages < 1:
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
+    registers = attrs.get("maxnreg")
+    if registers is not None and (not isinstance(registers, int) or not 24 <= registers <= 255):
+        raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers from 24 to 255", loc)
     names = [n for n in source.signature.parameters]
     for n in names:
         if n not in args:
