@@ -57,7 +57,7 @@ class Calls(Expressions):
         name = getattr(fn, "__name__", repr(fn))
         if fn in (int, float, bool, str) and any(isinstance(a, tensor) for a in plain):
             raise self.fail(where, f"{name}() needs a constant; use x.to(dtype) for a tensor")
-        if fn in _SAFE or getattr(fn, "is_constexpr_function", False):
+        if fn in _SAFE:
             try:
                 result = fn(*plain, **named)
             except PYTHON_ERRORS as error:
