@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 from hand_built import Kernel, same
 
+import tilejit
+import tilejit.language as tl
 from tilejit.emulator import Program
 from tilejit.errors import TileJitError
 from tilejit.ir import numeric
@@ -211,8 +213,29 @@ def test_device_assert(limit, traps):
                              memory=[out]).check()
 
 
-def test_debug_barrier():
-    """What one warp writes to global memory another reads after the barrier."""
+@tilejit.kernel
+def through_memory(x, tmp, out):
+    r, c = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+    tl.store(tmp + r * 64 + c, tl.load(x + r * 64 + c))
+    tl.debug_barrier()
+    tl.store(out + r * 64 + c, tl.load(tmp + c * 64 + r))
+
+
+def test_debug_barrier_orders_global_memory():
+    """Every store before it comes before it, every load after it after: threads may swap elements through memory."""
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    tmp, out = np.zeros_like(x), np.zeros_like(x)
+    with tilejit.knobs(target="emulator"):
+        text = through_memory[(1,)](x, tmp, out).ptx
+    assert (out == x.T).all()
+    before, after = text.split("bar.sync", 1)
+    assert before.count("st.global") == before.count("ld.global") > 0
+    assert after.index("ld.global") < after.index("st.global")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_debug_barrier(seed):
+    """What one warp writes to global memory another reads after the barrier, whichever warp runs first."""
     x = np.arange(N, dtype=np.int32)
     k = Kernel(2, x=(x, T.int32), **outputs(T.int32, "y", n=N), **outputs(T.int32, "tmp", n=N))
     layout = k.layout((N,))
@@ -221,6 +244,6 @@ def test_debug_barrier():
     back = k("sub", k.tile("splat", k.int(N - 1), layout=layout, shape=(N,)), k.index(layout))
     base = k.tile("splat", k.args["tmp"], layout=layout, shape=(N,))
     k.store("y", k("load", k("ptr_add", base, back)))
-    meant, made = k.run()
+    meant, made = k.run(policy="random", seed=seed)
     same(meant, made)
     assert (made["y"] == x[::-1]).all()

@@ -361,7 +361,10 @@ def assume(cond: Any, *, _b: KernelBuilder) -> None:
 
 @builtin
 def debug_barrier(*, _b: KernelBuilder) -> None:
-    """All threads of the program meet."""
+    """All threads of the program meet, and see each other's earlier accesses of global and shared memory.
+
+    Needed between a `tl.store` and a `tl.load` of the same global memory in one program: a tile's elements may be
+    loaded by other threads than those that stored them, and nothing else orders the two (as in Triton)."""
     _b.op("debug_barrier")
 
 
