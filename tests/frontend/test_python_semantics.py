@@ -6,7 +6,7 @@ import os
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, Phase, event, given, reject, settings
-from programs import SLOTS, Int, Overflow, Pointer, load, load_plain, programs
+from python_programs import SLOTS, Int, Overflow, Pointer, load, load_plain, programs
 
 import tilejit
 import tilejit.language as tl

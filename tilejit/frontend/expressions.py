@@ -256,9 +256,8 @@ class Expressions(Loops):
         return found
 
     def _descriptor_attribute(self, node: ast.Attribute, d: tensor_descriptor) -> Any:
-        methods = {"load": core.load_tensor_descriptor, "store": core.store_tensor_descriptor}
-        if node.attr in methods:
-            bound = partial(methods[node.attr], d)
+        if node.attr in core.DESCRIPTOR_METHODS:
+            bound = partial(core.DESCRIPTOR_METHODS[node.attr], d)
             bound.is_builtin = True  # type: ignore[attr-defined]
             return bound
         if node.attr in ("block_shape", "dtype", "type"):
@@ -267,8 +266,8 @@ class Expressions(Loops):
         if node.attr in ("shape", "strides"):
             name = "desc_shape" if node.attr == "shape" else "desc_stride"
             return tuple(tensor(self.b(name, d.value, dim=i)) for i in range(rank))
-        raise self.fail(node, f"a descriptor has no {node.attr!r}; it has load, store, shape, strides, "
-                              "block_shape and dtype")
+        raise self.fail(node, f"a descriptor has no {node.attr!r}; it has {', '.join(core.DESCRIPTOR_METHODS)}, "
+                              "shape, strides, block_shape and dtype")
 
     def expr_Subscript(self, node: ast.Subscript) -> Any:
         x = unwrap(self.expr(node.value))

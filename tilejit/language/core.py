@@ -191,13 +191,31 @@ def load_tensor_descriptor(desc: tensor_descriptor, offsets: Any, *, _b: KernelB
 @builtin
 def store_tensor_descriptor(desc: tensor_descriptor, offsets: Any, value: Any, *, _b: KernelBuilder) -> None:
     """Write a block at `offsets`; elements outside the tensor are dropped."""
+    _b.op("desc_store", desc.value, _block_value(_b, desc, value, "store").value, *_offsets(_b, desc, offsets))
+
+
+def _block_value(b: KernelBuilder, desc: tensor_descriptor, value: Any, what: str) -> tensor:
+    """A value in the descriptor's element type and block shape."""
     t: Desc = desc.type
-    v = sem.cast(_b, to_tensor(_b, value), t.elem)
+    v = sem.cast(b, to_tensor(b, value), t.elem)
     if v.shape != t.block_shape and v.shape:
-        raise CompilationError(f"store through a descriptor of blocks {list(t.block_shape)}: found a value "
+        raise CompilationError(f"{what} through a descriptor of blocks {list(t.block_shape)}: found a value "
                                f"of shape {list(v.shape)}")
-    v = sem.broadcast_to(_b, v, t.block_shape)
-    _b.op("desc_store", desc.value, v.value, *_offsets(_b, desc, offsets))
+    return sem.broadcast_to(b, v, t.block_shape)
+
+
+def _desc_atomic(kind: str):
+    def atomic(desc: tensor_descriptor, offsets: Any, value: Any, *, _b: KernelBuilder) -> None:
+        v = _block_value(_b, desc, value, f"atomic_{kind}")
+        _b.op("desc_atomic", desc.value, v.value, *_offsets(_b, desc, offsets), kind=kind)
+    atomic.__name__ = f"atomic_{kind}"
+    atomic.__doc__ = f"Atomic {kind} of a block into the tensor at `offsets`; elements outside it are dropped."
+    return builtin(atomic)
+
+
+#: What a descriptor can do, by name: `desc.load(offsets)`, `desc.atomic_add(offsets, value)`, ...
+DESCRIPTOR_METHODS = {"load": load_tensor_descriptor, "store": store_tensor_descriptor,
+                      **{f"atomic_{k}": _desc_atomic(k) for k in ("add", "min", "max", "and", "or", "xor")}}
 
 
 # -- shapes ---------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from tilejit.passes.layouts_access import Accesses, Facts, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
 from tilejit.passes.layouts_rules import (
     ACCESSES,
+    BLOCK_WRITES,
     FLOW,
     FOLDS,
     backward,
@@ -83,7 +84,7 @@ class Assignment:
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            v = op.result if op.name == "desc_load" else op.operands[1] if op.name == "desc_store" else None
+            v = op.result if op.name == "desc_load" else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.set(v, self.default(v, 16))
                 self.spread()

@@ -95,14 +95,15 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
 
 def tensor_map(e: Emitter, op: Op) -> str:
     """The register with the generic address of the tensor map that a tma op uses (made in the prologue)."""
-    from tilejit.ptx.tma import tma_box
+    from tilejit.ptx.tma import in_blocks, tma_box
 
     desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
     buffer = op.operands[0].type if op.name == "tma_load" else op.operands[2].type
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    param = TensorMapParam(base, shape, strides, tma_box(buffer), desc.type.elem.name,  # type: ignore[arg-type]
-                           buffer.swizzle, fill)  # type: ignore[union-attr]
+    box = tma_box(in_blocks(buffer, desc))  # type: ignore[arg-type]
+    param = TensorMapParam(base, shape, strides, box, desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
+                           fill)
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)
@@ -219,7 +220,7 @@ def _roles(e: Emitter, op: Op) -> None:
         if regs:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
-        e.role = Role(name, warps // groups, str(barrier), outer.lane, outer.warp, outer.tid)
+        e.role = Role(name, warps // groups, str(barrier), barrier + groups, outer.lane, outer.warp, outer.tid)
         if first:
             e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
@@ -232,7 +233,7 @@ def _roles(e: Emitter, op: Op) -> None:
             p("bra", end)
             p.place(nxt)
         first += warps
-        barrier += groups
+        barrier += groups + warps // 4
     e.role = outer
     p.place(end)
 

@@ -15,7 +15,7 @@ from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing,
 from tilejit.ir.types import Barrier, Buffer, DType, Tile, int32
 from tilejit.layout.named import default_blocked
 from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.tma import splits_by_registers
+from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.plan import (
     Plan,
     Ring,
@@ -115,7 +115,8 @@ class RoleWriter:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
-        self.stores = False
+        self.staging: dict[Buffer, Value] = {}    # pieces of stores -> the ring they are staged in
+        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
     def run(self) -> Block:
         """The role's block."""
@@ -214,7 +215,15 @@ class RoleWriter:
                 self._clone(op, b)
         elif op.name == "dot":
             self._dot(op, b)
-        elif op.name == "desc_store":
+        elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
+            b.op("store_wait")       # what is released includes the writes of the async proxy
+            self._clone(op, b)
+            if op.attrs["sem"] == "acq_rel":
+                b.op("fence_async", space="global")
+        elif self.stores and op.attrs.get("sem") == "acquire":
+            self._clone(op, b)
+            b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
+        elif op.name in ("desc_store", "desc_atomic"):
             self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
@@ -576,17 +585,22 @@ class RoleWriter:
         desc, value, *offsets = (self.env[v] for v in op.operands)
         t = value.type
         assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        columns = min(t.shape[-1], 128 // t.elem.bytes)
+        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
         slots = 2 if t.shape[-1] > columns else 1
         if not splits_by_registers(t.layout, columns):
             columns, slots = t.shape[-1], 1
-        piece = Tile((*t.shape[:-1], columns), t.elem)
-        ring: Buffer = tile_buffer(piece, slots, tuple(reversed(range(len(t.shape)))))
-        staging = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring, private=True)
+        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
+            stripes = stripes_of(t.layout, self.fn.attrs["num_warps"])
+        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
+        ring: Buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(t.shape)))))
+        # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
+        if ring not in self.staging:
+            self.staging[ring] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+                                          private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {ring.slot_bytes} bytes")
-        b.op("tma_store", desc, value, staging, *offsets, columns=columns)
-        self.stores = True
+                                f"columns at a time in {slots} x {stripes * ring.slot_bytes} bytes"
+                                + (", every warpgroup its own rows" if stripes > 1 else ""))
+        b.op("tma_store", desc, value, self.staging[ring], *offsets, columns=columns, stripes=stripes, **op.attrs)
 
 
 def walk_op(op: Op) -> list[Op]:

@@ -96,9 +96,10 @@ def local_store(o: Op) -> list[Type]:
     return []
 
 
-@op("fence_async", "", effects="sync", traits="scheduled")
+@op("fence_async", "", "space?", effects="sync", traits="scheduled")
 def fence_async(o: Op) -> list[Type]:
-    """Make this thread's shared-memory writes visible to the async proxy (wgmma, TMA)."""
+    """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the
+    async proxy (wgmma, TMA)."""
     return []
 
 
@@ -108,9 +109,13 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns", effects="write shared_write sync", traits="scheduled")
+@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+    traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
+
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
     waits for all (`store_wait`)."""
@@ -119,7 +124,7 @@ def tma_store(o: Op) -> list[Type]:
 
 @op("store_wait", "", effects="sync", traits="scheduled")
 def store_wait(o: Op) -> list[Type]:
-    """Wait until all TMA stores of this role have been read from shared memory."""
+    """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
     return []
 
 

@@ -1,0 +1,135 @@
+"""Matrices as operands of products: their order in memory, descriptors of them, workspaces, and what does not fit."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A stack of matrices [..., rows, columns] in memory: `rows_first` if a matrix's rows are contiguous."""
+
+    array: Any
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    rows_first: bool
+
+    def descriptor(self, rows: int, columns: int) -> tilejit.TensorDescriptor:
+        """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time."""
+        *stack, m, n = self.shape
+        *outer, down, across = self.strides
+        ones = (1,) * len(stack)
+        if self.rows_first:
+            shape, inner, block = (m, n), down if m > 1 else n, (rows, columns)
+        else:
+            shape, inner, block = (n, m), across if n > 1 else m, (columns, rows)
+        return tilejit.TensorDescriptor(self.array, (*stack, *shape), (*outer, inner, 1), (*ones, *block))
+
+
+#: Coordinates of ragged descriptors: rows of a tile that ends at row `end` of the tensor, `rows` before the end of its
+#: group, are stored at [WRAP, end, WRAP - rows, column].
+WRAP = 2 ** 30
+
+
+def ragged(x: Matrix, rows: int, columns: int) -> tilejit.TensorDescriptor:
+    """A descriptor of a row-major matrix that clips blocks at any row, not at the matrix's last one only.
+
+    A row of the matrix is reached by three coordinates whose strides are such that WRAP times the outermost one and
+    the row stride make 2^64 elements, so that [WRAP, y, x, column] is row y + x - WRAP, and x >= WRAP is outside."""
+    m, n = x.shape
+    down = x.strides[0] if m > 1 else n
+    return tilejit.TensorDescriptor(x.array, (WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1),
+                                    (1, 1, rows, columns))
+
+
+def operand(what: str, name: str, x: Any, rank: int = 2) -> Matrix:
+    """A matrix (or stack of matrices) with unit stride along its rows or its columns."""
+    info = tilejit.array_info(x)
+    shape, strides = info.shape, info.strides
+    if len(shape) != rank:
+        kind = "a matrix" if rank == 2 else f"an array of rank {rank}"
+        raise tilejit.LaunchError(f"{what}: {name} must be {kind}, found shape {list(shape)}")
+    m, n = shape[-2:]
+    down, across = strides[-2:]
+    if across == 1 and (down >= n or m == 1):
+        rows_first = True
+    elif down == 1 and (across >= m or n == 1):
+        rows_first = False
+    else:
+        raise tilejit.LaunchError(f"{what}: {name} has strides {list(strides)}: one of its last two must be 1 and the "
+                                  "other at least the length of a line: call .contiguous()")
+    return Matrix(x, info.dtype, shape, strides, rows_first)
+
+
+def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> None:
+    """Dtypes that multiply, inner sizes that agree, and orders that the tensor cores read in place."""
+    if str(a.dtype) not in dtypes or (a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8)):
+        raise tilejit.LaunchError(f"{what}: {a.dtype} x {b.dtype} is not supported; use {', '.join(dtypes)}")
+    if a.shape[-1] != b.shape[-2]:
+        raise tilejit.LaunchError(f"{what}: a is {list(a.shape)}, b is {list(b.shape)}: "
+                                  f"{a.shape[-1]} != {b.shape[-2]}")
+    if a.dtype.bytes != 2 and not (a.rows_first and not b.rows_first):
+        raise tilejit.LaunchError(f"{what}: {a.dtype} operands must have K contiguous (a row-major, b column-major): "
+                                  "the tensor cores transpose 16-bit elements only")
+
+
+def result(what: str, like: Any, shape: tuple[int, ...], out: Any, out_dtype: Any) -> Matrix:
+    """`out`, checked to have contiguous rows, or a new array."""
+    if out is None:
+        out = tilejit.empty_like(like, shape, out_dtype)
+    info = tilejit.array_info(out)
+    if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1:
+        raise tilejit.LaunchError(f"{what}: out must be a row-major {list(shape)} array, found shape "
+                                  f"{list(info.shape)} and strides {list(info.strides)}")
+    return Matrix(out, info.dtype, info.shape, info.strides, True)
+
+
+def vector(what: str, name: str, x: Any, size: int) -> Any:
+    """x, checked to be None or a contiguous vector of `size` elements."""
+    if x is not None:
+        info = tilejit.array_info(x)
+        if info.shape != (size,) or info.strides[0] != 1 and size > 1:
+            raise tilejit.LaunchError(f"{what}: {name} must have shape [{size}], found {list(info.shape)}")
+    return x
+
+
+def require_tma(what: str, **descriptors: tilejit.TensorDescriptor) -> None:
+    """All descriptors must satisfy TMA's rules."""
+    for name, d in descriptors.items():
+        if not d.tma:
+            raise tilejit.LaunchError(f"{what}: {name} needs a base and row strides that are multiples of 16 bytes, "
+                                      f"found strides {d.strides} of {d.dtype}: pad its rows")
+
+
+def zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array of zeros of the kind of `like` (torch, numpy or ours)."""
+    out = tilejit.empty_like(like, shape, dtype)
+    if hasattr(out, "zero_"):
+        return out.zero_()
+    if hasattr(out, "fill"):
+        out.fill(0)
+        return out
+    return tilejit.zeros(shape, dtype)
+
+
+class Workspace:
+    """Memory in which programs meet that share a result tile: fp32 partial sums, and flags. All zero between launches.
+
+    A workspace serves any number of launches, one after another on one stream; `like` says where it lives (torch,
+    numpy or our arrays)."""
+
+    def __init__(self, like: Any, floats: int, flags: int):
+        self.floats, self.flags = floats, flags
+        self.parts_array = zeros(like, (max(1, floats),), tl.float32)
+        self.flags_array = zeros(like, (max(1, flags),), tl.int32)
+
+    def check(self, what: str, floats: int, flags: int) -> Workspace:
+        """The workspace, if it is large enough."""
+        if floats > self.floats or flags > self.flags:
+            raise tilejit.LaunchError(f"{what}: the workspace has {self.floats} floats and {self.flags} flags, "
+                                      f"{floats} and {flags} are needed")
+        return self

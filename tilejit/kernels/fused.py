@@ -1,0 +1,281 @@
+"""Matrix products with fused epilogues: scale, bias, activation, gate, residual, a second output, row reductions."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operands import check_operands, operand, require_tma, result, vector
+from tilejit.kernels.streamk import ACTIVATIONS, activate
+
+
+@tilejit.kernel
+def scaled(acc, scale, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr, SCALE: tl.constexpr):
+    """acc times one number, a number per row, or one per column; SCALE: None, "one", "rows" or "columns"."""
+    if SCALE == "one":
+        acc *= tl.load(scale)
+    elif SCALE == "rows":
+        rows = m + tl.arange(0, BM)
+        acc *= tl.load(scale + rows, rows < M, other=0.0)[:, None]
+    elif SCALE == "columns":
+        cols = n + tl.arange(0, BN)
+        acc *= tl.load(scale + cols, cols < N, other=0.0)[None, :]
+    return acc
+
+
+@tilejit.kernel
+def biased(acc, bias, n, N, BN: tl.constexpr):
+    """acc plus a number per column."""
+    cols = n + tl.arange(0, BN)
+    return acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+
+
+@tilejit.kernel
+def halves(x, BM: tl.constexpr, BN: tl.constexpr):
+    """The left and the right half of a tile [BM, BN]; of a product, without moving a register."""
+    return x.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
+
+
+@tilejit.kernel
+def beside(left, right, BM: tl.constexpr, BN: tl.constexpr):
+    """The tile [BM, BN] of two halves."""
+    return tl.join(left, right).permute(0, 2, 1).reshape(BM, BN)
+
+
+@tilejit.kernel
+def plus_block(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """y plus the block [BM, BN] of a matrix at (m, n); outside the matrix: y."""
+    rows = tl.arange(0, BM)
+    cols = tl.arange(0, BN)
+    inside = (rows < M - m)[:, None] & (cols < N - n)[None, :]
+    start = source + m.to(tl.int64) * stride + n
+    return y + tl.load(start + (rows[:, None] * stride + cols[None, :]), inside, other=0.0).to(tl.float32)
+
+
+@tilejit.kernel
+def plus_blocks(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """As plus_block, at most 64 columns at a time: what is read coalesced passes through shared memory to reach its
+    threads, and that area is as large as what is read at a time."""
+    if BN <= 64:
+        y = plus_block(y, source, m, n, M, N, stride, BM, BN)
+    else:
+        left, right = halves(y, BM, BN)
+        left = plus_block(left, source, m, n, M, N, stride, BM, BN // 2)
+        right = plus_block(right, source, m, n + BN // 2, M, N, stride, BM, BN // 2)
+        y = beside(left, right, BM, BN)
+    return y
+
+
+@tilejit.kernel
+def with_residual(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """y plus the block at (m, n) of the residual."""
+    if BN <= 128:
+        y = plus_blocks(y, source, m, n, M, N, stride, BM, BN)
+    else:
+        left, right = halves(y, BM, BN)
+        left = plus_blocks(left, source, m, n, M, N, stride, BM, BN // 2)
+        right = plus_blocks(right, source, m, n + BN // 2, M, N, stride, BM, BN // 2)
+        y = beside(left, right, BM, BN)
+    return y
+
+
+@tilejit.kernel(do_not_specialize=("M", "K"))
+def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale, bias, residual, reduced, M, N, K, residual_stride,
+                 BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr,
+                 B_ROWS: tl.constexpr, SCALE: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
+                 REDUCE: tl.constexpr):
+    """z = scale * (A @ B) + bias; y = act(z) + residual, or GATED: act(z[0]) * z[1] + residual; C = y.
+
+    GATED: b_desc sees two matrices [2, N, K] in blocks [2, BN, BK]: one product gives both halves of a tile. z_desc,
+    if there: z is stored as well (gated: as [2, M, N] in blocks [1, BM, BN]). REDUCE: "sum", "squares" or "max" of
+    each row of y is combined into reduced[row] (fp32)."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_n = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        first = tile // (GROUP * tiles_n) * GROUP
+        height = tl.minimum(tiles_m - first, GROUP)
+        rest = tile % (GROUP * tiles_n)
+        m = (first + rest % height) * BM
+        n = rest // height * BN
+        if GATED:
+            acc = tl.zeros((BM, 2 * BN), tl.float32)
+        else:
+            acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, tl.cdiv(K, BK)):
+            if A_ROWS:
+                a = a_desc.load([m, k * BK])
+            else:
+                a = a_desc.load([k * BK, m]).T
+            if GATED:
+                b = b_desc.load([0, n, k * BK]).reshape(2 * BN, BK).T
+            elif B_ROWS:
+                b = b_desc.load([k * BK, n])
+            else:
+                b = b_desc.load([n, k * BK]).T
+            acc = tl.dot(a, b, acc)
+        if GATED:
+            gate, up = halves(acc, BM, 2 * BN)
+            gate = scaled(gate, scale, m, n, M, N, BM, BN, SCALE)
+            if SCALE == "columns":
+                up = scaled(up, scale + N, m, n, M, N, BM, BN, SCALE)
+            else:
+                up = scaled(up, scale, m, n, M, N, BM, BN, SCALE)
+            if bias is not None:
+                gate = biased(gate, bias, n, N, BN)
+                up = biased(up, bias + N, n, N, BN)
+            if z_desc is not None:
+                z_desc.store([0, m, n], gate.to(z_desc.dtype).reshape(1, BM, BN))
+                z_desc.store([1, m, n], up.to(z_desc.dtype).reshape(1, BM, BN))
+            y = activate(gate, ACTIVATION) * up
+        else:
+            y = scaled(acc, scale, m, n, M, N, BM, BN, SCALE)
+            if bias is not None:
+                y = biased(y, bias, n, N, BN)
+            if z_desc is not None:
+                z_desc.store([m, n], y.to(z_desc.dtype))
+            y = activate(y, ACTIVATION)
+        rows = m + tl.arange(0, BM)
+        if residual is not None:
+            y = with_residual(y, residual, m, n, M, N, residual_stride, BM, BN)
+        if REDUCE == "sum":
+            tl.atomic_add(reduced + rows, tl.sum(y, 1), rows < M, sem="relaxed")
+        elif REDUCE == "squares":
+            tl.atomic_add(reduced + rows, tl.sum(y * y, 1), rows < M, sem="relaxed")
+        elif REDUCE == "max":
+            inside = (n + tl.arange(0, BN) < N)[None, :]
+            tl.atomic_max(reduced + rows, tl.max(tl.where(inside, y, float("-inf")), 1), rows < M, sem="relaxed")
+        c_desc.store([m, n], y.to(c_desc.dtype))
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile of the result and how it runs; `extra_stages`: with a residual or a second output."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    extra_stages: int
+
+
+#: Largest first.
+TILES = (Config(128, 256, 8, 4, 3), Config(128, 128, 8, 5, 4), Config(64, 64, 4, 6, 6))
+GATED_TILES = (Config(128, 128, 8, 4, 3), Config(64, 64, 4, 6, 5))
+REDUCTIONS = (None, "sum", "squares", "max")
+DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
+K_BYTES = 128
+
+
+@lru_cache(maxsize=1024)
+def choose(m: int, n: int, multiprocessors: int, gated: bool, narrow: bool) -> Config:
+    """The tile with the least time: turns of the multiprocessors, as long as a tile's operands take to arrive or its
+    products to compute. narrow: not the widest tile, which has no registers left for a residual together with other
+    extras, or for one whose rows cannot be read 16 bytes at a time."""
+    def time(t: Config) -> float:
+        columns = 2 * t.n if gated else t.n
+        turns = tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors)
+        return turns * max((t.m + columns) / 48, t.m * columns / 4096)
+
+    return min((GATED_TILES if gated else TILES)[narrow:], key=time)
+
+
+def fused_matmul(a: Any, b: Any, *, scale: Any = None, bias: Any = None, activation: str | None = None,
+                 residual: Any = None, z: Any = None, reduction: str | None = None, reduced: Any = None,
+                 out: Any = None, out_dtype: Any = None) -> Any:
+    """activation(scale * (a @ b) + bias) + residual, in one kernel.
+
+    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major, b
+    column-major); strides and addresses multiples of 16 bytes. scale: fp32 [1], [M, 1] (a number per row) or [N].
+    bias [N]. residual [M, N] with contiguous rows. z: an array [M, N] that receives the activation's argument.
+    reduction: "sum", "squares" or "max" of each row of the result, before rounding, is combined into reduced (fp32
+    [M], which holds what to begin with). The result has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype`
+    says otherwise. Raises LaunchError for what does not fit."""
+    return _launch("fused_matmul", a, b, False, scale, bias, activation, residual, z, reduction, reduced, out,
+                   out_dtype)
+
+
+def gated_matmul(a: Any, b: Any, *, scale: Any = None, bias: Any = None, activation: str | None = "silu",
+                 residual: Any = None, z: Any = None, reduction: str | None = None, reduced: Any = None,
+                 out: Any = None, out_dtype: Any = None) -> Any:
+    """activation(a @ b[0]) * (a @ b[1]): SwiGLU (arXiv 2002.05202) with "silu", GeGLU with "gelu", in one kernel.
+
+    a [M, K]; b [2, K, N] with K contiguous: the gate's matrix and the other, at any distance in memory. A merged
+    weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale: fp32 [1], [M, 1] or [2, N]; bias [2, N]; z [2, M,
+    N] receives both products; all else as for `fused_matmul`."""
+    return _launch("gated_matmul", a, b, True, scale, bias, activation, residual, z, reduction, reduced, out,
+                   out_dtype)
+
+
+def _launch(what: str, a: Any, b: Any, gated: bool, scale: Any, bias: Any, activation: str | None, residual: Any,
+            z: Any, reduction: str | None, reduced: Any, out: Any, out_dtype: Any) -> Any:
+    ma, mb = operand(what, "a", a), operand(what, "b", b, 3 if gated else 2)
+    check_operands(what, ma, mb, DTYPES)
+    (m, k), n = ma.shape, mb.shape[-1]
+    if gated and (mb.shape[0] != 2 or mb.rows_first):
+        raise tilejit.LaunchError(f"{what}: b must be [2, K, N] with K contiguous, found shape {list(mb.shape)} and "
+                                  f"strides {list(mb.strides)}")
+    for name, value, legal in (("activation", activation, ACTIVATIONS), ("reduction", reduction, REDUCTIONS)):
+        if value not in legal:
+            raise tilejit.LaunchError(f"{what}: {name} {value!r} is not one of {legal}")
+    kind = _scale_kind(what, scale, m, n, gated)
+    if gated and bias is not None:
+        _whole(what, "bias", bias, (2, n))
+    elif not gated:
+        vector(what, "bias", bias, n)
+    if (reduction is None) != (reduced is None):
+        raise tilejit.LaunchError(f"{what}: reduction and reduced go together")
+    if vector(what, "reduced", reduced, m) is not None and tilejit.array_info(reduced).dtype != tl.float32:
+        raise tilejit.LaunchError(f"{what}: reduced must be fp32, found {tilejit.array_info(reduced).dtype}")
+    mc = result(what, a, (m, n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
+    if 0 in (m, n):
+        return mc.array
+    stride, narrow = 0, False
+    if residual is not None:
+        stride = result(f"{what} (residual)", a, (m, n), residual, None).strides[0]
+        aligned = n % 16 == 0 and stride % 16 == 0 and tilejit.array_info(residual).address % 16 == 0
+        narrow = not aligned or z is not None or scale is not None or reduction is not None
+    sms = tilejit.multiprocessors()
+    t = choose(m, n, sms, gated, narrow)
+    bk = K_BYTES // ma.dtype.bytes
+    descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
+    if gated:
+        whole = descriptors["b"]
+        descriptors["b"] = tilejit.TensorDescriptor(b, whole.shape, whole.strides, (2, *whole.block_shape[1:]))
+    if z is not None:
+        shape = (2, m, n) if gated else (m, n)
+        descriptors["z"] = result(f"{what} (z)", a, shape, z, None).descriptor(t.m, t.n)
+    require_tma(what, **descriptors)
+    da, db, dc, dz = (descriptors.get(name) for name in ("a", "b", "out", "z"))
+    stages = t.stages if residual is None and z is None else t.extra_stages
+    grid = min(sms, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    fused_kernel[(grid,)](
+        da, db, dc, dz, scale, bias, residual, reduced, m, n, k, stride, BM=t.m, BN=t.n, BK=bk, GROUP=8,
+        A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE=kind, ACTIVATION=activation, GATED=gated, REDUCE=reduction,
+        num_warps=t.warps, num_stages=stages)
+    return mc.array
+
+
+def _whole(what: str, name: str, x: Any, shape: tuple[int, ...]) -> None:
+    """x must be a contiguous array of a shape."""
+    info = tilejit.array_info(x)
+    expected = [prod(shape[i + 1:]) for i in range(len(shape))]
+    if info.shape != shape or any(s != e for s, e, n in zip(info.strides, expected, shape) if n > 1):
+        raise tilejit.LaunchError(f"{what}: {name} must be a contiguous {list(shape)} array, found shape "
+                                  f"{list(info.shape)} and strides {list(info.strides)}")
+
+
+def _scale_kind(what: str, scale: Any, m: int, n: int, gated: bool) -> str | None:
+    """How a scale applies, by its shape."""
+    if scale is None:
+        return None
+    info = tilejit.array_info(scale)
+    columns = (2, n) if gated else (n,)
+    kinds = {(): "one", columns: "columns", (1,): "one", (m, 1): "rows"}
+    if info.dtype != tl.float32 or info.shape not in kinds:
+        raise tilejit.LaunchError(f"{what}: scale must be fp32 [1], [{m}, 1] or {list(columns)}, found {info.dtype} "
+                                  f"{list(info.shape)}")
+    _whole(what, "scale", scale, info.shape)
+    return kinds[info.shape]

@@ -1,0 +1,163 @@
+"""Grouped matrix products: many problems C[e] = A[e] @ B[e] of unequal numbers of rows, as in mixtures of experts.
+
+One persistent kernel walks the tiles of all problems; every program reads the groups' sizes on its way, so they may be
+computed on the device by the kernel before. Tiles that hang over the end of a group read rows of the next one and
+store none of them (a descriptor that clips at any row, `_operands.ragged`).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operands import WRAP, Matrix, check_operands, operand, ragged, require_tma, result
+
+_WRAP = tl.constexpr(WRAP)
+
+
+@tilejit.kernel(do_not_specialize=("groups", "N", "K", "capacity"))
+def grouped_kernel(a_desc, b_desc, c_desc, sizes, groups, N, K, capacity, BM: tl.constexpr, BN: tl.constexpr,
+                   BK: tl.constexpr, B_ROWS: tl.constexpr, MASKED: tl.constexpr, SWAP: tl.constexpr):
+    """a_desc: [rows, K] in blocks [BM, BK]; b_desc: [groups, K, N] in blocks [1, BK, BN], or without B_ROWS
+    [groups, N, K] in blocks [1, BN, BK]; c_desc: ragged, blocks [1, 1, BM, BN].
+
+    MASKED: group e has sizes[e] rows from row e * capacity on; else rows sizes[e] to sizes[e + 1]. SWAP: the tensor
+    cores compute transposed tiles, so that BM may be as small as 16."""
+    tiles_n = tl.cdiv(N, BN)
+    programs = tl.num_programs(0)
+    tile = tl.program_id(0)                   # the next one of this program, counted from the group's first
+    for e in range(0, groups):
+        if MASKED:
+            start = e * capacity
+            rows = tl.load(sizes + e)
+        else:
+            start = tl.load(sizes + e)
+            rows = tl.load(sizes + e + 1) - start
+        tiles_m = tl.cdiv(rows, BM)
+        tiles = tiles_m * tiles_n
+        for t in tl.range(tile, tiles, programs):
+            m = t % tiles_m * BM
+            n = t // tiles_m * BN
+            if SWAP:
+                acc = tl.zeros((BN, BM), tl.float32)
+            else:
+                acc = tl.zeros((BM, BN), tl.float32)
+            for k in range(0, tl.cdiv(K, BK)):
+                a = a_desc.load([start + m, k * BK])
+                if B_ROWS:
+                    b = b_desc.load([e, k * BK, n]).reshape(BK, BN)
+                else:
+                    b = b_desc.load([e, n, k * BK]).reshape(BN, BK).T
+                if SWAP:
+                    acc = tl.dot(b.T, a.T, acc)
+                else:
+                    acc = tl.dot(a, b, acc)
+            c = acc.to(c_desc.dtype)
+            if SWAP:
+                c = c.T
+            c_desc.store([_WRAP, start + rows, _WRAP - rows + m, n], c.reshape(1, 1, BM, BN))
+        tile += tl.cdiv(tl.maximum(tiles - tile, 0), programs) * programs - tiles
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile of rows x columns and how it runs; `swap`: computed transposed, for few rows a group."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    swap: bool = False
+
+
+WIDE, MEDIUM = Config(128, 256, 8, 4), Config(64, 256, 8, 4)
+SMALL = tuple(Config(m, 128, 4, stages, True) for m, stages in ((16, 10), (32, 9), (64, 7)))
+DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
+K_BYTES = 128
+
+
+@lru_cache(maxsize=1024)
+def choose(rows: int, groups: int, n: int, multiprocessors: int) -> Config:
+    """The tile for groups of `rows` rows on average. Small groups are bound by the bytes of B: one tile holds all
+    their rows where it can. Larger ones take the widest tile that leaves no multiprocessor idle."""
+    average = tilejit.cdiv(rows, max(1, groups))
+    for t in SMALL:
+        if average <= t.m:
+            return t
+    wide = groups * tilejit.cdiv(average, WIDE.m) * tilejit.cdiv(n, WIDE.n)
+    return WIDE if wide >= multiprocessors else MEDIUM
+
+
+def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None,
+                   config: Config | None = None) -> Any:
+    """out[offsets[e]:offsets[e + 1]] = a[offsets[e]:offsets[e + 1]] @ b[e] for every group e (contiguous form).
+
+    a [rows, K], row-major; b [groups, K, N], each matrix row- or column-major (fp8 and fp32: column-major); bf16,
+    fp16, fp32 (tf32 products) or fp8; fp32 sums. offsets: int32 [groups + 1] on the device, ascending, at most `rows`;
+    groups may be empty and start at any row. Rows outside all groups are not written. The result [rows, N] has the
+    inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not
+    fit."""
+    what = "grouped_matmul"
+    ma, mb = operand(what, "a", a), operand(what, "b", b, 3)
+    groups, n = mb.shape[0], mb.shape[2]
+    _check(what, ma, mb, "offsets", offsets, groups + 1)
+    mc = result(what, a, (ma.shape[0], n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
+    _launch(what, ma, mb, mc, offsets, 0, config)
+    return mc.array
+
+
+def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtype: Any = None,
+                          expected: int | None = None, config: Config | None = None) -> Any:
+    """out[e, :counts[e]] = a[e, :counts[e]] @ b[e] for every group e (masked form; other rows are not written).
+
+    a [groups, capacity, K] and the result [groups, capacity, N] are contiguous stacks of row-major matrices; b as for
+    `grouped_matmul`; counts: int32 [groups] on the device, at most `capacity`. expected: rows of a usual group, which
+    chooses the tile (default: the capacity)."""
+    what = "masked_grouped_matmul"
+    stack, mb = operand(what, "a", a, 3), operand(what, "b", b, 3)
+    groups, capacity, k = stack.shape
+    ma = _flat(what, "a", stack)
+    _check(what, ma, mb, "counts", counts, groups)
+    if mb.shape[0] != groups:
+        raise tilejit.LaunchError(f"{what}: a has {groups} groups, b {mb.shape[0]}")
+    n = mb.shape[2]
+    mc = result(what, a, (groups, capacity, n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
+    if config is None and expected is not None:
+        config = choose(expected * groups, groups, n, tilejit.multiprocessors())
+    _launch(what, ma, mb, _flat(what, "out", mc), counts, capacity, config)
+    return mc.array
+
+
+def _flat(what: str, name: str, x: Matrix) -> Matrix:
+    """A contiguous stack of row-major matrices as one matrix."""
+    groups, rows, columns = x.shape
+    if not x.rows_first or groups > 1 and x.strides[0] != rows * x.strides[1]:
+        raise tilejit.LaunchError(f"{what}: {name} must be a contiguous stack of row-major matrices, found strides "
+                                  f"{list(x.strides)} for shape {list(x.shape)}")
+    return Matrix(x.array, x.dtype, (groups * rows, columns), x.strides[1:], True)
+
+
+def _check(what: str, a: Matrix, b: Matrix, name: str, sizes: Any, length: int) -> None:
+    check_operands(what, a, b, DTYPES)
+    if not a.rows_first:
+        raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(a.strides)}")
+    info = tilejit.array_info(sizes)
+    if info.dtype != tl.int32 or info.shape != (length,) or info.strides[0] != 1 and length > 1:
+        raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {info.dtype} {list(info.shape)}")
+
+
+def _launch(what: str, a: Matrix, b: Matrix, c: Matrix, sizes: Any, capacity: int, config: Config | None) -> None:
+    (rows, k), (groups, _, n) = a.shape, b.shape
+    if rows == 0 or n == 0 or groups == 0:
+        return
+    sms = tilejit.multiprocessors()
+    t = config or choose(rows, groups, n, sms)
+    bk = K_BYTES // a.dtype.bytes
+    descriptors = {"a": a.descriptor(t.m, bk), "b": b.descriptor(bk, t.n), "out": ragged(c, t.m, t.n)}
+    require_tma(what, **descriptors)
+    tiles = (tilejit.cdiv(rows, t.m) + groups) * tilejit.cdiv(n, t.n)        # at most
+    grouped_kernel[(min(sms, tiles),)](
+        *descriptors.values(), sizes, groups, n, k, capacity, BM=t.m, BN=t.n, BK=bk, B_ROWS=b.rows_first,
+        MASKED=capacity > 0, SWAP=t.swap, num_warps=t.warps, num_stages=t.stages)
