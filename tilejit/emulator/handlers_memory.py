@@ -1,7 +1,7 @@
 """How memory, warp, control and asynchronous instructions become rows or externals."""
 from __future__ import annotations
 
-from tilejit.emulator.decode import Decoder, decodes, width_of
+from tilejit.emulator.decode import Decoder, External, decodes, width_of
 from tilejit.emulator.handlers import FORMATS, Mods, register_width
 from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
@@ -170,6 +170,17 @@ def _label(d: Decoder, operand: object) -> int:
 @decodes("ret", "exit")
 def _ret(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.RET)
+
+
+@decodes("call")
+def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
+    """`call (status), vprintf, (format, values)`: the one function that the driver provides."""
+    status, function, args = ins.operands
+    if function != Sym("vprintf") or not isinstance(status, Vec) or not isinstance(args, Vec) \
+            or (len(status.items), len(args.items)) != (1, 2):
+        raise EmulatorError("only calls of vprintf are supported: call (status), vprintf, (format, values)")
+    d.externals[len(d.rows)] = External(form, mods, (d.dest(status.items[0]), *(d.source(a) for a in args.items)))
+    d.row(k.EXTERNAL)
 
 
 @decodes("trap", "brkpt")

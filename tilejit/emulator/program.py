@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.emulator import bulk, cache, copies, cp_async, mbarrier, sync, tensor_core, tma  # noqa: F401  (executors)
+from tilejit.emulator import (  # noqa: F401  (executors)
+    bulk,
+    cache,
+    copies,
+    cp_async,
+    mbarrier,
+    printing,
+    sync,
+    tensor_core,
+    tma,
+)
 from tilejit.emulator.deadlock import deadlock
 from tilejit.emulator.decode import decode
 from tilejit.emulator.events import Listener, fan_out

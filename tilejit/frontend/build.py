@@ -43,6 +43,9 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
     if attrs.get("num_ctas", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4 or 8", loc)
+    registers = attrs.get("maxnreg")
+    if registers is not None and (not isinstance(registers, int) or not 24 <= registers <= 255):
+        raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers from 24 to 255", loc)
     names = [n for n in source.signature.parameters]
     for n in names:
         if n not in args:

@@ -212,15 +212,16 @@ def param_decl(name: str, param: Param) -> str:
     if isinstance(param, PointerParam):
         return f".param .u64 {name}"
     if isinstance(param, ScalarParam):
-        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "int16": "u16", "uint16": "u16", "fp16": "b16",
-               "bf16": "b16", "fp32": "f32", "fp64": "f64", "int64": "u64", "uint64": "u64"}
+        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "u16",
+               "uint16": "u16", "fp16": "b16", "bf16": "b16", "fp32": "f32", "fp64": "f64", "int64": "u64",
+               "uint64": "u64"}
         return f".param .{cls.get(param.dtype, 'u32')} {name}"
     return f".param .align 64 .b8 {name}[128]"
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """The PTX text of a scheduled function, and what the runtime must know to launch it."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, reduce, shape, store, tma, wgmma  # noqa: F401
+    from tilejit.ptx import arith, control, convert, kernel, memory, print, reduce, shape, store, tma, wgmma  # noqa: F401
 
     e = Emitter(fn)
     kernel.prologue(e)

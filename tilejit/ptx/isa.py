@@ -262,6 +262,7 @@ FORMS: tuple[Form, ...] = (
     Form("brx.idx[uni:uni]", "al"),
     Form("ret[uni:uni]", ""),
     Form("exit", ""),
+    Form("call[uni:uni]", "dla"),
     Form("trap", ""),
     Form("brkpt", ""),
     Form("nanosleep.u32", "a", min_sm=70),

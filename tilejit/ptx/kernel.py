@@ -14,8 +14,8 @@ from tilejit.ptx.metadata import (
 )
 
 #: ld.param type by tilejit dtype; 8-bit values widen into .b16 registers.
-_LD = {"int8": "s8", "uint8": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16", "bf16": "b16",
-       "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
+_LD = {"int8": "s8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16",
+       "bf16": "b16", "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
 
 
 def prologue(e: Emitter) -> None:
@@ -290,8 +290,11 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     params = tuple(e.params)
     shared = attrs.get("shared_bytes", 0)
     shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
-    text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()],
-                    [f".maxntid {threads}, 1, 1", ".minnctapersm 1", *cluster], attrs.get("target", "sm_90a"), "8.0",
+    directives = [f".maxntid {threads}, 1, 1", ".minnctapersm 1", *cluster]
+    if attrs.get("maxnreg"):
+        directives.append(f".maxnreg {attrs['maxnreg']}")
+    text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()], directives,
+                    attrs.get("target", "sm_90a"), "8.0",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
                                 (ctas, 1, 1), attrs.get("target", "sm_90a"))

@@ -67,6 +67,11 @@ def carry_out(fn: Function, plan: Plan) -> Function:
         new.attrs["num_threads"] = 32 * consumers + 128
         new.attrs["launch_registers"] = launch
         if consumer_regs:
+            if fn.attrs.get("maxnreg"):
+                raise CompilationError(
+                    f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
+                    f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False to "
+                    "tl.range", fn.loc)
             plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
                                f"{consumer_regs} consumers")
     else:
