@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, Value
+from tilejit.ir import Block, Function, Op, Value, uses
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
@@ -61,7 +61,7 @@ class Emitter:
     """State of one emission: the PTX under construction, where every value lives, the current role."""
 
     def __init__(self, fn: Function):
-        self.fn, self.p = fn, Ptx()
+        self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
         self.values: dict[Value, list[str]] = {}
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address

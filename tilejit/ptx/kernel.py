@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, uses, walk
+from tilejit.ir import Op, Value, walk
 from tilejit.ir.types import Barrier, Desc, DType, Ptr
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.metadata import (
@@ -31,9 +31,8 @@ def prologue(e: Emitter) -> None:
         raw = p.new("b32", "mov.u32", "smem")
         up = p.new("b32", "add.u32", raw, 1023)
         e.smem = p.new("b32", "and.b32", up, -1024)
-    used = uses(e.fn.body)
     for arg in e.fn.body.args:
-        if arg in used and not isinstance(arg.type, Desc):
+        if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
         if op.name in ("tma_load", "tma_store"):
