@@ -8,7 +8,7 @@ from tilejit.errors import (
     LaunchError,
     TileJitError,
 )
-from tilejit.runtime.arrays import DeviceArray, array_info, empty, empty_like, to_device, zeros
+from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, empty, empty_like, to_device, zeros
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.jit import Kernel, kernel
@@ -40,9 +40,14 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f"tilejit.{name}")
+    if name == "timeline":
+        from tilejit.runtime.timeline import timeline
+
+        return timeline
     raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
 
 
-__all__ = ["AssemblyError", "CompilationError", "CompiledKernel", "CudaError", "DeviceArray", "Kernel", "LaunchError",
+__all__ = ["ArrayInfo", "AssemblyError", "CompilationError", "CompiledKernel", "CudaError", "DeviceArray", "Kernel",
+           "LaunchError",
            "TensorDescriptor", "TileJitError", "array_info", "cdiv", "empty", "empty_like", "jit", "kernel", "knobs",
-           "multiprocessors", "next_power_of_2", "to_device", "zeros"]
+           "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]

@@ -1,4 +1,4 @@
-"""The command line: `python -m tilejit demo | ops | cache ls | cache why | cache clear | info`."""
+"""The command line: `python -m tilejit demo | ops [--ptx] | cache ls | cache why | cache clear | info`."""
 from __future__ import annotations
 
 import argparse
@@ -30,6 +30,9 @@ def demo(size: int) -> int:
     where = "on the GPU, compilation included" if gpu else "on the CPU"
     print(f"{size} x {size} x {size} bf16 matmul {where}: {seconds:.2f} s, "
           f"relative error {rel_error(result, reference):.1e}")
+    for report in (getattr(entry, "report", None) for entry in kernels.matmul_kernel.entries.values()):
+        if report is not None:
+            print(f"emulated: {report}")
     tiles = kernels.matmul_kernel.compile(*(tilejit.TensorDescriptor.from_tensor(a, s) for s in
                                             ((128, 64), (64, 256), (128, 256))), None, size, size, size, BM=128, BN=256,
                                           BK=64, GROUP=8, A_ROWS=True, B_ROWS=True, ACTIVATION=None, num_warps=8,
@@ -38,8 +41,13 @@ def demo(size: int) -> int:
     return 0
 
 
-def ops() -> int:
-    """Print the op table."""
+def ops(ptx: bool) -> int:
+    """Print the op table of tile IR, or the emulator's table of PTX instructions."""
+    if ptx:
+        from tilejit.emulator.status import table
+
+        print(table())
+        return 0
     from tilejit.ir import OPS
 
     for op in sorted(OPS.values(), key=lambda o: (o.family, o.name)):
@@ -118,7 +126,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tilejit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help=demo.__doc__).add_argument("--size", type=int, default=512)
-    commands.add_parser("ops", help=ops.__doc__)
+    table = commands.add_parser("ops", help=ops.__doc__)
+    table.add_argument("--ptx", action="store_true", help="the PTX instructions that the emulator runs")
     stored = commands.add_parser("cache", help=cache.__doc__)
     stored.add_argument("action", choices=["ls", "why", "clear"])
     stored.add_argument("kernel", nargs="?", default="", help="only this kernel")
@@ -128,7 +137,7 @@ def main() -> int:
         return demo(args.size)
     if args.command == "cache":
         return cache(args.action, args.kernel)
-    return ops() if args.command == "ops" else info()
+    return ops(args.ptx) if args.command == "ops" else info()
 
 
 if __name__ == "__main__":

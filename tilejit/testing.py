@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib
+import importlib.metadata
 import json
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,80 @@ def bench_pairs(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 
         fn()
         one(fn)
     pairs = [(one(ours), one(peer)) for _ in range(rounds)]
-    ratios = sorted(p / o for o, p in pairs)
-    quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    return Pairs(statistics.median(o for o, _ in pairs), statistics.median(p for _, p in pairs),
-                 statistics.median(ratios), (quarter[0], quarter[2]))
+    mine, theirs = zip(*pairs)
+    return Pairs(statistics.median(mine), statistics.median(theirs), *pair_ratio(mine, theirs))
+
+
+#: Runs that many calls and returns the milliseconds of one.
+Burst = Callable[[int], float]
+
+
+def gpu_burst(fn: Callable[[], Any]) -> Burst:
+    """Times calls on torch's current stream by CUDA events, the host's part hidden (needs torch).
+
+    The calls are enqueued behind a short sleep of the GPU, as long as the host took for the calls before, so that
+    a kernel shorter than its launch is timed and not the launch."""
+    import torch
+
+    host = 0.0
+
+    def run(calls: int) -> float:
+        nonlocal host
+        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+        torch.cuda._sleep(int(min(0.02, 1.5 * host * calls + 5e-5) * 1.9e9))      # cycles, at the highest clock
+        start.record()
+        began = time.perf_counter()
+        for _ in range(calls):
+            fn()
+        host = (time.perf_counter() - began) / calls
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / calls
+
+    return run
+
+
+def bench_group(bursts: Mapping[str, Burst], rounds: int = 5, burst_ms: float = 5.0, rest: float = 10.0,
+                until: float = float("inf")) -> dict[str, list[float]]:
+    """Interleaved short bursts of several contenders: milliseconds a call, name -> one number a round.
+
+    A burst lasts about `burst_ms` (2 to 30 calls) and follows a rest `rest` times as long (0.03 to 0.4 s; none for
+    0), see `bench_pairs`. Every round runs everyone once, each time from another start, so that numbers of one
+    round pair up. Stops early (after one round at least) when time.monotonic() passes `until`."""
+    calls = {name: 2 for name in bursts}
+    for name, burst in bursts.items():
+        burst(2)
+        calls[name] = max(2, min(30, round(burst_ms / max(burst(2), 1e-3))))
+    found: dict[str, list[float]] = {name: [] for name in bursts}
+    names = list(bursts)
+    for i in range(rounds):
+        if i and time.monotonic() > until:
+            break
+        for name in names[i % len(names):] + names[:i % len(names)]:
+            took = found[name][-1] * calls[name] if found[name] else burst_ms
+            time.sleep(min(0.4, max(0.03, rest * took * 1e-3)) if rest else 0)
+            found[name].append(bursts[name](calls[name]))
+    return found
+
+
+def bench_sustained(bursts: Mapping[str, Burst], each: float = 0.15, rounds: int = 3,
+                    warm: float = 0.3) -> dict[str, list[float]]:
+    """The same under unbroken load: after `warm` seconds of it, `each` seconds of every contender in turn."""
+    times = {name: max(burst(2), 1e-3) for name, burst in bursts.items()}
+    first = next(iter(bursts))
+    bursts[first](max(1, int(warm * 1e3 / times[first])))
+    found: dict[str, list[float]] = {name: [] for name in bursts}
+    for _ in range(rounds):
+        for name, burst in bursts.items():
+            found[name].append(burst(max(1, int(each * 1e3 / times[name]))))
+    return found
+
+
+def pair_ratio(ours: Sequence[float], peer: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Median and quartiles of peer/ours over the pairs; above 1 means that ours is faster."""
+    ratios = sorted(p / o for o, p in zip(ours, peer))
+    quarter = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return statistics.median(ratios), (quarter[0], quarter[2])
 
 
 def environment() -> dict[str, Any]:
@@ -126,9 +196,9 @@ def environment() -> dict[str, Any]:
     from tilejit.runtime import driver, ptxas
 
     versions = {"python": platform.python_version(), "numpy": np.__version__, "assembler": ptxas.version()}
-    for name in ("torch", "triton"):
-        with contextlib.suppress(ImportError):
-            versions[name] = str(importlib.import_module(name).__version__)
+    for name in ("torch", "triton", "jax"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     root = Path(__file__).resolve().parent.parent
     smi = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {"date": datetime.date.today().isoformat(),
@@ -152,11 +222,12 @@ def row(bench: str, case: str, dtype: str, ours: float, peer: str, peer_value: f
             "spread": [round(x, 4) for x in spread]}
 
 
-def record(bench: str, rows: list[dict[str, Any]], folder: str | Path = "benchmarks/results") -> Path:
-    """Append rows, with the environment, to `folder`/`bench`.json: a JSON list, one row a line."""
+def record(bench: str, rows: list[dict[str, Any]], folder: str | Path = "benchmarks/results",
+           where: dict[str, Any] | None = None) -> Path:
+    """Append rows, with the environment (or `where`), to `folder`/`bench`.json: a JSON list, one row a line."""
     path = Path(folder, f"{bench}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    where = environment()
+    where = environment() if where is None else where
     old = json.loads(path.read_text()) if path.exists() else []
     path.write_text("[\n" + ",\n".join(json.dumps(r) for r in old + [{**r, **where} for r in rows]) + "\n]\n")
     return path

@@ -1,10 +1,13 @@
 """The instruction table, the decoder and the executors know the same forms."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tilejit.emulator import Program
 from tilejit.emulator.decode import HANDLERS
+from tilejit.errors import EmulatorError
 from tilejit.ptx import isa, text
 
 
@@ -12,6 +15,31 @@ def test_every_form_has_a_decoder() -> None:
     from tilejit.emulator import handlers, handlers_memory  # noqa: F401
 
     assert {f.name for f in isa.FORMS} == set(HANDLERS)
+
+
+def test_the_page_of_instructions_is_current() -> None:
+    from tilejit.emulator.status import table
+
+    page = Path(__file__).parents[2] / "docs" / "instructions.md"
+    assert page.read_text() == table() + "\n", "run `python -m tilejit ops --ptx > docs/instructions.md`"
+
+
+def test_status_follows_what_carries_a_form_out() -> None:
+    from tilejit.emulator.status import HINT, LIMITS, ORDER, UNIT, VM, spelled, status
+
+    forms = {f.name: f for f in isa.FORMS}
+    assert status(forms["fma"]) == VM and status(forms["wgmma.mma_async.sync.aligned"]) == UNIT
+    assert status(forms["fence.proxy"]) == ORDER and status(forms["prefetch.tensormap"]) == HINT
+    assert set(LIMITS) <= set(forms)
+    assert spelled(isa.Form("add[sat:sat]<type:u16|u32>", "daa")) == ("add[.sat].type", "type: u16 u32")
+
+
+@pytest.mark.parametrize("body", ["ld.global.b128 %q, [%rd1];", "st.global.b128 [%rd1], %q;", "mov.b128 %q, {%rd1, %rd1};",
+                                  "atom.global.exch.b128 %q, [%rd1], %q;"])
+def test_the_limits_of_a_form_are_refused(body: str) -> None:
+    with pytest.raises(EmulatorError, match="b128|unknown or unsupported"):
+        Program(".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry k() { .reg .b64 %rd<3>; .reg .b128 %q; "
+                f"{body} ret; }}")
 
 
 def test_every_external_has_an_executor() -> None:

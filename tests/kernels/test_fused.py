@@ -126,7 +126,7 @@ def test_compiles(t, gated, extras):
         "*fp32" if others else None, "int32", "int32:16", "int32", "int32:16" if added else 0, BM=t.m, BN=t.n, BK=64,
         GROUP=8, A_ROWS=True, B_ROWS=False, SCALE="columns" if others else None, ACTIVATION="gelu", GATED=gated,
         REDUCE="max" if others else None, num_warps=t.warps, num_stages=t.stages if extras == "none" else t.extra_stages)
-    assert "one wgmma group stays in flight" in kernel.report()
+    assert "stays in flight" in kernel.report()
 
 
 @pytest.mark.parametrize("t, gated", [(TILES[1], False), (GATED_TILES[1], True)])

@@ -54,3 +54,16 @@ def test_cache(run, monkeypatch):
 def test_unknown_subcommand(run):
     with pytest.raises(SystemExit):
         run("compile")
+
+
+def test_ops_of_the_emulator(run):
+    status, text = run("ops", "--ptx")
+    assert status == 0 and "| `wgmma.commit_group.sync.aligned` |" in text
+
+
+def test_demo_says_what_the_emulator_did(run, monkeypatch):
+    monkeypatch.setenv("TILEJIT_TARGET", "emulator")
+    monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
+    status, text = run("demo", "--size", "64")
+    assert status == 0 and "64 x 64 x 64 bf16 matmul on the CPU" in text
+    assert "emulated: 1 CTAs, " in text and " barrier waits, 0 findings" in text

@@ -32,7 +32,7 @@ class Clock:
     """CUDA events whose time is that of the functions called between them; ends must be waited for."""
 
     def __init__(self):
-        self.now, self.rests, self.order = 0.0, [], []
+        self.now, self.rests, self.order, self.sleeps = 0.0, [], [], []
 
     def torch(self):
         clock = self
@@ -51,7 +51,7 @@ class Clock:
                 return end.at - self.at
 
         module = types.ModuleType("torch")
-        module.cuda = types.SimpleNamespace(Event=Event, synchronize=lambda: None)
+        module.cuda = types.SimpleNamespace(Event=Event, synchronize=lambda: None, _sleep=self.sleeps.append)
         module.int8 = "int8"
         module.empty = lambda *a, **k: types.SimpleNamespace(zero_=lambda: None)
         return module
@@ -77,6 +77,42 @@ def test_pairs(clock):
     assert (p.ours_ms, p.peer_ms, p.ratio, p.quartiles) == (2.0, 3.0, 1.5, (1.5, 1.5))
     assert set(clock.rests) == {0.35} and len(clock.rests) == 12
     assert "".join(clock.order[-80:]) == ("a" * 8 + "b" * 8) * 5
+
+
+def test_a_burst_is_enqueued_behind_a_sleep_of_the_gpu(clock):
+    """The sleep is outside the events and as long as the host took before."""
+    burst = testing.gpu_burst(clock.call("a", 2.0))
+    assert (burst(3), burst(5)) == (2.0, 2.0) and "".join(clock.order) == "a" * 8
+    assert clock.sleeps[0] == int(5e-5 * 1.9e9) and clock.sleeps[1] >= clock.sleeps[0]
+
+
+def test_group_bursts_are_interleaved_and_as_long_as_asked(clock):
+    """Every round has everyone, from another start each time; short calls come in longer bursts, up to 30."""
+    calls = []
+    times = {"a": 1.0, "b": 0.01, "c": 9.0}
+    bursts = {n: lambda k, n=n: calls.append((n, k)) or times[n] for n in times}
+    found = testing.bench_group(bursts, rounds=3, burst_ms=5.0, rest=10.0)
+    assert found == {"a": [1.0] * 3, "b": [0.01] * 3, "c": [9.0] * 3}
+    assert [n for n, _ in calls[6:]] == list("abcbcacab")
+    assert dict(calls[6:]) == {"a": 5, "b": 30, "c": 2}
+    assert clock.rests[-3:] == [0.18, 0.05, 0.03] and min(clock.rests) == 0.03          # c, a, b
+
+
+def test_a_group_stops_early_but_not_before_a_round(clock):
+    assert testing.bench_group({"a": lambda n: 1.0}, rounds=5, until=0.0) == {"a": [1.0]}
+
+
+def test_sustained_load_has_no_rest(clock):
+    calls = []
+    bursts = {n: lambda k, n=n: calls.append((n, k)) or 2.0 for n in "ab"}
+    assert testing.bench_sustained(bursts, each=0.1, rounds=2, warm=0.3) == {"a": [2.0] * 2, "b": [2.0] * 2}
+    assert calls == [("a", 2), ("b", 2), ("a", 150), *[("a", 50), ("b", 50)] * 2] and not clock.rests
+
+
+def test_pair_ratio():
+    """Pairs of one round; quartiles lie within the ratios."""
+    assert testing.pair_ratio([1.0, 2.0, 4.0], [1.1, 2.0, 4.8]) == (1.1, (pytest.approx(1.05), pytest.approx(1.15)))
+    assert testing.pair_ratio([2.0], [3.0]) == (1.5, (1.5, 1.5))
 
 
 def test_do_bench(clock):

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilejit.emulator.events import Listener
     from tilejit.emulator.program import Program
+    from tilejit.emulator.replay import Rates
     from tilejit.emulator.report import Finding, Report
     from tilejit.emulator.tensormap import encode_tensor_map
 
-__all__ = ["Finding", "Listener", "Program", "Report", "encode_tensor_map"]
+__all__ = ["Finding", "Listener", "Program", "Rates", "Report", "encode_tensor_map"]
 
 _HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events",
-          "encode_tensor_map": "tensormap"}
+          "Rates": "replay", "encode_tensor_map": "tensormap"}
 
 
 def __getattr__(name: str) -> Any:

@@ -33,7 +33,12 @@ class WarpId(NamedTuple):
 
 
 class Listener:
-    """Base of all listeners: every method does nothing. `program` is set before the first event."""
+    """Base of all listeners: every method does nothing. `program` is set before the first event.
+
+    With `accesses` False the memory accesses and the register checks of ordinary instructions are not told
+    (`access`, `register_touch`, `uninitialised`, `diverged`): the machine then runs nearly at full speed."""
+
+    accesses = True
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -48,6 +53,10 @@ class Listener:
 
     def cluster_end(self, ctas: list[int]) -> None:
         """All warps of the cluster have exited and nothing of it is in flight."""
+
+    def ran(self, agent: WarpId, pc: int, count: int) -> None:
+        """The warp has executed `count` instructions since it was last told. It then stopped at instruction `pc`,
+        counted and about to be carried out outside the virtual machine, or for another reason (-1)."""
 
     def warp_exit(self, agent: WarpId) -> None:
         """Every lane of the warp has exited."""

@@ -125,6 +125,7 @@ class Cluster:
         self.inflight: list[AsyncOp] = []
         self.finished = 0
         self.idle_rounds, self.spun = 0, False
+        self.told = 0                          # instructions that the listener has heard of
         launch.fill_specials(self)
         if self.listener is not None:
             self.listener.cluster_begin(list(ctas), self.warps_per_cta, self.shared_bytes - SHARED_BASE, SHARED_BASE)
@@ -142,7 +143,8 @@ class Cluster:
             k.ST_LOCAL: self.local.ctypes.data, k.ST_LOCAL_SIZE: d.local_bytes,
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
-            k.ST_SPLITS: self.splits.ctypes.data, k.ST_FUEL: FUEL, k.ST_TRACE: int(self.listener is not None),
+            k.ST_SPLITS: self.splits.ctypes.data, k.ST_FUEL: FUEL,
+            k.ST_TRACE: 1 if self.listener is not None and self.listener.accesses else 0,
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
         for slot, value in pairs.items():
@@ -280,7 +282,7 @@ class Cluster:
         warp = self.launch.pick(self)
         why = self.tools.run(self.st, warp, -1)
         if self.listener is not None:
-            self.drain()
+            self.tell(warp, why)
         if why == k.R_EXTERNAL:
             self.spun = False
             self.external(warp)
@@ -379,14 +381,19 @@ class Cluster:
         raise self.stop("out-of-bounds", f"global bytes [{address:#x}, {address + size:#x}) lie in no registered "
                         "array", pc, warp)
 
-    def drain(self) -> None:
-        """Hand the virtual machine's trace records to the listener."""
+    def tell(self, warp: int, why: int) -> None:
+        """Hand the virtual machine's trace records to the listener, and how far the warp has come."""
         from tilejit.emulator.trace import deliver
 
+        assert self.listener is not None
         count = int(self.st[k.ST_EVENT_COUNT])
         if count:
             deliver(self, self.events[:count])
             self.st[k.ST_EVENT_COUNT] = 0
+        executed = int(self.st[k.ST_EXECUTED])
+        self.listener.ran(self.agent(warp), int(self.st[k.ST_PC]) if why == k.R_EXTERNAL else -1,
+                          executed - self.told)
+        self.told = executed
 
 
 @dataclass(frozen=True)

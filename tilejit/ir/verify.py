@@ -17,7 +17,7 @@ from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Pending, Tile, Type, int1
 
 #: Ops that may take a `Pending` value: the asynchronous product, its wait, and what carries values.
-_TAKES_PENDING = frozenset({"dot_async", "dot_wait", "yield", "condition", "for", "while"})
+_TAKES_PENDING = frozenset({"dot_async", "dot_wait", "dot_fence", "yield", "condition", "for", "while"})
 
 
 def verify(fn: Function) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 
-#: dtype, shape and strides (elements) of an array.
-Facts = tuple[Any, tuple[int, ...], tuple[int, ...]]
+#: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
+Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
 
 
 @tilejit.kernel(do_not_specialize=("M", "N", "K"))
@@ -81,21 +81,9 @@ def choose_tiles(m: int, n: int, multiprocessors: int) -> Tiles:
     return min(TILES, key=turns)
 
 
-@lru_cache(maxsize=1024)
-def _orders(a: Facts, b: Facts) -> tuple[bool, bool]:
-    """Whether a and b are row-major. Raises LaunchError for operands that do not go together."""
-    (a_dtype, a_shape, _), (b_dtype, b_shape, _) = a, b
-    if str(a_dtype) not in _INPUTS or (a_dtype != b_dtype and not (a_dtype.is_fp8 and b_dtype.is_fp8)):
-        raise tilejit.LaunchError(f"matmul: {a_dtype} x {b_dtype} is not supported; use {', '.join(_INPUTS)}")
-    orders = _rows_first("a", a), _rows_first("b", b)
-    if a_shape[1] != b_shape[0]:
-        raise tilejit.LaunchError(f"matmul: a is {list(a_shape)}, b is {list(b_shape)}: {a_shape[1]} != {b_shape[0]}")
-    return orders
-
-
 def _rows_first(name: str, facts: Facts) -> bool:
     """True for a row-major matrix, False for a column-major one."""
-    _, shape, strides = facts
+    _, shape, strides = facts[:3]
     if len(shape) != 2:
         raise tilejit.LaunchError(f"matmul: {name} must be a matrix, found shape {shape}")
     if strides[1] == 1 and strides[0] >= shape[1]:
@@ -107,12 +95,56 @@ def _rows_first(name: str, facts: Facts) -> bool:
     raise tilejit.LaunchError(f"matmul: {name} has strides {strides}: one of them must be 1")
 
 
-def _descriptor(x: Any, facts: Facts, rows_first: bool, rows: int, columns: int) -> tilejit.TensorDescriptor:
-    """A descriptor of x in blocks of rows x columns, or of its transpose if that is the contiguous one."""
-    _, (m, n), (down, across) = facts
+def _descriptor(x: Facts, rows_first: bool, rows: int, columns: int) -> tilejit.TensorDescriptor:
+    """Blocks of rows x columns of a matrix, or of its transpose if that is the contiguous one."""
+    dtype, (m, n), (down, across), device, aligned = x
+    info = tilejit.ArrayInfo(0 if aligned else 1, dtype, (m, n), (down, across), device)
     if rows_first:
-        return tilejit.TensorDescriptor(x, (m, n), (down if m > 1 else n, 1), (rows, columns))
-    return tilejit.TensorDescriptor(x, (n, m), (across if n > 1 else m, 1), (columns, rows))
+        return tilejit.TensorDescriptor.template(info, (m, n), (down if m > 1 else n, 1), (rows, columns))
+    return tilejit.TensorDescriptor.template(info, (n, m), (across if n > 1 else m, 1), (columns, rows))
+
+
+def _facts(info: tilejit.ArrayInfo) -> Facts:
+    """All but the address, of which TMA only needs to know whether it is a multiple of 16."""
+    return (*info[1:], info.address & 15 == 0)
+
+
+def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None) -> tuple[bool, bool]:
+    """Whether a and b are row-major. Raises LaunchError for arrays that do not go together."""
+    (a_dtype, a_shape), (b_dtype, b_shape), (c_shape, c_strides) = a[:2], b[:2], c[1:3]
+    if str(a_dtype) not in _INPUTS or (a_dtype != b_dtype and not (a_dtype.is_fp8 and b_dtype.is_fp8)):
+        raise tilejit.LaunchError(f"matmul: {a_dtype} x {b_dtype} is not supported; use {', '.join(_INPUTS)}")
+    orders = _rows_first("a", a), _rows_first("b", b)
+    if a_shape[1] != b_shape[0]:
+        raise tilejit.LaunchError(f"matmul: a is {list(a_shape)}, b is {list(b_shape)}: {a_shape[1]} != {b_shape[0]}")
+    m, n = a_shape[0], b_shape[1]
+    if activation not in ACTIVATIONS:
+        raise tilejit.LaunchError(f"matmul: activation {activation!r} is not one of {ACTIVATIONS}")
+    if bias is not None and bias[1] != (n,):
+        raise tilejit.LaunchError(f"matmul: bias must have shape ({n},), found {bias[1]}")
+    if c_shape != (m, n) or c_strides[1] != 1 and n > 1:
+        raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {c_shape}")
+    return orders
+
+
+@lru_cache(maxsize=1024)
+def _launch(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int) -> tuple[
+        tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]]:
+    """Grid, descriptors to put over the arrays, M, N, K, and constants of one problem."""
+    a_rows, b_rows = _orders(a, b, bias, c, activation)
+    dtype, (m, k), n = a[0], a[1], b[1][1]
+    # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
+    in_place = dtype.bytes == 2 or (a_rows and not b_rows)
+    for tiles in (choose_tiles(m, n, sms), POINTER_TILES) if in_place else (POINTER_TILES,):
+        bk = tiles.k_bytes // dtype.bytes
+        descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
+                       _descriptor(c, True, tiles.m, tiles.n))
+        if all(d.tma for d in descriptors):
+            break
+    grid = min(sms, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n))
+    return (grid,), descriptors, (m, n, k), dict(
+        BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -123,30 +155,14 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not fit."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
-    dtype = ia.dtype
-    fa, fb = (dtype, ia.shape, ia.strides), (ib.dtype, ib.shape, ib.strides)
-    a_rows, b_rows = _orders(fa, fb)
-    if activation not in ACTIVATIONS:
-        raise tilejit.LaunchError(f"matmul: activation {activation!r} is not one of {ACTIVATIONS}")
-    (m, k), n = ia.shape, ib.shape[1]
-    if bias is not None and tilejit.array_info(bias).shape != (n,):
-        raise tilejit.LaunchError(f"matmul: bias must have shape ({n},), found {tilejit.array_info(bias).shape}")
     if out is None:
-        out = tilejit.empty_like(a, (m, n), out_dtype or (tl.bfloat16 if dtype.is_fp8 else dtype))
+        if len(ia.shape) != 2 or len(ib.shape) != 2:
+            raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
+        out = tilejit.empty_like(a, (ia.shape[0], ib.shape[1]),
+                                 out_dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
     ic = tilejit.array_info(out)
-    if ic.shape != (m, n) or ic.strides[1] != 1 and n > 1:
-        raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {ic.shape}")
-    fc = (ic.dtype, ic.shape, ic.strides)
-    sms = tilejit.multiprocessors()
-    # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
-    in_place = dtype.bytes == 2 or (a_rows and not b_rows)
-    for tiles in (choose_tiles(m, n, sms), POINTER_TILES) if in_place else (POINTER_TILES,):
-        bk = tiles.k_bytes // dtype.bytes
-        descs = (_descriptor(a, fa, a_rows, tiles.m, bk), _descriptor(b, fb, b_rows, bk, tiles.n),
-                 _descriptor(out, fc, True, tiles.m, tiles.n))
-        if all(d.tma for d in descs):
-            break
-    grid = min(sms, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n))
-    matmul_kernel[(grid,)](*descs, bias, m, n, k, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=a_rows, B_ROWS=b_rows,
-                           ACTIVATION=activation, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
+    grid, (da, db, dc), sizes, constants = _launch(
+        _facts(ia), _facts(ib), None if bias is None else _facts(tilejit.array_info(bias)), _facts(ic), activation,
+        tilejit.multiprocessors())
+    matmul_kernel[grid](da.over(a, ia), db.over(b, ib), dc.over(out, ic), bias, *sizes, **constants)
     return out

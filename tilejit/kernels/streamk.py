@@ -133,22 +133,35 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
 class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
-    `k_bytes`: bytes of K in a block; `stages`: with workspace staging in shared memory."""
+    `k_bytes`: bytes of K in a block."""
 
     m: int
     n: int
     warps: int
-    stages: int
     swap: bool = False
     programs: int = 1
     stream_tiles: int = 0
     k_bytes: int = 128
 
+    def stages(self, out_bytes: int) -> int:
+        """Blocks that fit in shared memory beside what is staged for the workspace and the result.
+
+        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging."""
+        part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
+        whole = self.m * self.n * out_bytes
+        staged = part + (whole if self.swap else min(whole, self.m * 256))
+        groups = 2 if self.warps == 4 else 1
+        return min(12, (_SHARED - groups * staged) // ((self.m + self.n) * self.k_bytes))
+
+
+#: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
+_SHARED = 222 * 1024
+
 
 #: Tiles for results of more than 64 rows.
-TILES = (Config(128, 256, 8, 3), Config(128, 128, 8, 5), Config(64, 128, 4, 6), Config(64, 64, 4, 8))
+TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = (Config(128, 16, 4, 10, True), Config(128, 32, 4, 8, True), Config(128, 64, 4, 6, True))
+DECODE_TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True))
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
@@ -237,7 +250,7 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     streamk_kernel[(t.programs,)](
         da, db, dc, *parts, bias, m, n, k, t.stream_tiles, BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first,
         B_ROWS=mb.rows_first, C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate, ORDERED=ordered,
-        num_warps=t.warps, num_stages=t.stages)
+        num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes))
     return mc.array
 
 

@@ -88,7 +88,7 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> 
     elem = _INT64 if isinstance(t.elem, Ptr) else _UINT8 if t.elem.bits == 1 else t.elem
     assert isinstance(elem, DType)
     buffer = Buffer(t.shape, elem, 1, s.swizzle, s.order)
-    base = e.p.new("b32", "add.u32", e.smem, op.attrs["scratch"])
+    base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])
     out, owner = e.fresh(t), e.owner(src.layout)
     e.sync()
     for a in accesses(e, src.layout, buffer, base):

@@ -47,10 +47,11 @@ class Role:
 
     name: str
     warps: int
-    barrier: int                     # named barrier id for role_sync; 0 is the whole CTA's
+    barrier: str                     # named barrier of role_sync, a number or a register; 0 is the whole CTA's
     lane: str = ""                   # %laneid-like, 0..31
     warp: str = ""                   # warp index within the role; warp-uniform
     tid: str = ""                    # thread index within the role
+    group: str = "0"                 # which group of the role; the three above are within the group
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
     addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
     owners: dict[LinearLayout, str | None] = field(default_factory=dict)
@@ -67,8 +68,9 @@ class Emitter:
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
-        self.role = Role("all", fn.attrs["num_warps"], 0)
+        self.role = Role("all", fn.attrs["num_warps"], "0")
         self.smem = ""               # register: shared base address, 1024-byte aligned
+        self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 
     # -- values ---------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:
@@ -164,7 +166,7 @@ class Emitter:
 
     def sync(self) -> None:
         """All threads of the role meet."""
-        if self.role.barrier == 0:
+        if self.role.barrier == "0":
             self.p("bar.sync", 0)
         else:
             self.p("bar.sync", self.role.barrier, 32 * self.role.warps)

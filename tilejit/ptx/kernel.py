@@ -30,7 +30,7 @@ def prologue(e: Emitter) -> None:
     if e.fn.attrs.get("shared_bytes", 0):
         raw = p.new("b32", "mov.u32", "smem")
         up = p.new("b32", "add.u32", raw, 1023)
-        e.smem = p.new("b32", "and.b32", up, -1024)
+        e.smem = e.private = p.new("b32", "and.b32", up, -1024)
     for arg in e.fn.body.args:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
@@ -207,29 +207,50 @@ def _elect(e: Emitter, op: Op) -> None:
 def _roles(e: Emitter, op: Op) -> None:
     """Top-level branches by warp index, one section per role."""
     p, outer = e.p, e.role
-    first, end = 0, p.label("roles_end")
-    for i, (name, warps, regs) in enumerate(zip(op.attrs["names"], op.attrs["warps"],
-                                                op.attrs["registers"])):
+    first, barrier, end = 0, 1, p.label("roles_end")
+    for i, (name, warps, groups, regs) in enumerate(zip(*(op.attrs[k] for k in ("names", "warps", "groups",
+                                                                                "registers")))):
         last = i == len(op.regions) - 1
         nxt = p.label("role")
         if not last:
             p("bra", nxt, pred=p.new("pred", "setp.ge.u32", outer.warp, first + warps))
-        p.banner(f"role {name}: warps {first}..{first + warps - 1}")
+        p.banner(f"role {name}: warps {first}..{first + warps - 1}"
+                 + (f", {groups} groups that take turns" if groups > 1 else ""))
         if regs:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
-        e.role = Role(name, warps, i + 1, outer.lane, outer.warp, outer.tid)
+        e.role = Role(name, warps // groups, str(barrier), outer.lane, outer.warp, outer.tid)
         if first:
             e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
+        if groups > 1:
+            _enter_group(e, op, barrier, warps // groups)
         e.role.mark = len(p.lines)
         e.block(op.regions[i])
+        e.private = e.smem
         if not last:
             p("bra", end)
             p.place(nxt)
         first += warps
+        barrier += groups
     e.role = outer
     p.place(end)
+
+
+def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
+    """Make the role's thread ids, named barrier and private memory those of the thread's group."""
+    p, role = e.p, e.role
+    role.group = p.new("b32", "shr.u32", role.warp, warps.bit_length() - 1)
+    role.warp = p.new("b32", "and.b32", role.warp, warps - 1)
+    role.tid = p.new("b32", "and.b32", role.tid, 32 * warps - 1)
+    role.barrier = p.new("b32", "add.u32", role.group, barrier)
+    if op.attrs.get("private_bytes"):
+        e.private = p.new("b32", "mad.lo.u32", role.group, op.attrs["private_bytes"], e.smem)
+
+
+@emits("group_index")
+def _group_index(e: Emitter, op: Op) -> None:
+    e.set(op.result, e.role.group if e.role.group != "0" else e.p.new("b32", "mov.b32", 0))
 
 
 @emits("return")

@@ -207,7 +207,7 @@ def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
     warp_of = p.new("b32", "and.b32", e.role.warp, 31 & ~sum(1 << b for b in zero["warp"]))
     row = p.new("b32", "mad.lo.u32", warp_of, 32 * len(different), lane_of)
     size = max(1, elem.bits // 8)
-    address, start = p.new("b32", "mad.lo.u32", row, size, e.smem), op.attrs["scratch"]
+    address, start = p.new("b32", "mad.lo.u32", row, size, e.private), op.attrs["scratch"]
     if isinstance(t, Tile):
         e.sync()                     # the scratch may still be read; a scalar's threads have just met
     places = [f"[{address}+{start + 32 * k * size}]" for k in range(len(different))]

@@ -122,7 +122,7 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
         size = element_bytes(v.type)
         starts.append((offset, size))
         row = p.new("b32", "mad.lo.u32", e.role.warp, 32 * count, e.role.lane)
-        base = p.new("b32", "mad.lo.u32", row, size, e.smem)
+        base = p.new("b32", "mad.lo.u32", row, size, e.private)
         for c, regs in enumerate(columns):
             store_shared(e, v.type.elem, [regs[i]], f"[{base}+{offset + 32 * c * size}]")
         offset += -(-count * 32 * warps * size // 16) * 16
@@ -140,7 +140,7 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
         for row in rows:
             part = []
             for v, (start, size) in zip(op.operands, starts):
-                base = p.new("b32", "mad.lo.u32", row, size, e.smem)
+                base = p.new("b32", "mad.lo.u32", row, size, e.private)
                 reg = e.fresh(elem_of(v.type))
                 load_shared(e, elem_of(v.type), reg, f"[{base}+{start + 32 * c * size}]")
                 part += reg
@@ -248,14 +248,14 @@ def _from_warps(e: Emitter, op: Op, layout: LinearLayout, step: _Step,
     for i, v in enumerate(op.operands):
         assert isinstance(v.type, Tile)
         size = element_bytes(v.type)
-        base = p.new("b32", "mad.lo.u32", here, size, e.smem)
+        base = p.new("b32", "mad.lo.u32", here, size, e.private)
         for k, regs in enumerate(given.values()):
             store_shared(e, v.type.elem, [regs[i]], f"[{base}+{offset + 32 * k * size}]")
         places.append((v.type.elem, size, offset))
         offset += -(-count * 32 * layout.in_size("warp") * size // 16) * 16
     e.sync()
     for elem, size, start in places:
-        base = p.new("b32", "mad.lo.u32", there, size, e.smem)
+        base = p.new("b32", "mad.lo.u32", there, size, e.private)
         for k, s in enumerate(given):
             reg = e.fresh(elem)
             load_shared(e, elem, reg, f"[{base}+{start + 32 * k * size}]")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter
@@ -93,10 +94,13 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
     return out
 
 
-def slot_address(e: Emitter, offset: int, buffer: Buffer, slot: str) -> str:
-    """Register: the shared address of one slot of a ring that starts `offset` bytes from the base."""
-    start = e.p.new("b32", "add.u32", e.smem, offset)
-    if buffer.slots == 1:
+def slot_address(e: Emitter, ring: Value, slot: str) -> str:
+    """Register: the shared address of one slot of an allocated ring."""
+    buffer = ring.type
+    assert isinstance(ring.op, Op) and isinstance(buffer, Buffer)
+    base = e.private if ring.op.attrs.get("private") else e.smem
+    start = e.p.new("b32", "add.u32", base, ring.op.attrs["offset"])
+    if buffer.slots == 1 or slot == "0":
         return start
     return e.p.new("b32", "mad.lo.u32", slot, buffer.slot_stride, start)
 

@@ -65,6 +65,17 @@ def _ticket_next(e: Emitter, op: Op) -> None:
     e.set(op.results[1], p.new("b32", "xor.b32", e.scalar(parity), bit))
 
 
+@emits("ticket_skip")
+def _ticket_skip(e: Emitter, op: Op) -> None:
+    p, (slot, parity, count), slots = e.p, op.operands, op.attrs["slots"]
+    total = p.new("b32", "add.u32", e.scalar(slot), e.scalar(count))
+    rounds = p.new("b32", "div.u32", total, slots)
+    used = p.new("b32", "mul.lo.u32", rounds, slots)
+    e.set(op.results[0], p.new("b32", "sub.u32", total, used))
+    bit = p.new("b32", "and.b32", rounds, 1)
+    e.set(op.results[1], p.new("b32", "xor.b32", e.scalar(parity), bit))
+
+
 @emits("mbar_wait")
 def _mbar_wait(e: Emitter, op: Op) -> None:
     """Spin on try_wait (each try suspends the thread for a hardware-defined time)."""
@@ -111,7 +122,7 @@ def _tma_load(e: Emitter, op: Op) -> None:
     ring, slot, barrier, _, *offsets = op.operands
     buffer = ring.type
     assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
-    base = slot_address(e, ring.op.attrs["offset"], buffer, e.scalar(slot))
+    base = slot_address(e, ring, e.scalar(slot))
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
     for at, offset in pieces(in_blocks(buffer, op.operands[3])):
@@ -132,8 +143,7 @@ def _plus(e: Emitter, reg: str, const: int) -> str:
 @emits("view")
 def _view(e: Emitter, op: Op) -> None:
     ring, slot = op.operands
-    assert isinstance(ring.op, Op) and isinstance(ring.type, Buffer)
-    e.views[op.result] = slot_address(e, ring.op.attrs["offset"], ring.type, e.scalar(slot))
+    e.views[op.result] = slot_address(e, ring, e.scalar(slot))
 
 
 @emits("view_trans")
@@ -180,7 +190,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    base = p.new("b32", "add.u32", e.smem, ring.op.attrs["offset"])
+    base = slot_address(e, ring, "0")
     for i in range(tile.shape[-1] // columns):
         slot = i % buffer.slots
         p("cp.async.bulk.wait_group.read", buffer.slots - 1, pred=leader)

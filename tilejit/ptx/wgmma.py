@@ -123,7 +123,8 @@ def _descriptor(e: Emitter, address: str, operand: Operand, group: str,
     return p.new("b64", "or.b64", wide, operand.high)
 
 
-@emits("dot_wait")
+@emits("dot_wait", "dot_fence")
 def _dot_wait(e: Emitter, op: Op) -> None:
     e.p("wgmma.wait_group.sync.aligned", op.attrs["pending"])
-    e.set(op.result, e.get(op.operands[0]))
+    for result, acc in zip(op.results, op.operands):
+        e.set(result, e.get(acc))

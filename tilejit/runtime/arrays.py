@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -38,8 +37,7 @@ _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_MANAGED = 1, 2, 13
 HOST = -1
 
 
-@dataclass(frozen=True)
-class ArrayInfo:
+class ArrayInfo(NamedTuple):
     """Address, element type, sizes and strides (elements) of an array, and its GPU's index (HOST: host memory)."""
 
     address: int

@@ -64,6 +64,30 @@ class TensorDescriptor:
         out._fill(tensor, info, info.shape, info.strides, block_shape, padding)
         return out
 
+    @staticmethod
+    def template(info: ArrayInfo, shape: Any, strides: Any, block_shape: Any,
+                 padding: str = "zero") -> TensorDescriptor:
+        """A descriptor without an array, to be put `over` arrays like the one that `info` describes."""
+        out = TensorDescriptor.__new__(TensorDescriptor)
+        out._fill(None, info, _integers("shape", shape), _integers("strides", strides), block_shape, padding)
+        return out
+
+    def over(self, base: Any, info: ArrayInfo | None = None) -> TensorDescriptor:
+        """The same view of another array of the same dtype, in a fraction of the time; `info` is its `array_info`,
+        if known. Raises LaunchError for another dtype."""
+        info = info or array_info(base)
+        if info.dtype != self.dtype:
+            raise LaunchError(f"TensorDescriptor.over: expected an array of {self.dtype}, found {info.dtype}")
+        out = TensorDescriptor.__new__(TensorDescriptor)
+        if info.device != self.device or (info.address ^ self.address) & 15:
+            out._fill(base, info, self.shape, self.strides, self.block_shape, self.padding)
+            return out
+        out.base, out.address, out.device, out.dtype = base, info.address, self.device, self.dtype
+        out.shape, out.strides, out.block_shape, out.padding = self.shape, self.strides, self.block_shape, self.padding
+        out.tma, out.signature = self.tma, self.signature
+        out.map_key = (out.address, self.shape, self.strides, self.padding)
+        return out
+
     def __repr__(self) -> str:
         return (f"TensorDescriptor({self.dtype}{list(self.shape)}, strides={list(self.strides)}, "
                 f"block_shape={list(self.block_shape)}, padding={self.padding!r}, tma={self.tma})")

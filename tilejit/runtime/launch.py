@@ -6,7 +6,7 @@ that the signature was made from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,8 +17,12 @@ from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe,
 from tilejit.runtime.compile import CompiledKernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.params import Packer, Reader
+from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
+
+if TYPE_CHECKING:
+    from tilejit.emulator.report import Report
 
 Grid = tuple[int, int, int]
 
@@ -78,7 +82,7 @@ class DeviceEntry:
 
 
 class EmulatorEntry:
-    """A kernel whose PTX runs on the CPU; its arrays are in host memory."""
+    """A kernel whose PTX runs on the CPU; its arrays are in host memory. `report` is the last launch's."""
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
@@ -86,13 +90,19 @@ class EmulatorEntry:
         self.compiled, meta = compiled, compiled.metadata
         self.program = Program(compiled.ptx)
         self.packer = Packer(meta.params, at, addresses(flat), encode_tensor_map)
+        self.report: Report | None = None
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Raises EmulatorError with every rule that the run broke."""
+        with Progress(self.compiled.name) as progress:
+            self.report = self.run(grid, flat, progress=progress)
+        self.report.check()
+
+    def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
+        """Run and say what happened; `options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
-        report = self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes,
-                                     meta.cluster, host_memory(flat))
-        report.check()
+        return self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
+                                   host_memory(flat), **options)
 
 
 class EvaluatorEntry:

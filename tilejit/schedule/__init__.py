@@ -1,6 +1,8 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
-    plan        which loads go through which ring, how deep, inline or specialised, and why
+    plan        the schedule as data
+    decide      which loads go through which ring, how deep, inline or specialised, and why
+    consumers   products that stay in flight, groups of warps that take turns
     rewrite     clones the function for a role, replacing loads, products and stores by the protocol
     allocate    gives every buffer, barrier and scratch area its place in shared memory
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from tilejit.ir import Function
 from tilejit.schedule.allocate import allocate
-from tilejit.schedule.plan import make_plan
+from tilejit.schedule.decide import make_plan
 from tilejit.schedule.rewrite import carry_out
 
 __all__ = ["run"]

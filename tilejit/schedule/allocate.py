@@ -7,7 +7,7 @@ one role, so all scratch of a role shares one area.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, walk
+from tilejit.ir import Block, Function, Op, walk
 from tilejit.ir.types import Barrier, Buffer
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.plan import Plan
@@ -15,11 +15,14 @@ from tilejit.schedule.plan import Plan
 #: Shared memory that one CTA may use on sm_90 (CUDA programming guide, compute capability 9.0), less the
 #: bytes that rounding the base up to 1024 may cost.
 LIMIT = 232448 - 1023
+#: Bytes after which every swizzle pattern repeats: private areas of groups are this far apart, or a multiple.
+_ATOM = 1024
 
 
 def allocate(fn: Function, plan: Plan) -> Function:
     """Set `offset` on every alloc and barriers op and `scratch` on every op that needs it."""
     offset = 0
+    roles = next((op for op in fn.body.ops if op.name == "roles"), None)
     rows: list[tuple[str, int, int]] = []
 
     def take(name: str, size: int, align: int) -> int:
@@ -29,14 +32,18 @@ def allocate(fn: Function, plan: Plan) -> Function:
         rows.append((name, at, size))
         return at
 
+    private: list[Op] = []
     for op in fn.body.ops:
-        if op.name == "alloc":
-            buffer = op.attrs["type"]
-            assert isinstance(buffer, Buffer)
-            # The swizzle is a function of address bits, so slots start on its 8-row pattern.
-            align = max(128, 8 * buffer.swizzle)
-            op.attrs["offset"] = take(op.attrs["name"], buffer.slots * buffer.slot_stride, align)
-    for role, block in _roles(fn):
+        if op.name == "alloc" and op.attrs.get("private"):
+            private.append(op)
+        elif op.name == "alloc":
+            op.attrs["offset"] = take(op.attrs["name"], *_size(op))
+    for i, (role, groups, block) in enumerate(_roles(fn)):
+        start = offset
+        if groups > 1:
+            start = offset = -(-offset // _ATOM) * _ATOM
+        for op in private if i == 0 else []:        # the first role computes and stores
+            op.attrs["offset"] = take(op.attrs["name"], *_size(op))
         users = [(op, scratch_bytes(op)) for op in walk(block)]
         size = max((n for _, n in users), default=0)
         if size:
@@ -44,6 +51,10 @@ def allocate(fn: Function, plan: Plan) -> Function:
             for op, n in users:
                 if n:
                     op.attrs["scratch"] = at
+        if groups > 1 and offset > start:
+            stride = -(-(offset - start) // _ATOM) * _ATOM
+            roles.attrs["private_bytes"] = stride     # type: ignore[union-attr]
+            take(f"the same for {groups - 1} more", start + groups * stride - offset, 1)
     for op in fn.body.ops:
         if op.name == "barriers":
             barrier = op.attrs["type"]
@@ -57,11 +68,20 @@ def allocate(fn: Function, plan: Plan) -> Function:
     return fn
 
 
-def _roles(fn: Function) -> list[tuple[str, Block]]:
+def _size(op: Op) -> tuple[int, int]:
+    """Bytes and alignment of an alloc op's buffer."""
+    buffer = op.attrs["type"]
+    assert isinstance(buffer, Buffer)
+    # The swizzle is a function of address bits, so slots start on its 8-row pattern.
+    return buffer.slots * buffer.slot_stride, max(128, 8 * buffer.swizzle)
+
+
+def _roles(fn: Function) -> list[tuple[str, int, Block]]:
+    """Name, groups and block of each role."""
     roles = next((op for op in fn.body.ops if op.name == "roles"), None)
     if roles is None:
-        return [("all", fn.body)]
-    return list(zip(roles.attrs["names"], roles.regions))
+        return [("all", 1, fn.body)]
+    return list(zip(roles.attrs["names"], roles.attrs["groups"], roles.regions))
 
 
 def _too_big(fn: Function, plan: Plan, rows: list[tuple[str, int, int]], total: int) -> None:

@@ -7,9 +7,10 @@ outer loops and a persistent kernel never drains its rings between tiles.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing, uses, walk
 from tilejit.ir.types import Barrier, Buffer, DType, Tile, int32
 from tilejit.layout.named import default_blocked
 from tilejit.ptx.smem import tile_buffer
@@ -21,6 +22,7 @@ from tilejit.schedule.plan import (
     buffer_of,
     check_descriptor,
     needed_by_producer,
+    pure_slice,
     shared_operand,
     wgmma_reads,
 )
@@ -56,12 +58,13 @@ def carry_out(fn: Function, plan: Plan) -> Function:
     shared = {ring: _allocate_ring(top, ring, warps) for ring in plan.rings}
     args = dict(zip(fn.body.args, new.body.args))
     if plan.specialised:
-        launch, producer_regs, consumer_regs = register_split(warps)
+        consumers = warps * plan.groups
+        launch, producer_regs, consumer_regs = register_split(consumers)
         consumer = RoleWriter(fn, plan, shared, top, dict(args), "consumer").run()
         producer = RoleWriter(fn, plan, shared, top, dict(args), "producer").run()
-        top.op("roles", regions=[consumer, producer], names=("consumer", "producer"), warps=(warps, 4),
-               registers=(consumer_regs, producer_regs))
-        new.attrs["num_threads"] = 32 * warps + 128
+        top.op("roles", regions=[consumer, producer], names=("consumer", "producer"),
+               warps=(consumers, 4), groups=(plan.groups, 1), registers=(consumer_regs, producer_regs))
+        new.attrs["num_threads"] = 32 * consumers + 128
         new.attrs["launch_registers"] = launch
         if consumer_regs:
             plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
@@ -103,6 +106,9 @@ class RoleWriter:
         self.state: dict[tuple[Ring, str], tuple[Value, ...]] = {}
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
+        self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
+        self.owed: list[Ring] = []                # rings to release when those have read their slots
+        self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.staging: dict[Buffer, Value] = {}    # pieces of stores -> the ring they are staged in
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
@@ -133,10 +139,35 @@ class RoleWriter:
         releases = self._release_points(src)
         for i, op in enumerate(src.ops):
             b.loc = op.loc
+            self._settle(op, b)
             if op.name not in ("yield", "condition", "return"):
                 self.op(op, b)
+                self._after_tickets(op, b)
             for ring in releases.get(i, ()):
+                if self.flight:
+                    self.owed.append(ring)
+                else:
+                    self._release(ring, b)
+
+    def _settle(self, op: Op, b: Builder) -> None:
+        """Wait for the products in flight that an op needs: all of them at control flow and other meetings."""
+        if not self.flight:
+            return
+        count = len(self.flight)
+        if not op.regions and "sync" not in op.define.effects and "terminator" not in op.define.traits:
+            used = [i for i, (old, _) in enumerate(self.flight) if old in op.operands]
+            count = max(used) + 1 if used else 0
+        if not count:
+            return
+        settled, self.flight = self.flight[:count], self.flight[count:]
+        tiles = b.op("dot_wait", *(new for _, new in settled), pending=len(self.flight)).results
+        for (old, _), tile in zip(settled, tiles):
+            tile.name = old.name
+            self.env[old] = tile
+        if not self.flight:
+            for ring in self.owed:
                 self._release(ring, b)
+            self.owed = []
 
     def _release_points(self, src: Block) -> dict[int, list[Ring]]:
         points: dict[int, list[Ring]] = {}
@@ -223,8 +254,11 @@ class RoleWriter:
         return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
 
     def _for(self, op: Op, b: Builder) -> None:
+        if op is self.plan.turns and self.role == "consumer":
+            self._turns(op, b)
+            return
         body = op.regions[0]
-        chain = self.plan.chains.get(op) if self.role != "producer" else None
+        chain = self.plan.chains.get(op, {}) if self.role != "producer" else {}
         deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
         ahead = [r for r in self.plan.rings if r.ahead and r.loop is op]
         for ring in deferred:
@@ -235,10 +269,10 @@ class RoleWriter:
         kept = [i for i in range(len(op.operands) - 3)
                 if self.needed is None or body.args[i + 1] in self.needed or op.results[i] in self.needed]
         inits = [self.env[op.operands[i + 3]] for i in kept]
-        if chain:
-            at = kept.index(chain[0])
+        for index in chain.values():
+            at = kept.index(index)
             inits[at] = b("pend", inits[at])
-            inits[at].name = op.operands[chain[0] + 3].name
+            inits[at].name = op.operands[index + 3].name
         region = Block([body.args[0].type, *(v.type for v in inits),
                         *(v.type for v in self._state(keys))],
                        [body.args[0].name, *(body.args[i + 1].name for i in kept),
@@ -257,15 +291,83 @@ class RoleWriter:
         loop = b.op("for", *bounds, *inits, *starts, regions=[region], **op.attrs)
         results = loop.results
         self._set_state(keys, results[len(kept):])
+        self._after_tickets(op, b)
         for i, res in zip(kept, results):
             res.name = op.results[i].name
-            if chain and i == chain[0]:
-                res = b("dot_wait", res, pending=0)
-                res.name = op.results[i].name
             self.env[op.results[i]] = res
+        if chain:
+            accs = [op.results[index] for index in chain.values()]
+            for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs), pending=0).results):
+                tile.name = old.name
+                self.env[old] = tile
         for ring in deferred:
             self._release_last(ring, b)
             del self.state[ring, "last"]
+
+    def _turns(self, op: Op, b: Builder) -> None:
+        """A loop whose iterations the role's groups take in turn; in the others' a group only moves its tickets on.
+
+        A group waits for its turn until the group before has had all of its tickets: a parity tells the phase of a
+        barrier from the next one only, so nobody may wait for a phase before the one before has begun."""
+        body, groups = op.regions[0], self.plan.groups
+        keys = self._keys(op)
+        starts = self._state(keys)
+        barrier = self.top("barriers", name="turn", type=Barrier(groups, self.fn.attrs["num_warps"]))
+        barrier.name = "turn"
+        group = b("group_index")
+        first = b("cmp", group, b.const(0, int32), pred="eq")
+        after = b("select", b("cmp", group, b.const(groups - 1, int32), pred="eq"), b.const(0, int32),
+                  b("add", group, b.const(1, int32)))
+        # The first group's first wait is for the phase before the first, which a fresh barrier has completed.
+        parity = b("select", first, b.const(1, int32), b.const(0, int32))
+        region = Block([body.args[0].type, int32, int32, *(v.type for v in starts)],
+                       [body.args[0].name, "left", "turn_parity", *("" for _ in starts)])
+        self.env[body.args[0]], left, phase, *tickets = region.args
+        inner = Builder(region, loc=op.loc)
+        mine = inner("cmp", left, inner.const(0, int32), pred="eq")
+        mine.name = "mine"
+        work, skip = Block(), Block()
+        self._set_state(keys, tickets)
+        worker = Builder(work, loc=op.loc)
+        worker.op("mbar_wait", barrier, group, phase)
+        last = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))][-1]
+        self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp")
+        self.block(body, worker)
+        worker.op("yield", *self._state(keys))
+        self._set_state(keys, tickets)
+        skipper = Builder(skip, loc=op.loc)
+        for ring, kind in keys:
+            count = self._tickets(ring, op, skipper)
+            self.state[ring, kind] = tuple(
+                skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)
+        skipper.op("yield", *self._state(keys))
+        moved = inner.op("if", mine, regions=[work, skip]).results
+        one = inner.const(1, int32)
+        inner.op("yield", inner("select", mine, inner.const(groups - 1, int32), inner("sub", left, one)),
+                 inner("select", mine, inner("sub", one, phase), phase), *moved)
+        loop = b.op("for", *(self.env[v] for v in op.operands), group, parity, *starts, regions=[region], **op.attrs)
+        self._set_state(keys, loop.results[2:])
+
+    def _after_tickets(self, op: Op, b: Builder) -> None:
+        """If an op took the last tickets of a turn: let the next group begin."""
+        if op in self.turn_over:
+            self.turn_over.pop(op)(b)
+
+    def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
+        """How many tickets of a ring one iteration of `turns` uses."""
+        loop = next(x for x in enclosing(ring.loads[0]) if x.name == "for")
+        one = b.const(1, int32)
+        if loop is turns:
+            return one
+        env = dict(self.env)
+        for x in pure_slice(turns.regions[0], loop.operands[:3]) or []:
+            b.insert(clone_op(x, env))
+        lo, hi, step = (env[v] for v in loop.operands[:3])
+        length = b("sub", hi, lo)
+        if not (isinstance(step.op, Op) and step.op.name == "const" and step.op.attrs["value"] == 1):
+            length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
+        return b("cast", b("maximum", length, b.const(0, length.type)), type=int32) if length.type != int32 else \
+            b("maximum", length, b.const(0, int32))
 
     def _while(self, op: Op, b: Builder) -> None:
         before, body = op.regions
@@ -410,23 +512,24 @@ class RoleWriter:
     # -- products and stores ----------------------------------------------------------------------------
     def _dot(self, op: Op, b: Builder) -> None:
         loop = op.parent.parent if op.parent else None
-        chain = self.plan.chains.get(loop) if loop is not None else None
-        in_chain = chain is not None and chain[1] is op
+        chain = self.plan.chains.get(loop, {}) if loop is not None else {}
         a, bb = (self._operand(op, i, b) for i in (0, 1))
         acc = self.env[op.operands[2]]
-        if not in_chain:
+        if op not in chain:
             acc = b("pend", acc)
         extra = {k: v for k, v in op.attrs.items() if k == "precision"}
         result = b("dot_async", a, bb, acc, **extra)
         result.name = op.result.name
-        if not in_chain:
-            result = b("dot_wait", result, pending=0)
-            result.name = op.result.name
-            self.env[op.result] = result
+        if op not in chain:
+            self.flight.append((op.result, result))
             return
-        result = b("dot_wait", result, pending=1)
-        result.name = op.result.name
         self.env[op.result] = result
+        if op is not list(chain)[-1]:
+            return
+        fenced = b.op("dot_fence", *(self.env[dot.result] for dot in chain), pending=len(chain)).results
+        for dot, value in zip(chain, fenced):
+            value.name = dot.result.name
+            self.env[dot.result] = value
         for ring in self.plan.rings:
             if (ring, "last") in self.state:
                 self._release_last(ring, b)
@@ -448,7 +551,7 @@ class RoleWriter:
         natural = (1, 0) if regs and regs[0] == (0, 1) else (0, 1)
         order = natural if t.elem.bits == 16 else k_order
         buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
-                          type=tile_buffer(t, 1, order))
+                          type=tile_buffer(t, 1, order), private=True)
         self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
                                 f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore
         view = b("view", buffer, b.const(0, int32))
@@ -484,7 +587,8 @@ class RoleWriter:
         ring: Buffer = tile_buffer(piece, slots, tuple(reversed(range(len(t.shape)))))
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
         if ring not in self.staging:
-            self.staging[ring] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring)
+            self.staging[ring] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+                                          private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
                                 f"columns at a time in {slots} x {ring.slot_bytes} bytes")
         b.op("tma_store", desc, value, self.staging[ring], *offsets, columns=columns, **op.attrs)

@@ -2,8 +2,13 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
+from numba import njit as numba_njit
+from numba import types
 from numba.extending import intrinsic
+
+#: How the machine's functions are compiled: only `run` is called from Python, so the others need no way in. Callers
+#: pass np.int64 and np.bool_ values, not literals: numba compiles a function anew for every combination of literals.
+njit = numba_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _loader(bits: int):  # type: ignore[no-untyped-def]

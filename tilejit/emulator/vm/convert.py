@@ -4,10 +4,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import bits_of_f64, low, signed
+from tilejit.emulator.vm.bits import bits_of_f64, low, njit, signed
 from tilejit.emulator.vm.floating import decode, directed, encode, flush, nan_of, saturate, to_odd
 
 
@@ -94,7 +93,7 @@ def int_to_float(a: int, src: int, dst: int, rnd: int) -> int:
     err = np.float64(rest)
     if dst == k.F64:
         return bits_of_f64(directed(x, err, rnd))
-    return encode(to_odd(x, err), dst, rnd, False)
+    return encode(to_odd(x, err), dst, rnd, np.bool_(False))
 
 
 @njit

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import bits_of_f32, bits_of_f64, f32_of, f64_of, fma32, fma64, low
+from tilejit.emulator.vm.bits import bits_of_f32, bits_of_f64, f32_of, f64_of, fma32, fma64, low, njit
 
 
 @njit
@@ -286,7 +285,7 @@ def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) ->
         s = saturate(s)
     if flags & k.RELU and s < 0.0:
         s = 0.0
-    r = encode(s, fmt, rnd if sub <= k.FSQRT else k.RN, False)
+    r = encode(s, fmt, rnd if sub <= k.FSQRT else k.RN, np.bool_(False))
     return flush(r, fmt) if flags & k.FTZ else r
 
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilejit.emulator.vm import codes as k
 from tilejit.emulator.vm.bits import (
@@ -11,6 +10,7 @@ from tilejit.emulator.vm.bits import (
     low,
     multiply_high_signed,
     multiply_high_unsigned,
+    njit,
     popcount,
     signed,
 )

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilejit.emulator.vm import codes as k
 from tilejit.emulator.vm.bits import (
@@ -11,6 +10,7 @@ from tilejit.emulator.vm.bits import (
     load32,
     load64,
     low,
+    njit,
     signed,
     store8,
     store16,
@@ -137,7 +137,7 @@ def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type: i
             address = regs[a + lane] + row[k.IMM]
             if space == k.SHARED:
                 address = low(address, 32)
-            host = translate(st, space, address, total, warp, lane, False)
+            host = translate(st, space, address, total, warp, lane, np.bool_(False))
             if host == 0:
                 return
             if record:
@@ -169,7 +169,7 @@ def store(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type: 
             address = regs[a + lane] + row[k.IMM]
             if space == k.SHARED:
                 address = low(address, 32)
-            host = translate(st, space, address, total, warp, lane, True)
+            host = translate(st, space, address, total, warp, lane, np.bool_(True))
             if host == 0:
                 return
             if record:
@@ -201,7 +201,7 @@ def combine(op: int, fmt: int, old: int, b: int, c: int) -> int:
     if fmt <= k.BF16X2:
         flags = k.FTZ if fmt == k.F32 else 0
         sub = k.FADD if op == A_ADD else (k.FMIN if op == A_MIN else k.FMAX)
-        return float_op(sub, old, b, 0, fmt, k.RN, flags)
+        return float_op(sub, old, b, np.int64(0), fmt, np.int64(k.RN), flags)
     w = 64 if fmt == k.U64 or fmt == k.S64 else 32
     if op == A_ADD:
         return low(old + b, w)
@@ -239,7 +239,7 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type:
             address = regs[row[k.A] * 32 + lane] + row[k.IMM]
             if space == k.SHARED:
                 address = low(address, 32)
-            host = translate(st, space, address, size * count, warp, lane, True)
+            host = translate(st, space, address, size * count, warp, lane, np.bool_(True))
             if host == 0:
                 return
             if record:
@@ -254,7 +254,7 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type:
                 for i in range(count):
                     old = raw_load(host + i * size, size)
                     b = low(regs[pool[row[k.POOL] + i] * 32 + lane], 8 * size)
-                    raw_store(host + i * size, combine(op, fmt, old, b, 0), size)
+                    raw_store(host + i * size, combine(op, fmt, old, b, np.int64(0)), size)
                     if row[k.FLAGS] & k.RETURNS:
                         regs[pool[row[k.POOL] + count + i] * 32 + lane] = old
 
@@ -267,11 +267,11 @@ def matrix(st, row, regs, pool, warp: int, pc: int, mask: int, is_store: bool) -
     record = np.int64(0)
     rows = 0xFFFFFFFF if count == 4 else (1 << (8 * count)) - 1
     if st[k.ST_TRACE]:
-        record = event(st, k.EV_WRITE if is_store else k.EV_READ, warp, pc, k.SHARED, 16, rows)
+        record = event(st, k.EV_WRITE if is_store else k.EV_READ, warp, pc, k.SHARED, np.int64(16), rows)
     hosts = np.zeros(32, np.int64)
     for lane in range(8 * count):
         address = low(regs[row[k.A] * 32 + lane] + row[k.IMM], 32)
-        hosts[lane] = translate(st, k.SHARED, address, 16, warp, lane, is_store)
+        hosts[lane] = translate(st, k.SHARED, address, np.int64(16), warp, lane, is_store)
         if hosts[lane] == 0:
             return
         if record:

@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import bits_of_f64, low, signed
+from tilejit.emulator.vm.bits import bits_of_f64, low, njit, signed
 from tilejit.emulator.vm.floating import decode, encode
 
 
@@ -65,7 +64,7 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
                 if fd == k.F16:
                     reg, shift = half, 16 * i
                     c = decode(low(regs[pool[c0 + reg] * 32 + lane] >> shift, 16), k.F16)
-                    r = encode(c + value, k.F16, k.RN, False)
+                    r = encode(c + value, k.F16, k.RN, np.bool_(False))
                     target = pool[d0 + reg] * 32 + lane
                     if i == 0:
                         regs[target] = r | (regs[pool[c0 + reg] * 32 + lane] & 0xFFFF0000)
@@ -82,4 +81,4 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
                 elif fd == k.F64:
                     regs[pool[d0 + reg] * 32 + lane] = bits_of_f64(value + decode(old, k.F64))
                 else:
-                    regs[pool[d0 + reg] * 32 + lane] = encode(value + decode(old, k.F32), k.F32, k.RN, False)
+                    regs[pool[d0 + reg] * 32 + lane] = encode(value + decode(old, k.F32), k.F32, k.RN, np.bool_(False))

@@ -9,10 +9,11 @@ the other does not deadlock (independent thread scheduling).
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
+from numba import njit as entry
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import load64, low, store64, trailing_zeros
+from tilejit.emulator.vm.bits import load64, low, njit, store64, trailing_zeros
 from tilejit.emulator.vm.convert import convert
 from tilejit.emulator.vm.floating import float_op
 from tilejit.emulator.vm.integer import int_op
@@ -110,23 +111,23 @@ def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> Non
     """Tell of reads of registers never written and of touches of registers that a wgmma owns."""
     op = row[k.OP]
     if row[k.GUARD] >= 0:
-        touch(st, states, warp, pc, row[k.GUARD], False)
+        touch(st, states, warp, pc, row[k.GUARD], np.bool_(False))
     if op == k.EXTERNAL or op == k.TRACED:
         return
-    touch(st, states, warp, pc, row[k.A], False)
-    touch(st, states, warp, pc, row[k.B], False)
-    touch(st, states, warp, pc, row[k.C], False)
+    touch(st, states, warp, pc, row[k.A], np.bool_(False))
+    touch(st, states, warp, pc, row[k.B], np.bool_(False))
+    touch(st, states, warp, pc, row[k.C], np.bool_(False))
     if op == k.INT:
-        touch(st, states, warp, pc, row[k.E], False)
+        touch(st, states, warp, pc, row[k.E], np.bool_(False))
     pooled_reads = op == k.STORE or op == k.PACK or op == k.STMATRIX
     pooled_writes = op == k.LOAD or op == k.UNPACK or op == k.LDMATRIX
     if pooled_reads or pooled_writes:
         for i in range(row[k.COUNT]):
-            touch(st, states, warp, pc, pool[row[k.POOL] + i], pooled_writes)
+            touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + i]), pooled_writes)
     if mask:
-        touch(st, states, warp, pc, row[k.D], True)
+        touch(st, states, warp, pc, row[k.D], np.bool_(True))
         if op != k.INT:
-            touch(st, states, warp, pc, row[k.E], True)
+            touch(st, states, warp, pc, row[k.E], np.bool_(True))
 
 
 @njit
@@ -140,9 +141,9 @@ def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:  # typ
             states[reg] = state & ~k.UNINIT
         else:
             states[reg] = state & ~k.UNINIT
-            event(st, k.EV_UNINIT, warp, pc, reg, 0, 0)
+            event(st, k.EV_UNINIT, warp, pc, reg, np.int64(0), np.int64(0))
     if state & k.ACC_IN_FLIGHT or (write and state & k.A_IN_FLIGHT):
-        event(st, k.EV_REGISTER, warp, pc, reg, 1 if write else 0, state)
+        event(st, k.EV_REGISTER, warp, pc, reg, np.int64(write), np.int64(state))
 
 
 @njit
@@ -153,7 +154,7 @@ def leave(st, sp, split: int, pc: int, mask: int) -> None:  # type: ignore[no-un
     st[k.ST_MASK] = mask
 
 
-@njit(types.int64(types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
+@entry(types.int64(types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
 def run(st, warp, split):  # type: ignore[no-untyped-def]
     """Run warp `warp` of the cluster, split `split` (-1: any that is ready); returns why it stopped.
 
@@ -201,7 +202,7 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
                 break
             check_registers(st, row, pool, states, warp, pc, m)
             if k.SHFL <= op <= k.MMA and op != k.ELECT and m != load64(live):
-                event(st, k.EV_DIVERGED, warp, pc, 0, 0, m)
+                event(st, k.EV_DIVERGED, warp, pc, np.int64(0), np.int64(0), m)
         if op == k.BRA:
             if m == mask:
                 pc = row[k.TARGET]
@@ -330,7 +331,7 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
             for lane in range(32):
                 if (m >> lane) & 1 and regs[row[k.A] * 32 + lane] == index:
                     same |= 1 << lane
-            target = pool[row[k.POOL] + index]
+            target = np.int64(pool[row[k.POOL] + index])
             if same == mask:
                 pc = target
             else:                      # the other lanes come back to this instruction

@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import low
+from tilejit.emulator.vm.bits import low, njit
 from tilejit.emulator.vm.floating import compare_float
 from tilejit.emulator.vm.integer import compare_int, int_op
 
@@ -84,12 +83,12 @@ def match(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
 @njit
 def redux(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
     """redux.sync: an integer operation over the active lanes."""
-    total = np.int64(0)
+    total, zero, width = np.int64(0), np.int64(0), np.int64(32)
     first = True
     for lane in range(32):
         if (mask >> lane) & 1:
             v = low(regs[row[k.A] * 32 + lane], 32)
-            total = v if first else int_op(row[k.SUB], total, v, 0, 0, 32, row[k.FLAGS], 0)
+            total = v if first else int_op(row[k.SUB], total, v, zero, zero, width, row[k.FLAGS], zero)
             first = False
     for lane in range(32):
         if (mask >> lane) & 1:

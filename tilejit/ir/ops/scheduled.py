@@ -7,14 +7,15 @@ The protocol: producers wait `empty` at parity^1, then `expect` bytes on `full`,
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir.core import Op
+from tilejit.ir.core import Op, Value
 from tilejit.ir.table import op
 from tilejit.ir.types import Barrier, Buffer, Pending, Tile, Type, int32
 
 
-@op("alloc", attrs="name type offset?", effects="sync", traits="scheduled")
+@op("alloc", attrs="name type offset? private?", effects="sync", traits="scheduled")
 def alloc(o: Op) -> list[Type]:
-    """A ring of shared-memory tiles; `offset` (bytes) is set by the allocator."""
+    """A ring of shared-memory tiles; `offset` (bytes) is set by the allocator. A `private` one exists once for
+    every group of warps of the role that uses it."""
     return [o.attrs["type"]]
 
 
@@ -28,6 +29,18 @@ def barriers(o: Op) -> list[Type]:
 def ticket_next(o: Op) -> list[Type]:
     """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
     return [int32, int32]
+
+
+@op("ticket_skip", "slot parity count", "slots", traits="scheduled")
+def ticket_skip(o: Op) -> list[Type]:
+    """The ticket after `count` more: what other consumers of the ring take."""
+    return [int32, int32]
+
+
+@op("group_index", "", traits="scheduled")
+def group_index(o: Op) -> list[Type]:
+    """Which of its role's groups of warps a thread belongs to: 0, 1, ... (see `roles`)."""
+    return [int32]
 
 
 @op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
@@ -131,12 +144,24 @@ def dot_async(o: Op) -> list[Type]:
     return [acc]
 
 
-@op("dot_wait", "acc", "pending", effects="sync", traits="scheduled")
+@op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled")
 def dot_wait(o: Op) -> list[Type]:
-    """Wait until at most `pending` wgmma groups are in flight; with 0 the accumulator is a tile again."""
-    acc = o.operands[0].type
-    assert isinstance(acc, Pending)
-    return [acc.tile if o.attrs["pending"] == 0 else acc]
+    """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles.
+
+    The last round of a chain is not waited for: `dot_fence` is the wait inside of the loop."""
+    return [_pending(o, v).tile for v in o.operands]
+
+
+@op("dot_fence", "accs*", "pending", effects="sync", traits="scheduled")
+def dot_fence(o: Op) -> list[Type]:
+    """Wait until at most `pending` wgmma groups are in flight; these accumulators stay pending."""
+    return [_pending(o, v) for v in o.operands]
+
+
+def _pending(o: Op, v: Value) -> Pending:
+    if not isinstance(v.type, Pending):
+        raise CompilationError(f"{o.name}: expected a pending accumulator, found {v.type}", o.loc)
+    return v.type
 
 
 @op("elect", "pred?", effects="sync", traits="scheduled structural")
@@ -145,9 +170,12 @@ def elect(o: Op) -> list[Type]:
     return []
 
 
-@op("roles", "", "names warps registers", effects="sync control", traits="scheduled structural")
+@op("roles", "", "names warps groups registers private_bytes?", effects="sync control", traits="scheduled structural")
 def roles(o: Op) -> list[Type]:
-    """One region per role, each run by its own warps, in order of warp index; ends the kernel's body."""
+    """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
+
+    A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
+    and scratch are `private_bytes` (set by the allocator) after those of the group before."""
     return []
 
 

@@ -1,0 +1,150 @@
+"""tilejit's side of the matmul benchmark: one function for each kind of case, absent where the library lacks it."""
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from contender import Absent
+
+
+def find(*names: str) -> Callable[..., Any]:
+    """The first of these that exists, as `module.function` below tilejit.kernels. Raises Absent if none does."""
+    for name in names:
+        module, function = name.split(".")
+        try:
+            return getattr(importlib.import_module(f"tilejit.kernels.{module}"), function)
+        except (ImportError, AttributeError):
+            continue
+    raise Absent(f"tilejit.kernels has no {' or '.join(names)}")
+
+
+def takes(fn: Callable[..., Any], *names: str) -> bool:
+    """Whether a function has all these parameters."""
+    known = inspect.signature(fn).parameters
+    return all(n in known for n in names)
+
+
+def plain(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """a @ b."""
+    fn = find("matmul.matmul")
+    return lambda: fn(a, b, out=out)
+
+
+def scales() -> bool:
+    """Whether the library's fp8 product takes scales."""
+    fn = find("matmul.matmul")
+    return takes(fn, "scale_a", "scale_b") or takes(fn, "scale")
+
+
+def fp8(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[[], Any]:
+    """(a @ b) * scale_a * scale_b with scales of one element, on the device; without them where `scales()` is false."""
+    fn = find("matmul.matmul")
+    if takes(fn, "scale_a", "scale_b"):
+        return lambda: fn(a, b, scale_a=scale_a, scale_b=scale_b, out=out)
+    if takes(fn, "scale"):
+        scale = scale_a * scale_b
+        return lambda: fn(a, b, scale=scale, out=out)
+    return lambda: fn(a, b, out=out)
+
+
+def fp8_block(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[[], Any]:
+    """fp8 with scales of 1x128 of A [M, K/128] and of 128x128 of B [N/128, K/128]."""
+    fn = find("blockscaled.matmul_blockscaled", "blockscaled.matmul", "fp8.matmul_blockscaled",
+              "matmul.matmul_blockscaled", "scaled.matmul_blockscaled")
+    return lambda: fn(a, b, scale_a, scale_b, out=out)
+
+
+def streamk(a: Any, b: Any, out: Any, ordered: bool = False) -> Callable[[], Any]:
+    """a @ b where few tiles or few rows leave the chip idle; the workspace is made once."""
+    fn, space = find("streamk.matmul_streamk"), find("streamk.workspace_for")(a, b)
+    return lambda: fn(a, b, out=out, ordered=ordered, workspace=space)
+
+
+def batched(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """a [B, M, K] @ b [B, K, N]."""
+    fn = find("batched.batched_matmul")
+    return lambda: fn(a, b, out=out)
+
+
+def grouped(a: Any, b: Any, offsets: Any, out: Any) -> Callable[[], Any]:
+    """Groups of rows of a [T, K], from and to `offsets` (int32, one more than groups), each with its own b [E, K, N]."""
+    fn = find("grouped.grouped_matmul")
+    return lambda: fn(a, b, offsets, out=out)
+
+
+def bias_gelu(a: Any, b: Any, bias: Any, out: Any) -> Callable[[], Any]:
+    """gelu(a @ b + bias)."""
+    fn = find("matmul.matmul")
+    return lambda: fn(a, b, bias=bias, activation="gelu", out=out)
+
+
+def swiglu(a: Any, b: Any, out: Any) -> Callable[[], Any]:
+    """silu(a @ gate) * (a @ up) for b = [gate | up]."""
+    fn = find("gated.matmul_swiglu", "swiglu.matmul_swiglu", "matmul.matmul_swiglu", "gated.swiglu", "fused.swiglu")
+    return lambda: fn(a, b, out=out)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to launch the matmul kernel: launch options and compile-time arguments by name, over the defaults."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+
+#: Each line adds one thing to the line above it. A line whose options the kernel or the scheduler does not know is
+#: left out, with that as the reason.
+ABLATION: tuple[Variant, ...] = (
+    Variant("inline", dict(warp_specialize=False), dict(GROUP=1)),
+    Variant("specialised", dict(warp_specialize=True, ping_pong=False, store_overlap=False), dict(GROUP=1)),
+    Variant("+ ping-pong", dict(warp_specialize=True, ping_pong=True, store_overlap=False), dict(GROUP=1)),
+    Variant("+ cluster", dict(warp_specialize=True, ping_pong=True, store_overlap=False, num_ctas=2), dict(GROUP=1)),
+    Variant("+ store overlap", dict(warp_specialize=True, ping_pong=True, store_overlap=True, num_ctas=2),
+            dict(GROUP=1)),
+    Variant("+ raster", dict(warp_specialize=True, ping_pong=True, store_overlap=True, num_ctas=2), dict(GROUP=16)),
+)
+
+
+#: Tiles and how they run, for the comparison of the library's choice with the best of many.
+TUNING: tuple[Variant, ...] = tuple(
+    Variant(f"{m}x{n}x{k} w{warps} s{stages} g{group}", dict(num_warps=warps, num_stages=stages),
+            dict(BM=m, BN=n, BK=k, GROUP=group))
+    for m, n, k, warps, stages, group in (
+        (128, 256, 64, 8, 4, 16), (128, 256, 64, 8, 4, 8), (128, 256, 64, 8, 3, 16), (256, 128, 64, 8, 3, 16),
+        (128, 128, 64, 8, 6, 16), (128, 128, 64, 4, 6, 16), (128, 128, 128, 8, 3, 16), (64, 256, 64, 4, 5, 16),
+        (64, 128, 64, 4, 8, 16)))
+
+
+def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
+    """The matmul kernel launched in a variant's way, other things as the library chooses them; a, b of order NT.
+
+    Raises Absent for options that neither the kernel nor its launch knows."""
+    import tilejit
+    from tilejit.runtime.jit import OPTIONS
+
+    library = importlib.import_module("tilejit.kernels.matmul")
+    kernel = library.matmul_kernel
+    unknown = [o for o in variant.options if o not in OPTIONS] + [
+        c for c in variant.constants if c not in inspect.signature(kernel.fn).parameters]
+    if unknown:
+        raise Absent(f"the kernel does not know {', '.join(unknown)}")
+    (m, k), n = a.shape, b.shape[1]
+    sms = tilejit.multiprocessors()
+    tiles = library.choose_tiles(m, n, sms)
+    constants = {"BM": tiles.m, "BN": tiles.n, "BK": tiles.k_bytes // a.element_size(), "GROUP": 16, "A_ROWS": True,
+                 "B_ROWS": False, "ACTIVATION": None, **variant.constants}
+    bm, bn, bk = (constants[x] for x in ("BM", "BN", "BK"))
+    d = tilejit.TensorDescriptor.from_tensor
+    descs = d(a, (bm, bk)), d(b.T, (bn, bk)), d(out, (bm, bn))
+    grid = (min(sms, tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)),)
+    given = {**constants, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **variant.options}
+
+    def run() -> Any:
+        kernel[grid](*descs, None, m, n, k, **given)
+        return out
+
+    return run

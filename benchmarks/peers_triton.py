@@ -1,0 +1,229 @@
+"""Triton as a peer: a persistent matmul on TMA descriptors in Triton's language, tuned for every shape.
+
+The kernel uses what Triton offers on Hopper: host-side descriptors, a persistent grid, the tile loop flattened into
+the K loop or warp-specialised, and an epilogue in two halves that frees shared memory for one more stage. The
+choice for a shape is kept in a small file in the temporary folder.
+"""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from contender import Absent, Contender, rotate
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:                                            # its pure parts are used where Triton is missing
+    triton = tl = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """One way to run the kernel; `halves` stores the tile in two halves, `ws` asks for warp specialisation."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    stages: int
+    group: int = 8
+    halves: bool = False
+    flatten: bool = True
+    ws: bool = False
+
+    @property
+    def label(self) -> str:
+        """Short text for tables."""
+        marks = "".join(m for m, on in ((" halves", self.halves), (" flat", self.flatten), (" ws", self.ws)) if on)
+        return f"{self.bm}x{self.bn}x{self.bk} w{self.warps} s{self.stages} g{self.group}{marks}"
+
+    def shared(self, element: int) -> int:
+        """Bytes of shared memory: the stages, and the staging of the result (two bytes an element)."""
+        result = 0 if self.ws else self.bm * self.bn * 2 // (2 if self.halves else 1)
+        return self.stages * (self.bm + self.bn) * self.bk * element + result
+
+
+#: For 16-bit operands; `bk` counts 16-bit elements and is doubled for 8-bit ones. Warp specialisation takes four
+#: warps a consumer group there and splits a tile of 128 rows between two groups.
+BIG = (Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, halves=True), Config(128, 256, 64, 8, 3, group=16),
+       Config(128, 256, 64, 8, 3, flatten=False), Config(128, 256, 64, 4, 4, flatten=False, ws=True),
+       Config(256, 128, 64, 8, 3), Config(256, 128, 64, 8, 4, halves=True),
+       Config(128, 128, 64, 4, 5), Config(128, 128, 64, 8, 5), Config(128, 128, 128, 8, 3),
+       Config(128, 128, 64, 4, 6, flatten=False, ws=True))
+SMALL_M = (Config(64, 64, 128, 4, 6), Config(64, 64, 256, 4, 3), Config(64, 128, 128, 4, 4), Config(64, 32, 256, 4, 4),
+           Config(128, 64, 128, 4, 4), Config(128, 64, 64, 4, 6), Config(64, 64, 128, 4, 5, flatten=False, ws=True))
+SHARED_LIMIT = 232_448
+
+
+def configs(m: int, element: int) -> tuple[Config, ...]:
+    """The configurations to try for an m-row result and operands of `element` bytes."""
+    table = SMALL_M if m <= 128 else BIG
+    scaled = tuple(replace(c, bk=c.bk * 2 // element) for c in table)
+    return tuple(c for c in scaled if c.shared(element) <= SHARED_LIMIT)
+
+
+def _matmul(a_desc, b_desc, c_desc, c_ptr, scale, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+            GROUP: tl.constexpr, B_ROWS: tl.constexpr, HALVES: tl.constexpr, SCALED: tl.constexpr,
+            FLATTEN: tl.constexpr, WS: tl.constexpr):
+    """C = scale * A @ B: A [M, K]; b_desc sees B as [K, N] (B_ROWS) or as [N, K]; tiles go round in groups of rows.
+
+    With WS the result goes out through pointers: Triton 3.6 splits a tile between groups of warps only so."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_n = tl.cdiv(N, BN)
+    steps = tl.cdiv(K, BK)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN, warp_specialize=WS):
+        first = tile // (GROUP * tiles_n) * GROUP
+        height = min(tiles_m - first, GROUP)
+        rest = tile % (GROUP * tiles_n)
+        m = (first + rest % height) * BM
+        n = rest // height * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(steps):
+            a = a_desc.load([m, k * BK])
+            if B_ROWS:
+                b = b_desc.load([k * BK, n])
+            else:
+                b = b_desc.load([n, k * BK]).T
+            acc = tl.dot(a, b, acc)
+        if SCALED:
+            acc = acc * tl.load(scale)
+        if WS:
+            rows = m + tl.arange(0, BM)
+            columns = n + tl.arange(0, BN)
+            mask = (rows < M)[:, None] & (columns < N)[None, :]
+            tl.store(c_ptr + rows.to(tl.int64)[:, None] * N + columns[None, :], acc.to(c_desc.dtype), mask=mask)
+        elif HALVES:
+            left, right = acc.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
+            c_desc.store([m, n], left.to(c_desc.dtype))
+            c_desc.store([m, n + BN // 2], right.to(c_desc.dtype))
+        else:
+            c_desc.store([m, n], acc.to(c_desc.dtype))
+
+
+KERNEL = triton.jit(do_not_specialize=["M", "N", "K"])(_matmul) if triton else None
+
+
+def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[], Any]:
+    """A call of the kernel with its descriptors made once. a [M, K] row-major, b [K, N] of either order, out [M, N]."""
+    import torch
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    (m, k), n = a.shape, b.shape[1]
+    b_rows = b.stride(1) == 1
+    halves = config.bn // 2 if config.halves else config.bn
+    view, block = (b, [config.bk, config.bn]) if b_rows else (b.T, [config.bn, config.bk])
+    descs = (TensorDescriptor.from_tensor(a, [config.bm, config.bk]), TensorDescriptor.from_tensor(view, block),
+             TensorDescriptor.from_tensor(out, [config.bm, halves]))
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    grid = (min(sms, triton.cdiv(m, config.bm) * triton.cdiv(n, config.bn)),)
+
+    def run() -> Any:
+        return KERNEL[grid](*descs, out, scale if scale is not None else out, m, n, k, BM=config.bm, BN=config.bn,
+                            BK=config.bk, GROUP=config.group, B_ROWS=b_rows, HALVES=config.halves,
+                            SCALED=scale is not None, FLATTEN=config.flatten, WS=config.ws, num_warps=config.warps,
+                            num_stages=config.stages)
+
+    return run
+
+
+def present() -> None:
+    """Raises Absent where Triton is missing."""
+    if triton is None:
+        raise Absent("triton is not installed")
+
+
+def tuned(case: Any, a: Any, bs: list[Any], out: Any, scale: Any, folder: Path | None = None) -> Any:
+    """The kernel in its fastest configuration for this case, as a contender; `bs` are equal copies of B, used in turn.
+
+    Raises Absent where Triton is missing or no configuration works."""
+    present()
+    key = f"{case.dtype} {case.m}x{case.n}x{case.k} {'NN' if bs[0].stride(1) == 1 else 'NT'}"
+    path = Path(folder or tempfile.gettempdir(), f"triton-matmul-{os.getuid()}-{triton.__version__}.json")
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if key in known:
+        config = Config(**known[key])
+    else:
+        config = fastest(a, bs, out, scale)
+        path.write_text(json.dumps({**known, key: asdict(config)}))
+    return Contender(rotate([launcher(a, b, out, scale, config) for b in bs]), out, note=config.label)
+
+
+def fastest(a: Any, bs: list[Any], out: Any, scale: Any) -> Config:
+    """Tries every configuration in short bursts, then the best three again. Raises Absent if none runs."""
+    import torch
+
+    from tilejit.testing import bench_group, gpu_burst
+
+    bursts, failed = {}, ""
+    for config in configs(a.shape[0], a.element_size()):
+        try:
+            call = rotate([launcher(a, b, out, scale, config) for b in bs])
+            with quiet():
+                call()
+            torch.cuda.synchronize()
+            bursts[config] = gpu_burst(call)
+        except Exception as error:
+            failed = failed or f"{config.label}: {type(error).__name__}: {str(error)[:100]}"
+    if not bursts:
+        raise Absent(f"no configuration runs; {failed}")
+    by_label = {c.label: c for c in bursts}
+    first = bench_group({c.label: b for c, b in bursts.items()}, rounds=1, burst_ms=2.0, rest=6)
+    best = sorted(first, key=lambda x: first[x][0])[:3]
+    again = bench_group({x: bursts[by_label[x]] for x in best}, rounds=3, burst_ms=3.0, rest=8)
+    return by_label[min(best, key=lambda x: sorted(again[x])[1])]
+
+
+class quiet:
+    """Nothing on stderr meanwhile: a configuration that Triton cannot compile prints its whole module."""
+
+    def __enter__(self) -> None:
+        self.kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
+
+    def __exit__(self, *_: Any) -> None:
+        os.dup2(self.kept, 2)
+        os.close(self.kept)
+
+
+def _bias_gelu(x, bias, out, columns, BLOCK: tl.constexpr):
+    """out = gelu(x + bias), rows of `columns` elements; one program a block of a row."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(1).to(tl.int64) * columns + j
+    y = tl.load(x + at, j < columns, other=0.0).to(tl.float32) + tl.load(bias + j, j < columns, other=0.0).to(tl.float32)
+    y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
+    tl.store(out + at, y.to(out.dtype.element_ty), j < columns)
+
+
+def _swiglu(x, out, columns, BLOCK: tl.constexpr):
+    """out = silu(x[:, :columns]) * x[:, columns:]; one program a block of a row of the result."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(1).to(tl.int64)
+    gate = tl.load(x + row * 2 * columns + j, j < columns, other=0.0).to(tl.float32)
+    up = tl.load(x + row * 2 * columns + columns + j, j < columns, other=0.0).to(tl.float32)
+    tl.store(out + row * columns + j, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), j < columns)
+
+
+BIAS_GELU, SWIGLU = (triton.jit(_bias_gelu), triton.jit(_swiglu)) if triton else (None, None)
+
+
+def bias_gelu(x: Any, bias: Any, out: Any) -> Any:
+    """gelu(x + bias) into `out`, a bandwidth-bound kernel: what a fuser would write."""
+    present()
+    m, n = x.shape
+    BIAS_GELU[(triton.cdiv(n, 2048), m)](x, bias, out, n, BLOCK=2048, num_warps=8)
+    return out
+
+
+def swiglu(x: Any, out: Any) -> Any:
+    """silu(gate) * up for x = [gate | up], into `out`."""
+    present()
+    m, n = out.shape
+    SWIGLU[(triton.cdiv(n, 1024), m)](x, out, n, BLOCK=1024, num_warps=4)
+    return out

@@ -1,0 +1,256 @@
+"""The matmul benchmark's parts that need no GPU: cases, verdicts, tables, the run itself on made-up times."""
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder():
+    """The benchmark's files import one another by name."""
+    sys.path.insert(0, str(FOLDER))
+    yield
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def cases():
+    return importlib.import_module("matmul_cases")
+
+
+@pytest.fixture
+def running():
+    return importlib.import_module("matmul_run")
+
+
+@pytest.fixture
+def report():
+    return importlib.import_module("matmul_report")
+
+
+@pytest.fixture
+def command():
+    return importlib.import_module("matmul")
+
+
+def test_every_set_has_cases_of_its_own(cases):
+    for name in cases.SETS:
+        found = cases.cases_of(name)
+        assert found and all(c.set == name for c in found)
+        assert len({c.label for c in found}) == len(found)
+    assert len(cases.cases_of("bf16")) == 16 and len(cases.cases_of("decode")) == 24
+    with pytest.raises(KeyError, match="no set 'x'"):
+        cases.cases_of("x")
+
+
+def test_odd_sizes_are_odd_and_fp8_sizes_suit_cublaslt(cases):
+    for m, n, k in cases.ODD:
+        assert any(x % 64 for x in (m, n, k))
+    assert all(x % 16 == 0 for shape in cases.ODD_FP8 for x in shape)
+
+
+@pytest.mark.parametrize("experts, rows", [(8, 8192), (16, 8192), (64, 1024), (3, 7), (2, 1)])
+def test_rows_of_experts_are_uneven_and_all_there(cases, experts, rows):
+    found = cases.uneven(experts, rows)
+    assert len(found) == experts and sum(found) == rows and min(found) == 0
+    assert found == cases.uneven(experts, rows)
+
+
+def test_work_of_a_case(cases):
+    case = cases.Case("bf16", 3, 5, 7)
+    assert (case.flops, case.bytes) == (210, 2 * (21 + 35 + 15))
+    assert cases.Case("batched", 3, 5, 7, batch=2).bytes == 2 * 2 * (21 + 35 + 15)
+    assert cases.Case("fused", 4, 8, 2, variant="swiglu").bytes == 2 * (8 + 16 + 16)
+    assert cases.Case("grouped", 4, 8, 2, rows=(3, 1)).bytes == 2 * (8 + 2 * 16 + 32)
+    assert cases.Case("fp8", 3, 5, 7, dtype="fp8").bytes == 21 + 35 + 2 * 15
+
+
+def test_shapes(cases):
+    assert cases.parse_shapes("4096x14336x4096, 2048^3") == ((4096, 14336, 4096), (2048, 2048, 2048))
+    with pytest.raises(ValueError, match="'12x3' is no shape"):
+        cases.parse_shapes("12x3")
+    assert [c.label for c in cases.with_shapes("majors", ((8, 16, 32),))] == [f"8x16x32 {o}" for o in cases.ORDERS]
+    assert sum(cases.with_shapes("grouped", ((100, 16, 32),))[0].rows) == 100
+
+
+def test_geomean(cases):
+    assert cases.geomean([2.0, 8.0]) == pytest.approx(4.0)
+    assert cases.geomean([]) != cases.geomean([])
+
+
+def made(case, peer, ratio, best=False, **more):
+    return {"bench": "matmul_bf16", "case": case, "dtype": "bf16", "ours": 100 * ratio, "peer": peer, "peer_value": 100.0,
+            "unit": "TFLOP/s", "ratio": ratio, "spread": [ratio - 0.01, ratio + 0.01], "best": best, "flops": 2e9,
+            "bytes": 1e6, "ours_error": 1e-3, **more}
+
+
+def test_a_goal_looks_at_the_best_peer_of_each_case(report):
+    rows = [made("a", "cublas NT", 1.03, True), made("a", "triton", 1.30), made("b", "triton", 1.05, True),
+            made("b", "cublas NT", 1.06)]
+    assert report.verdicts("bf16", rows)[0].startswith("bf16: reached: geometric mean 1.040 of best over 2 cases")
+    rows[2] = made("b", "triton", 0.98, True)
+    assert "MISSED" in report.verdicts("bf16", rows)[0] and "under 0.99: b" in report.verdicts("bf16", rows)[0]
+
+
+def test_a_goal_is_missed_where_ours_is_missing(report):
+    rows = [made("a", "cublas NT", 1.05, True), {"case": "b", "peer": "tilejit", "absent": "wrong result"}]
+    assert "MISSED" in report.verdicts("bf16", rows)[0] and "no number of ours at b" in report.verdicts("bf16", rows)[0]
+
+
+def test_goals_of_each_case(report):
+    rows = [made("4096 NN", "cublas", 1.2, True), made("4096 TT", "cublas", 0.96, True)]
+    assert "MISSED" in report.verdicts("majors", rows)[0] and "under 0.97: 4096 TT" in report.verdicts("majors", rows)[0]
+
+
+def test_copy_bandwidth_is_asked_of_few_rows_only(report):
+    rows = [made("64x8192x8192 NT", "copy", 0.95, unit="GB/s"), made("128x8192x8192 NT", "copy", 0.5, unit="GB/s")]
+    assert [r["case"] for r in report.goal_rows(rows, "copy")] == ["64x8192x8192 NT"]
+
+
+def test_the_table_has_a_line_a_case_and_says_who_is_missing(report):
+    rows = [made("a", "cublas NT", 1.03, True, sustained={"ours": 99.0, "peer": 98.0, "ratio": 1.01}),
+            {"case": "a", "peer": "pallas", "absent": "no jax"}, {"case": "b", "peer": "pallas", "absent": "no jax"},
+            {**made("b", "cublas NT", 1.0, True), "ours": None, "ratio": None, "spread": None}]
+    heads, lines = report.table(rows)
+    assert [line[0] for line in lines] == ["a", "b"] and {len(x) for x in lines} == {len(heads)}
+    assert lines[0][heads.index("burst ratio [quartiles]")] == "1.030 [1.020, 1.040]"
+    assert lines[0][heads.index("sustained (ours)")] == "1.010 (99)"
+    assert lines[1][heads.index("tilejit")] == "-"
+    assert report.reasons(rows) == ["pallas: no jax (a, b)"]
+
+
+def test_a_wrong_result_is_not_measured(running, cases):
+    from contender import Contender, Work
+
+    case = cases.Case("bf16", 64, 64, 64)
+    work = Work(lambda: Contender(lambda: "ours", burst=lambda n: 1.0),
+                {"peer": lambda: Contender(lambda: "theirs", burst=lambda n: 2.0)},
+                lambda result: 0.5 if result == "ours" else 1e-3, 1e-2)
+    device = running.Device(lambda c: work, lambda x: None, lambda: None, lambda fn: (lambda n: 1.0), lambda: None)
+    rows = running.run_case(case, device, running.Options(rest=0), 0, lambda e: None)
+    assert rows[0]["peer"] == "tilejit" and "wrong result: error 5.00e-01" in rows[0]["absent"]
+    assert rows[1]["ratio"] is None and rows[1]["peer_value"] == pytest.approx(case.flops / 2.0 / 1e9, abs=1e-4)
+
+
+def test_a_result_that_goes_wrong_under_load_is_found(running, cases):
+    from contender import Contender, Work
+
+    seen = []
+    work = Work(lambda: Contender(lambda: "first", out="kept", burst=lambda n: 1.0),
+                {"peer": lambda: Contender(lambda: "first", burst=lambda n: 2.0)},
+                lambda result: seen.append(result) or (1e-3 if result == "first" else 0.7), 1e-2)
+    device = running.Device(lambda c: work, lambda x: None, lambda: None, lambda fn: (lambda n: 1.0), lambda: None)
+    rows = running.run_case(cases.Case("bf16", 64, 64, 64), device, running.Options(rest=0), 0, lambda e: None)
+    assert rows[0]["absent"] == "wrong result after the bursts: error 7.00e-01" and seen[-1] == "kept"
+    assert rows[1]["ratio"] is None
+
+
+def test_gains_of_an_ablation(report):
+    rows = [{**made("a", f"tilejit {n}", 1.0), "peer_value": v, "ours": 121.0} for n, v in (("inline", 50.0), ("ws", 100.0))]
+    assert report.gains(rows) == ["a: inline 50, ws 100 (+100.0%), the library's choice 121 (+21.0%)"]
+
+
+def test_ratios_scale_with_the_work(running, cases):
+    """A copy of twice the bytes in twice the time is the same bandwidth."""
+    from contender import Contender, Work
+
+    case = cases.Case("decode", 1, 64, 64)
+    work = Work(lambda: Contender(lambda: 0, burst=lambda n: 1.0),
+                {"copy": lambda: Contender(lambda: 0, burst=lambda n: 2.0, judged=False, unit="GB/s",
+                                           amount=2 * case.bytes)}, lambda result: 0.0, 1e-2)
+    device = running.Device(lambda c: work, lambda x: None, lambda: None, lambda fn: (lambda n: 1.0), lambda: None)
+    (found,) = running.run_case(case, device, running.Options(rest=0), 0, lambda e: None)
+    assert found["ratio"] == pytest.approx(1.0) and not found["best"]
+
+
+def test_a_peer_that_ends_the_process_is_left_out_afterwards(command, cases, tmp_path, capsys):
+    plan = {"splitk": cases.cases_of("splitk")}
+    board = command.Board(plan, tmp_path, {})
+    board({"start": "x"})
+    board({"building": "pallas"})
+    assert board.failed("the process ended with status -11") == "pallas"
+    assert board.rows["splitk"][0]["absent"] == "the process ended with status -11 here"
+    board({"building": "tilejit"})
+    assert board.failed("the process ended with status -14") == ""
+    assert len(board.left) == 1
+
+
+STAND_IN = """
+import os, signal, sys, types
+
+def device():
+    import dataclasses
+    from matmul_run import dry_device
+    dry = dry_device()
+    def prepare(case):
+        work = dry.prepare(case)
+        if case.m == 256 and not os.path.exists({mark!r}):
+            def crash():
+                open({mark!r}, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            work.peers["triton"] = crash
+        return work
+    return dataclasses.replace(dry, prepare=prepare)
+
+sys.modules["matmul_work"] = types.ModuleType("matmul_work")
+sys.modules["matmul_work"].device = device
+"""
+
+
+def test_a_crash_costs_one_case_and_one_peer(tmp_path):
+    """The whole command with its worker processes, on made-up times; a peer ends the worker in the second case."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "sitecustomize.py").write_text(STAND_IN.format(mark=str(tmp_path / "mark")))
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{FOLDER.parent}"}
+    done = subprocess.run([sys.executable, str(FOLDER / "matmul.py"), "--set", "splitk,batched", "--quick", "--out",
+                           str(tmp_path)], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "matmul_splitk.json").read_text())
+    told = {(r["case"].split("x")[0], r["peer"]): r.get("absent") for r in rows}
+    assert told["256", "triton"] == "the process ended with status -9 here" and ("256", "cublas NT") not in told
+    assert told["512", "triton"] is None and told["1024", "cublas NT"] is None
+    assert ("1024", "triton") not in told and all("date" in r for r in rows)
+    assert "absent: triton: the process ended" in done.stdout and (tmp_path / "matmul_batched.json").exists()
+
+
+@pytest.mark.parametrize("name", ["decode", "ablation"])
+def test_a_dry_run_makes_table_records_and_plots(command, cases, tmp_path, capsys, name):
+    pytest.importorskip("matplotlib")
+    assert command.main(["--dry", "--quick", "--set", name, "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "DRY RUN" in text and f"{name}: TFLOP/s" in text and "pallas: this is a dry run" in text
+    rows = json.loads((tmp_path / f"matmul_{name}.json").read_text())
+    wanted = {c.label for c in cases.quick(cases.cases_of(name))}
+    assert {r["case"] for r in rows} == wanted and all(r["dry"] for r in rows)
+    assert (tmp_path / f"matmul_{name}.png").stat().st_size > 0 and (tmp_path / "matmul_roofline.png").exists()
+
+
+def test_an_unknown_set_is_refused(command, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--set", "bf17", "--dry"])
+    assert "no set 'bf17'" in capsys.readouterr().err
+
+
+def test_triton_configurations_fit_shared_memory():
+    peers = importlib.import_module("peers_triton")
+    for element in (1, 2):
+        for m in (64, 4096):
+            found = peers.configs(m, element)
+            assert len(found) >= 6 and len({c.label for c in found}) == len(found)
+            assert all(c.shared(element) <= peers.SHARED_LIMIT and not c.bn & (c.bn - 1) for c in found)
+
+
+def test_contenders_take_turns():
+    from contender import rotate
+
+    seen = []
+    call = rotate([lambda: seen.append(0), lambda: seen.append(1)])
+    for _ in range(4):
+        call()
+    assert seen == [0, 1, 0, 1]

@@ -1,0 +1,84 @@
+"""`tilejit.timeline`: how a kernel's roles, copies and products overlap, drawn from a run in the emulator."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.compile import compile_kernel
+from tilejit.runtime.jit import Kernel
+from tilejit.runtime.launch import EmulatorEntry
+
+if TYPE_CHECKING:
+    from tilejit.emulator.replay import Rates, Span
+    from tilejit.emulator.report import Report
+
+_PICTURES = (".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What `timeline` returns: the spans of every recorded CTA (`Span`, clocks), the launch's report, the files."""
+
+    spans: tuple[Span, ...]
+    report: Report
+    files: tuple[Path, ...]
+
+    @property
+    def clocks(self) -> int:
+        """When the last span ends."""
+        return max((s.end for s in self.spans), default=0)
+
+    def busy(self, cta: int, lane: int | str) -> float:
+        """The part of the CTA's time in which a warp or unit ("load", "store", "tensor core") did something."""
+        mine = [s for s in self.spans if s.cta == cta]
+        end = max((s.end for s in mine), default=1)
+        covered, last = 0, 0
+        for s in sorted((s for s in mine if s.lane == lane and s.kind != "wait"), key=lambda s: s.start):
+            covered += max(0, s.end - max(s.start, last))
+            last = max(last, s.end)
+        return covered / end
+
+
+def timeline(kernel: Kernel, grid: Any, *args: Any, out: str | Path = "timeline.svg", ctas: int = 8, picture: int = 0,
+             rates: Rates | None = None, **constants: Any) -> Timeline:
+    """Run `kernel[grid](*args, **constants)` in the emulator and show who did what when.
+
+    Writes two files beside each other: `out` with the suffix .json, a trace of the first `ctas` CTAs that
+    https://ui.perfetto.dev and chrome://tracing open (one clock shows as one nanosecond), and `out` itself (.svg, .png
+    or .pdf; .svg if it has no other suffix), a picture of CTA `picture` (linear index): a lane for each role, the
+    copies in flight and the tensor cores by pipeline stage, waits hatched. The picture needs matplotlib.
+
+    Arrays are in host memory, as for `TILEJIT_TARGET=emulator`, and hold the results afterwards. A run that breaks a
+    rule is drawn too, as far as it came: see `.report.findings` of the result.
+
+    The clock is logical, an illustration and not a measurement: instructions cost a fixed time, copies and products
+    as much as `rates` (`tilejit.emulator.Rates`) says for their size, each unit does one thing at a time, every CTA
+    has a multiprocessor of its own. See `tilejit/emulator/replay.py`.
+
+    Raises LaunchError for arguments that do not fit and for a picture of a CTA that was not recorded.
+    """
+    from tilejit.emulator.picture import chrome_trace, draw
+    from tilejit.emulator.replay import Rates, Replay
+    from tilejit.emulator.timeline import Recorder
+
+    _, plan, flat = kernel._bound(args, constants)
+    dims = kernel.grid(grid, plan, flat)
+    if not 0 <= picture < min(ctas, dims[0] * dims[1] * dims[2]):
+        raise LaunchError(f"timeline: no CTA {picture} among the first {ctas} of the grid {dims}")
+    path = Path(out)
+    if path.suffix not in _PICTURES:
+        path = path.with_suffix(".svg") if path.suffix == ".json" else Path(f"{path}.svg")
+    compiled = compile_kernel(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
+    entry = EmulatorEntry(compiled, plan.at, flat)
+    recorder = Recorder(ctas)
+    report = entry.run(dims, flat, listener=recorder)
+    spans = Replay(recorder, rates or Rates()).run()
+    roles = {w.warp: entry.program.role(w.warp) for w in recorder.warps}
+    trace = path.with_suffix(".json")
+    trace.write_text(json.dumps(chrome_trace(spans, roles, kernel.__name__)))
+    chosen = [s for s in spans if s.cta == picture]
+    draw(chosen, roles, f"{kernel.__name__}, grid {dims}: CTA {picture}", path)
+    return Timeline(tuple(spans), report, (trace, path))

@@ -1,0 +1,93 @@
+"""How the consumers work: chains of products that stay in flight, and groups of warps that take turns."""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Function, Op, Value, enclosing, walk
+from tilejit.ir.types import Tile
+from tilejit.schedule.plan import Plan, pure_slice, wgmma_reads
+
+#: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
+TURN_REGISTERS = 128
+
+
+def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]]]) -> None:
+    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight."""
+    for loop in walk(fn.body):
+        if loop.name != "for":
+            continue
+        body = loop.regions[0]
+        found: dict[Op, int] = {}
+        dots = [op for op in walk(body) if op.name == "dot"]
+        for dot in dots:
+            acc = dot.operands[2]
+            if dot.parent is not body or acc not in body.args[1:] or table.get(acc) != [(dot, 2)]:
+                break
+            index = body.args.index(acc) - 1
+            if table.get(dot.result) != [(body.terminator, index)]:
+                break
+            if any(wgmma_reads(dot, i) is None for i in (0, 1)):
+                break
+            found[dot] = index
+        # A slot released one iteration late needs a second slot, or the producer and the consumer wait
+        # for each other.
+        if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
+            continue
+        plan.chains[loop] = found
+        for ring in plan.rings:
+            if ring.views and ring.loop is loop and all(op.parent is body for op in ring.loads):
+                ring.deferred = True
+
+
+def choose_turns(fn: Function, plan: Plan) -> None:
+    """Two groups of consumers that take the iterations of a persistent loop in turn (ping-pong): the stores of
+    one tile happen behind the products of the next (CUTLASS calls the scheme so).
+
+    By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise.
+    Raises CompilationError where it was asked for and cannot be."""
+    asked = fn.attrs.get("num_consumer_groups")
+    if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
+        return
+    loop, problem = _turn_loop(fn, plan)
+    if not problem and asked is None and _accumulators(fn) > TURN_REGISTERS:
+        problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
+    if not problem:
+        plan.turns, plan.groups = loop, asked or 2
+    elif asked is not None:
+        raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
+    else:
+        plan.report.append(f"consumers do not take turns: {problem}")
+
+
+def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
+    """The loop whose iterations may be dealt to groups, or why there is none."""
+    if not plan.specialised:
+        return None, "the kernel is not specialised"
+    if fn.attrs["num_warps"] != 4:
+        return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
+    loops = [op for op in fn.body.ops if any(x.name in ("desc_load", "dot") for r in op.regions for x in walk(r))]
+    if len(loops) != 1 or loops[0].name != "for":
+        return None, "all products must be in one loop over tiles"
+    loop = loops[0]
+    if any(op is not loop and op.define.effects - {"read"} and op.name != "return" for op in fn.body.ops):
+        return None, "something is stored outside of the loop over tiles"
+    if len(loop.operands) > 3:
+        return None, f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
+    body = loop.regions[0]
+    for ring in plan.rings:
+        for load in ring.loads:
+            around = [x for x in enclosing(load) if x is not loop]
+            if loop not in enclosing(load) or len(around) > 1 or any(x.name != "for" for x in around):
+                return None, "a load is not directly in the loop over tiles or in a loop inside of it"
+            if around and (around[0].parent is not body or pure_slice(body, around[0].operands[:3]) is None):
+                return None, "how often the inner loop runs is not known before it"
+    return loop, ""
+
+
+def _accumulators(fn: Function) -> int:
+    """Registers a thread needs for the largest set of accumulators of one loop."""
+    most = 0
+    for op in walk(fn.body):
+        if op.name in ("for", "while"):
+            tiles = [v.type for v in op.results if isinstance(v.type, Tile)]
+            most = max(most, sum(t.numel for t in tiles) // (32 * fn.attrs["num_warps"]))
+    return most

@@ -1,0 +1,141 @@
+"""Decides the schedule of a function: which loads share a ring, how deep, which form. Nothing is rewritten here."""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.types import Tile
+from tilejit.schedule.consumers import choose_turns, find_chains
+from tilejit.schedule.plan import Plan, Ring, ahead_slice, needed_by_producer, place, wgmma_reads
+
+
+def make_plan(fn: Function) -> Plan:
+    """Rings, chains and form for `fn`."""
+    plan = Plan(report=fn.attrs.setdefault("report", []))
+    table = uses(fn.body)
+    loads = [op for op in walk(fn.body) if op.name == "desc_load"]
+    groups: dict[tuple, Ring] = {}
+    for op in loads:
+        dots, views = _readers(op.result, table)
+        loop = next((x for x in enclosing(op) if x.name in ("for", "while")), None)
+        depth = 1
+        if loop is not None:
+            depth = loop.attrs.get("num_stages") or fn.attrs["num_stages"]
+        key = (op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
+        if key in groups:
+            groups[key].loads.append(op)
+        else:
+            groups[key] = Ring("", [op], depth, loop, views)
+    plan.rings = list(groups.values())
+    for ring in plan.rings:
+        for i, op in enumerate(ring.loads):
+            users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
+            op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
+        ring.name = "_".join(op.result.name for op in ring.loads)
+    find_chains(fn, plan, table)
+    _choose_form(fn, plan)
+    choose_turns(fn, plan)
+    _say(plan, fn.attrs["num_warps"])
+    return plan
+
+
+def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[list[Op], bool]:
+    """The dots that read a loaded block in place, and whether nothing else reads it."""
+    dots, only = [], True
+    for op, index in table.get(value, ()):
+        if op.name == "dot" and index < 2 and wgmma_reads(op, index):
+            dots.append(op)
+        elif op.name == "trans" and all(u.name == "dot" and i < 2 and wgmma_reads(u, i)
+                                        for u, i in table.get(op.result, ())):
+            dots += [u for u, _ in table.get(op.result, ())]
+        else:
+            only = False
+    return dots, only and bool(dots)
+
+
+def _choose_form(fn: Function, plan: Plan) -> None:
+    """Specialise when wgmma loops read TMA rings and the loads' addresses do not need the results."""
+    say = plan.report.append
+    warps = fn.attrs["num_warps"]
+    wanted = [r for r in plan.rings if r.loop is not None and r.views]
+    asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
+             if x.name == "for" and x.attrs.get("warp_specialize") is not None]
+    reason = ""
+    if not wanted:
+        reason = "no loop feeds wgmma from descriptor loads"
+    elif asked and not any(asked):
+        reason = "warp_specialize=False"
+    elif warps not in (4, 8, 16):
+        reason = f"num_warps={warps} is not 4, 8 or 16"
+    else:
+        reason = producer_problem(fn, plan)
+    plan.specialised = not reason
+    if plan.rings and reason:
+        say(f"inline: {reason}")
+    if not plan.specialised:
+        for ring in plan.rings:
+            if ring.loop is None or ring.slots == 1:
+                continue
+            problem = ahead_problem(ring)
+            ring.ahead = not problem
+            if problem:
+                ring.slots = 1
+                say(f"ring {ring.name}: not pipelined, {problem}")
+
+
+def producer_problem(fn: Function, plan: Plan) -> str:
+    """Why the loads cannot be issued by a role of their own; empty if they can."""
+    for v in needed_by_producer(fn, plan):
+        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
+            line = f" ({v.op.loc.short()})" if v.op.loc else ""
+            return f"a load address depends on {v.op.name}{line}"
+        if isinstance(v.type, Tile):
+            return "a load address depends on a tile"
+    return ""
+
+
+def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
+    """Whether producer and consumers may each do a load: of one number, outside the pipelined loops, from an
+    argument that the kernel does not write."""
+    source = _argument_of(op.operands[0])
+    return (op.name == "load" and not isinstance(op.result.type, Tile) and source is not None
+            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.rings)
+            and not any(_argument_of(x.operands[0]) is source for x in walk(fn.body)
+                        if "write" in x.define.effects and x.operands))
+
+
+def _argument_of(v: Value) -> Value | None:
+    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
+    while isinstance(v.op, Op):
+        if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc"):
+            return None
+        v = v.op.operands[0]
+    return v if v.op is not None and v.op.parent is None else None
+
+
+def ahead_problem(ring: Ring) -> str:
+    """Why a ring's loads cannot be issued ahead in the inline form; empty if they can."""
+    loop = ring.loop
+    assert loop is not None
+    if loop.name != "for":
+        return "the loop is a while"
+    body = loop.regions[0]
+    if any(op.parent is not body for op in ring.loads):
+        return "the load is under a condition"
+    if ahead_slice(ring) is None:
+        return "the address depends on a value carried by the loop"
+    return ""
+
+
+def _say(plan: Plan, warps: int) -> None:
+    """The plan in the report's words."""
+    say = plan.report.append
+    if plan.groups > 1:
+        say(f"specialised: producer warp + {plan.groups} consumer groups of {warps} warps, which take the iterations "
+            f"of the loop at {place(plan.turns)} in turn")
+    elif plan.specialised:
+        say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
+    for ring in plan.rings:
+        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, "
+            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
+    for loop, dots in plan.chains.items():
+        names = ", ".join(dot.result.name or "accumulator" for dot in dots)
+        say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")
