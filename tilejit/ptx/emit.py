@@ -69,6 +69,7 @@ class Emitter:
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0")
+        self.version = (8, 0)        # of the PTX ISA
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 

@@ -267,7 +267,8 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     shared = attrs.get("shared_bytes", 0)
     shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
     text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()],
-                    [f".maxntid {threads}, 1, 1", ".minnctapersm 1"], attrs.get("target", "sm_90a"), "8.0",
+                    [f".maxntid {threads}, 1, 1", ".minnctapersm 1"], attrs.get("target", "sm_90a"),
+                    f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
                                 target=attrs.get("target", "sm_90a"))

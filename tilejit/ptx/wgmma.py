@@ -93,6 +93,8 @@ def _dot_async(e: Emitter, op: Op) -> None:
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in layout.bases_of("warp")[2:]])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
     kind += f".{_NAMES[va.type.elem.name]}.{_NAMES[vb.type.elem.name]}"
+    if tile.elem.is_int and va.type.elem != vb.type.elem:
+        e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
     tail: list[object] = [] if tile.elem.is_int else [1, 1]
     if va.type.elem.bytes == 2:
         tail += [int(not a.k_major), int(not b.k_major)]
