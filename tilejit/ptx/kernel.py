@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, uses, walk
+from tilejit.ir import Op, Value, walk
 from tilejit.ir.types import Barrier, Desc, DType, Ptr
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.metadata import (
@@ -33,9 +33,8 @@ def prologue(e: Emitter) -> None:
         raw = p.new("b32", "mov.u32", "smem")
         up = p.new("b32", "add.u32", raw, 1023)
         e.smem = e.private = p.new("b32", "and.b32", up, -1024)
-    used = uses(e.fn.body)
     for arg in e.fn.body.args:
-        if arg in used and not isinstance(arg.type, Desc):
+        if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
         if op.name in ("tma_load", "tma_store"):
@@ -294,7 +293,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     if attrs.get("maxnreg"):
         directives.append(f".maxnreg {attrs['maxnreg']}")
     text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()], directives,
-                    attrs.get("target", "sm_90a"), "8.0",
+                    attrs.get("target", "sm_90a"), f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
                                 (ctas, 1, 1), attrs.get("target", "sm_90a"))
