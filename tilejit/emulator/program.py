@@ -100,6 +100,7 @@ class Launch:
         self.shared_bytes = shared_bytes
         fixed = program.entry.directives.get("reqnctapercluster")
         self.cluster = _three(fixed) if fixed else cluster
+        self.explicit_cluster = bool(fixed) or self.cluster != (1, 1, 1)
         self.listener: Listener | None = listener
         self.memory = list(memory)
         from tilejit.emulator.vm.run import run
@@ -226,8 +227,7 @@ class Launch:
                   "lanemask_le": (2 << lane) - 1, "lanemask_gt": 0xFFFFFFFF & ~((2 << lane) - 1),
                   "lanemask_ge": 0xFFFFFFFF & ~((1 << lane) - 1), "cluster_ctarank": c.ctas.index(cta),
                   "cluster_nctarank": len(c.ctas),
-                  "is_explicit_cluster": int("reqnctapercluster" in self.program.entry.directives
-                                             or len(c.ctas) > 1),
+                  "is_explicit_cluster": int(self.explicit_cluster),
                   "dynamic_smem_size": self.shared_bytes,
                   "total_smem_size": self.shared_bytes + self.program.decoded.static_shared}
         return values[head]
