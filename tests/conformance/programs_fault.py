@@ -24,7 +24,8 @@ def fault(name: str, body: str, maps: tuple[Map, ...] = ()) -> Program:
 
 
 def tensors() -> Iterator[Program]:
-    """The start of a box must be a multiple of 16 bytes in global memory, a tile one of 128 in shared memory."""
+    """The start of a box must be a multiple of 16 bytes in global memory, a tile one of 128 in shared memory; stores
+    must not start before the tensor."""
     m = Map("y", "uint16", (32, 64), (8, 16))
     load = f"cp.async.bulk.tensor.2d.shared::cluster.global.{DONE}"
     yield fault("tma.load.start", ONE + f"{load} [%r5], [%rd20, {{1, 0}}], [%r4];" + WAIT, (m,))
@@ -35,6 +36,10 @@ def tensors() -> Iterator[Program]:
     yield fault("tma.store.start", ONE + "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd20, {1, 0}], [%r5];" + end, (m,))
     yield fault("tma.reduce.start", ONE + "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd20, {1, 0}], [%r5];" + end,
                 (Map("y", "uint32", (16, 64), (8, 16)),))
+    for name, corner in (("inner", "-8, 0"), ("outer", "8, -4")):
+        yield fault(f"tma.store.near-{name}", ONE + f"cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd20, {{{corner}}}], [%r5];" + end, (m,))
+        yield fault(f"tma.reduce.near-{name}", ONE + f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd20, {{{corner}}}], [%r5];" + end,
+                    (Map("y", "uint32", (16, 64), (8, 16)),))
     yield fault("tma.prefetch.start", ONE + "cp.async.bulk.prefetch.tensor.2d.L2.global [%rd20, {1, 0}];", (m,))
 
 
@@ -54,7 +59,6 @@ def alignment() -> Iterator[Program]:
     yield fault("mbarrier", ONE + "mbarrier.arrive.shared::cta.b64 _, [%r4+4];")
     yield fault("cp.async", ONE + "cp.async.cg.shared.global [%r5+8], [%rd1], 16; cp.async.wait_all;")
     yield fault("cp.async.bulk.global", ONE + f"add.u64 %rd1, %rd1, 8; cp.async.bulk.shared::cluster.global.{DONE} [%r5], [%rd1], 256, [%r4];" + WAIT)
-    yield fault("cp.async.bulk.size", ONE.replace(" 256;", " 24;") + f"mov.u32 %r2, 24; cp.async.bulk.shared::cluster.global.{DONE} [%r5], [%rd1], %r2, [%r4];" + WAIT)
     yield fault("trap", "trap;")
 
 

@@ -190,7 +190,7 @@ def _trap(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 @decodes("prefetch", "prefetch.global", "prefetchu.L1", "prefetch.tensormap", "discard.L2",
          "applypriority.L2::evict_normal", "pmevent",
-         "cp.async.bulk.prefetch.L2.global", "cp.async.bulk.prefetch.tensor.L2.global")
+         "cp.async.bulk.prefetch.L2.global")
 def _nothing(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     """Hints: no effect that a program can observe."""
     for operand in ins.operands:
@@ -236,7 +236,8 @@ def _cp_async(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
          "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.async.bulk.tensor.global.mbarrier::complete_tx::bytes",
          "cp.async.bulk.tensor.global.shared::cta.bulk_group",
-         "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.commit_group",
+         "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.prefetch.tensor.L2.global",
+         "cp.async.bulk.commit_group",
          "cp.async.bulk.wait_group", "st.async.mbarrier::complete_tx::bytes",
          "red.async.mbarrier::complete_tx::bytes", "tensormap.replace.tile.b1024",
          "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned",
