@@ -59,7 +59,8 @@ def _bulk_shared(c: Cluster, s: Site, e: External) -> None:
             old = c.shared[place[0], place[1]:place[1] + count]
             return reduce_values(old.view(bits), new.view(bits), e.mods["op"], kind).view(np.uint8)
 
-        load_op(c, s, lane, "bulk_smem", place, bar, [place[0]], count, fetch, (np.zeros(0), 0))
+        load_op(c, s, lane, "bulk_smem", place, bar, [place[0]], count, fetch, (np.array([offset]), count),
+                source_cta=cta, reduces="op" in e.mods)
 
 
 def _numpy_name(kind: str) -> str:
@@ -117,4 +118,4 @@ def _st_async(c: Cluster, s: Site, e: External) -> None:
             return reduce_values(old, new, e.mods["op"], _numpy_name(e.mods["type"])).view(np.uint8)
 
         load_op(c, s, lane, "st_async" if "op" not in e.mods else "red_async", place, bar, [place[0]], new.nbytes,
-                fetch, (np.zeros(0), 0))
+                fetch, (np.zeros(0), 0), reduces="op" in e.mods)

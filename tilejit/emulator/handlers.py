@@ -64,7 +64,8 @@ def _arithmetic(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
         floating(d, ins, _BOTH[form.name][1], mods)
         return
     if kind.endswith("x2"):
-        raise EmulatorError(f"{ins.opcode} is not supported by the emulator")
+        integer(d, ins, _BOTH[form.name][0], kind, flags_of(mods) | k.PACKED)
+        return
     sub = _PARTS.get((form.name, mods.get("part", "")), _BOTH[form.name][0])
     kinds = (kind, kind, kind if mods.get("part") != "wide" else {16: "b32", 32: "b64"}[width_of(kind)])
     integer(d, ins, sub, kind, flags_of(mods), kinds=kinds)

@@ -17,15 +17,13 @@ import numpy as np
 
 from tilejit.emulator.decode import SHARED_BASE, Address, External
 from tilejit.emulator.events import WarpId
+from tilejit.emulator.policy import FUEL
 from tilejit.emulator.report import Finding
 from tilejit.emulator.vm import codes as k
 
 if TYPE_CHECKING:
     from tilejit.emulator.mbarrier import MBarrier
     from tilejit.emulator.program import Launch
-
-#: Instructions that a warp may run before others get a turn.
-FUEL = 200_000
 
 
 class Stop(Exception):
@@ -84,6 +82,7 @@ class WarpState:
     wgmma_open: list[AsyncOp] = field(default_factory=list)
     wgmma_groups: list[list[AsyncOp]] = field(default_factory=list)
     cluster_arrived: int = 0
+    cluster_owed: int = 0                                                  # lanes that have arrived and not waited
     registers: int = 0
     exited: bool = False
 
@@ -96,7 +95,7 @@ class Cluster:
         self.launch, self.ctas, self.rng = launch, ctas, rng
         p = self.program = launch.program
         d = p.decoded
-        self.listener = launch.listener
+        self.listener, self.policy = launch.listener, launch.policy
         self.warps_per_cta = launch.warps
         self.warps = launch.warps * len(ctas)
         self.shared_bytes = -(-(SHARED_BASE + d.static_shared + launch.shared_bytes) // 16) * 16
@@ -110,7 +109,7 @@ class Cluster:
         self.local = np.zeros(max(1, self.warps * 32 * d.local_bytes), np.uint8)
         self.states = np.zeros((self.warps, d.registers), np.uint8)
         if self.listener is not None:
-            self.states[:, :len(d.entry.registers)] = k.UNINIT
+            self.states[:, :len(d.entry.registers)] = k.UNINIT | k.TOUCHED
         self.events = np.zeros((4096 if self.listener is not None else 1, k.EVENT_WIDTH), np.int64)
         self.st = self.state_array()
         self.warp_states = [WarpState(registers=launch.entry_registers) for _ in range(self.warps)]
@@ -143,8 +142,8 @@ class Cluster:
             k.ST_LOCAL: self.local.ctypes.data, k.ST_LOCAL_SIZE: d.local_bytes,
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
-            k.ST_SPLITS: self.splits.ctypes.data, k.ST_FUEL: FUEL,
-            k.ST_TRACE: 1 if self.listener is not None and self.listener.accesses else 0,
+            k.ST_SPLITS: self.splits.ctypes.data,
+            k.ST_TRACE: int(self.listener is not None and self.listener.accesses),
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
         for slot, value in pairs.items():
@@ -247,7 +246,7 @@ class Cluster:
     def start(self, op: AsyncOp) -> None:
         """Begin an operation: performed at once under the eager policy."""
         self.inflight.append(op)
-        if self.launch.eager:
+        if self.policy.early(op):
             while not op.done:
                 self.advance(op)
 
@@ -270,16 +269,16 @@ class Cluster:
         """One turn; False when every warp has exited and nothing is in flight."""
         if not self.runnable:
             if self.inflight:
-                self.advance(self.launch.choose(self.inflight, self.rng))
+                self.advance(self.policy.choose(self))
                 return True
             if self.finished == self.warps:
                 return False
             raise Stop(self.tools.deadlock(self))
-        if not self.launch.eager and self.launch.policy == "random" and self.inflight and self.rng.random() < 0.25:
-            self.advance(self.launch.choose(self.inflight, self.rng))
-            if not self.runnable:
-                return True
-        warp = self.launch.pick(self)
+        if self.inflight and self.policy.advances(self):
+            self.advance(self.policy.choose(self))
+            return True
+        warp = self.policy.pick(self)
+        fuel = self.st[k.ST_FUEL] = self.policy.fuel(self)
         why = self.tools.run(self.st, warp, -1)
         if self.listener is not None:
             self.tell(warp, why)
@@ -296,23 +295,23 @@ class Cluster:
             self.finished += 1
             self.tools.warp_exited(self, warp)
         elif why == k.R_FUEL:
-            self.idle_rounds += 1
+            self.idle_rounds += fuel == FUEL
             self.rotate(warp)
         elif why == k.R_FAULT:
             raise self.fault(warp)
         elif why == k.R_TRAP:
             raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
         if self.inflight and self.idle_rounds > len(self.runnable):
-            self.advance(self.launch.choose(self.inflight, self.rng))
+            self.advance(self.policy.choose(self))
         return True
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""
         pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
         ext: External = self.program.decoded.externals[pc]
-        if ext.form.aligned and mask != int(self.live[warp]):
+        if (ext.form.aligned or "aligned" in ext.mods) and mask != int(self.live[warp]):
             if self.listener is not None:
-                self.listener.diverged(self.agent(warp), pc, mask)
+                self.listener.diverged(self.agent(warp), pc, mask, int(self.live[warp]))
             self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
                         f"{int(self.live[warp]):#010x} execute it", pc, warp)
         if self.listener is not None:
@@ -335,8 +334,10 @@ class Cluster:
             if isinstance(operand, Address):
                 regs = (operand.base, *operand.coords)
             for reg in regs:
-                if isinstance(reg, str) or not states[reg]:
+                if isinstance(reg, str):
                     continue
+                if not ext.form.name.startswith("wgmma"):
+                    states[reg] |= k.TOUCHED
                 if states[reg] & k.UNINIT and not write:
                     listener.uninitialised(agent, pc, reg)
                 if states[reg] & k.ACC_IN_FLIGHT or write and states[reg] & k.A_IN_FLIGHT:

@@ -75,14 +75,15 @@ class TensorMap:
 
 
 def unpack(data: bytes) -> TensorMap:
-    """Read a map. Raises EmulatorError if the bytes are not one."""
+    """Read a map. Raises EmulatorError if the bytes are not one. The element stride of the innermost dimension is
+    ignored, as by the hardware (CUDA driver API, cuTensorMapEncodeTiled, elementStrides)."""
     fields = struct.unpack_from(_FORMAT, data)
     if fields[0] != MAGIC:
         raise EmulatorError("the bytes are not a tensor map of encode_tensor_map")
     rank = fields[1]
     rest = fields[9:]
     return TensorMap(fields[8], _NAMES[fields[2]], rest[:rank], rest[5:5 + rank - 1], rest[9:9 + rank],
-                     rest[14:14 + rank], fields[3], "nan" if fields[4] else "zero", fields[5])
+                     (1, *rest[15:14 + rank]), fields[3], "nan" if fields[4] else "zero", fields[5])
 
 
 def check(m: TensorMap) -> TensorMap:

@@ -28,7 +28,7 @@ def deliver(c: Cluster, records: np.ndarray) -> None:
             out.uninitialised(agent, pc, int(r[k.EV_SPACE]))
             continue
         if kind == k.EV_DIVERGED:
-            out.diverged(agent, pc, int(r[k.EV_MASK]))
+            out.diverged(agent, pc, int(r[k.EV_MASK]), int(r[k.EV_SPACE]))
             continue
         mask = int(r[k.EV_MASK])
         lanes = [lane for lane in range(32) if mask >> lane & 1]

@@ -39,7 +39,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     warps, stages = attrs.get("num_warps"), attrs.get("num_stages")
     if warps not in (1, 2, 4, 8, 16, 32):
         raise CompilationError(f"num_warps={warps!r} is not legal: use 1, 2, 4, 8, 16 or 32", loc)
-    if not isinstance(stages, int) or stages < 1:
+    if stages is not None and (not isinstance(stages, int) or stages < 1):
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
     names = [n for n in source.signature.parameters]
     for n in names:

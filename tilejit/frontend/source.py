@@ -15,6 +15,7 @@ from typing import Any
 import astunparse
 
 from tilejit.errors import CompilationError
+from tilejit.frontend.values import assigned
 from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
 
@@ -101,6 +102,11 @@ class KernelSource:
             if a is constexpr or (isinstance(a, str) and a.split(".")[-1] == "constexpr"):
                 out.add(p.name)
         return out
+
+    @cached_property
+    def locals(self) -> frozenset[str]:
+        """Names that are local variables: parameters, and what the body assigns."""
+        return frozenset([*self.signature.parameters, *assigned([*self.tree.body])])
 
     def lookup(self, name: str) -> Any:
         """What a free name of the function stands for; raises KeyError if nothing."""

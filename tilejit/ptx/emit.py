@@ -48,6 +48,7 @@ class Role:
     name: str
     warps: int
     barrier: str                     # named barrier of role_sync, a number or a register; 0 is the whole CTA's
+    warpgroup_barrier: int           # named barrier of its first warpgroup, the others follow
     lane: str = ""                   # %laneid-like, 0..31
     warp: str = ""                   # warp index within the role; warp-uniform
     tid: str = ""                    # thread index within the role
@@ -68,7 +69,7 @@ class Emitter:
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
-        self.role = Role("all", fn.attrs["num_warps"], "0")
+        self.role = Role("all", fn.attrs["num_warps"], "0", 1)
         self.version = (8, 0)        # of the PTX ISA
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
@@ -172,6 +173,14 @@ class Emitter:
         else:
             self.p("bar.sync", self.role.barrier, 32 * self.role.warps)
 
+    def warpgroup(self) -> str:
+        """Register: index of the thread's warpgroup in the role."""
+        return self.p.new("b32", "shr.u32", self.role.warp, 2)
+
+    def warpgroup_sync(self) -> None:
+        """All threads of a warpgroup of the role meet; each warpgroup has a named barrier."""
+        self.p("bar.sync", self.p.new("b32", "add.u32", self.warpgroup(), self.role.warpgroup_barrier), 128)
+
     # -- parameters -------------------------------------------------------------------------------
     def param(self, param: Param) -> str:
         """The PTX name of a kernel parameter, added on first use."""
@@ -210,7 +219,7 @@ def param_decl(name: str, param: Param) -> str:
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """The PTX text of a scheduled function, and what the runtime must know to launch it."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, reduce, shape, tma, wgmma  # noqa: F401
+    from tilejit.ptx import arith, control, convert, kernel, memory, reduce, shape, store, tma, wgmma  # noqa: F401
 
     e = Emitter(fn)
     kernel.prologue(e)

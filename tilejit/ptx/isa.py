@@ -125,7 +125,7 @@ FORMS: tuple[Form, ...] = (
     Form("copysign<type:f32|f64>", "daa"),
     Form("testp<test:finite|infinite|number|notanumber|normal|subnormal><type:f32|f64>", "pa"),
     # -- conversion
-    Form("cvt[rnd:rn|rz|rm|rp|rna|rni|rzi|rmi|rpi][ftz:ftz][satf:satfinite][relu:relu][sat:sat]"
+    Form("cvt[rnd:rn|rz|rm|rp|rna|rni|rzi|rmi|rpi][ftz:ftz][relu:relu][satf:satfinite][sat:sat]"
          f"<dtype:{_CVT}|f16x2|bf16x2|tf32|e4m3x2|e5m2x2><type:{_CVT}|f16x2|e4m3x2|e5m2x2>", "daa?"),
     Form("cvt<rnd:rn|rz|rna>[relu:relu][satf:satfinite]<dtype:f16x2|bf16x2|tf32><type:f32>", "daa?", min_sm=80),
     Form("cvt<rnd:rn><satf:satfinite>[relu:relu]<dtype:e4m3x2|e5m2x2><type:f32|f16x2>", "daa?", min_sm=89),

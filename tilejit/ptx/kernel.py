@@ -219,7 +219,7 @@ def _roles(e: Emitter, op: Op) -> None:
         if regs:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
-        e.role = Role(name, warps // groups, str(barrier), outer.lane, outer.warp, outer.tid)
+        e.role = Role(name, warps // groups, str(barrier), barrier + groups, outer.lane, outer.warp, outer.tid)
         if first:
             e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
@@ -232,7 +232,7 @@ def _roles(e: Emitter, op: Op) -> None:
             p("bra", end)
             p.place(nxt)
         first += warps
-        barrier += groups
+        barrier += groups + warps // 4
     e.role = outer
     p.place(end)
 

@@ -263,8 +263,7 @@ class _Parser:
         data = b""
         if m.group(4):
             items = m.group(4).strip("{} \t\n").split(",")
-            data = b"".join((int(i.strip().rstrip("U"), 0) & ((1 << 8 * TYPE_BYTES[kind]) - 1))
-                            .to_bytes(TYPE_BYTES[kind], "little") for i in items)
+            data = b"".join(_initial(i.strip(), TYPE_BYTES[kind]) for i in items)
             size = size or len(data)
         return Variable(m.group(2), space, size, align, "extern" in names, data)
 
@@ -454,6 +453,12 @@ class _Body:
         base, sign, offset = re.match(r"\s*(-?[^+\-\s]+)\s*([+-]?)\s*(.*)$", parts[0]).groups()  # type: ignore[union-attr]
         value = _integer(offset.strip()) if offset else 0
         return Mem(self.operand(base), -value if sign == "-" else value, coords)
+
+
+def _initial(text: str, size: int) -> bytes:
+    """The bytes of an integer or 0f/0d literal in an initialiser."""
+    value = int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0)
+    return (value & (1 << 8 * size) - 1).to_bytes(size, "little")
 
 
 def _integer(text: str) -> int:

@@ -1,13 +1,13 @@
-"""Emitters of the shared-memory side: mbarriers, tickets, TMA loads and stores, local loads and stores."""
+"""Emitters of the shared-memory side: mbarriers, tickets, TMA loads, local loads and stores."""
 from __future__ import annotations
 
 from itertools import product
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Barrier, Buffer, Desc, DType, Tile
+from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
-from tilejit.ptx.pack import load_shared, store_shared, words
+from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
@@ -126,14 +126,14 @@ def _tma_load(e: Emitter, op: Op) -> None:
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
     for at, offset in pieces(in_blocks(buffer, op.operands[3])):
-        coords = _coordinates(e, offsets, at)
+        coords = coordinates(e, [e.scalar(o) for o in offsets], at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes",
           f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where)
 
 
-def _coordinates(e: Emitter, offsets: list[Value], at: tuple[int, ...]) -> list[str]:
+def coordinates(e: Emitter, offsets: list[str], at: tuple[int, ...]) -> list[str]:
     """Registers of offsets + at."""
-    return [_plus(e, e.scalar(o), c) for o, c in zip(offsets, at)]
+    return [_plus(e, o, c) for o, c in zip(offsets, at)]
 
 
 def _plus(e: Emitter, reg: str, const: int) -> str:
@@ -174,103 +174,3 @@ def _local_store(e: Emitter, op: Op) -> None:
 @emits("fence_async")
 def _fence_async(e: Emitter, op: Op) -> None:
     e.p(f"fence.proxy.async.{op.attrs.get('space', 'shared::cta')}")
-
-
-@emits("tma_store")
-def _tma_store(e: Emitter, op: Op) -> None:
-    """Piece by piece: wait until the slot's last store was read, stage, fence, meet, one thread stores."""
-    p = e.p
-    _, value, ring, *offsets = op.operands
-    tile, buffer = value.type, ring.type
-    assert isinstance(tile, Tile) and tile.layout is not None
-    assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
-    tmap, regs = tensor_map(e, op), e.get(value)
-    columns = op.attrs["columns"]
-    copy, kind = "cp.async.bulk.tensor", ""
-    if "kind" in op.attrs:
-        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
-    leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    base = slot_address(e, ring, "0")
-    for i in range(tile.shape[-1] // columns):
-        slot = i % buffer.slots
-        p("cp.async.bulk.wait_group.read", buffer.slots - 1, pred=leader)
-        e.sync()
-        at = p.new("b32", "add.u32", base, slot * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at, i, columns)
-        p("fence.proxy.async.shared::cta")
-        e.sync()
-        for box, offset in pieces(in_blocks(buffer, op.operands[0])):
-            coords = _coordinates(e, offsets, (*box[:-1], box[-1] + i * columns))
-            p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
-              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
-        p("cp.async.bulk.commit_group", pred=leader)
-
-
-def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, piece: int,
-           columns: int) -> None:
-    """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
-    layout = tile.layout
-    assert layout is not None
-    last = len(tile.shape) - 1
-    local = piece_layout(layout, columns)
-    mine = [r for r in range(layout.num_registers)
-            if layout.apply(register=r)[last] // columns == piece]
-    if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
-        return
-    assert isinstance(tile.elem, DType)
-    owner = e.owner(layout)
-    for a in accesses(e, local, buffer, at):
-        store_shared(e, tile.elem, [regs[mine[i]] for i in a.registers], a.address, owner)
-
-
-def piece_layout(layout, columns: int):
-    """The layout of one piece of `columns` columns: the register bits that select the piece removed."""
-    from tilejit.layout.linear import LinearLayout
-
-    bases = {name: layout.bases_of(name) for name in ("register", "lane", "warp")}
-    bases["register"] = tuple(b for b in bases["register"] if b[-1] < columns)
-    return LinearLayout.from_bases(bases, (*layout.shape[:-1], columns))
-
-
-def splits_by_registers(layout, columns: int) -> bool:
-    """True if only register bits choose between pieces of `columns` columns."""
-    return all(b[-1] < columns for name in ("lane", "warp") for b in layout.bases_of(name)) and \
-        all(b[-1] < columns or not any(b[:-1]) for b in layout.bases_of("register"))
-
-
-def stmatrix_fits(layout, buffer: Buffer) -> bool:
-    """True for 16-bit tiles in the wgmma accumulator's pattern (PTX ISA, stmatrix .m8n8.x4)."""
-    return (buffer.elem.bytes == 2 and buffer.swizzle == 128 and buffer.order == (1, 0)
-            and len(layout.shape) == 2
-            and tuple(layout.bases_of("register")[:3]) == ((0, 1), (8, 0), (0, 8))
-            and tuple(layout.bases_of("lane")) == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
-            and all(b[1] == 0 for b in layout.bases_of("warp")))
-
-
-def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> None:
-    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
-    p, rows = e.p, layout.bases_of("warp")
-    key = (layout, buffer, "stmatrix")
-    if key not in e.role.addresses:
-        lane_row = [(1, 0), (2, 0), (4, 0), (8, 0), (0, 8)]
-        e.role.addresses[key] = e.hoist(lambda: e.bit_sum(
-            [(e.role.lane, [slot_offset(buffer, b) for b in lane_row]),
-             (e.role.warp, [slot_offset(buffer, b) for b in rows])]))
-    thread = e.role.addresses[key]
-    for first in range(0, len(regs), 8):
-        const = slot_offset(buffer, layout.apply(register=first))
-        mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain
-        part = p.new("b32", "xor.b32", thread, mixed) if mixed else thread
-        address = p.new("b32", "add.u32", at, part)
-        quad = words(e, buffer.elem, regs[first:first + 8])
-        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{address}+{const ^ mixed}]",
-          f"{{{', '.join(quad)}}}")
-
-
-@emits("store_wait")
-def _store_wait(e: Emitter, op: Op) -> None:
-    """The CTA's shared memory must outlive the stores that read it."""
-    leader = e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    e.p("cp.async.bulk.wait_group", 0, pred=leader)
-

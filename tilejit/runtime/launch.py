@@ -22,7 +22,7 @@ from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
 
 if TYPE_CHECKING:
-    from tilejit.emulator.report import Report
+    from tilejit.emulator import Report
 
 Grid = tuple[int, int, int]
 
@@ -141,6 +141,13 @@ class _HostDescriptor:
     def __init__(self, base: np.ndarray, d: TensorDescriptor):
         self.base, self.shape, self.strides = base, d.shape, d.strides
         self.block_shape, self.padding = d.block_shape, d.padding
+
+
+def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Views of the host arrays among the arguments, and of descriptors' bases, by the argument's name."""
+    views = {name: _as_numpy(getattr(x, "base", x) if isinstance(x, TensorDescriptor) else x)
+             for name, x in arguments.items()}
+    return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}
 
 
 def host_memory(flat: tuple) -> list[np.ndarray]:

@@ -1,14 +1,25 @@
 """Decides the schedule of a function: which loads share a ring, how deep, which form. Nothing is rewritten here."""
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.schedule.consumers import choose_turns, find_chains
 from tilejit.schedule.plan import Plan, Ring, ahead_slice, needed_by_producer, place, wgmma_reads
 
 
-def make_plan(fn: Function) -> Plan:
-    """Rings, chains and form for `fn`."""
+@dataclass(frozen=True)
+class Wishes:
+    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers. None: open."""
+
+    slots: int | None
+    groups: int | None
+
+
+def make_plan(fn: Function, wishes: Wishes) -> Plan:
+    """Rings, chains and form for `fn`; `wishes.slots` must be a number."""
+    assert wishes.slots is not None
     plan = Plan(report=fn.attrs.setdefault("report", []))
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if op.name == "desc_load"]
@@ -18,12 +29,13 @@ def make_plan(fn: Function) -> Plan:
         loop = next((x for x in enclosing(op) if x.name in ("for", "while")), None)
         depth = 1
         if loop is not None:
-            depth = loop.attrs.get("num_stages") or fn.attrs["num_stages"]
+            depth = loop.attrs.get("num_stages") or wishes.slots
         key = (op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:
             groups[key].loads.append(op)
         else:
             groups[key] = Ring("", [op], depth, loop, views)
+            groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
@@ -32,7 +44,7 @@ def make_plan(fn: Function) -> Plan:
         ring.name = "_".join(op.result.name for op in ring.loads)
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
-    choose_turns(fn, plan)
+    choose_turns(fn, plan, wishes.groups)
     _say(plan, fn.attrs["num_warps"])
     return plan
 

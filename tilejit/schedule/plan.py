@@ -25,11 +25,17 @@ class Ring:
     views: bool                           # all loads are read by wgmma only, straight from the slot
     deferred: bool = False                # slot released one iteration late, behind `wait_group 1`
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
+    open: bool = False                    # the author does not say how deep it is
 
     @property
     def bytes(self) -> int:
         """Bytes that complete on `full` per ticket."""
         return sum(buffer_of(op, self.slots).slot_bytes for op in self.loads)
+
+    @property
+    def ticket_bytes(self) -> int:
+        """Bytes of shared memory that one more slot takes, its two mbarriers included."""
+        return sum(buffer_of(op, 2).slot_stride for op in self.loads) + 16
 
     @property
     def release(self) -> str:
@@ -47,6 +53,7 @@ class Plan:
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps
     report: list[str] = field(default_factory=list)
+    map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a descriptor load goes through."""

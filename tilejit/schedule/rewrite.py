@@ -14,7 +14,7 @@ from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing,
 from tilejit.ir.types import Barrier, Buffer, DType, Tile, int32
 from tilejit.layout.named import default_blocked
 from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.tma import splits_by_registers
+from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.plan import (
     Plan,
     Ring,
@@ -109,7 +109,7 @@ class RoleWriter:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
-        self.staging: dict[Buffer, Value] = {}    # pieces of stores -> the ring they are staged in
+        self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
     def run(self) -> Block:
@@ -579,19 +579,23 @@ class RoleWriter:
         desc, value, *offsets = (self.env[v] for v in op.operands)
         t = value.type
         assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        columns = min(t.shape[-1], 128 // t.elem.bytes)
+        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
         slots = 2 if t.shape[-1] > columns else 1
         if not splits_by_registers(t.layout, columns):
             columns, slots = t.shape[-1], 1
-        piece = Tile((*t.shape[:-1], columns), t.elem)
-        ring: Buffer = tile_buffer(piece, slots, tuple(reversed(range(len(t.shape)))))
+        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
+            stripes = stripes_of(t.layout, self.fn.attrs["num_warps"])
+        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
+        ring: Buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(t.shape)))))
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
-        if ring not in self.staging:
-            self.staging[ring] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+        key = ring, stripes
+        if key not in self.staging:
+            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
                                           private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {ring.slot_bytes} bytes")
-        b.op("tma_store", desc, value, self.staging[ring], *offsets, columns=columns, **op.attrs)
+                                f"columns at a time in {slots} x {stripes * ring.slot_bytes} bytes"
+                                + (", every warpgroup its own rows" if stripes > 1 else ""))
+        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)
 
 
 def walk_op(op: Op) -> list[Op]:

@@ -31,7 +31,8 @@ WIDTH = 16
 RN, RZ, RM, RP, RNA, APPROX, NONE, RNI, RZI, RMI, RPI = range(11)
 
 # -- flags
-FTZ, SAT, RELU, NAN, XORSIGN, SIGNED, CLAMP, RIGHT, SATFINITE, NEGATED, RETURNS = (1 << i for i in range(11))
+(FTZ, SAT, RELU, NAN, XORSIGN, SIGNED, CLAMP, RIGHT, SATFINITE, NEGATED, RETURNS,
+ PACKED) = (1 << i for i in range(12))
 
 # -- comparisons
 (EQ, NE, LT, LE, GT, GE, EQU, NEU, LTU, LEU, GTU, GEU, NUM, ISNAN) = range(14)
@@ -74,4 +75,5 @@ EV_KIND, EV_WARP, EV_PC, EV_SPACE, EV_SIZE, EV_MASK, EV_ADDRESS = range(7)
 EVENT_WIDTH = 40
 
 # -- register states (only kept when tracing)
-UNINIT, ACC_IN_FLIGHT, A_IN_FLIGHT = 1, 2, 4
+#: TOUCHED: read or written by an ordinary instruction since the warp's last wgmma.fence.
+UNINIT, ACC_IN_FLIGHT, A_IN_FLIGHT, TOUCHED = 1, 2, 4, 8

@@ -197,9 +197,30 @@ def rare(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int)
 
 
 @njit
+def extreme(sub: int, a: int, b: int, w: int, flags: int) -> int:
+    """min or max; relu takes negative results to zero."""
+    if flags & k.SIGNED:
+        x, y = signed(a, w), signed(b, w)
+        r = x if (x < y) == (sub == k.MIN) else y
+        return 0 if flags & k.RELU and r < 0 else low(r, w)
+    less = np.uint64(low(a, w)) < np.uint64(low(b, w))
+    return low(a if less == (sub == k.MIN) else b, w)
+
+
+@njit
+def pair_op(sub: int, a: int, b: int, flags: int) -> int:
+    """add, min or max of both 16-bit halves."""
+    if sub == k.ADD:
+        return low((a >> 16) + (b >> 16), 16) << 16 | low(a + b, 16)
+    return extreme(sub, a >> 16, b >> 16, 16, flags) << 16 | extreme(sub, a, b, 16, flags)
+
+
+@njit
 def int_op(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int) -> int:
     """One integer instruction on one lane; values are zero-extended to 64 bits."""
     s = flags & k.SIGNED != 0
+    if flags & k.PACKED:
+        return pair_op(sub, a, b, flags)
     if sub == k.ADD:
         if flags & k.SAT:
             return low(saturating(signed(a, 32) + signed(b, 32)), 32)
@@ -254,11 +275,7 @@ def int_op(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: in
     if sub == k.SELP:
         return low(a if c else b, w)
     if sub == k.MIN or sub == k.MAX:
-        if s:
-            less = signed(a, w) < signed(b, w)
-        else:
-            less = np.uint64(low(a, w)) < np.uint64(low(b, w))
-        return low(a if less == (sub == k.MIN) else b, w)
+        return extreme(sub, a, b, w, flags)
     if sub == k.ABS:
         return low(abs(signed(a, w)), w)
     if sub == k.NEGATE:
