@@ -7,7 +7,7 @@ import pytest
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels.scaled import TILES, block_scaled_kernel, block_scaled_matmul
+from tilejit.kernels.scaled import TILES, block_scaled_kernel, matmul_blockscaled
 from tilejit.testing import rel_error
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -27,25 +27,25 @@ def test_block_scales(target, m, n, k, dtypes):
     a, b = rng.standard_normal((m, k)).astype(dtypes[0]), rng.standard_normal((n, k)).astype(dtypes[1]).T
     steps = -(-k // 128)
     a_scale = np.asfortranarray(2.0 ** rng.integers(-8, 8, (m, steps)).astype(np.float32) * 1.1)
-    b_scale = np.ascontiguousarray(2.0 ** rng.integers(-8, 8, (steps, -(-n // 128))).astype(np.float32) * 0.9)
+    b_scale = np.ascontiguousarray(2.0 ** rng.integers(-8, 8, (-(-n // 128), steps)).astype(np.float32) * 0.9)
     out = np.full((m, n), np.nan, np.float32)
     with tilejit.knobs(target=target):
-        block_scaled_matmul(a, a_scale, b, b_scale, out)
+        matmul_blockscaled(a, b, a_scale, b_scale, out)
     ref = (a.astype(np.float64) * spread(a_scale, 1, 128, (m, k))) @ (
-        b.astype(np.float64) * spread(b_scale, 128, 128, (k, n)))
+        b.astype(np.float64) * spread(b_scale.T, 128, 128, (k, n)))
     assert rel_error(out, ref) <= 1e-5
 
 
 def test_rejects():
     a, b = np.zeros((8, 256), E4M3), np.zeros((8, 256), E4M3).T
-    good = np.ones((8, 2), np.float32), np.ones((2, 1), np.float32)
-    for match, args in [(r"a_scale must be fp32 \[8, 2\], found fp32 \[8, 1\]", (a, good[0][:, :1], b, good[1])),
-                        (r"b_scale must be fp32 \[2, 1\]", (a, good[0], b, good[0])),
-                        ("bf16 x bf16 is not supported", (a.astype(ml_dtypes.bfloat16), good[0],
-                                                          b.astype(ml_dtypes.bfloat16), good[1])),
-                        ("K contiguous", (a, good[0], np.ascontiguousarray(b), good[1]))]:
+    good = np.ones((8, 2), np.float32), np.ones((1, 2), np.float32)
+    wide = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
+    for match, args in [(r"scale_a must be fp32 \[8, 2\], found fp32 \[8, 1\]", (a, b, good[0][:, :1], good[1])),
+                        (r"scale_b must be fp32 \[1, 2\]", (a, b, good[0], good[0])),
+                        ("bf16 x bf16 is not supported", (*wide, *good)),
+                        ("K contiguous", (a, np.ascontiguousarray(b), *good))]:
         with pytest.raises(LaunchError, match=match):
-            block_scaled_matmul(*args)
+            matmul_blockscaled(*args)
 
 
 @pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")

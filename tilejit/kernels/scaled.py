@@ -78,19 +78,19 @@ def choose(m: int, n: int, multiprocessors: int) -> Config:
     return min(TILES, key=time)
 
 
-def block_scaled_matmul(a: Any, a_scale: Any, b: Any, b_scale: Any, out: Any = None, out_dtype: Any = None) -> Any:
-    """(a * a_scale) @ (b * b_scale), each scale spread over its block, with fp32 sums; bf16 unless out says otherwise.
+def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None) -> Any:
+    """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
 
-    a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. a_scale fp32 [M,
-    ceil(K / 128)]: one per row and 128 of K. b_scale fp32 [ceil(K / 128), ceil(N / 128)]: one per 128 x 128 block.
+    a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
+    ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
     Both scales may have any strides. Raises LaunchError for what does not fit."""
-    what = "block_scaled_matmul"
+    what = "matmul_blockscaled"
     ma, mb = operand(what, "a", a), operand(what, "b", b)
     check_operands(what, ma, mb, _FP8)
     (m, k), n = ma.shape, mb.shape[1]
     steps = tilejit.cdiv(k, SCALE_BLOCK)
-    sa = _scales(what, "a_scale", a_scale, (m, steps))
-    sb = _scales(what, "b_scale", b_scale, (steps, tilejit.cdiv(n, SCALE_BLOCK)))
+    sa = _scales(what, "scale_a", scale_a, (m, steps))
+    sb = _scales(what, "scale_b", scale_b, (tilejit.cdiv(n, SCALE_BLOCK), steps))
     mc = result(what, a, (m, n), out, out_dtype or tl.bfloat16)
     if 0 in (m, n):
         return mc.array
@@ -100,7 +100,7 @@ def block_scaled_matmul(a: Any, a_scale: Any, b: Any, b_scale: Any, out: Any = N
                    "out": mc.descriptor(t.m, t.n)}
     require_tma(what, **descriptors)
     grid = min(sms, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    block_scaled_kernel[(grid,)](*descriptors.values(), a_scale, b_scale, m, n, k, *sa, sb[1], sb[0], BM=t.m, BN=t.n,
+    block_scaled_kernel[(grid,)](*descriptors.values(), scale_a, scale_b, m, n, k, *sa, *sb, BM=t.m, BN=t.n,
                                  GROUP=8, num_warps=t.warps, num_stages=t.stages)
     return mc.array
 

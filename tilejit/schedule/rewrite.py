@@ -114,7 +114,7 @@ class RoleWriter:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
-        self.staging: dict[Buffer, Value] = {}    # pieces of stores -> the ring they are staged in
+        self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
     def run(self) -> Block:
@@ -600,13 +600,14 @@ class RoleWriter:
         piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
         ring: Buffer = tile_buffer(piece, slots * stripes // ctas, tuple(reversed(range(len(t.shape)))))
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
-        if ring not in self.staging:
-            self.staging[ring] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+        key = ring, stripes
+        if key not in self.staging:
+            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
                                           private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
                                 f"columns at a time in {slots} x {stripes // ctas * ring.slot_bytes} bytes"
                                 + (", every warpgroup its own rows" if stripes > 1 else ""))
-        b.op("tma_store", desc, value, self.staging[ring], *offsets, columns=columns, stripes=stripes, **op.attrs)
+        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)
 
 
 def walk_op(op: Op) -> list[Op]:
