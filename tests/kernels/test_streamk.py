@@ -29,7 +29,7 @@ def matrix(rng, rows, columns, dtype, rows_first):
 
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
-    monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], stages=3, **change),))
+    monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
 
@@ -164,6 +164,7 @@ def test_compiles(t, ordered):
     c = f"desc<bf16[{t.n}x{t.m}]>" if t.swap else f"desc<bf16[{t.m}x{t.n}]>"
     kernel = streamk_kernel.compile(
         f"desc<bf16[{t.m}x64]>", f"desc<bf16[{t.n}x64]>", c, f"desc<fp32[{t.m}x{t.n}]>", "*fp32", "*int32", "*bf16",
-        "int32", "int32", "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
-        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, num_warps=t.warps, num_stages=t.stages)
+        None, None, "int32", "int32", "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
+        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0,
+        num_warps=t.warps, num_stages=t.stages(2))
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4

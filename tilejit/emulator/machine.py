@@ -40,7 +40,7 @@ class Tools:
 
     run: Callable[[np.ndarray, int, int], int]
     execute: dict[str, Callable[..., Any]]
-    deadlock: Callable[[Cluster], Finding]
+    deadlock: Callable[[Cluster], Finding | None]
     warp_exited: Callable[[Cluster, int], None]
 
 
@@ -54,6 +54,7 @@ class Waiter:
     ready: Callable[[], bool]
     resume: Callable[[], None]
     describe: Callable[[], str]
+    limited: int = -1                # the phase that a wait with a time limit waits in
 
 
 @dataclass(eq=False)
@@ -117,6 +118,7 @@ class Cluster:
         self.mbarriers: dict[tuple[int, int], MBarrier] = {}
         self.named: dict[tuple[int, int], Any] = {}
         self.cluster_phase, self.cluster_lanes = 0, 0
+        self.timed_out: set[tuple[int, int, int]] = set()      # (warp, pc, phase) of waits that gave up
         self.wgmma_pending: dict[tuple[int, int], Any] = {}
         self.flight_registers: dict[int, tuple[list[int], list[int]]] = {}
         self.waiters: dict[Hashable, list[Waiter]] = {}
@@ -143,7 +145,7 @@ class Cluster:
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
             k.ST_SPLITS: self.splits.ctypes.data,
-            k.ST_TRACE: int(self.listener is not None and self.listener.accesses),
+            k.ST_TRACE: 1 if self.listener is not None and self.listener.accesses else 0,
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
         for slot, value in pairs.items():
@@ -273,7 +275,10 @@ class Cluster:
                 return True
             if self.finished == self.warps:
                 return False
-            raise Stop(self.tools.deadlock(self))
+            found = self.tools.deadlock(self)
+            if found is not None:
+                raise Stop(found)
+            return True
         if self.inflight and self.policy.advances(self):
             self.advance(self.policy.choose(self))
             return True

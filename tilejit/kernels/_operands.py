@@ -67,7 +67,9 @@ def operand(what: str, name: str, x: Any, rank: int = 2) -> Matrix:
 
 def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> None:
     """Dtypes that multiply, inner sizes that agree, and orders that the tensor cores read in place."""
-    if str(a.dtype) not in dtypes or (a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8)):
+    alike = a.dtype == b.dtype or a.dtype.is_fp8 and b.dtype.is_fp8 or \
+        {str(a.dtype), str(b.dtype)} <= {"int8", "uint8"}
+    if str(a.dtype) not in dtypes or not alike:
         raise tilejit.LaunchError(f"{what}: {a.dtype} x {b.dtype} is not supported; use {', '.join(dtypes)}")
     if a.shape[-1] != b.shape[-2]:
         raise tilejit.LaunchError(f"{what}: a is {list(a.shape)}, b is {list(b.shape)}: "

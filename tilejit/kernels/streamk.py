@@ -40,12 +40,35 @@ def activate(x, ACTIVATION: tl.constexpr):
     return x
 
 
-@tilejit.kernel(do_not_specialize=("M", "N", "K", "stream_tiles"))
-def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, K, stream_tiles, BM: tl.constexpr,
-                   BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
-                   C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr, ORDERED: tl.constexpr):
+@tilejit.kernel
+def widened(x, zeros, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
+    those `zeros` is subtracted, one per row (8 without)."""
+    if BITS == 8:
+        y = x.to(DTYPE)
+    else:
+        # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
+        bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
+        power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
+        even = ((x & 15).to(tl.int16) | bits).to(DTYPE, bitcast=True)
+        odd = ((x >> 4).to(tl.int16) | bits).to(DTYPE, bitcast=True)
+        y = tl.join(even, odd).reshape(BM, BK)
+        if zeros is None:
+            y = y - (power + 8.0)
+        else:
+            y = y - (zeros.to(tl.float32) + power).to(DTYPE)[:, None]
+    return y
+
+
+@tilejit.kernel(do_not_specialize=("M", "N", "K", "stream_tiles", "scale_down", "scale_across"))
+def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales, zeros, M, N, K, stream_tiles,
+                   scale_down, scale_across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+                   A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
+                   ADD: tl.constexpr, ORDERED: tl.constexpr, A_BITS: tl.constexpr, SCALE_STEPS: tl.constexpr):
     """C [M, N] = act(A [M, K] @ B [K, N] + bias), or with ADD: C += A @ B.
 
+    A_BITS: 0, or A's integers have 8 or 4 bits and are widened to B's dtype in the loop (`widened`; A_ROWS); then
+    scales (and zeros, or None) have a number per row of A and SCALE_STEPS blocks of K (0: per row).
     A_ROWS, B_ROWS, C_ROWS: the descriptor sees the matrix itself, else its transpose; with C_ROWS false bias has a
     value per row. parts: the workspace, fp32 [stream_tiles * BM, BN], seen by part_desc in blocks [BM, BN]; flags:
     int32 [stream_tiles], zero."""
@@ -73,7 +96,14 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
         n = rest // height * BN
         acc = tl.zeros((BM, BN), tl.float32)
         for k in range(k0, k1):
-            if A_ROWS:
+            if SCALE_STEPS > 0:
+                rows = m + tl.arange(0, BM)
+                at = rows * scale_down + k // SCALE_STEPS * scale_across
+                scale = tl.load(scales + at, rows < M, other=0.0)
+                zero = None if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
+            if A_BITS == 4:
+                a = a_desc.load([m, k * (BK // 2)])
+            elif A_ROWS:
                 a = a_desc.load([m, k * BK])
             else:
                 a = a_desc.load([k * BK, m]).T
@@ -81,7 +111,13 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
                 b = b_desc.load([k * BK, n])
             else:
                 b = b_desc.load([n, k * BK]).T
-            acc = tl.dot(a, b, acc)
+            if A_BITS == 0:
+                acc = tl.dot(a, b, acc)
+            elif SCALE_STEPS == 0:
+                acc = tl.dot(widened(a, None, BM, BK, A_BITS, b_desc.dtype), b, acc)
+            else:
+                part = tl.dot(widened(a, zero, BM, BK, A_BITS, b_desc.dtype), b)
+                acc = tl.fma(part, scale.to(tl.float32)[:, None], acc)
         if ADD:
             if C_ROWS:
                 c_desc.atomic_add([m, n], acc)
@@ -115,6 +151,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
                         tl.debug_barrier()           # a thread may clear what another one reads
                         tl.store(mine + at, tl.zeros((BM, BN), tl.float32))
                     tl.store(flags + tile, 0)
+                if A_BITS > 0 and SCALE_STEPS == 0:
+                    rows = m + tl.arange(0, BM)
+                    acc *= tl.load(scales + rows * scale_down, rows < M, other=0.0).to(tl.float32)[:, None]
                 if bias is not None:
                     if C_ROWS:
                         cols = n + tl.arange(0, BN)
@@ -133,22 +172,35 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
 class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
-    `k_bytes`: bytes of K in a block; `stages`: with workspace staging in shared memory."""
+    `k_bytes`: bytes of K in a block."""
 
     m: int
     n: int
     warps: int
-    stages: int
     swap: bool = False
     programs: int = 1
     stream_tiles: int = 0
     k_bytes: int = 128
 
+    def stages(self, out_bytes: int) -> int:
+        """Blocks that fit in shared memory beside what is staged for the workspace and the result.
+
+        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging."""
+        part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
+        whole = self.m * self.n * out_bytes
+        staged = part + (whole if self.swap else min(whole, self.m * 256))
+        groups = 2 if self.warps == 4 else 1
+        return min(12, (_SHARED - groups * staged) // ((self.m + self.n) * self.k_bytes))
+
+
+#: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
+_SHARED = 222 * 1024
+
 
 #: Tiles for results of more than 64 rows.
-TILES = (Config(128, 256, 8, 3), Config(128, 128, 8, 5), Config(64, 128, 4, 6), Config(64, 64, 4, 8))
+TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = (Config(128, 16, 4, 10, True), Config(128, 32, 4, 8, True), Config(128, 64, 4, 6, True))
+DECODE_TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True))
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
@@ -227,18 +279,21 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(what, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
-    parts: tuple[Any, Any, Any] = (None, None, None)
-    if not accumulate:
-        floats = t.stream_tiles * t.m * t.n
-        w = Workspace(a, floats, t.stream_tiles) if workspace is None else \
-            workspace.check(what, floats, t.stream_tiles)
-        seen = tilejit.TensorDescriptor(w.parts_array, (max(1, t.stream_tiles) * t.m, t.n), (t.n, 1), (t.m, t.n))
-        parts = (seen, w.parts_array, w.flags_array)
+    parts = (None, None, None) if accumulate else meeting(what, a, t, workspace)
     streamk_kernel[(t.programs,)](
-        da, db, dc, *parts, bias, m, n, k, t.stream_tiles, BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first,
-        B_ROWS=mb.rows_first, C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate, ORDERED=ordered,
-        num_warps=t.warps, num_stages=t.stages)
+        da, db, dc, *parts, bias, None, None, m, n, k, t.stream_tiles, 0, 0, BM=t.m, BN=t.n, BK=bk, GROUP=8,
+        A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate,
+        ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes))
     return mc.array
+
+
+def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
+    """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags."""
+    floats = t.stream_tiles * t.m * t.n
+    w = Workspace(like, floats, t.stream_tiles) if workspace is None else \
+        workspace.check(what, floats, t.stream_tiles)
+    seen = tilejit.TensorDescriptor(w.parts_array, (max(1, t.stream_tiles) * t.m, t.n), (t.n, 1), (t.m, t.n))
+    return seen, w.parts_array, w.flags_array
 
 
 def workspace_for(a: Any, b: Any, split: int | None = None) -> Workspace:
