@@ -23,7 +23,7 @@ REGISTERS = (".reg .pred %p<32>; .reg .b16 %h<64>; .reg .b32 %r<400>; .reg .b64 
 #: The modules that define programs, each with a function `programs()`.
 MODULES = ("programs_float", "programs_approx", "programs_integer", "programs_compare", "programs_cvt",
            "programs_memory", "programs_atomic", "programs_warp", "programs_barrier", "programs_copy",
-           "programs_tensor", "programs_cluster", "programs_matrix", "programs_wgmma")
+           "programs_tensor", "programs_cluster", "programs_matrix", "programs_wgmma", "programs_fault")
 
 #: kind -> (type of ld/st, register class, numpy dtype, values a register)
 KINDS: dict[str, tuple[str, str, type, int]] = {
@@ -108,7 +108,8 @@ class View:
 @dataclass(frozen=True)
 class Program:
     """One conformance program. `params` are Buffers and Maps in the order of the entry's parameters; a Map's
-    buffer is a parameter too."""
+    buffer is a parameter too. One that `faults` breaks a rule of the hardware: the GPU stops with an error, which
+    is what is recorded, and the emulator must stop too."""
 
     name: str
     text: str
@@ -118,6 +119,7 @@ class Program:
     block: int = 32
     cluster: int = 1
     shared: int = 0
+    faults: bool = False
 
     @property
     def digest(self) -> str:

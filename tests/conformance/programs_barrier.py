@@ -48,9 +48,10 @@ class Script:
         name = f"W{self.labels}"
         return self.do(f"\n{name}: mbarrier.try_wait.parity.shared::cta.b64 %p6, [%r4+{8 * barrier}], {phase}; @!%p6 bra {name};")
 
-    def program(self, name: str, block: int = 32, buffers: tuple[Buffer, ...] = (), header: str = "", directives: str = "") -> Program:
-        """The program."""
-        return per_thread(name, self.text, buffers, self.count, HEADER + header, directives, block=block)
+    def program(self, name: str, block: int = 32, buffers: tuple[Buffer, ...] = (), header: str = "", directives: str = "",
+                cluster: int = 1) -> Program:
+        """The program, of one cluster."""
+        return per_thread(name, self.text, buffers, self.count, HEADER + header, directives, block=block, grid=cluster, cluster=cluster)
 
 
 def named() -> Iterator[Program]:
@@ -174,7 +175,7 @@ def budgets() -> Iterator[Program]:
 
 
 def async_bytes() -> Iterator[Program]:
-    """st.async and red.async: bytes that count on a barrier, within a cluster of one CTA."""
+    """st.async and red.async: bytes that count on a barrier, each CTA of a cluster with itself."""
     start = START + init(1, 1) + "mov.u32 %r20, %cluster_ctarank; mapa.shared::cluster.u32 %r6, %r5, %r20; mapa.shared::cluster.u32 %r7, %r4, %r20; mad.lo.u32 %r8, %r1, 32, %r6;"
     s = Script()
     s.text = start + "@!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 896; ld.param.u64 %rd5, [x]; mad.wide.u32 %rd5, %r1, 16, %rd5; ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd5];"
@@ -184,7 +185,7 @@ def async_bytes() -> Iterator[Program]:
     for i in range(21, 28):
         s.note(f"%r{i}")
     x = Buffer("x", random("st.async").integers(0, 1 << 32, 128, dtype=np.uint32))
-    yield s.program("st.async", buffers=(x,))
+    yield s.program("st.async", buffers=(x,), cluster=2)
     s = Script()
     s.text = start + "@!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 1792; ld.param.u64 %rd5, [x]; mad.wide.u32 %rd5, %r1, 16, %rd5; ld.global.v2.u64 {%rd10, %rd11}, [%rd5];"
     s.do("mov.b64 %fd1, %rd11; mov.b64 {%f1, %f2}, %rd10; mad.lo.u32 %r8, %r1, 64, %r6;" + "".join(
@@ -194,7 +195,7 @@ def async_bytes() -> Iterator[Program]:
     s.wait(0).do("mad.lo.u32 %r9, %r1, 64, %r5;")
     for i in range(14):
         s.do(f"ld.shared.u32 %r21, [%r9+{4 * i}];").note("%r21")
-    yield s.program("st.async.wide", buffers=(x,))
+    yield s.program("st.async.wide", buffers=(x,), cluster=2)
     s = Script()
     ops = (("add", "u32"), ("add", "s32"), ("min", "u32"), ("max", "s32"), ("inc", "u32"), ("dec", "u32"), ("and", "b32"), ("or", "b32"), ("xor", "b32"), ("add", "u64"))
     size = 4 * (len(ops) - 1) + 8
@@ -210,7 +211,7 @@ def async_bytes() -> Iterator[Program]:
     s.wait(0)
     for i in range(12):
         s.do(f"ld.shared.u32 %r30, [%r9+{4 * i}];" if i != 9 else "mov.u32 %r30, 0;").note("%r30")
-    yield s.program("red.async", buffers=(x,))
+    yield s.program("red.async", buffers=(x,), cluster=2)
 
 
 def programs() -> Iterator[Program]:

@@ -45,7 +45,8 @@ def remote_copies(size: int) -> Iterator[Program]:
                     "W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p6, [%r4], 0; @!%p6 bra W;")
     at = (0, 128, 512, 896, 1024, 2048, 2304, 3072, 3200)
     body += "".join(f"ld.shared.u32 %r{30 + i}, [%r6+{a}];" for i, a in enumerate(at)) + MEET
-    yield per_thread(f"cluster{size}.remote-copies", body + store([f"%r{30 + i}" for i in range(len(at))]), [x], len(at), HEADER, grid=size, cluster=size)
+    directives = "" if size > 1 else ".reqnctapercluster 1, 1, 1"
+    yield per_thread(f"cluster{size}.remote-copies", body + store([f"%r{30 + i}" for i in range(len(at))]), [x], len(at), HEADER, directives, grid=size, cluster=size)
 
 
 def multicast(size: int) -> Iterator[Program]:
@@ -98,4 +99,5 @@ def programs() -> Iterator[Program]:
         yield from remote_copies(size)
         yield from multicast(size)
         yield from remote_barriers(size)
+    yield from remote_copies(1)
     yield from directive()

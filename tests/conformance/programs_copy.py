@@ -14,6 +14,10 @@ START = ("mov.u32 %r4, bars; mov.u32 %r5, buf; setp.ne.u32 %p1, %r1, 0; @%p1 bra
 WAIT = "\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 %p6, [%r4], 0; @!%p6 bra WAIT;\n"
 
 
+#: After it only the first CTA goes on: before a `dump` of a cluster whose CTAs all do the same.
+FIRST = "mov.u32 %r95, %ctaid.x; setp.ne.u32 %p10, %r95, 0; @%p10 ret;"
+
+
 def dump(count: int, param: str = "y", offset: int = 0, label: str = "") -> str:
     """All threads copy `count` bytes from the buffer to a parameter's array."""
     return (f"ld.param.u64 %rd90, [{param}]; mov.u32 %r90, %tid.x; mov.u32 %r91, %ntid.x;\nDUMP{label}: setp.ge.u32 %p9, %r90, {count // 4}; @%p9 bra DONE{label};"
@@ -34,10 +38,10 @@ def cleared(count: int) -> str:
             "mad.lo.u32 %r92, %r90, 4, %r5; st.shared.u32 [%r92], %r93; add.u32 %r90, %r90, %r91; bra CLEAR;\nCLEAN: fence.proxy.async; bar.sync 0;\n")
 
 
-def run(name: str, body: str, buffers: tuple[Buffer, ...], views: tuple[View, ...], block: int = 32) -> Program:
-    """A program over given buffers, with %r1 the thread, the barrier and the buffer ready."""
+def run(name: str, body: str, buffers: tuple[Buffer, ...], views: tuple[View, ...], block: int = 32, cluster: int = 1) -> Program:
+    """A program over given buffers, with %r1 the thread, the barrier and the buffer ready; one cluster."""
     text = kernel("mov.u32 %r1, %tid.x;" + START + body, buffers, HEADER)
-    return Program(name, text, buffers, views, 1, block)
+    return Program(name, text, buffers, views, cluster, block, cluster)
 
 
 def data(name: str, count: int) -> Buffer:
@@ -98,7 +102,7 @@ def bulk() -> Iterator[Program]:
             "mapa.shared::cluster.u32 %r7, %r4, %r8; cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r6], [%r5], 1536, [%r7]; add.u32 %r6, %r6, 2048; add.u32 %r9, %r5, 32;"
             "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r6], [%r9], 16, [%r7];\nS:")
     z = Buffer("y", np.zeros(8192, np.uint8))
-    yield run("cp.async.bulk.shared", body + WAIT + dump(8192), (x, z), (whole(z),))
+    yield run("cp.async.bulk.shared", body + WAIT + FIRST + dump(8192), (x, z), (whole(z),), cluster=2)
 
 
 def reductions() -> Iterator[Program]:
@@ -126,7 +130,7 @@ def reductions() -> Iterator[Program]:
         views.append(View("y", f"{op}.{kind}", at, "uint64" if kind == "u64" else "uint32", 16 if kind == "u64" else 32))
         at += 128
     y = Buffer("y", np.zeros(n, np.uint8))
-    yield run("cp.reduce.async.bulk.shared", body + "S:" + WAIT + dump(n, offset=4096), (x, z, y), tuple(views))
+    yield run("cp.reduce.async.bulk.shared", body + "S:" + WAIT + FIRST + dump(n, offset=4096), (x, z, y), tuple(views), cluster=2)
 
 
 def programs() -> Iterator[Program]:

@@ -3,17 +3,18 @@ maps edited on the device."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 from programs import ANY_NAN, KINDS, Buffer, Map, Program, View, kernel, random, whole
 from programs_copy import HEADER, START, WAIT, cleared, dump, fill
-from values import scattered, tuples
+from values import F32, scattered, tuples
 
 #: rank -> (tensor, box), outermost first, of 16-bit elements.
 SHAPES: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    1: ((104,), (32,)), 2: ((20, 40), (8, 16)), 3: ((5, 12, 24), (2, 4, 8)), 4: ((3, 4, 5, 16), (2, 2, 3, 8)),
-    5: ((2, 3, 4, 5, 16), (1, 2, 2, 3, 8))}
+    1: ((102,), (32,)), 2: ((20, 40), (8, 16)), 3: ((5, 12, 24), (2, 4, 16)), 4: ((3, 4, 5, 24), (2, 2, 3, 16)),
+    5: ((2, 3, 4, 5, 24), (1, 2, 2, 3, 16))}
 SWIZZLES = (0, 32, 64, 128)
 SLOT = 4096
 NUMPY = {"uint8": np.uint8, "uint16": np.uint16, "int32": np.int32, "uint32": np.uint32, "int64": np.int64, "uint64": np.uint64,
@@ -29,13 +30,29 @@ def box_bytes(m: Map) -> int:
     return n
 
 
-def starts(m: Map) -> tuple[tuple[int, ...], ...]:
-    """Corners inside, across the far end, across the near end, mixed, and outside altogether."""
-    inside = tuple(min(1, n - b) for n, b in zip(m.shape, m.box))
+def starts(m: Map) -> dict[str, tuple[int, ...]]:
+    """Corners inside, across the far end, across the near end, across both, outside altogether, and across the far end
+    of every second dimension. Along the innermost dimension they are whole units of 16 bytes, as Hopper wants them."""
+    unit = 16 // np.dtype(NUMPY[m.dtype]).itemsize
+    whole_units = lambda corner: (*corner[:-1], corner[-1] // unit * unit)
+    inside = (*(min(1, n - b) for n, b in zip(m.shape[:-1], m.box)), min(unit, m.shape[-1] - m.box[-1]))
     far = tuple(n - b + b // 2 for n, b in zip(m.shape, m.box))
     near = tuple(-(b // 2) for b in m.box)
     mixed = tuple(f if i % 2 else n for i, (f, n) in enumerate(zip(far, near)))
-    return inside, far, near, mixed, tuple(m.shape)
+    beyond = tuple(f if i % 2 else n for i, (f, n) in enumerate(zip(far, inside)))
+    outside = (*m.shape[:-1], m.shape[-1] + unit - 1)
+    found = {"inside": inside, "far": far, "near": near, "mixed": mixed, "outside": outside, "beyond": beyond}
+    return {name: whole_units(corner) for name, corner in found.items()}
+
+
+def written(m: Map) -> dict[str, tuple[int, ...]]:
+    """Corners of stores: none before the tensor, which Hopper does not take."""
+    return {name: corner for name, corner in starts(m).items() if min(corner) >= 0}
+
+
+def clipped(m: Map) -> tuple[tuple[int, ...], ...]:
+    """The first four corners of `starts`."""
+    return tuple(starts(m).values())[:4]
 
 
 def coordinates(start: tuple[int, ...]) -> str:
@@ -50,7 +67,7 @@ def maps_ready(count: int) -> str:
 
 def load(name: str, m: Map, values: np.ndarray, corners: tuple[tuple[int, ...], ...] = ()) -> Program:
     """Loads of one map at several corners, each into a slot of its own over 0xEE bytes."""
-    corners = corners or starts(m)[:4]
+    corners = corners or clipped(m)
     rank = len(m.shape)
     n = SLOT * len(corners)
     body = maps_ready(1) + cleared(n) + f"@%p1 bra S; mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], {box_bytes(m) * len(corners)};"
@@ -87,13 +104,16 @@ def tiles() -> Iterator[Program]:
             rng = random(f"tma.{rank}.{swizzle}")
             values = rng.integers(0, 1 << 16, shape, dtype=np.uint16)
             yield load(f"tma.load.{rank}d.swizzle{swizzle}", m, values)
-            one = -(-values.nbytes // 128) * 128
-            before = np.full(one * 4, 0xDD, np.uint8)
-            maps = [Map("y", "uint16", shape, mine, swizzle, offset=one * i) for i in range(4)]
-            yield save(f"tma.store.{rank}d.swizzle{swizzle}", maps, list(starts(m)[:4]), rng.integers(0, 256, SLOT, dtype=np.uint8), before)
+            w = Map("y", "uint16", shape, mine, swizzle)
+            for name, corner in written(w).items():
+                image, before = rng.integers(0, 256, SLOT, dtype=np.uint8), np.full(values.nbytes, 0xDD, np.uint8)
+                yield save(f"tma.store.{rank}d.swizzle{swizzle}.{name}", [w], [corner], image, before)
     for swizzle in SWIZZLES[1:]:
         m = Map("x", "uint16", (70, 128), (256 // 16 * 2, swizzle // 2), swizzle)
-        yield load(f"tma.load.atoms.swizzle{swizzle}", m, random(f"atoms{swizzle}").integers(0, 1 << 16, m.shape, dtype=np.uint16), starts(m))
+        yield load(f"tma.load.atoms.swizzle{swizzle}", m, random(f"atoms{swizzle}").integers(0, 1 << 16, m.shape, dtype=np.uint16), tuple(starts(m).values())[:5])
+    m = Map("y", "uint16", (8, 64), (4, 16), offset=1024)
+    yield save("tma.store.maps", [replace(m, offset=1024 * i) for i in range(4)], list(written(m).values()), random("maps").integers(0, 256, 128, dtype=np.uint8),
+               np.full(4096, 0xDD, np.uint8))
 
 
 def elements() -> Iterator[Program]:
@@ -106,7 +126,7 @@ def elements() -> Iterator[Program]:
             raw = scattered("f32", 10 * 40, random("tma.tf32"))
         yield load(f"tma.load.{dtype}", m, raw)
         if dtype in ("fp16", "bf16", "fp32", "tf32", "fp64"):
-            yield load(f"tma.fill-nan.{dtype}", Map("x", dtype, m.shape, m.box, 64, "nan"), raw, starts(m))
+            yield load(f"tma.fill-nan.{dtype}", Map("x", dtype, m.shape, m.box, 64, "nan"), raw, tuple(starts(m).values())[:5])
     for steps, shape, box in (((2, 1), (16, 64), (8, 16)), ((1, 2), (16, 64), (4, 32)), ((3, 4), (20, 64), (9, 32)), ((1, 1, 8), (3, 5, 64), (2, 3, 64)),
                               ((2, 3, 1), (6, 10, 32), (3, 7, 8))):
         m = Map("x", "fp32", shape, box, steps=steps)
@@ -115,9 +135,13 @@ def elements() -> Iterator[Program]:
         yield load(f"tma.element-strides.{label}", m, values)
         if steps[-1] == 1:
             w = Map("y", "fp32", shape, box, steps=steps)
-            yield save(f"tma.store.element-strides.{label}", [w], [starts(m)[0]], scattered("f32", 1024, random("image")),
+            yield save(f"tma.store.element-strides.{label}", [w], [starts(m)["inside"]], scattered("f32", 1024, random("image")),
                        np.full(values.size, -7.5, np.float32))
-    wide = Map("x", "uint16", (6, 10, 24), (2, 4, 16), 32, strides=(576, 48, 1), offset=32)
+    m = Map("x", "tf32", (4, 128), (4, 128))
+    ties = (np.arange(512, dtype=np.uint32) * 0x9E3779B1 & 0xFFFFE000) | np.resize(np.array([0x1000, 0xFFF, 0x1001, 0, 0x1FFF], np.uint32), 512)
+    ties[:len(F32)] = F32.view(np.uint32)
+    yield load("tma.load.tf32.rounding", m, ties.view(np.float32), ((0, 0),))
+    wide = Map("x", "uint16", (6, 10, 21), (2, 4, 16), 32, strides=(576, 48, 1), offset=32)
     yield load("tma.load.strides", wide, random("strides").integers(0, 1 << 16, 6 * 576 + 64, dtype=np.uint16))
     overlapped = Map("x", "uint16", (5, 6, 16), (3, 4, 16), 0, strides=(16, 8, 1))
     yield load("tma.load.overlapping", overlapped, random("overlap").integers(0, 1 << 16, 256, dtype=np.uint16))
@@ -144,10 +168,12 @@ def ranks() -> Iterator[Program]:
         rng = random(f"tma.reduce.{rank}")
         m = Map("y", "uint32", shape, box)
         before, image = (rng.integers(0, 1 << 32, n, dtype=np.uint32) for n in (int(np.prod(shape)), 1024))
-        yield save(f"tma.reduce.{rank}d", [m, m], [starts(m)[1], starts(m)[2]], image, before, "add" if rank % 2 else "xor")
-        body = maps_ready(1) + "".join(f"@!%p1 cp.async.bulk.prefetch.tensor.{rank}d.L2.global [%rd20, {coordinates(corner)}];" for corner in starts(m)[:3])
-        y = Buffer("y", before)
-        yield Program(f"tma.prefetch.{rank}d", kernel("mov.u32 %r1, %tid.x;" + START + body, (m, y), HEADER), (m, y), (whole(y),))
+        for name, corner in starts(m).items():
+            if min(corner) >= 0:
+                yield save(f"tma.reduce.{rank}d.{name}", [m], [corner], image, before, "add" if rank % 2 else "xor")
+            body = maps_ready(1) + f"@!%p1 cp.async.bulk.prefetch.tensor.{rank}d.L2.global [%rd20, {coordinates(corner)}];"
+            y = Buffer("y", before)
+            yield Program(f"tma.prefetch.{rank}d.{name}", kernel("mov.u32 %r1, %tid.x;" + START + body, (m, y), HEADER), (m, y), (whole(y),))
 
 
 def edited() -> Iterator[Program]:

@@ -36,7 +36,7 @@ _KINDS = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "tf32": "TFL
 
 def encode(m: Map, address: int) -> bytes:
     """The 128 bytes of cuTensorMapEncodeTiled."""
-    from tilejit.runtime.driver import api, check
+    from tilejit.runtime.driver import api, byte_strides, check
 
     d = api()
     size = {"uint8": 1, "uint16": 2, "fp16": 2, "bf16": 2, "uint64": 8, "int64": 8, "fp64": 8}.get(m.dtype, 4)
@@ -44,7 +44,7 @@ def encode(m: Map, address: int) -> bytes:
     steps = m.steps or (1,) * len(m.shape)
     found = check(d.cuTensorMapEncodeTiled(
         kind, len(m.shape), address + m.offset, [d.cuuint64_t(x) for x in reversed(m.shape)],
-        [d.cuuint64_t(x * size) for x in reversed(m.all_strides[:-1])], [d.cuuint32_t(x) for x in reversed(m.box)],
+        byte_strides([x * size for x in reversed(m.all_strides[:-1])]), [d.cuuint32_t(x) for x in reversed(m.box)],
         [d.cuuint32_t(x) for x in reversed(steps)], d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         d.CUtensorMapSwizzle({0: 0, 32: 1, 64: 2, 128: 3}[m.swizzle]), d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
         d.CUtensorMapFloatOOBfill(int(m.fill == "nan"))), f"encoding {m}")
@@ -100,12 +100,18 @@ def worker(folder: Path, names: list[str]) -> int:
             gpu, p = device(0), programs[name]
             kernel = load(gpu, p)
             first, second = (once(gpu, kernel, p) for _ in range(2))
+            if p.faults:
+                raise ValueError("no fault")
             if any((first[k] != second[k]).any() for k in first):
                 raise ValueError("two runs differ")
             np.savez(folder / f"{list(programs).index(name)}.npz", **{f"{name}:{k}": v for k, v in first.items()})
             print("done", name, flush=True)
         except Exception as error:                       # whatever it is, the others still run
-            print("fail", name, " ".join(str(error).split())[:400], flush=True)
+            code = re.search(r"CUDA_ERROR_\w+", str(error))
+            if programs[name].faults and code:
+                print("fault", name, code.group(), flush=True)
+            else:
+                print("fail", name, " ".join(str(error).split())[:400], flush=True)
             if getattr(device(0), "lost", ""):
                 return 1
     return 0
@@ -118,6 +124,7 @@ class Lane:
     def __init__(self, command: list[str], names: list[str], end: float, one: float = ONE, first: float = FIRST):
         self.command, self.left, self.end, self.one, self.first = command, names, end, one, first
         self.failed: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -157,8 +164,8 @@ class Lane:
             elif word == "done":
                 self.left.remove(name)
                 running, patience = "", self.one
-            elif word == "fail":
-                self._fail(name, message)
+            elif word in ("fail", "fault"):
+                self._fail(name, message, self.failed if word == "fail" else self.faults)
                 running, patience = "", self.one
             elif not line:
                 process.wait()
@@ -169,10 +176,10 @@ class Lane:
                     print(said, file=sys.stderr)
                 break
 
-    def _fail(self, name: str, message: str) -> None:
+    def _fail(self, name: str, message: str, where: dict[str, str] | None = None) -> None:
         if name:
             self.left.remove(name)
-            self.failed[name] = message
+            (self.failed if where is None else where)[name] = message
 
 
 def gpu_and_driver() -> tuple[str, str, str]:
@@ -204,9 +211,12 @@ def main() -> int:
     chosen = [name for name in programs if any(part in name for part in args.only)]
     arrays: dict[str, np.ndarray] = {}
     digests: dict[str, str] = {}
+    faults: dict[str, str] = {}
     if args.out.exists() and args.only != [""]:
         with np.load(args.out) as old:
-            digests = {n: d for n, d in json.loads(str(old["about"]))["digests"].items() if n in programs and n not in chosen}
+            about = json.loads(str(old["about"]))
+            digests, faults = ({n: d for n, d in about.get(key, {}).items() if n in programs and n not in chosen}
+                               for key in ("digests", "faults"))
             arrays = {key: old[key] for key in old.files if key.rpartition(":")[0] in digests}
     print(f"{len(chosen)} programs on {gpu}, driver {driver} (CUDA {cuda})", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -216,12 +226,13 @@ def main() -> int:
         for lane in lanes:
             lane.thread.join()
             failed |= lane.failed
+            faults |= lane.faults
         for path in sorted(Path(folder).glob("*.npz"), key=lambda f: int(f.stem)):
             with np.load(path) as found:
                 arrays |= {key: found[key] for key in found.files}
     digests |= {name: programs[name].digest for name in chosen if name not in failed}
     about = {"gpu": gpu, "driver": driver, "cuda": cuda, "date": datetime.date.today().isoformat(), "digests": digests,
-             "failed": failed}
+             "failed": failed, "faults": faults}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(args.out, about=np.array(json.dumps(about)), **arrays)
     for name in sorted(failed):

@@ -17,9 +17,7 @@ ABOUT, RECORDED = recordings()
 
 
 #: Programs beyond the emulator's limits, and how it must say so: it may refuse, never do something else.
-LIMITS = {"ld-st.b128": "b128 values are not supported", "atom.b128": "b128 values are not supported",
-          "mbarrier.time-limit": "deadlock",             # a wait without end is reported, not timed out
-          **{f"wgmma.base-offset.swizzle{s}": "base offset, which is not modelled" for s in (32, 64, 128)}}
+LIMITS = {"ld-st.b128": "b128 values are not supported", "atom.b128": "b128 values are not supported"}
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -28,7 +26,15 @@ def test_limits_are_said(name: str) -> None:
         emulate(PROGRAMS[name])
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in LIMITS])
+@pytest.mark.parametrize("name", [name for name, p in PROGRAMS.items() if p.faults])
+def test_faults_are_found(name: str) -> None:
+    with pytest.raises(EmulatorError):
+        emulate(PROGRAMS[name])
+    if ABOUT:
+        assert name in ABOUT["faults"], "not recorded as a fault"
+
+
+@pytest.mark.parametrize("name", [name for name, p in PROGRAMS.items() if name not in LIMITS and not p.faults])
 def test_the_emulator_does_what_the_gpu_did(name: str) -> None:
     p = PROGRAMS[name]
     if ABOUT:
@@ -51,7 +57,7 @@ def opcodes(p: Program) -> set[str]:
 
 
 #: Forms that no program can show alone, and why.
-UNSHOWN = {"trap": "ends the launch", "brkpt": "ends the launch", "discard.L2": "leaves the memory undefined",
+UNSHOWN = {"brkpt": "ends the launch", "discard.L2": "leaves the memory undefined",
            "membar.proxy": "orders memory, which one run cannot show",
            "fence.proxy.tensormap::generic.release": "orders memory, which one run cannot show"}
 

@@ -346,7 +346,7 @@ def test_approximate_functions(op: str, fn, bound: float) -> None:  # type: igno
 
 def test_testp() -> None:
     want = {"finite": np.isfinite(FLOATS), "infinite": np.isinf(FLOATS), "notanumber": np.isnan(FLOATS),
-            "normal": np.isfinite(FLOATS) & (np.abs(FLOATS) >= 2.0**-126),
+            "normal": np.isfinite(FLOATS) & ((np.abs(FLOATS) >= 2.0**-126) | (FLOATS == 0)),
             "subnormal": (FLOATS != 0) & (np.abs(FLOATS) < 2.0**-126)}
     for test, mask in want.items():
         got = lanes(f"testp.{test}.f32 %p1, %a0; selp.u32 %d, 1, 0, %p1;", [FLOATS], "uint32")

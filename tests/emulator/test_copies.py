@@ -63,8 +63,8 @@ def reference_tile(x: np.ndarray, start: tuple[int, ...], box: tuple[int, ...], 
     return out
 
 
-SHAPES = {1: ((100,), (32,)), 2: ((20, 40), (8, 16)), 3: ((5, 12, 24), (2, 4, 8)), 4: ((3, 4, 5, 16), (2, 2, 3, 8)),
-          5: ((2, 3, 4, 5, 16), (1, 2, 2, 3, 8))}
+SHAPES = {1: ((100,), (32,)), 2: ((20, 40), (8, 16)), 3: ((5, 12, 24), (2, 4, 16)), 4: ((3, 4, 5, 24), (2, 2, 3, 16)),
+          5: ((2, 3, 4, 5, 24), (1, 2, 2, 3, 16))}
 
 
 def load_text(rank: int, start: tuple[int, ...], box_bytes: int, dump_bytes: int) -> str:
@@ -85,6 +85,7 @@ def test_tensor_load(rank: int, swizzle: int, where: str) -> None:
     x = RNG.integers(0, 1 << 16, shape, dtype=np.uint16)
     start = {"inside": tuple(min(1, n - b) for n, b in zip(shape, box)),
              "edge": tuple(n - b + b // 2 for n, b in zip(shape, box)), "negative": tuple(-(b // 2) for b in box)}[where]
+    start = (*start[:-1], start[-1] // 8 * 8)            # boxes start at multiples of 16 bytes
     tensor_map = encode_tensor_map(x.ctypes.data, "uint16", shape, tuple(s // 2 for s in x.strides), box, swizzle)
     want = swizzled(reference_tile(x, start, box), swizzle)
     y = np.zeros(want.size, np.uint8)
@@ -103,6 +104,27 @@ def test_nan_fill_and_element_strides() -> None:
     assert np.array_equal(y, x[3:11:2, 16:32])
 
 
+@pytest.mark.parametrize("start", ("-8, 5", "8, -1"))
+def test_a_store_starts_in_the_tensor(start: str) -> None:
+    x = np.zeros((8, 64), np.uint16)
+    m = encode_tensor_map(x.ctypes.data, "uint16", x.shape, (64, 1), (8, 16), 0)
+    text = kernel(SETUP + "@%p1 bra S; mov.b64 %rd1, m; cvta.param.u64 %rd1, %rd1;"
+                  f"cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {{{start}}}], [%r2];"
+                  "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\nS:",
+                  [".param .align 64 .b8 m[128]"], SMEM)
+    with pytest.raises(EmulatorError, match="must not be negative"):
+        launch(text, [m], [x]).check()
+
+
+@pytest.mark.parametrize("column", (1, -4, 7, 65))
+def test_a_box_starts_at_16_bytes(column: int) -> None:
+    x, y = np.zeros((8, 64), np.uint16), np.zeros(256, np.uint8)
+    m = encode_tensor_map(x.ctypes.data, "uint16", x.shape, (64, 1), (8, 16), 0)
+    report = launch(load_text(2, (0, column), 256, 256), [m, pointer(y)], [x, y])
+    with pytest.raises(EmulatorError, match=f"innermost coordinate {column} .*multiple of 16 bytes"):
+        report.check()
+
+
 @pytest.mark.parametrize("swizzle", (0, 32, 64, 128))
 @pytest.mark.parametrize("policy,seed", [("round_robin", 0), ("random", 3), ("adversarial", 0)])
 def test_tensor_store(swizzle: int, policy: str, seed: int) -> None:
@@ -111,12 +133,11 @@ def test_tensor_store(swizzle: int, policy: str, seed: int) -> None:
     x = np.zeros((12, 64), np.uint16)
     m = encode_tensor_map(x.ctypes.data, "uint16", (10, 64), (64, 1), tile.shape, swizzle)
     text = kernel(SETUP + fill(image.size) + "@%p1 bra S; mov.b64 %rd1, m; cvta.param.u64 %rd1, %rd1;"
-                  "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {-4, 5}], [%r2]; cp.async.bulk.commit_group;"
+                  "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {56, 5}], [%r2]; cp.async.bulk.commit_group;"
                   "cp.async.bulk.wait_group 0;\nS:", [".param .align 64 .b8 m[128]", ".param .u64 x"], SMEM)
     launch(text, [m, pointer(image)], [x, image], policy=policy, seed=seed).check()
     want = np.zeros_like(x)
-    width = min(tile.shape[1] - 4, 60)
-    want[5:10, :width] = tile[:5, 4:4 + width]
+    want[5:10, 56:] = tile[:5, :8]
     assert (x == want).all()
 
 

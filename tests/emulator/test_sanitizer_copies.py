@@ -95,7 +95,7 @@ def test_cases(name: str, policy: str, seed: int) -> None:
     run(right, policy=policy, seed=seed, assemble=policy == "random").check()
     report = run(wrong, policy=policy, seed=seed, assemble=policy == "random")
     assert kind in kinds(report)
-    also = {"tx-bytes": {"deadlock", "slot-read-early"}, "slot-read-early": {"uninitialised-shared"},
+    also = {"tx-bytes": {"deadlock", "slot-read-early", "exit-in-flight"}, "slot-read-early": {"uninitialised-shared"},
             "shared-race": {"uninitialised-shared"}, "barrier-overlapped": {"slot-overwritten", "proxy-fence"}}
     assert set(kinds(report)) <= {kind, *also.get(kind, ())}
     finding = next(f for f in report.findings if f.kind == kind)

@@ -429,6 +429,19 @@ REFUSED = [
 ]
 
 
+@tilejit.kernel
+def runtime_step(out, n, m):
+    for i in range(n, 0, m):
+        tl.store(out, i)
+
+
+def test_runtime_step_must_be_positive():
+    """Its direction is not known at compile time."""
+    assert stores(runtime_step, -3, 2)[0] == -1
+    with pytest.raises(tilejit.CompilationError, match="the loop's step is -1"):
+        stores(runtime_step, 3, -1)
+
+
 @pytest.mark.parametrize("kernel,line,hint", REFUSED, ids=[k.__name__ for k, _, _ in REFUSED])
 def test_refused(kernel, line, hint):
     """What cannot be built as Python means it is an error at the user's line."""

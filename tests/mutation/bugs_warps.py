@@ -69,7 +69,7 @@ def too_few_registers(p: Ptx) -> Iterator[Ptx]:
 
 
 # -- clusters ---------------------------------------------------------------------------------------------
-@plants("peer-exited")
+@plants("peer-exited", "exit-in-flight")
 def exit_before_peer(p: Ptx) -> Iterator[Ptx]:
     """A CTA ends while its peer uses its shared memory."""
     arrives, waits = (p.find(rf"barrier\.cluster\.{what}") for what in ("arrive", "wait"))
@@ -77,7 +77,7 @@ def exit_before_peer(p: Ptx) -> Iterator[Ptx]:
         yield p.drop(arrives[-1]).drop(waits[-1])
 
 
-@plants("barrier-cluster", "deadlock", "peer-exited", "barrier-init-race", "barrier-uninitialised")
+@plants("barrier-cluster", "deadlock", "peer-exited", "exit-in-flight", "barrier-init-race", "barrier-uninitialised")
 def cluster_arrive_without_wait(p: Ptx) -> Iterator[Ptx]:
     """barrier.cluster.arrive and nothing that waits."""
     for ins in p.find(r"barrier\.cluster\.wait"):

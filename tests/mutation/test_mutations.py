@@ -26,6 +26,7 @@ KERNELS = ("phases", "peers", "copies", "softmax", "matmul", "cooperative", "pin
 HARMLESS = {
     ("flip-order-parity", "pingpong", 1): "the order of the epilogues saves time, the result does not need it",
     ("drop-bar-sync", "softmax", 0): "nothing was exchanged before it",
+    ("drop-first-value", "cluster2", 1): "the next instruction sets the register",
     ("two-ctas-one-tile", "cooperative", 0): "the grid is one CTA",
     ("two-ctas-one-tile", "pingpong", 0): "the grid is one CTA",
     ("two-ctas-one-tile", "cluster2", 0): "the grid is one cluster, and its CTAs divide a tile by their rank",

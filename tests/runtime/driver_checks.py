@@ -151,6 +151,15 @@ def descriptors():
         d.address,)
 
 
+def rank_one():
+    """A tensor of rank 1 has no strides, but the driver wants a pointer to some."""
+    from tilejit.runtime import driver
+
+    driver.device(0)
+    words = struct.unpack("<16Q", driver.encode_tensor_map(0x1000, "fp16", (100,), (1,), (64,), 0, "zero"))
+    assert words[0] == 0x1000 and words[2] == 1 and words[5] == 100 and words[10] == 64
+
+
 def bound():
     """A bound launch repeats itself on the current stream."""
     fake_torch()

@@ -80,6 +80,7 @@ API R cuMemsetD8(void *p, unsigned char v, u64 n) { memset(p, v, n); return 0; }
 API R cuTensorMapEncodeTiled(u64 *m, int type, unsigned rank, void *address, const u64 *dims, const u64 *strides,
                              const unsigned *box, const unsigned *elem, int interleave, int swizzle, int l2, int fill) {
     MAY_FAIL;
+    if (!strides) return 1;
     memset(m, 0, 128);
     m[0] = (u64)address; m[1] = type; m[2] = rank; m[3] = swizzle; m[4] = fill;
     for (unsigned i = 0; i < rank; i++) { m[5 + i] = dims[i]; m[10 + i] = box[i]; }

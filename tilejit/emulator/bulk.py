@@ -25,6 +25,13 @@ def global_place(c: Cluster, s: Site, address: int) -> int:
     return address
 
 
+def needs_cluster(c: Cluster, s: Site, e: External) -> None:
+    """Hopper executes asynchronous operations on distributed shared memory only in a launch with clusters, and else
+    stops with an illegal instruction, whichever CTA they address (measured on an H200)."""
+    if not c.launch.explicit_cluster:
+        raise c.stop("cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s.pc, s.warp)
+
+
 @executes("cp.async.bulk.global.mbarrier::complete_tx::bytes")
 def _bulk_load(c: Cluster, s: Site, e: External) -> None:
     dst, src, size, barrier = e.operands[:4]
@@ -42,6 +49,7 @@ def _bulk_load(c: Cluster, s: Site, e: External) -> None:
 @executes("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
           "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes")
 def _bulk_shared(c: Cluster, s: Site, e: External) -> None:
+    needs_cluster(c, s, e)
     dst, src, size, barrier = e.operands[:4]
     for lane in lanes_of(s.mask):
         count = bulk_size(c, s, c.value(s.warp, size, lane, 32))
@@ -101,6 +109,7 @@ def _bulk_store(c: Cluster, s: Site, e: External) -> None:
 # -- st.async, red.async, tensormap -----------------------------------------------------------------------
 @executes("st.async.mbarrier::complete_tx::bytes", "red.async.mbarrier::complete_tx::bytes")
 def _st_async(c: Cluster, s: Site, e: External) -> None:
+    needs_cluster(c, s, e)
     dst, value, barrier = e.operands
     regs = value if isinstance(value, tuple) else (value,)
     width = 8 if e.mods["type"].endswith("64") else 4

@@ -13,6 +13,16 @@ from tilejit.emulator.mbarrier import arrive, barrier_at
 
 
 # -- cp.async ---------------------------------------------------------------------------------------------
+def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
+    """Bytes that are read: the operand src-size, or none if the predicate ignore-src holds."""
+    operand = e.operands[3]
+    negated = isinstance(operand, tuple)
+    value = c.value(s.warp, operand[1] if negated else operand, lane, 32)
+    if "ignore-src" in e.mods:
+        return 0 if bool(value & 1) != negated else size
+    return min(size, value)
+
+
 @executes("cp.async.global")
 def _cp_async(c: Cluster, s: Site, e: External) -> None:
     """Each lane copies 4, 8 or 16 bytes; a smaller source size leaves zeros."""
@@ -22,8 +32,8 @@ def _cp_async(c: Cluster, s: Site, e: External) -> None:
         place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, size, size, s.pc)
         address = c.value(s.warp, src.base, lane) + src.offset
         take = size
-        if len(e.operands) > 3 and "hint" not in e.mods:
-            take = min(size, c.value(s.warp, e.operands[3], lane, 32))
+        if len(e.operands) > (4 if "hint" in e.mods else 3):
+            take = left(c, s, e, size, lane)
         if address % size:
             raise c.stop("misaligned", f"global address {address:#x} is not a multiple of {size}", s.pc, s.warp)
         data = c.global_bytes(address, take, s.pc, s.warp) if take else np.zeros(0, np.uint8)

@@ -74,7 +74,7 @@ class Listener:
         kind "read", "write" or "atomic"; space "shared", "global", "local"; `lanes` is the mask of active
         lanes, `addresses` (int64[popcount(lanes)]) where each one touches `size` bytes (all elements of a
         vector access). Shared addresses are offsets in the window of `cta`; global ones host addresses.
-        ld.param and constants are not told.
+        ld.param and constants are not told; a read that a polling warp repeats with nothing between is told once.
         """
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray,
@@ -190,6 +190,7 @@ class FanOut(Listener):
 
     def __init__(self, listeners: Sequence[Listener]):
         self.listeners = tuple(listeners)
+        self.accesses = any(listener.accesses for listener in self.listeners)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -16,7 +16,7 @@ FORMATS = {**FLOATS, "tf32": k.TF32, "e4m3x2": k.E4M3X2, "e5m2x2": k.E5M2X2, "u8
            "e4m3": k.E4M3, "e5m2": k.E5M2}
 
 ROUNDING = {"rn": k.RN, "rz": k.RZ, "rm": k.RM, "rp": k.RP, "rna": k.RNA, "rni": k.RNI, "rzi": k.RZI,
-            "rmi": k.RMI, "rpi": k.RPI, "approx": k.APPROX, "full": k.APPROX}
+            "rmi": k.RMI, "rpi": k.RPI, "approx": k.APPROX, "full": k.NONE}
 
 COMPARE = {"eq": k.EQ, "ne": k.NE, "lt": k.LT, "le": k.LE, "gt": k.GT, "ge": k.GE, "lo": k.LT, "ls": k.LE,
            "hi": k.GT, "hs": k.GE, "equ": k.EQU, "neu": k.NEU, "ltu": k.LTU, "leu": k.LEU, "gtu": k.GTU,
@@ -238,7 +238,8 @@ def _cvta(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 @decodes("isspacep")
 def _isspacep(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     space = d.space(mods["space"], Imm(0))
-    d.row(k.ISSPACE, d.dest(ins.operands[0]), d.source(ins.operands[1]), imm=_WINDOW[space] >> 56)
+    d.row(k.ISSPACE, d.dest(ins.operands[0]), d.source(ins.operands[1]), imm=_WINDOW[space] >> 56,
+          sub=int(mods["space"] in ("shared", "shared::cta")))
 
 
 @decodes("cvt")

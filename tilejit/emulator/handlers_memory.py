@@ -1,12 +1,12 @@
 """How memory, warp, control and asynchronous instructions become rows or externals."""
 from __future__ import annotations
 
-from tilejit.emulator.decode import Decoder, decodes, width_of
+from tilejit.emulator.decode import Decoder, External, decodes, width_of
 from tilejit.emulator.handlers import FORMATS, Mods, register_width
 from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
 from tilejit.ptx.isa import Form
-from tilejit.ptx.text import TYPE_BYTES, Instruction, Mem, Sym, Vec
+from tilejit.ptx.text import TYPE_BYTES, Instruction, Mem, Not, Sym, Vec
 
 
 @decodes("ld", "ld.global.nc")
@@ -172,6 +172,17 @@ def _ret(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.RET)
 
 
+@decodes("call")
+def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
+    """`call (status), vprintf, (format, values)`: the one function that the driver provides."""
+    status, function, args = ins.operands
+    if function != Sym("vprintf") or not isinstance(status, Vec) or not isinstance(args, Vec) \
+            or (len(status.items), len(args.items)) != (1, 2):
+        raise EmulatorError("only calls of vprintf are supported: call (status), vprintf, (format, values)")
+    d.externals[len(d.rows)] = External(form, mods, (d.dest(status.items[0]), *(d.source(a) for a in args.items)))
+    d.row(k.EXTERNAL)
+
+
 @decodes("trap", "brkpt")
 def _trap(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.TRAP)
@@ -179,7 +190,7 @@ def _trap(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 @decodes("prefetch", "prefetch.global", "prefetchu.L1", "prefetch.tensormap", "discard.L2",
          "applypriority.L2::evict_normal", "pmevent",
-         "cp.async.bulk.prefetch.L2.global", "cp.async.bulk.prefetch.tensor.L2.global")
+         "cp.async.bulk.prefetch.L2.global")
 def _nothing(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     """Hints: no effect that a program can observe."""
     for operand in ins.operands:
@@ -201,6 +212,16 @@ def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.external(ins, form, mods, traced=True)
 
 
+@decodes("cp.async.global")
+def _cp_async(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
+    """Two forms differ by their fourth operand: a size, or the predicate ignore-src."""
+    fourth = ins.operands[3] if len(ins.operands) > 3 else None
+    index = getattr(fourth, "index", None)
+    if isinstance(fourth, Not) or isinstance(index, int) and d.entry.registers[index][1] == "pred":
+        mods = {**mods, "ignore-src": "ignore-src"}
+    d.external(ins, form, mods)
+
+
 @decodes("bar.sync", "bar.arrive", "bar.red.popc.u32", "bar.red.pred", "barrier.sync", "barrier.arrive",
          "bar.warp.sync", "barrier.cluster.arrive", "barrier.cluster.wait",
          "mbarrier.init.b64", "mbarrier.inval.b64", "mbarrier.arrive.b64", "mbarrier.arrive.noComplete.b64",
@@ -208,14 +229,15 @@ def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
          "mbarrier.expect_tx.b64", "mbarrier.complete_tx.b64", "mbarrier.test_wait.b64",
          "mbarrier.test_wait.parity.b64", "mbarrier.try_wait.b64", "mbarrier.try_wait.parity.b64",
          "mbarrier.pending_count.b64",
-         "cp.async.global", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
+         "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
          "cp.async.mbarrier.arrive.b64", "cp.async.bulk.global.mbarrier::complete_tx::bytes",
          "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.async.bulk.global.shared::cta.bulk_group", "cp.reduce.async.bulk.global.shared::cta.bulk_group",
          "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.async.bulk.tensor.global.mbarrier::complete_tx::bytes",
          "cp.async.bulk.tensor.global.shared::cta.bulk_group",
-         "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.commit_group",
+         "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.prefetch.tensor.L2.global",
+         "cp.async.bulk.commit_group",
          "cp.async.bulk.wait_group", "st.async.mbarrier::complete_tx::bytes",
          "red.async.mbarrier::complete_tx::bytes", "tensormap.replace.tile.b1024",
          "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned",

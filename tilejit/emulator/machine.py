@@ -40,7 +40,7 @@ class Tools:
 
     run: Callable[[np.ndarray, int, int], int]
     execute: dict[str, Callable[..., Any]]
-    deadlock: Callable[[Cluster], Finding]
+    deadlock: Callable[[Cluster], Finding | None]
     warp_exited: Callable[[Cluster, int], None]
 
 
@@ -54,6 +54,7 @@ class Waiter:
     ready: Callable[[], bool]
     resume: Callable[[], None]
     describe: Callable[[], str]
+    limited: int = -1                # the phase that a wait with a time limit waits in
 
 
 @dataclass(eq=False)
@@ -117,6 +118,7 @@ class Cluster:
         self.mbarriers: dict[tuple[int, int], MBarrier] = {}
         self.named: dict[tuple[int, int], Any] = {}
         self.cluster_phase, self.cluster_lanes = 0, 0
+        self.timed_out: set[tuple[int, int, int]] = set()      # (warp, pc, phase) of waits that gave up
         self.wgmma_pending: dict[tuple[int, int], Any] = {}
         self.flight_registers: dict[int, tuple[list[int], list[int]]] = {}
         self.waiters: dict[Hashable, list[Waiter]] = {}
@@ -143,7 +145,7 @@ class Cluster:
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
             k.ST_SPLITS: self.splits.ctypes.data,
-            k.ST_TRACE: int(self.listener is not None and self.listener.accesses),
+            k.ST_TRACE: 1 if self.listener is not None and self.listener.accesses else 0,
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
         for slot, value in pairs.items():
@@ -273,15 +275,16 @@ class Cluster:
                 return True
             if self.finished == self.warps:
                 return False
-            raise Stop(self.tools.deadlock(self))
+            found = self.tools.deadlock(self)
+            if found is not None:
+                raise Stop(found)
+            return True
         if self.inflight and self.policy.advances(self):
             self.advance(self.policy.choose(self))
             return True
         warp = self.policy.pick(self)
-        fuel = self.st[k.ST_FUEL] = self.policy.fuel(self)
-        why = self.tools.run(self.st, warp, -1)
-        if self.listener is not None:
-            self.tell(warp, why)
+        fuel = self.policy.fuel(self)
+        why = self.run_warp(warp, fuel)
         if why == k.R_EXTERNAL:
             self.spun = False
             self.external(warp)
@@ -304,6 +307,18 @@ class Cluster:
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.policy.choose(self))
         return True
+
+    def run_warp(self, warp: int, fuel: int) -> int:
+        """A turn of at most `fuel` instructions; returns why it ended. Listeners do not make it shorter."""
+        self.st[k.ST_FUEL] = fuel
+        while True:
+            before = int(self.st[k.ST_EXECUTED])
+            why = self.tools.run(self.st, warp, -1)
+            if self.listener is not None:
+                self.tell(warp, why)
+            if why != k.R_EVENTS:
+                return why
+            self.st[k.ST_FUEL] -= int(self.st[k.ST_EXECUTED]) - before
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""

@@ -229,7 +229,8 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
         c.listener.mbarrier_blocked(c.agent(s.warp), s.pc, c.ctas[first.cta], first.offset, wanted & 1)
     keys = {b.key for _, b, _ in items}
     waiter = Waiter(s.warp, s.split, s.pc, ready, resume,
-                    lambda: f"waits for parity {wanted & 1} of {first.describe()}")
+                    lambda: f"waits for parity {wanted & 1} of {first.describe()}",
+                    first.phase if len(e.operands) > 3 else -1)
     if len(keys) > 1:
         for key in keys - {first.key}:      # woken by any of its barriers: `watch` forwards to the first
             c.waiters.setdefault(key, []).append(

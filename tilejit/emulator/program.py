@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.emulator import bulk, cache, copies, cp_async, mbarrier, sync, tensor_core, tma  # noqa: F401  (executors)
+from tilejit.emulator import (  # noqa: F401  (executors)
+    bulk,
+    cache,
+    copies,
+    cp_async,
+    mbarrier,
+    printing,
+    sync,
+    tensor_core,
+    tma,
+)
 from tilejit.emulator.deadlock import deadlock
 from tilejit.emulator.decode import decode
 from tilejit.emulator.events import Listener, fan_out
@@ -113,6 +123,7 @@ class Launch:
             raise EmulatorError(f"no policy {policy!r}; there are {POLICIES}")
         self.policy = make_policy(policy, seed, program, self.warps, _product(self.cluster))
         self.listener = listener
+        self.explicit_cluster = bool(fixed) or self.cluster != (1, 1, 1)
         self.memory = list(memory)
         from tilejit.emulator.vm.run import run
 
@@ -227,8 +238,7 @@ class Launch:
                   "lanemask_le": (2 << lane) - 1, "lanemask_gt": 0xFFFFFFFF & ~((2 << lane) - 1),
                   "lanemask_ge": 0xFFFFFFFF & ~((1 << lane) - 1), "cluster_ctarank": c.ctas.index(cta),
                   "cluster_nctarank": len(c.ctas),
-                  "is_explicit_cluster": int("reqnctapercluster" in self.program.entry.directives
-                                             or len(c.ctas) > 1),
+                  "is_explicit_cluster": int(self.explicit_cluster),
                   "dynamic_smem_size": self.shared_bytes,
                   "total_smem_size": self.shared_bytes + self.program.decoded.static_shared}
         return values[head]

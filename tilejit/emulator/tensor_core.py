@@ -2,7 +2,8 @@
 
 A warpgroup's instruction starts when the last of its four warps issues it. The product reads shared memory
 through the matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and
-"Matrix descriptor format") and sums in float32 (int32 exactly) by numpy.
+"Matrix descriptor format") and sums in float32 (int32 exactly) by numpy. As from the tensor core, a sum that
+rounds to zero is +0, and NaNs are canonical.
 """
 from __future__ import annotations
 
@@ -43,10 +44,11 @@ def read_descriptor(bits: int) -> Descriptor:
 
 @lru_cache(maxsize=4096)
 def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed: bool, rows: int, depth: int,
-                    size: int) -> np.ndarray:
+                    size: int, base: int) -> np.ndarray:
     """int64[rows, depth]: byte offset of element (row, k) from the start address minus `phase`.
 
-    `phase` is the start address modulo the swizzle period: the swizzle acts on address bits. K-major with a
+    `phase` is the start address modulo the swizzle period: the swizzle acts on address bits, counted from the base
+    offset (in 128 bytes: where the pattern starts, if not at a multiple of its period). K-major with a
     swizzle of W bytes: rows of W bytes, groups of 8 rows `stride` apart. Without swizzle: 8 x 16 byte core
     matrices, `leading` apart along K and `stride` apart along rows. MN-major (transposed): atoms of W bytes
     along the rows by 8 k; `leading` between atoms along the rows, `stride` between groups of 8 k (without
@@ -70,7 +72,7 @@ def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed
             linear = atom * leading + inside + (kk // 8) * stride + (kk % 8) * span
     at = linear + phase
     mask, source = _SWIZZLE[mode]
-    return at ^ (((at >> source) & mask) << 4)
+    return at ^ (((at - 128 * base >> source) & mask) << 4)
 
 
 @lru_cache(maxsize=4096)
@@ -84,11 +86,8 @@ def read_matrix(c: Cluster, warp: int, bits: int, transposed: bool, rows: int, d
     """float32[rows, depth] from shared memory."""
     d = read_descriptor(bits)
     size = {"tf32": 4, "f16": 2, "bf16": 2}.get(dtype, 1)
-    if d.base:
-        raise c.stop("descriptor", f"matrix descriptor {bits:#018x} has a base offset, which is not modelled", pc,
-                     warp)
     phase = d.start % _PERIOD
-    layout = (phase, d.leading, d.stride, d.mode, transposed, rows, depth, size)
+    layout = (phase, d.leading, d.stride, d.mode, transposed, rows, depth, size, d.base)
     offsets = element_offsets(*layout)
     base = d.start - phase
     cta = warp // c.warps_per_cta
@@ -140,7 +139,8 @@ def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray
         new = np.ascontiguousarray(tiles.transpose(0, 1, 2, 4, 5, 3)).reshape(4, n // 4, 32, 2)
         if keep:
             new = new + np.ascontiguousarray(old.astype(np.uint32))[..., None].view(np.uint16).view(np.float16)
-        halves = np.ascontiguousarray(new.astype(np.float16)).view(np.uint16).astype(np.int64)
+        sums = np.ascontiguousarray(new.astype(np.float16)) + np.float16(0)
+        halves = np.where(np.isnan(sums), 0x7FFF, sums.view(np.uint16)).astype(np.int64)
         out = halves[..., 0] | halves[..., 1] << 16
     else:
         new = tiles.reshape(4, n // 2, 32)
@@ -155,7 +155,7 @@ def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray
         else:
             if keep:
                 new = new + old.astype(np.uint32).view(np.float32)
-            out = to_bits(np.ascontiguousarray(new, np.float32))
+            out = to_bits(np.ascontiguousarray(new, np.float32) + np.float32(0))
     if contiguous(regs):
         c.regs[warp:warp + 4, regs[0]:regs[0] + len(regs)] = out
     else:

@@ -15,6 +15,9 @@ from tilejit.errors import EmulatorError
 #: Alignment of a tensor tile in shared memory (PTX ISA, cp.async.bulk.tensor).
 TILE_ALIGN = 128
 
+#: The NaN that fills tiles, whatever the width of the elements (measured on an H200).
+_NAN = b"\xF7\x7F"
+
 _SWIZZLE_MASK = {0: 0, 32: 1, 64: 3, 128: 7}
 
 
@@ -53,6 +56,12 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
         return unpack(data)
     except EmulatorError as error:
         raise c.stop("descriptor", str(error), s.pc, s.warp) from None
+
+
+def nearest_tf32(bits: np.ndarray) -> np.ndarray:
+    """float32 bits rounded to tf32, ties away from zero; NaNs are cut."""
+    special = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return np.where(special, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
 
 
 class Tile:
@@ -95,14 +104,11 @@ class Tile:
         return self.shape[-1] * self.strides[-1]
 
     def load(self) -> np.ndarray:
-        """uint8[box bytes]: the tile, filled where it leaves the tensor."""
-        fill = 0
-        if self.map.fill == "nan":
-            fill = {"fp16": 0x7FFF, "bf16": 0x7FFF, "fp32": 0x7FFFFFFF, "tf32": 0x7FFFFFFF,
-                    "fp64": 0x7FFFFFFFFFFFFFFF}[self.map.dtype]
-        out = np.full(self.box, fill, self.kind)
+        """uint8[box bytes]: the tile, filled where it leaves the tensor; tf32 elements are rounded."""
+        fill = int.from_bytes(_NAN * 4, "little") if self.map.fill == "nan" else 0
+        out = np.full(self.box, fill & (1 << 8 * self.map.elem_bytes) - 1, self.kind)
         if not self.empty:
-            out[self.inner] = self.memory
+            out[self.inner] = nearest_tf32(self.memory) if self.map.dtype == "tf32" else self.memory
         return out.reshape(-1).view(np.uint8)
 
 
@@ -132,13 +138,31 @@ def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
     return data, order * 16 + (offset - offset % 1024)
 
 
-def coordinates(c: Cluster, warp: int, at: Address, lane: int) -> list[int]:
-    """Signed tensor coordinates of a lane, innermost first."""
-    return [signed32(c.value(warp, reg, lane, 32)) for reg in at.coords]
+def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write: bool) -> list[int]:
+    """Signed tensor coordinates of a lane, innermost first. The box must start at a multiple of 16 bytes, and stores
+    and reductions not before the tensor: Hopper stops with an illegal instruction otherwise (measured on an H200)."""
+    found = [signed32(c.value(s.warp, reg, lane, 32)) for reg in at.coords]
+    if found[0] * m.elem_bytes % 16:
+        raise c.stop("misaligned", f"the innermost coordinate {found[0]} of {m.elem_bytes}-byte elements: a box must "
+                     "start at a multiple of 16 bytes", s.pc, s.warp)
+    if write and min(found) < 0:
+        raise c.stop("out-of-bounds", f"a store to coordinates {found} (innermost first): they must not be negative",
+                     s.pc, s.warp)
+    return found
+
+
+def floats(a: np.ndarray, b: np.ndarray, op: str) -> np.ndarray:
+    """The sum, or the lesser or greater of numbers; of a number and a NaN the number."""
+    if op == "add":
+        return a + b
+    less = (a < b) | ((a == b) & np.signbit(a)) | np.isnan(b)
+    more = (a > b) | ((a == b) & np.signbit(b)) | np.isnan(b)
+    return np.where(less if op == "min" else more, a, b)
 
 
 def reduce_values(old: np.ndarray, new: np.ndarray, op: str, kind: str) -> np.ndarray:
-    """old (op) new as bit patterns of type `kind`; f32 sums flush subnormals (PTX ISA, cp.reduce.async.bulk)."""
+    """old (op) new as bit patterns of type `kind`. As on the hardware, f32 sums keep subnormals, minima and maxima
+    drop NaNs and put -0 below +0, and the NaNs that remain are canonical."""
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, kind) if kind == "bfloat16" else kind)
@@ -150,12 +174,11 @@ def reduce_values(old: np.ndarray, new: np.ndarray, op: str, kind: str) -> np.nd
         r = np.where((a == 0) | (a > b), b, a - 1).astype(dtype)
     elif op in ("and", "or", "xor"):
         return {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op](old, new)
-    elif op == "add" and kind in ("float16", "bfloat16"):
-        r = (a.astype(np.float32) + b.astype(np.float32)).astype(dtype)
-    elif op == "add":
-        r = a + b
-        if kind == "float32":
-            r = np.where(np.abs(r) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), r), r)
+    elif kind.startswith(("uint", "int")):
+        r = a + b if op == "add" else (np.minimum if op == "min" else np.maximum)(a, b)
     else:
-        r = (np.minimum if op == "min" else np.maximum)(a, b)
+        with np.errstate(all="ignore"):
+            r = floats(a.astype(np.float64), b.astype(np.float64), op).astype(dtype) if kind != "float64" else a + b
+        nan = {"float16": 0x7FFF, "bfloat16": 0x7FFF, "float32": 0x7FFFFFFF, "float64": 0x7FF8 << 48}[kind]
+        return np.where(np.isnan(r), bits.type(nan), np.ascontiguousarray(r).view(bits))
     return np.ascontiguousarray(r).view(bits)

@@ -22,7 +22,7 @@ def _tensor_load(c: Cluster, s: Site, e: External) -> None:
                                TILE_ALIGN, s.pc)
         bar = c.shared_place(s.warp, c.value(s.warp, barrier.base, lane) + barrier.offset, 8, 8, s.pc)
         mask = c.value(s.warp, e.operands[3], lane, 16) if "multicast" in e.mods else None
-        tile = Tile(c, s, m, coordinates(c, s.warp, source, lane), False)
+        tile = Tile(c, s, m, coordinates(c, s, source, lane, m, False), False)
         src = (tile.rows(), tile.row_bytes()) if c.listener is not None and not tile.empty else (np.zeros(0), 0)
         load_op(c, s, lane, "tma_load", place, bar, targets(c, s, place[0], mask), m.box_bytes, tile.load, src,
                 m.swizzle, m.inner_bytes, mask is not None)
@@ -35,6 +35,16 @@ def check_rank(c: Cluster, s: Site, e: External, m: TensorMap, at: Address) -> N
                      f"{e.mods['dim']} copy", s.pc, s.warp)
 
 
+@executes("cp.async.bulk.prefetch.tensor.L2.global")
+def _tensor_prefetch(c: Cluster, s: Site, e: External) -> None:
+    """Nothing that a program can observe, but the operands must be right."""
+    at = e.operands[0]
+    for lane in lanes_of(s.mask):
+        m = tensor_map_at(c, s, c.value(s.warp, at.base, lane) + at.offset)
+        check_rank(c, s, e, m, at)
+        coordinates(c, s, at, lane, m, False)
+
+
 @executes("cp.async.bulk.tensor.global.shared::cta.bulk_group",
           "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group")
 def _tensor_store(c: Cluster, s: Site, e: External) -> None:
@@ -45,7 +55,7 @@ def _tensor_store(c: Cluster, s: Site, e: External) -> None:
         check_rank(c, s, e, m, target)
         place = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, m.shared_bytes,
                                TILE_ALIGN, s.pc)
-        tile = Tile(c, s, m, coordinates(c, s.warp, target, lane), True)
+        tile = Tile(c, s, m, coordinates(c, s, target, lane, m, True), True)
 
         def read(op: int, place: tuple[int, int] = place, m: TensorMap = m) -> np.ndarray:
             data, chunks = read_shared(c, place[0], place[1], m.box_bytes, m.swizzle, m.inner_bytes)

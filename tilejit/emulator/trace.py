@@ -14,8 +14,9 @@ _SHARED_MARK = 1 << 62
 
 
 def deliver(c: Cluster, records: np.ndarray) -> None:
-    """Call the listener once a record, in order."""
+    """Call the listener once a record, in order; a read that only repeats the one before is told once."""
     out = c.listener
+    records = records[~repeated(records)]
     assert out is not None
     kinds = {k.EV_READ: "read", k.EV_WRITE: "write", k.EV_ATOMIC: "atomic"}
     for r in records:
@@ -53,6 +54,16 @@ def deliver(c: Cluster, records: np.ndarray) -> None:
                 sub[owned[mine]] = True
                 out.access(agent, pc, kinds[kind], space, _lanes(lanes, sub), offsets[mine].copy(), size,
                            c.ctas[int(cta)])
+
+
+def repeated(records: np.ndarray) -> np.ndarray:
+    """bool[n]: reads equal to the record before them in everything (a warp that polls)."""
+    active = (records[:, k.EV_MASK, None] >> np.arange(32)) & 1
+    told = records[:, :k.EV_ADDRESS + 32].copy()
+    told[:, k.EV_ADDRESS:] *= active
+    out = np.zeros(len(records), bool)
+    out[1:] = (told[1:] == told[:-1]).all(1) & (records[1:, k.EV_KIND] == k.EV_READ)
+    return out
 
 
 def _lanes(lanes: list[int], chosen: np.ndarray) -> int:

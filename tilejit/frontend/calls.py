@@ -8,13 +8,12 @@ from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import Returned
 from tilejit.ir.types import DType
-from tilejit.language import math
+from tilejit.language import core, math
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import PointerDType, block_type, constexpr, tensor
 
 #: Python's own functions that work on constants (and, for min, max and abs, on tensors).
-_SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, print,
-         type, sum, divmod}
+_SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod}
 
 
 class Calls(Expressions):
@@ -40,6 +39,8 @@ class Calls(Expressions):
 
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
         """Call a builtin, inline another kernel, or run a Python function on constants."""
+        if fn is print:
+            fn = core.device_print
         if getattr(fn, "is_builtin", False):
             return fn(*args, _b=self.b, **kwargs)
         source = getattr(fn, "source", None)
@@ -57,7 +58,7 @@ class Calls(Expressions):
         name = getattr(fn, "__name__", repr(fn))
         if fn in (int, float, bool, str) and any(isinstance(a, tensor) for a in plain):
             raise self.fail(where, f"{name}() needs a constant; use x.to(dtype) for a tensor")
-        if fn in _SAFE or getattr(fn, "is_constexpr_function", False):
+        if fn in _SAFE:
             try:
                 result = fn(*plain, **named)
             except PYTHON_ERRORS as error:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import Function, Op, Value, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
@@ -65,7 +65,7 @@ class Assignment:
 
     def __init__(self, fn: Function, facts: Facts):
         self.fn = fn
-        self.warps: int = fn.attrs["num_warps"]
+        self.warps: int = total_warps(fn)
         self.accesses = Accesses(fn, facts)
         self.uses = uses(fn.body)
         self.ops = list(walk(fn.body))

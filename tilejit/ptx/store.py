@@ -20,17 +20,18 @@ def _tma_store(e: Emitter, op: Op) -> None:
     _, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
-    tmap, regs, slots = tensor_map(e, op), e.get(value), buffer.slots // stripes
+    tmap, regs = tensor_map(e, op), e.get(value)
+    slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     if stripes > 1:
-        group, meet = e.warpgroup(), e.warpgroup_sync
-        leader = warpgroup_leader(e)
-        base = p.new("b32", "mad.lo.u32", group, slots * buffer.slot_stride, base)
-        where[0] = p.new("b32", "mad.lo.s32", group, tile.shape[0] // stripes, where[0])
+        meet, leader = e.warpgroup_sync, warpgroup_leader(e)
+        base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
+        stripe = p.new("b32", "shr.u32", e.role.warp, 2)
+        where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
     for i in range(tile.shape[-1] // columns):
         p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
         meet()

@@ -31,10 +31,24 @@ def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
     return Buffer(shape, buffer.elem, buffer.slots, buffer.swizzle, tuple(reversed(range(rank))))
 
 
-def pieces(buffer: Buffer) -> list[tuple[tuple[int, ...], int]]:
-    """The TMA instructions that fill a slot: (coordinates of the box in the tile, byte offset)."""
-    box = tma_box(buffer)
-    steps = [range(0, s, b) for s, b in zip(buffer.shape, box)]
+def slowest(buffer: Buffer) -> int:
+    """The dimension that is outermost in memory."""
+    return buffer.order[-1]
+
+
+def copied(buffer: Buffer, op: Op) -> Buffer:
+    """What one CTA copies of a slot: all of it, or with `multicast` its share of the rows."""
+    shape = list(buffer.shape)
+    shape[slowest(buffer)] //= op.attrs.get("multicast", 1)
+    return Buffer(tuple(shape), buffer.elem, buffer.slots, buffer.swizzle, buffer.order)
+
+
+def pieces(buffer: Buffer, part: Buffer | None = None) -> list[tuple[tuple[int, ...], int]]:
+    """The TMA instructions that fill a slot, or the first part of it: (coordinates of the box in the tile, byte
+    offset in the slot)."""
+    part = part or buffer
+    box = tma_box(part)
+    steps = [range(0, s, b) for s, b in zip(part.shape, box)]
     return [(c, slot_offset(buffer, c)) for c in product(*steps)]
 
 
@@ -106,7 +120,24 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
         one = p.new("pred", "and.pred", one, pred)
     if op.attrs["per"] == "warp":
         p("bar.warp.sync", -1)       # the other lanes' reads come before lane 0 tells
+    if op.attrs["ctas"] > 1:
+        _arrive_everywhere(e, op, rest, pred)
+        return
     p("mbarrier.arrive.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), pred=one)
+
+
+def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> None:
+    """Thread i of the unit arrives in CTA i. The scope is the default one: .cluster would be a full memory barrier."""
+    p = e.p
+    some = p.new("pred", "setp.lt.u32", thread, op.attrs["ctas"])
+    if pred:
+        some = p.new("pred", "and.pred", some, pred)
+    barrier, slot = op.operands[:2]
+    assert isinstance(barrier.op, Op)
+    here = p.new("b32", "mad.lo.u32", e.scalar(slot), 8, e.smem)
+    there = p.reg("b32")
+    p("mapa.shared::cluster.u32", there, here, thread, pred=some)
+    p("mbarrier.arrive.shared::cluster.b64", "_", f"[{there}+{barrier.op.attrs['offset']}]", pred=some)
 
 
 @emits("mbar_expect")
@@ -125,10 +156,21 @@ def _tma_load(e: Emitter, op: Op) -> None:
     base = slot_address(e, ring, e.scalar(slot))
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
-    for at, offset in pieces(in_blocks(buffer, op.operands[3])):
-        coords = coordinates(e, [e.scalar(o) for o in offsets], at)
-        p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes",
-          f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where)
+    blocks, starts = in_blocks(buffer, op.operands[3]), [e.scalar(o) for o in offsets]
+    part, many, mask = copied(blocks, op), "", []
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, buffer.shape[d], starts[d])
+    elif "multicast" in op.attrs:
+        d = slowest(blocks)
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
+        row = tuple(part.shape[d] if i == d else 0 for i in range(len(part.shape)))
+        base = p.new("b32", "mad.lo.u32", e.rank, slot_offset(blocks, row), base)
+        many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
+    for at, offset in pieces(blocks, part):
+        coords = coordinates(e, starts, at)
+        p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes{many}",
+          f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where, *mask)
 
 
 def coordinates(e: Emitter, offsets: list[str], at: tuple[int, ...]) -> list[str]:

@@ -88,9 +88,9 @@ def _dot_async(e: Emitter, op: Op) -> None:
     while n < 256 and (0, n) in layout.bases_of("register"):
         n *= 2
     chunk = n // 2
-    group = p.new("b32", "shr.u32", e.role.warp, 2)
-    base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in layout.bases_of("warp")[2:]])
-    base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in layout.bases_of("warp")[2:]])
+    group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
+    base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
+    base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
     kind += f".{_NAMES[va.type.elem.name]}.{_NAMES[vb.type.elem.name]}"
     if tile.elem.is_int and va.type.elem != vb.type.elem:

@@ -257,7 +257,7 @@ class LoadedKernel:
         return check(driver.cuFuncGetAttribute(key, self.function), f"reading {name} of {self.name}")
 
     def launch(self, grid: tuple[int, int, int], stream: int, params: int) -> None:
-        """Launch on a grid of blocks with a prepacked `void*` array at address `params`."""
+        """Launch a grid of programs (a cluster of blocks each) with a prepacked `void*` array at address `params`."""
         dev = self.device
         if dev.lost:
             raise CudaError(dev.lost)
@@ -285,7 +285,7 @@ class LoadedKernel:
         dim = attribute.value.clusterDim
         dim.x, dim.y, dim.z = self.cluster
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * self.cluster[0], grid[1], grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)
         config.attrs, config.numAttrs = [attribute], 1
@@ -299,6 +299,12 @@ _MAP_TYPES = {"int1": "UINT8", "int8": "UINT8", "uint8": "UINT8", "fp8e4nv": "UI
               "fp64": "FLOAT64"}
 
 
+def byte_strides(strides: list[int]) -> list[Any]:
+    """globalStrides of cuTensorMapEncodeTiled: it refuses a null pointer, which is what no strides would become, and
+    reads rank - 1 of them; so a tensor of rank 1 passes one that is not read."""
+    return [api().cuuint64_t(x) for x in strides or [16]]
+
+
 def encode_tensor_map(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...],
                       box: tuple[int, ...], swizzle: int, fill: str) -> bytes:
     """The 128 bytes of a CUtensorMap (cuTensorMapEncodeTiled); sizes, strides (elements) and box outermost first,
@@ -309,10 +315,10 @@ def encode_tensor_map(address: int, dtype: str, shape: tuple[int, ...], strides:
     kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[dtype]}")
     result = d.cuTensorMapEncodeTiled(
         kind, len(shape), address, [d.cuuint64_t(x) for x in reversed(shape)],
-        [d.cuuint64_t(x * size) for x in reversed(strides[:-1])], [d.cuuint32_t(x) for x in reversed(box)],
+        byte_strides([x * size for x in reversed(strides[:-1])]), [d.cuuint32_t(x) for x in reversed(box)],
         [d.cuuint32_t(1)] * len(shape), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         d.CUtensorMapSwizzle({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]),
-        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         d.CUtensorMapFloatOOBfill(1 if fill == "nan" else 0))
     tmap = check(result, f"encoding a tensor map of {dtype}{list(shape)}, strides {list(strides)}, box {list(box)}, "
                          f"swizzle {swizzle}")

@@ -22,7 +22,7 @@ from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
 
 if TYPE_CHECKING:
-    from tilejit.emulator import Report
+    from tilejit.emulator.report import Report
 
 Grid = tuple[int, int, int]
 
@@ -101,6 +101,7 @@ class EmulatorEntry:
     def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
         """Run and say what happened; `options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
+        grid = (grid[0] * meta.cluster[0], *grid[1:])
         return self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
                                    host_memory(flat), **options)
 

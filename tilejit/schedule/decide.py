@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Tile
+from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
 from tilejit.schedule.plan import Plan, Ring, ahead_slice, needed_by_producer, place, wgmma_reads
 
@@ -44,6 +45,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         ring.name = "_".join(op.result.name for op in ring.loads)
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
+    plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
     _say(plan, fn.attrs["num_warps"])
     return plan

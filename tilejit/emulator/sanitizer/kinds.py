@@ -31,6 +31,7 @@ UNINITIALISED_REGISTER = "uninitialised-register"
 SETMAXNREG = "setmaxnreg"
 REGISTER_BUDGET = "register-budget"
 PEER_EXITED = "peer-exited"
+EXIT_IN_FLIGHT = "exit-in-flight"
 GLOBAL_RACE = "global-race"
 TRAP = "trap"
 
@@ -66,6 +67,7 @@ KINDS: dict[str, str] = {
     SETMAXNREG: "setmaxnreg with a count out of range or in the wrong direction",
     REGISTER_BUDGET: "a warp's wgmmas in flight own more registers a thread than its setmaxnreg leaves it",
     PEER_EXITED: "shared memory of another CTA of the cluster is used when that CTA may have exited",
+    EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
     GLOBAL_RACE: "two CTAs write the same global bytes, not both atomically, and nothing orders them",
     TRAP: "the kernel executed a trap",
 }

@@ -82,9 +82,9 @@ class Sanitizer(Listener):
     def access(self, agent: WarpId, pc: int, kind: str, space: str, lanes: int, addresses: np.ndarray,
                size: int, cta: int) -> None:
         parts = self.parts[agent.cta]
-        strong = self.instructions.strong(pc)
+        strong, reads, writes = self.instructions.strong(pc)
         if strong and space != "local" and kind != "write":
-            order(parts.world, self.ctas, agent, "read", cta, addresses)
+            order(parts.world, self.ctas, agent, False, reads, cta, addresses)
         if space == "shared":
             now = parts.world.warp_access(agent, pc, kind, strong)
             parts.lifetime.used(now, cta)
@@ -92,7 +92,7 @@ class Sanitizer(Listener):
         elif space == "global" and kind != "read":
             self.globals.write(agent, pc, kind, strong, addresses, size)
         if strong and space != "local" and kind != "read":
-            order(parts.world, self.ctas, agent, "write", cta, addresses)
+            order(parts.world, self.ctas, agent, True, writes, cta, addresses)
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray, size: int) -> None:
         parts = self.parts_of_op[op]
@@ -209,6 +209,8 @@ class Sanitizer(Listener):
         parts.world.fence(parts.world.slot(agent), kind, scope)
         if kind == "mbarrier_init":
             parts.barriers.init_fence(agent)
+        elif not kind.startswith("proxy"):
+            self.ctas.fence(agent.cta)
 
     def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
         # The machine itself reports the aligned instructions that it does not run in its virtual machine.

@@ -36,14 +36,25 @@ class SharedMemory:
         if writers[0] == 0 and now.kind != "write":
             self._fresh(world, cta, region, now)
         if now.kind == "read":
+            if world.strong_writes:
+                self._readers(world, cta, region, now, clock)
             now.early = any(not w.known_to(clock) for w in world.recorded(writers)) or 0 in writers
             shadow.read(region, lambda number: world.with_reader(number, now, clock))
             return
-        for number in distinct(region.get(shadow.readers)):
+        self._readers(world, cta, region, now, clock)
+        now.replaced.update(w.number for w in world.recorded(writers) if w is not now)
+        if now.strong:
+            # The last write is one of several that need not be ordered: all of them are kept with the readers.
+            world.strong_writes = True
+            shadow.read(region, lambda number: world.with_reader(number, now, clock))
+            region.put(shadow.writer, now.number)
+        else:
+            shadow.write(region, now.number)
+
+    def _readers(self, world: World, cta: int, region: Region, now: Access, clock: Clock) -> None:
+        for number in distinct(region.get(world.shadows[cta].readers)):
             for earlier in world.recorded(list(world.sets.members[number])):
                 self._pair(world, cta, region, earlier, now, clock, number)
-        now.replaced.update(w.number for w in world.recorded(writers) if w is not now)
-        shadow.write(region, now.number)
 
     def _barriers(self, world: World, cta: int, starts: np.ndarray, size: int, now: Access) -> None:
         """The bytes of live mbarriers belong to mbarrier instructions."""

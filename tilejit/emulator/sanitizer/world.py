@@ -34,6 +34,7 @@ class World:
         self.ops: dict[int, Op] = {}
         self.flags: dict[tuple[int, int], Clock] = {}        # what strong writes to (CTA or -1, address) publish
         self.barrier_bytes: dict[int, dict[int, str]] = {cta: {} for cta in ctas}      # live mbarriers: offset -> name
+        self.strong_writes = False                           # there have been some to shared memory
         self.seq = 0
         self._bits = 0
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from tilejit.emulator.vm import codes as k
 from tilejit.emulator.vm.bits import bits_of_f64, low, njit, signed
-from tilejit.emulator.vm.floating import decode, directed, encode, flush, nan_of, saturate, to_odd
+from tilejit.emulator.vm.directed import directed, to_odd
+from tilejit.emulator.vm.floating import decode, encode, flush, nan_of, saturate
 
 
 @njit
@@ -76,8 +77,8 @@ def int_to_int(a: int, src: int, dst: int, sat: bool) -> int:
 
 
 @njit
-def int_to_float(a: int, src: int, dst: int, rnd: int) -> int:
-    """Exact integers rounded once."""
+def int_to_float(a: int, src: int, dst: int, rnd: int, sat: bool) -> int:
+    """Exact integers rounded once, clamped to [0, 1] if sat."""
     w = int_width(src)
     if src == k.U64 and a < 0:
         x = np.float64(np.uint64(a))
@@ -91,9 +92,23 @@ def int_to_float(a: int, src: int, dst: int, rnd: int) -> int:
         x = np.float64(v)
         rest = np.int64(-1) if x >= 9223372036854775808.0 else v - np.int64(x)
     err = np.float64(rest)
+    if sat:
+        x, err = saturate(x), 0.0
     if dst == k.F64:
         return bits_of_f64(directed(x, err, rnd))
     return encode(to_odd(x, err), dst, rnd, np.bool_(False))
+
+
+@njit
+def nearest_tf32(a: int, satfinite: bool) -> int:
+    """cvt.rna.tf32.f32 on bits, as the hardware does it: a NaN is cut like any number, and satfinite takes the
+    largest exponent (infinities and NaNs) one step down."""
+    magnitude = a & 0x7FFFFFFF
+    special = magnitude > 0x7F800000
+    out = (magnitude if special else magnitude + 0x1000) & 0x7FFFE000
+    if satfinite and out >= 0x7F800000:
+        out -= 0x2000
+    return out | (a & 0x80000000)
 
 
 @njit
@@ -112,23 +127,27 @@ def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
             narrow = k.E4M3 if src == k.E4M3X2 else k.E5M2
             hi, lo = decode((a >> 8) & 255, narrow), decode(a & 255, narrow)
         if flags & k.RELU:
-            hi, lo = max(hi, 0.0) if hi == hi else hi, max(lo, 0.0) if lo == lo else lo
+            hi, lo = 0.0 if hi <= 0.0 else hi, 0.0 if lo <= 0.0 else lo
         finite = satfinite or part == k.E4M3 or part == k.E5M2
         return (encode(hi, part, rnd, finite) << shift) | encode(lo, part, rnd, finite)
     source_int, target_int = int_width(src), int_width(dst)
     if source_int and target_int:
         return int_to_int(a, src, dst, sat)
     if source_int:
-        return int_to_float(a, src, dst, rnd)
-    if flags & k.FTZ:
+        return int_to_float(a, src, dst, rnd, sat)
+    if flags & k.FTZ and src == k.F32 and dst != k.F16:      # the hardware ignores .ftz towards f16
         a = flush(a, src)
+    if dst == k.TF32 and rnd == k.RNA:
+        return nearest_tf32(a, satfinite)
+    if src == k.BF16 and dst == k.F32 and not sat:           # a shift: NaNs keep their payload
+        return low(a, 16) << 16
     x = decode(a, src)
     if target_int:
         r = float_to_int(x, src, dst, rnd)
         return signed(r, target_int) if dst >= k.S8 else r
     if src == dst:
         if x != x:
-            return nan_of(dst)
+            return 0 if sat else nan_of(dst)
         if rnd == k.RNI:
             x = math.copysign(np.rint(x), x)
         elif rnd == k.RZI:
@@ -138,9 +157,9 @@ def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
         elif rnd == k.RPI:
             x = math.copysign(np.ceil(x), x)
         rnd = k.RN
-    if flags & k.RELU and x < 0.0:
+    if flags & k.RELU and x <= 0.0:
         x = 0.0
     if sat:
         x = saturate(x)
     r = encode(x, dst, rnd if rnd < k.APPROX else k.RN, satfinite)
-    return flush(r, dst) if flags & k.FTZ else r
+    return flush(r, dst) if flags & k.FTZ and dst == k.F32 and src != k.F16 else r

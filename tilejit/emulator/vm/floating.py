@@ -13,6 +13,7 @@ import numpy as np
 
 from tilejit.emulator.vm import codes as k
 from tilejit.emulator.vm.bits import bits_of_f32, bits_of_f64, f32_of, f64_of, fma32, fma64, low, njit
+from tilejit.emulator.vm.directed import directed64, error_of_sum, to_odd, zero_sum
 
 
 @njit
@@ -36,8 +37,10 @@ def nan_of(fmt: int) -> int:
     """The canonical NaN."""
     if fmt == k.F64:
         return 0x7FF8000000000000
-    if fmt == k.F32 or fmt == k.TF32:
+    if fmt == k.F32:
         return 0x7FFFFFFF
+    if fmt == k.TF32:
+        return 0x7FFFE000
     if fmt == k.E4M3 or fmt == k.E5M2:
         return 0x7F
     return 0x7FFF
@@ -100,40 +103,6 @@ def encode(x: float, fmt: int, rnd: int, satfinite: bool) -> int:
         return (code << 13) | ((1 << 31) if negative else 0)
     width = 31 if fmt == k.F32 else (15 if fmt == k.F16 or fmt == k.BF16 else 7)
     return code | ((1 << width) if negative else 0)
-
-
-@njit
-def step(s: float, toward: float) -> float:
-    """The next f64 after s in the direction of the sign of `toward`."""
-    if s == 0.0:
-        return 5e-324 if toward > 0 else -5e-324
-    b = bits_of_f64(s)
-    return f64_of(b + 1 if (toward > 0) == (s > 0) else b - 1)
-
-
-@njit
-def to_odd(s: float, err: float) -> float:
-    """s + err rounded to odd, where s is s + err rounded to nearest."""
-    if err == 0.0 or err != err or math.isinf(s) or bits_of_f64(s) & 1:
-        return s
-    return step(s, err)
-
-
-@njit
-def directed(s: float, err: float, rnd: int) -> float:
-    """s + err in f64 with rounding rnd, where s is the nearest."""
-    if err == 0.0 or err != err or math.isinf(s) or rnd == k.RN:
-        return s
-    if (rnd == k.RM and err < 0) or (rnd == k.RP and err > 0) or (rnd == k.RZ and (err < 0) == (s > 0)):
-        return step(s, err)
-    return s
-
-
-@njit
-def error_of_sum(x: float, y: float, s: float) -> float:
-    """x + y - s exactly (Knuth's TwoSum)."""
-    b = s - x
-    return (x - (s - b)) + (y - b)
 
 
 @njit
@@ -201,7 +170,8 @@ def min_max(sub: int, a: int, b: int, fmt: int, flags: int) -> int:
     if x != x or y != y:
         if flags & k.NAN or (x != x and y != y):
             return nan_of(fmt)
-        return b if x != x else a
+        kept = b if x != x else a
+        return low(kept, width) | ((a ^ b) & (1 << width)) if flags & k.XORSIGN else kept
     sign = (a ^ b) >> width & 1
     if flags & k.XORSIGN:
         x, y = abs(x), abs(y)
@@ -235,7 +205,7 @@ def saturate(x: float) -> float:
 
 @njit
 def classify(a: int, fmt: int, test: int) -> int:
-    """testp: 0 finite, 1 infinite, 2 normal, 3 subnormal; 1 if it holds."""
+    """testp: 0 finite, 1 infinite, 2 normal (as is zero), 3 subnormal; 1 if it holds."""
     x = abs(decode(a, fmt))
     least = 2.0**-126 if fmt == k.F32 else 2.0**-1022
     if test == 0:
@@ -243,8 +213,20 @@ def classify(a: int, fmt: int, test: int) -> int:
     if test == 1:
         return 1 if x == np.inf else 0
     if test == 2:
-        return 1 if least <= x < np.inf else 0
+        return 1 if least <= x < np.inf or x == 0.0 else 0
     return 1 if 0.0 < x < least else 0
+
+
+@njit
+def rounded64(sub: int, x: float, y: float, z: float, rnd: int, nearest: float) -> float:
+    """A directed f64 operation whose result to nearest is not a NaN: infinite operands and x / 0 need no rounding."""
+    if sub == k.FRCP:
+        x, y = 1.0, x
+    divides = sub == k.FDIV or sub == k.FRCP
+    if math.isinf(x) or math.isinf(y) or (sub == k.FFMA and math.isinf(z)) or (sub >= k.FDIV and x == 0.0) or (
+            divides and y == 0.0):
+        return nearest
+    return directed64(sub, x, y, z, rnd)
 
 
 @njit
@@ -256,36 +238,37 @@ def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) ->
     sign = 1 << width
     if sub == k.FTESTP:
         return classify(a, fmt, rnd)
-    if sub == k.FABS:
-        return low(a, width)
-    if sub == k.FNEG:
-        return low(a ^ sign, width + 1)
+    if sub == k.FABS or sub == k.FNEG:
+        if np.isnan(decode(a, fmt)):
+            return nan_of(fmt)
+        return low(a, width) if sub == k.FABS else low(a ^ sign, width + 1)
     if sub == k.FCOPYSIGN:
         return low(b, width) | (a & sign)
     if sub == k.FMIN or sub == k.FMAX:
         return min_max(sub, a, b, fmt, flags)
     x, y, z = decode(a, fmt), decode(b, fmt), decode(c, fmt)
     if sub <= k.FSQRT:
+        s, err = wide(sub, x, y, z)
+        if rnd == k.APPROX and 2.0**126 < abs(y) < np.inf and s == s:
+            s, err = np.nan if math.isinf(x) else math.copysign(0.0, s), 0.0   # PTX ISA, div.approx
         if rnd >= k.APPROX:
             rnd = k.RN
-        s, err = wide(sub, x, y, z)
         if s != s:
             return 0 if flags & k.SAT else nan_of(fmt)
-        if fmt == k.F64:
-            s = directed(s, err, rnd)
-            if s == 0.0 and rnd == k.RM and sub <= k.FSUB and err == 0.0 and x != 0.0:
-                s = -0.0
-        else:
+        if fmt != k.F64:
             s = to_odd(s, err)
-            if s == 0.0 and rnd == k.RM and sub <= k.FSUB and x != 0.0:
-                s = -0.0
+            if s == 0.0 and rnd == k.RM and (sub <= k.FSUB or sub == k.FFMA):
+                s = zero_sum(x * y if sub == k.FFMA else x, z if sub == k.FFMA else (-y if sub == k.FSUB else y), rnd)
+        elif rnd != k.RN:
+            s = rounded64(sub, x, y, z, rnd, s)
     else:
         s = smooth(sub, x)
+        rnd = k.RZ if sub == k.FTANH and fmt == k.BF16 else k.RN
     if flags & k.SAT:
         s = saturate(s)
-    if flags & k.RELU and s < 0.0:
+    if flags & k.RELU and s <= 0.0:
         s = 0.0
-    r = encode(s, fmt, rnd if sub <= k.FSQRT else k.RN, np.bool_(False))
+    r = encode(s, fmt, rnd, np.bool_(False))
     return flush(r, fmt) if flags & k.FTZ else r
 
 

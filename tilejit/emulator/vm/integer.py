@@ -88,9 +88,10 @@ def shift(sub: int, a: int, b: int, w: int, is_signed: bool) -> int:
 
 @njit
 def bit_field(sub: int, a: int, b: int, c: int, e: int, w: int, is_signed: bool) -> int:
-    """bfe and bfi with 8-bit position and length."""
+    """bfe and bfi: position and length of 8 bits for 32-bit values; the hardware uses all 32 bits for 64-bit ones."""
+    mask = 255 if w == 32 else 0xFFFFFFFF
     if sub == k.BFE:
-        pos, length, top = b & 255, c & 255, w - 1
+        pos, length, top = b & mask, c & mask, w - 1
         sign = 0
         if is_signed and length:
             sign = (a >> min(pos + length - 1, top)) & 1
@@ -101,9 +102,9 @@ def bit_field(sub: int, a: int, b: int, c: int, e: int, w: int, is_signed: bool)
                 bit = (a >> (pos + i)) & 1
             out |= bit << i
         return out
-    pos, length = c & 255, e & 255
+    pos, length = c & mask, e & mask
     out = b
-    for i in range(length):
+    for i in range(min(length, w)):
         if pos + i < w:
             bit = (a >> i) & 1
             out = (out & ~(1 << (pos + i))) | (bit << (pos + i))

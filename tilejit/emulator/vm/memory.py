@@ -186,8 +186,8 @@ A_EXCH, A_ADD, A_MIN, A_MAX, A_INC, A_DEC, A_AND, A_OR, A_XOR, A_CAS = range(10)
 
 
 @njit
-def combine(op: int, fmt: int, old: int, b: int, c: int) -> int:
-    """The new value of an atomic operation."""
+def combine(op: int, fmt: int, old: int, b: int, c: int, flags: int) -> int:
+    """The new value of an atomic operation; flags are those of a sum of f32."""
     if op == A_EXCH:
         return b
     if op == A_CAS:
@@ -199,7 +199,6 @@ def combine(op: int, fmt: int, old: int, b: int, c: int) -> int:
     if op == A_XOR:
         return old ^ b
     if fmt <= k.BF16X2:
-        flags = k.FTZ if fmt == k.F32 else 0
         sub = k.FADD if op == A_ADD else (k.FMIN if op == A_MIN else k.FMAX)
         return float_op(sub, old, b, np.int64(0), fmt, np.int64(k.RN), flags)
     w = 64 if fmt == k.U64 or fmt == k.S64 else 32
@@ -217,6 +216,12 @@ def combine(op: int, fmt: int, old: int, b: int, c: int) -> int:
 
 
 @njit
+def in_global(space: int, address: int) -> bool:
+    """Whether an address of a space is one of global memory."""
+    return space == k.GLOBAL or (space == k.GENERIC and address >> 56 == 0)
+
+
+@njit
 def format_bytes(fmt: int) -> int:
     """Bytes of one element of an atomic's format."""
     if fmt == k.F64 or fmt == k.U64 or fmt == k.S64:
@@ -231,7 +236,7 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type:
     """atom and red, lane after lane; vector forms are element after element."""
     op, fmt, space = row[k.SUB], row[k.FMT], row[k.TARGET]
     size, count = format_bytes(fmt), max(row[k.COUNT], 1)
-    record = np.int64(0)
+    record, flags = np.int64(0), np.int64(0)
     if st[k.ST_TRACE]:
         record = event(st, k.EV_ATOMIC, warp, pc, space, size * count, mask)
     for lane in range(32):
@@ -244,17 +249,19 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type:
                 return
             if record:
                 store64(record + 8 * lane, traced_address(st, space, address, host, warp))
+            if fmt == k.F32:                 # sums flush subnormals in global memory, not in shared memory
+                flags = np.int64(k.FTZ if in_global(space, address) else 0)
             if row[k.COUNT] == 0:
                 old = raw_load(host, size)
                 b, c = low(regs[row[k.B] * 32 + lane], 8 * size), low(regs[row[k.C] * 32 + lane], 8 * size)
-                raw_store(host, combine(op, fmt, old, b, c), size)
+                raw_store(host, combine(op, fmt, old, b, c, flags), size)
                 if row[k.FLAGS] & k.RETURNS:
                     regs[row[k.D] * 32 + lane] = old
             else:
                 for i in range(count):
                     old = raw_load(host + i * size, size)
                     b = low(regs[pool[row[k.POOL] + i] * 32 + lane], 8 * size)
-                    raw_store(host + i * size, combine(op, fmt, old, b, np.int64(0)), size)
+                    raw_store(host + i * size, combine(op, fmt, old, b, np.int64(0), flags), size)
                     if row[k.FLAGS] & k.RETURNS:
                         regs[pool[row[k.POOL] + count + i] * 32 + lane] = old
 

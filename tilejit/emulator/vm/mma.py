@@ -1,4 +1,5 @@
-"""mma.sync on one warp (PTX ISA, mma fragments): the products are summed in f32 (f64, s32), in k order."""
+"""mma.sync on one warp (PTX ISA, mma fragments): the products are summed in f64, in k order. tf32 operands lose their
+low 13 bits; a sum that rounds to zero is +0, whatever its terms; NaNs are canonical."""
 from __future__ import annotations
 
 import numpy as np
@@ -15,6 +16,8 @@ def element(bits: int, fmt: int) -> float:
         return np.float64(signed(bits, 8))
     if fmt == k.U8:
         return np.float64(bits & 255)
+    if fmt == k.TF32:
+        return decode(bits & 0xFFFFE000, fmt)
     return decode(bits, fmt)
 
 
@@ -23,6 +26,13 @@ def accumulators(row) -> int:  # type: ignore[no-untyped-def]
     """Registers of D (and of C) a thread."""
     n = 2 if row[k.RECONV] == 8 else 4
     return n // 2 if row[k.IMM] == k.F16 else n
+
+
+@njit
+def rounded(x: float, fmt: int) -> int:
+    """A sum in the accumulator's format; one that rounds to zero is +0."""
+    r = encode(x, fmt, k.RN, np.bool_(False))
+    return r if r & (0x7FFF if fmt == k.F16 else 0x7FFFFFFF) else 0
 
 
 @njit
@@ -69,7 +79,7 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
                 if fd == k.F16:
                     reg, shift = half, 16 * i
                     c = decode(low(regs[pool[c0 + reg] * 32 + lane] >> shift, 16), k.F16)
-                    r = encode(c + value, k.F16, k.RN, np.bool_(False))
+                    r = rounded(c + value, k.F16)
                     target = pool[d0 + reg] * 32 + lane
                     if i == 0:
                         regs[target] = r | (regs[pool[c0 + reg] * 32 + lane] & 0xFFFF0000)
@@ -86,4 +96,4 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
                 elif fd == k.F64:
                     regs[pool[d0 + reg] * 32 + lane] = bits_of_f64(value + decode(old, k.F64))
                 else:
-                    regs[pool[d0 + reg] * 32 + lane] = encode(value + decode(old, k.F32), k.F32, k.RN, np.bool_(False))
+                    regs[pool[d0 + reg] * 32 + lane] = rounded(value + decode(old, k.F32), k.F32)

@@ -335,7 +335,10 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
         elif op == k.ISSPACE:
             for lane in range(32):
                 if (m >> lane) & 1:
-                    regs[row[k.D] * 32 + lane] = 1 if regs[row[k.A] * 32 + lane] >> 56 == row[k.IMM] else 0
+                    v = regs[row[k.A] * 32 + lane]
+                    peer = ((v >> k.RANK_SHIFT) & 255) - 1          # of an address of the cluster; -1: this CTA
+                    far = row[k.SUB] and peer >= 0 and peer != warp // st[k.ST_WARPS_PER_CTA]
+                    regs[row[k.D] * 32 + lane] = 1 if v >> 56 == row[k.IMM] and not far else 0
         elif op == k.BRX:
             first = trailing_zeros(m)
             index = regs[row[k.A] * 32 + first]

@@ -49,9 +49,10 @@ def mbar_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("mbar_arrive", "barrier slot pred?", "per", effects="sync", traits="scheduled")
+@op("mbar_arrive", "barrier slot pred?", "per ctas", effects="sync", traits="scheduled")
 def mbar_arrive(o: Op) -> list[Type]:
-    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before."""
+    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before; with several
+    `ctas` on that barrier of every CTA of the cluster."""
     return []
 
 
@@ -61,9 +62,13 @@ def mbar_expect(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_load", "buffer slot barrier desc offsets*", effects="read shared_write sync", traits="scheduled")
+@op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast?", effects="read shared_write sync",
+    traits="scheduled")
 def tma_load(o: Op) -> list[Type]:
-    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot]."""
+    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
+
+    slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
+    each of which copies its part of the rows into that slot of all."""
     return []
 
 
