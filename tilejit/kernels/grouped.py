@@ -12,7 +12,19 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._operands import WRAP, Matrix, check_operands, operand, ragged, require_tma, result
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import (
+    WRAP,
+    Matrix,
+    check_operands,
+    facts,
+    facts_of,
+    new,
+    operand,
+    ragged,
+    require_tma,
+    result,
+)
 
 _WRAP = tl.constexpr(WRAP)
 
@@ -99,13 +111,13 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any
     groups may be empty and start at any row. Rows outside all groups are not written. The result [rows, N] has the
     inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not
     fit."""
-    what = "grouped_matmul"
-    ma, mb = operand(what, "a", a), operand(what, "b", b, 3)
-    groups, n = mb.shape[0], mb.shape[2]
-    _check(what, ma, mb, "offsets", offsets, groups + 1)
-    mc = result(what, a, (ma.shape[0], n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
-    _launch(what, ma, mb, mc, offsets, 0, config)
-    return mc.array
+    ia, ib, isizes = facts_of(a, b, offsets)
+    assert ia is not None and ib is not None and isizes is not None
+    if out is None:
+        shape = _checked("grouped_matmul", ia, ib, isizes, False)
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    _launch("grouped_matmul", (a, b, out), (ia, ib, facts(out)), offsets, isizes, False, None, config)
+    return out
 
 
 def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtype: Any = None,
@@ -116,18 +128,13 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
     `grouped_matmul`; counts: int32 [groups] on the device, at most `capacity`. expected: rows of a usual group, which
     chooses the tile (default: the capacity)."""
     what = "masked_grouped_matmul"
-    stack, mb = operand(what, "a", a, 3), operand(what, "b", b, 3)
-    groups, capacity, k = stack.shape
-    ma = _flat(what, "a", stack)
-    _check(what, ma, mb, "counts", counts, groups)
-    if mb.shape[0] != groups:
-        raise tilejit.LaunchError(f"{what}: a has {groups} groups, b {mb.shape[0]}")
-    n = mb.shape[2]
-    mc = result(what, a, (groups, capacity, n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
-    if config is None and expected is not None:
-        config = choose(expected * groups, groups, n, tilejit.multiprocessors())
-    _launch(what, ma, mb, _flat(what, "out", mc), counts, capacity, config)
-    return mc.array
+    ia, ib, isizes = facts_of(a, b, counts)
+    assert ia is not None and ib is not None and isizes is not None
+    if out is None:
+        shape = _checked(what, ia, ib, isizes, True)
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    _launch(what, (a, b, out), (ia, ib, facts(out)), counts, isizes, True, expected, config)
+    return out
 
 
 def _flat(what: str, name: str, x: Matrix) -> Matrix:
@@ -136,28 +143,57 @@ def _flat(what: str, name: str, x: Matrix) -> Matrix:
     if not x.rows_first or groups > 1 and x.strides[0] != rows * x.strides[1]:
         raise tilejit.LaunchError(f"{what}: {name} must be a contiguous stack of row-major matrices, found strides "
                                   f"{list(x.strides)} for shape {list(x.shape)}")
-    return Matrix(x.array, x.dtype, (groups * rows, columns), x.strides[1:], True)
+    return Matrix(x.info, (groups * rows, columns), x.strides[1:], True)
 
 
-def _check(what: str, a: Matrix, b: Matrix, name: str, sizes: Any, length: int) -> None:
-    check_operands(what, a, b, DTYPES)
-    if not a.rows_first:
-        raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(a.strides)}")
-    info = tilejit.array_info(sizes)
-    if info.dtype != tl.int32 or info.shape != (length,) or info.strides[0] != 1 and length > 1:
-        raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {info.dtype} {list(info.shape)}")
+def _operands(what: str, a: ArrayInfo, b: ArrayInfo, masked: bool) -> tuple[Matrix, Matrix]:
+    ma = _flat(what, "a", operand(what, "a", a, 3)) if masked else operand(what, "a", a)
+    return ma, operand(what, "b", b, 3)
 
 
-def _launch(what: str, a: Matrix, b: Matrix, c: Matrix, sizes: Any, capacity: int, config: Config | None) -> None:
-    (rows, k), (groups, _, n) = a.shape, b.shape
-    if rows == 0 or n == 0 or groups == 0:
-        return
-    sms = tilejit.multiprocessors()
-    t = config or choose(rows, groups, n, sms)
-    bk = K_BYTES // a.dtype.bytes
-    descriptors = {"a": a.descriptor(t.m, bk), "b": b.descriptor(bk, t.n), "out": ragged(c, t.m, t.n)}
+@lru_cache(maxsize=1024)
+def _checked(what: str, a: ArrayInfo, b: ArrayInfo, sizes: ArrayInfo, masked: bool) -> tuple[int, ...]:
+    """The shape of the result. Raises LaunchError for arrays that do not go together."""
+    ma, mb = _operands(what, a, b, masked)
+    check_operands(what, ma, mb, DTYPES)
+    groups = mb.shape[0]
+    if not ma.rows_first:
+        raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(ma.strides)}")
+    if masked and a.shape[0] != groups:
+        raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {groups}")
+    name, length = ("counts", groups) if masked else ("offsets", groups + 1)
+    if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
+        raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
+    return *a.shape[:-1], mb.shape[2]
+
+
+@lru_cache(maxsize=1024)
+def _plan(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, masked: bool,
+          expected: int | None, config: Config | None, multiprocessors: int) -> tuple[
+              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, descriptors to put over the arrays, sizes, and constants; None where the result is empty."""
+    mc = result(what, out, _checked(what, a, b, sizes, masked))
+    ma, mb = _operands(what, a, b, masked)
+    if masked:
+        mc = _flat(what, "out", mc)
+    (rows, k), (groups, _, n) = ma.shape, mb.shape
+    if 0 in (rows, n, groups):
+        return None
+    usual = rows if expected is None else expected * groups
+    t = config or choose(usual, groups, n, multiprocessors)
+    bk = K_BYTES // ma.dtype.bytes
+    descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": ragged(mc, t.m, t.n)}
     require_tma(what, **descriptors)
     tiles = (tilejit.cdiv(rows, t.m) + groups) * tilejit.cdiv(n, t.n)        # at most
-    grouped_kernel[(min(sms, tiles),)](
-        *descriptors.values(), sizes, groups, n, k, capacity, BM=t.m, BN=t.n, BK=bk, B_ROWS=b.rows_first,
-        MASKED=capacity > 0, SWAP=t.swap, num_warps=t.warps, num_stages=t.stages)
+    capacity = a.shape[1] if masked else 0
+    return (min(multiprocessors, tiles),), tuple(descriptors.values()), (groups, n, k, capacity), dict(
+        BM=t.m, BN=t.n, BK=bk, B_ROWS=mb.rows_first, MASKED=masked, SWAP=t.swap, num_warps=t.warps,
+        num_stages=t.stages)
+
+
+def _launch(what: str, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...], sizes: Any, isizes: ArrayInfo,
+            masked: bool, expected: int | None, config: Config | None) -> None:
+    plan = _plan(what, *infos, isizes, masked, expected, config, tilejit.multiprocessors())
+    if plan is not None:
+        grid, descriptors, numbers, constants = plan
+        grouped_kernel[grid](*(d.over(x) for d, x in zip(descriptors, arrays)), sizes, *numbers, **constants)
