@@ -24,7 +24,7 @@ def run(body: str, threads: int = 64, grid: int = 1, cluster: int = 1, shared_by
         policy: str = "round_robin", seed: int = 0, options: dict[str, Any] | None = None, assemble: bool = True,
         directives: str = "", out: np.ndarray | None = None) -> Report:
     """Run a body after START with the array `y` (u32[4096]); at the end every thread waits for its copies."""
-    text = kernel(f"{START}{body}\ncp.async.wait_all; cp.async.bulk.wait_group 0;", [".param .u64 y"], SMEM, directives)
+    text = kernel(f"{START}{body}\ncp.async.wait_all; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;", [".param .u64 y"], SMEM, directives)
     if assemble:
         assembles(text)
     out = np.arange(4096, dtype=np.uint32) if out is None else out

@@ -22,7 +22,7 @@ class Recorder(Listener):
         self.log: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattribute__(self, name: str) -> Any:
-        if name in Listener.__dict__ and not name.startswith("_"):
+        if callable(Listener.__dict__.get(name)) and not name.startswith("_"):
             return lambda *args: self.log.append((name, args))
         return super().__getattribute__(name)
 

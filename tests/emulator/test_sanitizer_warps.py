@@ -61,6 +61,7 @@ CASES = {
     "shared memory that nothing has written": ("uninitialised-shared", MINE + "ld.shared.u32 %r6, [%r5];", WRITE + "ld.shared.u32 %r6, [%r5];"),
     "an atomic on fresh memory": ("uninitialised-shared", "red.shared.add.u32 [%r2+4096], 1;", FLAG + "red.shared.add.u32 [%r2+4096], 1;"),
     "a register that nothing has written": ("uninitialised-register", "add.u32 %r5, %r6, 1;", "mov.u32 %r6, 0; add.u32 %r5, %r6, 1;"),
+    "a guard that nothing has written": ("uninitialised-register", "@%p9 mov.u32 %r5, 1;", "mov.u32 %r6, 0; setp.ne.u32 %p9, %r6, 0; @%p9 add.u32 %r5, %r7, 1;"),
     "an operand of mma that nothing has written":
         ("uninitialised-register", "mov.b32 %r5, 0; mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r5, %r5}, {%r6}, {0f00000000, 0f00000000, 0f00000000, 0f00000000};",
          "mov.b32 %r5, 0; mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r5, %r5}, {%r5}, {0f00000000, 0f00000000, 0f00000000, 0f00000000}; add.f32 %f4, %f0, %f3;"),

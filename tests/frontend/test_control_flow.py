@@ -404,7 +404,19 @@ def min_with_key(out, n, m):
     tl.store(out, min(n, m, key=abs))
 
 
+@tilejit.kernel
+def adds_booleans(out, n, m):
+    tl.store(out, (n > 0) + (m > 0))
+
+
+@tilejit.kernel
+def negates_boolean(out, n):
+    tl.store(out, -(n > 0))
+
+
 REFUSED = [
+    (adds_booleans, "(n > 0) + (m > 0)", "count with .to(tl.int32)"),
+    (negates_boolean, "-(n > 0)", "use ~x"),
     (float_into_int, "tl.store(out, x)", "'x' is int32 before the loop"),
     (number_into_bool, "tl.store(out, x)", "'x' is int1 before the loop"),
     (number_or_bool, "tl.store(out, x)", "'x' has type int32 after one branch and int1"),

@@ -338,26 +338,22 @@ class Cluster:
 
     def touch_operands(self, warp: int, pc: int, ext: External) -> None:
         """Tell the listener of registers that an external reads before they were written or while a wgmma owns
-        them. The accumulator of a wgmma is its own business."""
-        listener, states, agent = self.listener, self.states[warp], self.agent(warp)
-        assert listener is not None
-        for kind, operand in zip(ext.form.operands.replace("?", ""), ext.operands):
-            write = kind in "dp"
-            if kind == "i" or write and ext.form.name.startswith("wgmma"):
-                continue
-            regs = (operand,) if isinstance(operand, int) else operand
-            if isinstance(operand, Address):
-                regs = (operand.base, *operand.coords)
-            for reg in regs:
-                if isinstance(reg, str):
-                    continue
-                if not ext.form.name.startswith("wgmma"):
-                    states[reg] |= k.TOUCHED
-                if states[reg] & k.UNINIT and not write:
-                    listener.uninitialised(agent, pc, reg)
-                if states[reg] & k.ACC_IN_FLIGHT or write and states[reg] & k.A_IN_FLIGHT:
-                    listener.register_touch(agent, pc, reg, write, int(states[reg]))
-                states[reg] &= ~np.uint8(k.UNINIT)
+        them. The accumulator of a wgmma is its own business, and its reads are not an ordinary access."""
+        reads, writes, everything = self.program.operand_registers(pc, ext)
+        states = self.states[warp]
+        if (states[everything] & ~np.uint8(k.TOUCHED)).any():
+            listener, agent = self.listener, self.agent(warp)
+            assert listener is not None
+            for regs, write in ((reads, False), (writes, True)):
+                for reg in regs.tolist():
+                    state = int(states[reg])
+                    if state & k.UNINIT and not write:
+                        listener.uninitialised(agent, pc, reg)
+                    if state & k.ACC_IN_FLIGHT or write and state & k.A_IN_FLIGHT:
+                        listener.register_touch(agent, pc, reg, write, state)
+            states[everything] &= ~np.uint8(k.UNINIT)
+        if not ext.form.name.startswith("wgmma"):
+            states[everything] |= k.TOUCHED
 
     def has_ready(self, warp: int) -> bool:
         """True if some split of the warp can run."""

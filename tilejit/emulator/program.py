@@ -23,7 +23,7 @@ from tilejit.emulator import (  # noqa: F401  (executors)
     tma,
 )
 from tilejit.emulator.deadlock import deadlock
-from tilejit.emulator.decode import decode
+from tilejit.emulator.decode import Address, External, decode
 from tilejit.emulator.events import Listener, fan_out
 from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
@@ -53,6 +53,7 @@ class Program:
         self.registers = [name for name, _ in self.entry.registers]
         self.sink = len(self.registers) + 1
         self.roles = _roles(self.entry.comments)
+        self._operands: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def line(self, pc: int) -> int:
         """The PTX line of instruction pc, 1-based; 0 past the end."""
@@ -72,6 +73,24 @@ class Program:
     def role(self, warp: int) -> str:
         """The role of a warp of the CTA, from the kernel's `role NAME: warps A..B` comments; "" if none."""
         return next((name for name, first, last in self.roles if first <= warp <= last), "")
+
+    def operand_registers(self, pc: int, ext: External) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Registers that the instruction at pc, one that Python carries out, reads, writes, and both (indices).
+        The accumulator of a wgmma is left out."""
+        if pc not in self._operands:
+            reads: list[int] = []
+            writes: list[int] = []
+            for kind, operand in zip(ext.form.operands.replace("?", ""), ext.operands):
+                write = kind in "dp"
+                if kind == "i" or write and ext.form.name.startswith("wgmma"):
+                    continue
+                regs = (operand,) if isinstance(operand, int) else operand
+                if isinstance(operand, Address):
+                    regs = (operand.base, *operand.coords)
+                (writes if write else reads).extend(reg for reg in regs if not isinstance(reg, str))
+            self._operands[pc] = (np.array(reads, np.int64), np.array(writes, np.int64),
+                                  np.array(reads + writes, np.int64))
+        return self._operands[pc]
 
     def entry_registers(self, threads: int) -> int:
         """Registers a thread at entry, as ptxas assumes them: 65536 over the most threads, multiple of 8."""

@@ -203,12 +203,13 @@ def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> 
     assert c.listener is not None
     accumulator, a = list(e.operands[0]), list(e.operands[1]) if isinstance(e.operands[1], tuple) else []
     states = c.states[s.warp]
-    unfenced = [reg for reg in accumulator + a if states[reg] & k.TOUCHED]
-    if unfenced:
-        c.listener.wgmma_unfenced(c.agent(s.warp), s.pc, unfenced[0])
-    for reg in accumulator if keep else ():
-        if states[reg] & k.UNINIT:
-            c.listener.uninitialised(c.agent(s.warp), s.pc, reg)
+    mine = accumulator + a
+    unfenced = np.flatnonzero(states[mine] & k.TOUCHED)
+    if len(unfenced):
+        c.listener.wgmma_unfenced(c.agent(s.warp), s.pc, mine[unfenced[0]])
+    if keep:
+        for i in np.flatnonzero(states[accumulator] & k.UNINIT):
+            c.listener.uninitialised(c.agent(s.warp), s.pc, accumulator[i])
     states[accumulator] = (states[accumulator] & ~np.uint8(k.UNINIT)) | k.ACC_IN_FLIGHT
     if a:
         states[a] |= k.A_IN_FLIGHT

@@ -87,7 +87,7 @@ class EmulatorEntry:
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
 
-        self.compiled, meta = compiled, compiled.metadata
+        self.compiled, self.at, meta = compiled, at, compiled.metadata
         self.program = Program(compiled.ptx)
         self.packer = Packer(meta.params, at, addresses(flat), encode_tensor_map)
         self.report: Report | None = None

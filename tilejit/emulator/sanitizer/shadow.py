@@ -26,8 +26,8 @@ class Region:
         n, low = len(rows), int(rows.min())
         dense = int(rows.max()) - low + 1 == n
         if dense and n > 1:
-            ordered = np.sort(rows)
-            dense = bool((ordered[1:] != ordered[:-1]).all())
+            ordered = rows if rows[0] == low and rows[-1] == low + n - 1 else np.sort(rows)
+            dense = bool((ordered[1:] - ordered[:-1] == 1).all())
         self.at: slice | np.ndarray = slice(low, low + n) if dense else rows
 
     def get(self, array: np.ndarray) -> np.ndarray:
@@ -48,10 +48,8 @@ class Region:
 def distinct(values: np.ndarray) -> list[int]:
     """The different numbers of an array; quick when there are few runs."""
     flat = values.reshape(-1)
-    changes = np.flatnonzero(flat[1:] != flat[:-1])
-    if not len(changes):
-        return [int(flat[0])]
-    return np.unique(np.append(flat[changes], flat[-1])).tolist()
+    changes = (flat[1:] != flat[:-1]).nonzero()[0]
+    return sorted({*flat[changes].tolist(), int(flat[-1])})
 
 
 class Shadow:

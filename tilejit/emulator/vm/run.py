@@ -112,7 +112,7 @@ def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> Non
     op = row[k.OP]
     if row[k.GUARD] >= 0:
         touch(st, states, warp, pc, row[k.GUARD], np.bool_(False))
-    if op == k.EXTERNAL or op == k.TRACED:
+    if op == k.EXTERNAL or op == k.TRACED or mask == 0:
         return
     touch(st, states, warp, pc, row[k.A], np.bool_(False))
     touch(st, states, warp, pc, row[k.B], np.bool_(False))
@@ -133,10 +133,9 @@ def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> Non
             touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + i]), pooled_writes)
             if op == k.ATOM and row[k.FLAGS] & k.RETURNS:
                 touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + row[k.COUNT] + i]), np.bool_(True))
-    if mask:
-        touch(st, states, warp, pc, row[k.D], np.bool_(True))
-        if op != k.INT:
-            touch(st, states, warp, pc, row[k.E], np.bool_(True))
+    touch(st, states, warp, pc, row[k.D], np.bool_(True))
+    if op != k.INT:
+        touch(st, states, warp, pc, row[k.E], np.bool_(True))
 
 
 @njit
