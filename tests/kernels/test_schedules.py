@@ -118,6 +118,15 @@ def weights(bits: int) -> Any:
     return kernels.weight_only_matmul(random(8, 256), q, rng.random((72, 2)).astype(F32), ordered=True)
 
 
+def tiles(**options: int) -> Any:
+    """The persistent kernel with options that the host function does not choose."""
+    a, b, out = random(128, 192), random(192, 128, seed=1), poison(128, 128)
+    descs = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), box)
+             for x, box in ((a, (128, 64)), (b, (64, 64)), (out, (128, 64)))]
+    return kernels.matmul_kernel[(2,)](*descs, None, 128, 128, 192, BM=128, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True,
+                                       ACTIVATION=None, num_warps=4, num_stages=3, **options)
+
+
 #: name -> what launches it: rows whole and in blocks, aligned and ragged products, every option of the epilogues.
 LAUNCHES: dict[str, Callable[[], Any]] = {
     "add": lambda: kernels.add(random(3, 500, dtype=F32), random(3, 500, dtype=F32, seed=1)),
@@ -133,6 +142,8 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "ragged matmul": lambda: kernels.matmul(random(70, 48), random(48, 90, seed=1), out=poison(70, 90)),
     "matmul with an epilogue": lambda: kernels.matmul(random(64, 64), random(64, 72), bias=random(72), activation="gelu"),
     "fp8 matmul": lambda: kernels.matmul(random(64, 160, dtype=E4M3), random(72, 160, dtype=E4M3).T),
+    "matmul by clusters": lambda: tiles(num_ctas=2),
+    "matmul by two consumer groups": lambda: tiles(num_consumer_groups=2),
     "batched matmul": lambda: kernels.batched_matmul(random(2, 72, 80), random(2, 80, 72, seed=1), random(72), "relu"),
     "grouped matmul": groups,
     "masked grouped matmul": masked,

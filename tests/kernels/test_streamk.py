@@ -127,7 +127,7 @@ def test_rejects():
     a, b = np.zeros((8, 16), np.float16), np.zeros((16, 8), np.float16)
     for match, args, kwargs in [
             ("16 != 8", (a, a), {}), ("int32 x int32", (a.astype(np.int32), b.astype(np.int32)), {}),
-            ("activation 'tanh'", (a, b), {"activation": "tanh"}), ("accumulate needs an fp32", (a, b), {
+            ("activation 'tanh'", (a, b), {"activation": "tanh"}), ("accumulate adds to an fp32", (a, b), {
                 "accumulate": True, "out": np.zeros((8, 8), np.float16)}),
             ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must have shape", (a, b), {"bias": a}),
             ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
