@@ -60,6 +60,37 @@ def test_masked(target, expected):
         assert np.isnan(out[e, count:].astype(np.float32)).all()
 
 
+def spread(scales, rows):
+    """A scale per `rows` rows and 128 columns over all of them."""
+    return scales.astype(np.float64).repeat(rows, -2).repeat(128, -1)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("config", [None, Config(64, 128, 4, 3)])
+def test_block_scales(target, masked, config):
+    """fp8 with scales of blocks, in both forms, swapped and not."""
+    rng = np.random.default_rng(4)
+    fp8, groups, n, k = ml_dtypes.float8_e4m3fn, 3, 136, 272
+    counts, capacity = np.array([24, 0, 70], np.int32), 72
+    offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
+    a, b = rng.standard_normal((groups, capacity, k)).astype(fp8), stack(rng, groups, k, n, fp8, False)
+    scale_a, scale_b = (2.0 ** rng.integers(-8, 8, (groups, x, 3)).astype(np.float32) for x in (capacity, 2))
+    ref = (a.astype(np.float64) * spread(scale_a, 1)[..., :k]) @ (
+        b.astype(np.float64) * spread(scale_b, 128)[:, :n, :k].transpose(0, 2, 1))
+    if masked:
+        out = masked_grouped_matmul(a, b, counts, out_dtype=tilejit.language.float32, scale_a=scale_a, scale_b=scale_b,
+                                    expected=24, config=config)
+    else:
+        pick = [np.concatenate([x[e, :counts[e]] for e in range(groups)]) for x in (a, scale_a)]
+        flat = grouped_matmul(pick[0], b, offsets, out_dtype=tilejit.language.float32, scale_a=pick[1],
+                              scale_b=scale_b, config=config)
+        out = np.zeros((groups, capacity, n))
+        for e in range(groups):
+            out[e, :counts[e]] = flat[offsets[e]:offsets[e + 1]]
+    for e in (0, 2):
+        assert rel_error(out[e, :counts[e]], ref[e, :counts[e]]) <= 1e-5
+
+
 @pytest.mark.parametrize("a_rows", [True, False])
 @pytest.mark.parametrize("b_rows", [True, False])
 def test_batched(target, a_rows, b_rows):
@@ -92,6 +123,7 @@ def test_rejects():
             ("a must be row-major", lambda: grouped_matmul(b[0].T, b, np.zeros(5, np.int32))),
             ("a must be a contiguous stack", lambda: masked_grouped_matmul(a[:, :8], b, sizes)),
             ("a has 2 batches, the other one 4", lambda: batched_matmul(a[:2], b)),
+            ("scales of blocks are for fp8", lambda: masked_grouped_matmul(a, b, sizes, scale_a=a, scale_b=b)),
             ("32 != 16", lambda: batched_matmul(a, a)),
             ("b needs a base and row strides", lambda: batched_matmul(a, np.zeros((4, 32, 15), BF16)))]:
         with pytest.raises(LaunchError, match=match):
@@ -102,10 +134,19 @@ def test_rejects():
 def test_grouped_compiles(t):
     """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly."""
     kernel = grouped_kernel.compile(
-        f"desc<bf16[{t.m}x64]>", f"desc<bf16[1x{t.n}x64]>", f"desc<bf16[1x1x{t.m}x{t.n}]>", "*int32", "int32", "int32",
-        "int32", "int32", BM=t.m, BN=t.n, BK=64, B_ROWS=False, MASKED=False, SWAP=t.swap, num_warps=t.warps,
+        f"desc<bf16[{t.m}x64]>", f"desc<bf16[1x{t.n}x64]>", f"desc<bf16[1x1x{t.m}x{t.n}]>", "*int32", None, None,
+        *["int32"] * 4, *[0] * 5, BM=t.m, BN=t.n, BK=64, B_ROWS=False, MASKED=False, SWAP=t.swap, num_warps=t.warps,
         num_stages=t.stages)
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
+
+
+@pytest.mark.parametrize("t", [grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
+def test_scaled_compiles(t):
+    kernel = grouped_kernel.compile(
+        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[1x{t.n}x128]>", f"desc<bf16[1x1x{t.m}x{t.n}]>", "*int32", "*fp32",
+        "*fp32", *["int32"] * 9, BM=t.m, BN=t.n, BK=128, B_ROWS=False, MASKED=True, SWAP=t.swap, num_warps=t.warps,
+        num_stages=t.stages)
+    assert "specialised" in kernel.report()
 
 
 @pytest.mark.parametrize("t", batched.TILES, ids=lambda t: f"{t.m}x{t.n}")

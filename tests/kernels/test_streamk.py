@@ -127,7 +127,7 @@ def test_rejects():
     a, b = np.zeros((8, 16), np.float16), np.zeros((16, 8), np.float16)
     for match, args, kwargs in [
             ("16 != 8", (a, a), {}), ("int32 x int32", (a.astype(np.int32), b.astype(np.int32)), {}),
-            ("activation 'tanh'", (a, b), {"activation": "tanh"}), ("accumulate needs an fp32", (a, b), {
+            ("activation 'tanh'", (a, b), {"activation": "tanh"}), ("accumulate adds to an fp32", (a, b), {
                 "accumulate": True, "out": np.zeros((8, 8), np.float16)}),
             ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must have shape", (a, b), {"bias": a}),
             ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
@@ -154,7 +154,9 @@ def test_choices():
     deep = choose(512, 512, 65536, 2, 132)
     assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
     decode = choose(16, 8192, 8192, 2, 132)
-    assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 64
+    assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 0
+    few = choose(16, 1024, 32768, 2, 132)
+    assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

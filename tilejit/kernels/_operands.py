@@ -1,4 +1,8 @@
-"""Matrices as operands of products: their order in memory, descriptors of them, workspaces, and what does not fit."""
+"""Matrices as operands of products: their order in memory, descriptors of them, workspaces, and what does not fit.
+
+Everything here is a function of facts of arrays (`facts`), which do not change from call to call: host functions
+compute a launch once per problem, remember it, and put its descriptors over the arrays of each call.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -6,17 +10,35 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit import ArrayInfo
+
+#: What TMA and a specialisation must know of an address: what it is modulo this.
+_ALIGNMENT = 16
+
+
+def facts(x: Any) -> ArrayInfo:
+    """What a launch may depend on: of the address only its alignment. Raises LaunchError for what is no array."""
+    info = tilejit.array_info(x)
+    return ArrayInfo(info.address % _ALIGNMENT, *info[1:])
+
+
+def facts_of(*arrays: Any) -> tuple[ArrayInfo | None, ...]:
+    """The facts of each array that is there."""
+    return tuple(None if x is None else facts(x) for x in arrays)
 
 
 @dataclass(frozen=True)
 class Matrix:
     """A stack of matrices [..., rows, columns] in memory: `rows_first` if a matrix's rows are contiguous."""
 
-    array: Any
-    dtype: Any
+    info: ArrayInfo
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     rows_first: bool
+
+    @property
+    def dtype(self) -> Any:
+        return self.info.dtype
 
     def descriptor(self, rows: int, columns: int) -> tilejit.TensorDescriptor:
         """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time."""
@@ -27,7 +49,11 @@ class Matrix:
             shape, inner, block = (m, n), down if m > 1 else n, (rows, columns)
         else:
             shape, inner, block = (n, m), across if n > 1 else m, (columns, rows)
-        return tilejit.TensorDescriptor(self.array, (*stack, *shape), (*outer, inner, 1), (*ones, *block))
+        return tilejit.TensorDescriptor.template(self.info, (*stack, *shape), (*outer, inner, 1), (*ones, *block))
+
+    def transposed(self) -> Matrix:
+        """The same memory seen as the transposed matrix."""
+        return Matrix(self.info, self.shape[::-1], self.strides[::-1], not self.rows_first)
 
 
 #: Coordinates of ragged descriptors: rows of a tile that ends at row `end` of the tensor, `rows` before the end of its
@@ -42,13 +68,12 @@ def ragged(x: Matrix, rows: int, columns: int) -> tilejit.TensorDescriptor:
     the row stride make 2^64 elements, so that [WRAP, y, x, column] is row y + x - WRAP, and x >= WRAP is outside."""
     m, n = x.shape
     down = x.strides[0] if m > 1 else n
-    return tilejit.TensorDescriptor(x.array, (WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1),
-                                    (1, 1, rows, columns))
+    return tilejit.TensorDescriptor.template(x.info, (WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1),
+                                             (1, 1, rows, columns))
 
 
-def operand(what: str, name: str, x: Any, rank: int = 2) -> Matrix:
+def operand(what: str, name: str, info: ArrayInfo, rank: int = 2) -> Matrix:
     """A matrix (or stack of matrices) with unit stride along its rows or its columns."""
-    info = tilejit.array_info(x)
     shape, strides = info.shape, info.strides
     if len(shape) != rank:
         kind = "a matrix" if rank == 2 else f"an array of rank {rank}"
@@ -62,7 +87,7 @@ def operand(what: str, name: str, x: Any, rank: int = 2) -> Matrix:
     else:
         raise tilejit.LaunchError(f"{what}: {name} has strides {list(strides)}: one of its last two must be 1 and the "
                                   "other at least the length of a line: call .contiguous()")
-    return Matrix(x, info.dtype, shape, strides, rows_first)
+    return Matrix(info, shape, strides, rows_first)
 
 
 def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> None:
@@ -79,24 +104,23 @@ def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> 
                                   "the tensor cores transpose 16-bit elements only")
 
 
-def result(what: str, like: Any, shape: tuple[int, ...], out: Any, out_dtype: Any) -> Matrix:
-    """`out`, checked to have contiguous rows, or a new array."""
-    if out is None:
-        out = tilejit.empty_like(like, shape, out_dtype)
-    info = tilejit.array_info(out)
+def new(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A result of the kind of `like`; 8-bit inputs give bf16."""
+    return tilejit.empty_like(like, shape, tl.bfloat16 if dtype.bytes == 1 else dtype)
+
+
+def result(what: str, info: ArrayInfo, shape: tuple[int, ...], name: str = "out") -> Matrix:
+    """An output, checked to have this shape and contiguous rows."""
     if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1:
-        raise tilejit.LaunchError(f"{what}: out must be a row-major {list(shape)} array, found shape "
+        raise tilejit.LaunchError(f"{what}: {name} must be a row-major {list(shape)} array, found shape "
                                   f"{list(info.shape)} and strides {list(info.strides)}")
-    return Matrix(out, info.dtype, info.shape, info.strides, True)
+    return Matrix(info, info.shape, info.strides, True)
 
 
-def vector(what: str, name: str, x: Any, size: int) -> Any:
-    """x, checked to be None or a contiguous vector of `size` elements."""
-    if x is not None:
-        info = tilejit.array_info(x)
-        if info.shape != (size,) or info.strides[0] != 1 and size > 1:
-            raise tilejit.LaunchError(f"{what}: {name} must have shape [{size}], found {list(info.shape)}")
-    return x
+def check_vector(what: str, name: str, info: ArrayInfo | None, size: int) -> None:
+    """A vector of `size` contiguous elements, if it is there."""
+    if info is not None and (info.shape != (size,) or info.strides[0] != 1 and size > 1):
+        raise tilejit.LaunchError(f"{what}: {name} must have shape [{size}], found {list(info.shape)}")
 
 
 def require_tma(what: str, **descriptors: tilejit.TensorDescriptor) -> None:
@@ -128,6 +152,7 @@ class Workspace:
         self.floats, self.flags = floats, flags
         self.parts_array = zeros(like, (max(1, floats),), tl.float32)
         self.flags_array = zeros(like, (max(1, flags),), tl.int32)
+        self.views: dict[tuple[int, int, int], tilejit.TensorDescriptor] = {}
 
     def check(self, what: str, floats: int, flags: int) -> Workspace:
         """The workspace, if it is large enough."""
@@ -135,3 +160,10 @@ class Workspace:
             raise tilejit.LaunchError(f"{what}: the workspace has {self.floats} floats and {self.flags} flags, "
                                       f"{floats} and {flags} are needed")
         return self
+
+    def tiles(self, count: int, m: int, n: int) -> tilejit.TensorDescriptor:
+        """The partial sums seen as `count` tiles of m x n, one below the other."""
+        key = count, m, n
+        if key not in self.views:
+            self.views[key] = tilejit.TensorDescriptor(self.parts_array, (max(1, count) * m, n), (n, 1), (m, n))
+        return self.views[key]

@@ -1,13 +1,24 @@
 """Batched matrix product C[i] = act(A[i] @ B[i] + bias): one persistent kernel over the tiles of all batches."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._operands import Matrix, check_operands, operand, require_tma, result, vector
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import (
+    Matrix,
+    check_operands,
+    check_vector,
+    facts,
+    facts_of,
+    new,
+    operand,
+    require_tma,
+    result,
+)
 from tilejit.kernels.streamk import ACTIVATIONS, activate
 
 
@@ -65,6 +76,7 @@ class Config:
 TILES = (Config(128, 256, 8, 4), Config(128, 128, 8, 5), Config(64, 128, 4, 6), Config(64, 64, 4, 6))
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 K_BYTES = 128
+_WHAT = "batched_matmul"
 
 
 @lru_cache(maxsize=1024)
@@ -86,30 +98,57 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
     (fp8 and fp32: a row-major, b column-major); strides and addresses multiples of 16 bytes. An operand with one
     batch, or with batch stride 0, serves all. bias [N]. The result [batches, M, N] has the inputs' dtype (bf16 for
     fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not fit."""
-    what = "batched_matmul"
-    ma, mb = _single(operand(what, "a", a, 3)), _single(operand(what, "b", b, 3))
-    check_operands(what, ma, mb, DTYPES)
-    if activation not in ACTIVATIONS:
-        raise tilejit.LaunchError(f"{what}: activation {activation!r} is not one of {ACTIVATIONS}")
-    batches = max(tilejit.array_info(a).shape[0], tilejit.array_info(b).shape[0])
+    ia, ib, ibias = facts_of(a, b, bias)
+    assert ia is not None and ib is not None
+    if out is None:
+        shape = _checked(ia, ib)
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    plan = _plan(ia, ib, ibias, facts(out), activation, config, tilejit.multiprocessors())
+    if plan is not None:
+        grid, (da, db, dc), sizes, constants = plan
+        batched_kernel[grid](da.over(a), db.over(b), dc.over(out), bias, *sizes, **constants)
+    return out
+
+
+def _operands(a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
+    ma, mb = _single(operand(_WHAT, "a", a, 3)), _single(operand(_WHAT, "b", b, 3))
+    check_operands(_WHAT, ma, mb, DTYPES)
+    return ma, mb
+
+
+@lru_cache(maxsize=1024)
+def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = _operands(a, b)
+    batches = max(a.shape[0], b.shape[0])
     for name, x in (("a", ma), ("b", mb)):
         if x.shape[0] not in (1, batches):
-            raise tilejit.LaunchError(f"{what}: {name} has {x.shape[0]} batches, the other one {batches}")
-    (_, m, k), n = ma.shape, mb.shape[2]
-    vector(what, "bias", bias, n)
-    mc = result(what, a, (batches, m, n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
+            raise tilejit.LaunchError(f"{_WHAT}: {name} has {x.shape[0]} batches, the other one {batches}")
+    return batches, ma.shape[1], mb.shape[2]
+
+
+@lru_cache(maxsize=1024)
+def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
+          config: Config | None, multiprocessors: int) -> tuple[
+              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, descriptors to put over the arrays, sizes, and constants; None where the result is empty."""
+    batches, m, n = _checked(a, b)
+    ma, mb = _operands(a, b)
+    k = ma.shape[2]
+    if activation not in ACTIVATIONS:
+        raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
+    check_vector(_WHAT, "bias", bias, n)
+    mc = result(_WHAT, out, (batches, m, n))
     if 0 in (batches, m, n):
-        return mc.array
-    sms = tilejit.multiprocessors()
-    t = config or choose(batches, m, n, sms)
+        return None
+    t = config or choose(batches, m, n, multiprocessors)
     bk = K_BYTES // ma.dtype.bytes
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
-    require_tma(what, **descriptors)
-    grid = min(sms, batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    batched_kernel[(grid,)](
-        *descriptors.values(), bias, batches, m, n, k, BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first,
-        B_ROWS=mb.rows_first, ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages)
-    return mc.array
+    require_tma(_WHAT, **descriptors)
+    grid = min(multiprocessors, batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    return (grid,), tuple(descriptors.values()), (batches, m, n, k), dict(
+        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
+        num_warps=t.warps, num_stages=t.stages)
 
 
 def _single(x: Matrix) -> Matrix:
@@ -117,4 +156,4 @@ def _single(x: Matrix) -> Matrix:
     batches, m, n = x.shape
     if batches > 1 and x.strides[0]:
         return x
-    return Matrix(x.array, x.dtype, (min(batches, 1), m, n), (m * max(x.strides[1:]), *x.strides[1:]), x.rows_first)
+    return replace(x, shape=(min(batches, 1), m, n), strides=(m * max(x.strides[1:]), *x.strides[1:]))

@@ -8,7 +8,18 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._operands import Matrix, check_operands, operand, require_tma, result, vector
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import (
+    Matrix,
+    check_operands,
+    check_vector,
+    facts,
+    facts_of,
+    new,
+    operand,
+    require_tma,
+    result,
+)
 from tilejit.kernels.streamk import ACTIVATIONS, activate
 
 
@@ -229,9 +240,8 @@ def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
     of each row of the result, before rounding, is combined into reduced (fp32 [M], which holds what to begin with).
     The result has the inputs' dtype (bf16 for 8-bit ones) unless `out` or `out_dtype` says otherwise; an int32 result
     is the exact sum of integer products, without anything else. Raises LaunchError for what does not fit."""
-    mb = operand("fused_matmul", "b", b)
-    return _launch("fused_matmul", a, mb, False, scale_a, scale_b, bias, activation, residual, z, reduction, reduced,
-                   out, out_dtype)
+    return _run("fused_matmul", False, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
+                out_dtype)
 
 
 def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
@@ -242,31 +252,63 @@ def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
     a [M, K]; b [2, K, N] with K contiguous: the gate's matrix and the other, at any distance in memory. A merged
     weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias [2, N]; z [2, M,
     N] receives both products; all else as for `fused_matmul`."""
-    mb = operand("gated_matmul", "b", b, 3)
-    return _launch("gated_matmul", a, mb, True, scale_a, scale_b, bias, activation, residual, z, reduction, reduced,
-                   out, out_dtype)
+    return _run("gated_matmul", True, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
+                out_dtype)
 
 
-def swiglu(a: Any, b: Any, out: Any = None, **extras: Any) -> Any:
-    """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up], column-major; extras as for `gated_matmul`."""
-    mb = operand("swiglu", "b", b)
-    if mb.rows_first or mb.shape[1] % 2:
-        raise tilejit.LaunchError(f"swiglu: b must be a column-major [K, 2 N] matrix, found shape {list(mb.shape)} and "
-                                  f"strides {list(mb.strides)}")
-    k, n = mb.shape[0], mb.shape[1] // 2
-    stacked = replace(mb, shape=(2, k, n), strides=(n * mb.strides[1], *mb.strides))
-    return _launch("swiglu", a, stacked, True, out=out, **{"activation": "silu", **extras})
+def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None, residual: Any = None,
+           z: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+    """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up], column-major; all else as for `gated_matmul`."""
+    return _run("swiglu", True, a, b, (scale_a, scale_b, bias, residual, z, None), "silu", None, out, out_dtype)
 
 
-def _launch(what: str, a: Any, mb: Matrix, gated: bool, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
-            activation: str | None = None, residual: Any = None, z: Any = None, reduction: str | None = None,
-            reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
-    ma = operand(what, "a", a)
-    check_operands(what, ma, mb, DTYPES)
-    (m, k), n = ma.shape, mb.shape[-1]
-    if gated and (mb.shape[0] != 2 or mb.rows_first):
+def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
+         reduction: str | None, out: Any, out_dtype: Any) -> Any:
+    ia, ib = facts(a), facts(b)
+    if out is None:
+        shape = _checked(what, gated, ia, ib)
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    plan = _plan(what, gated, ia, ib, facts_of(*extras), facts(out), activation, reduction, tilejit.multiprocessors())
+    if plan is not None:
+        grid, (da, db, dc, dz), numbers, constants = plan
+        scale_a, scale_b, bias, residual, z, reduced = extras
+        fused_kernel[grid](da.over(a), db.over(b), dc.over(out), None if dz is None else dz.over(z), scale_a, scale_b,
+                           bias, residual, reduced, *numbers, **constants)
+    return out
+
+
+def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
+    """Both operands; b of a gated product as [2, K, N]."""
+    ma, beside = operand(what, "a", a), gated and len(b.shape) == 2 and what == "swiglu"
+    mb = operand(what, "b", b, 3 if gated and not beside else 2)
+    if beside:
+        if mb.rows_first or mb.shape[1] % 2:
+            raise tilejit.LaunchError(f"{what}: b must be a column-major [K, 2 N] matrix, found shape "
+                                      f"{list(mb.shape)} and strides {list(mb.strides)}")
+        k, n = mb.shape[0], mb.shape[1] // 2
+        mb = replace(mb, shape=(2, k, n), strides=(n * mb.strides[1], *mb.strides))
+    elif gated and (mb.shape[0] != 2 or mb.rows_first):
         raise tilejit.LaunchError(f"{what}: b must be [2, K, N] with K contiguous, found shape {list(mb.shape)} and "
                                   f"strides {list(mb.strides)}")
+    check_operands(what, ma, mb, DTYPES)
+    return ma, mb
+
+
+@lru_cache(maxsize=1024)
+def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = _operands(what, gated, a, b)
+    return ma.shape[0], mb.shape[-1]
+
+
+@lru_cache(maxsize=1024)
+def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[ArrayInfo | None, ...], out: ArrayInfo,
+          activation: str | None, reduction: str | None, multiprocessors: int) -> tuple[
+              tuple[int], tuple[Any, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, descriptors to put over a, b, out and z, sizes, and constants; None where the result is empty."""
+    scale_a, scale_b, bias, residual, z, reduced = extras
+    m, n = _checked(what, gated, a, b)
+    ma, mb = _operands(what, gated, a, b)
     for name, value, legal in (("activation", activation, ACTIVATIONS), ("reduction", reduction, REDUCTIONS)):
         if value not in legal:
             raise tilejit.LaunchError(f"{what}: {name} {value!r} is not one of {legal}")
@@ -275,58 +317,53 @@ def _launch(what: str, a: Any, mb: Matrix, gated: bool, scale_a: Any = None, sca
     if gated and bias is not None:
         _whole(what, "bias", bias, (2, n))
     elif not gated:
-        vector(what, "bias", bias, n)
+        check_vector(what, "bias", bias, n)
+    check_vector(what, "reduced", reduced, m)
     if (reduction is None) != (reduced is None):
         raise tilejit.LaunchError(f"{what}: reduction and reduced go together")
-    if vector(what, "reduced", reduced, m) is not None and tilejit.array_info(reduced).dtype != tl.float32:
-        raise tilejit.LaunchError(f"{what}: reduced must be fp32, found {tilejit.array_info(reduced).dtype}")
-    mc = result(what, a, (m, n), out, out_dtype or (tl.bfloat16 if ma.dtype.bytes == 1 else ma.dtype))
-    extras = (scale_a, scale_b, bias, activation, residual, z, reduction)
-    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or any(x is not None for x in extras)):
+    if reduced is not None and reduced.dtype != tl.float32:
+        raise tilejit.LaunchError(f"{what}: reduced must be fp32, found {reduced.dtype}")
+    mc = result(what, out, (m, n))
+    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or activation or any(x is not None for x in extras)):
         raise tilejit.LaunchError(f"{what}: an int32 result is the sum of integer products, without anything else")
     if 0 in (m, n):
-        return mc.array
+        return None
     stride, narrow = 0, False
     if residual is not None:
-        stride = result(f"{what} (residual)", a, (m, n), residual, None).strides[0]
-        narrow = n % 16 != 0 or stride % 16 != 0 or tilejit.array_info(residual).address % 16 != 0
-    sms = tilejit.multiprocessors()
-    t = choose(m, n, sms, gated, narrow)
+        stride = result(what, residual, (m, n), "residual").strides[0]
+        narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
+    t = choose(m, n, multiprocessors, gated, narrow)
     bk = K_BYTES // ma.dtype.bytes
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, min(t.n, 128))}
     if gated:
-        whole = descriptors["b"]
-        descriptors["b"] = tilejit.TensorDescriptor(mb.array, whole.shape, whole.strides, (2, *whole.block_shape[1:]))
+        one = descriptors["b"]
+        descriptors["b"] = tilejit.TensorDescriptor.template(b, one.shape, one.strides, (2, *one.block_shape[1:]))
     if z is not None:
-        shape = (2, m, n) if gated else (m, n)
-        descriptors["z"] = result(f"{what} (z)", a, shape, z, None).descriptor(t.m, min(t.n, 64 if gated else 128))
+        mz = result(what, z, (2, m, n) if gated else (m, n), "z")
+        descriptors["z"] = mz.descriptor(t.m, min(t.n, 64 if gated else 128))
     require_tma(what, **descriptors)
-    da, db, dc, dz = (descriptors.get(name) for name in ("a", "b", "out", "z"))
     stages = t.stages if residual is None and z is None else t.extra_stages
-    grid = min(sms, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    fused_kernel[(grid,)](
-        da, db, dc, dz, scale_a, scale_b, bias, residual, reduced, m, n, k, stride, BM=t.m, BN=t.n, BK=bk, GROUP=8,
-        A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a, SCALE_B=kind_b, ACTIVATION=activation,
-        GATED=gated, REDUCE=reduction, num_warps=t.warps, num_stages=stages)
-    return mc.array
+    grid = min(multiprocessors, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    ordered = tuple(descriptors.get(name) for name in ("a", "b", "out", "z"))
+    return (grid,), ordered, (m, n, ma.shape[1], stride), dict(
+        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a, SCALE_B=kind_b,
+        ACTIVATION=activation, GATED=gated, REDUCE=reduction, num_warps=t.warps, num_stages=stages)
 
 
-def _whole(what: str, name: str, x: Any, shape: tuple[int, ...]) -> None:
-    """x must be a contiguous array of a shape."""
-    info = tilejit.array_info(x)
+def _whole(what: str, name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
+    """A contiguous array of a shape."""
     expected = [prod(shape[i + 1:]) for i in range(len(shape))]
     if info.shape != shape or any(s != e for s, e, n in zip(info.strides, expected, shape) if n > 1):
         raise tilejit.LaunchError(f"{what}: {name} must be a contiguous {list(shape)} array, found shape "
                                   f"{list(info.shape)} and strides {list(info.strides)}")
 
 
-def _scale_kind(what: str, name: str, scale: Any, shape: tuple[int, int], kind: str) -> str | None:
+def _scale_kind(what: str, name: str, info: ArrayInfo | None, shape: tuple[int, int], kind: str) -> str | None:
     """How a scale applies, by its shape."""
-    if scale is None:
+    if info is None:
         return None
-    info = tilejit.array_info(scale)
     if info.dtype != tl.float32 or info.shape not in ((), (1,), shape):
         raise tilejit.LaunchError(f"{what}: {name} must be fp32 [1] or {list(shape)}, found {info.dtype} "
                                   f"{list(info.shape)}")
-    _whole(what, name, scale, info.shape)
+    _whole(what, name, info, info.shape)
     return kind if info.shape == shape else "one"

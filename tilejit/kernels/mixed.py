@@ -11,12 +11,14 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._operands import Workspace, operand, require_tma, result, vector
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import Workspace, check_vector, facts, facts_of, operand, require_tma, result
 from tilejit.kernels.streamk import ACTIVATIONS, Config, divide, meeting, streamk_kernel
 
 #: Tiles of C^T by the rows of X that they hold.
 TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True), Config(128, 128, 8, True))
 _SHARED = 222 * 1024
+_WHAT = "weight_only_matmul"
 
 
 @lru_cache(maxsize=1024)
@@ -46,51 +48,63 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats). Rows are multiples of 16
     bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise. ordered, split, workspace: as for
     `matmul_streamk`. Raises LaunchError for what does not fit."""
-    what = "weight_only_matmul"
-    mx, mw = operand(what, "x", x), operand(what, "weight", weight)
+    ix, iw, iscales, izeros, ibias = facts_of(x, weight, scales, zeros, bias)
+    assert ix is not None and iw is not None and iscales is not None
+    if out is None:
+        out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
+    plan = _plan(ix, iw, iscales, izeros, ibias, facts(out), activation, ordered, split, tilejit.multiprocessors())
+    if plan is not None:
+        t, (dw, dx, dc), numbers, constants = plan
+        streamk_kernel[(t.programs,)](dw.over(weight), dx.over(x), dc.over(out), *meeting(_WHAT, x, t, workspace), bias,
+                                      scales, zeros, *numbers, **constants)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo | None, bias: ArrayInfo | None,
+          out: ArrayInfo, activation: str | None, ordered: bool, split: int | None, multiprocessors: int) -> tuple[
+              Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Tile, descriptors to put over weight, x and result, sizes and strides, constants; None: the result is empty."""
+    mx, mw = operand(_WHAT, "x", x), operand(_WHAT, "weight", weight)
     bits = {"int8": 8, "uint8": 4}.get(str(mw.dtype))
     if str(mx.dtype) not in ("bf16", "fp16") or bits is None:
-        raise tilejit.LaunchError(f"{what}: x must be bf16 or fp16 and the weight int8 or uint8 (two numbers of 4 bits "
-                                  f"a byte), found {mx.dtype} and {mw.dtype}")
+        raise tilejit.LaunchError(f"{_WHAT}: x must be bf16 or fp16 and the weight int8 or uint8 (two numbers of 4 "
+                                  f"bits a byte), found {mx.dtype} and {mw.dtype}")
     for name, matrix in (("x", mx), ("weight", mw)):
         if not matrix.rows_first:
-            raise tilejit.LaunchError(f"{what}: {name} must be row-major, found strides {list(matrix.strides)}")
+            raise tilejit.LaunchError(f"{_WHAT}: {name} must be row-major, found strides {list(matrix.strides)}")
     (m, k), n = mx.shape, mw.shape[0]
     if mw.shape[1] * 8 != k * bits:
-        raise tilejit.LaunchError(f"{what}: x is {list(mx.shape)}, the weight {list(mw.shape)} of {bits} bits: rows of "
-                                  f"{k} and {mw.shape[1] * 8 // bits} elements")
-    group, down, across = _groups(what, scales, zeros, n, k, bits)
+        raise tilejit.LaunchError(f"{_WHAT}: x is {list(mx.shape)}, the weight {list(mw.shape)} of {bits} bits: rows "
+                                  f"of {k} and {mw.shape[1] * 8 // bits} elements")
+    group, down, across = _groups(scales, zeros, n, k, bits)
     if activation not in ACTIVATIONS:
-        raise tilejit.LaunchError(f"{what}: activation {activation!r} is not one of {ACTIVATIONS}")
-    vector(what, "bias", bias, n)
-    mc = result(what, x, (m, n), out, mx.dtype)
+        raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
+    check_vector(_WHAT, "bias", bias, n)
+    mc = result(_WHAT, out, (m, n))
     if 0 in (m, n):
-        return mc.array
-    t, bk = choose(m, n, k, group or 128, tilejit.multiprocessors(), split)
+        return None
+    t, bk = choose(m, n, k, group or 128, multiprocessors, split)
     dw, dx, dc = mw.descriptor(t.m, bk * bits // 8), mx.descriptor(t.n, bk), mc.descriptor(t.n, t.m)
-    require_tma(what, weight=dw, x=dx, out=dc)
-    streamk_kernel[(t.programs,)](
-        dw, dx, dc, *meeting(what, x, t, workspace), bias, scales, zeros, n, m, k, t.stream_tiles, down, across,
+    require_tma(_WHAT, weight=dw, x=dx, out=dc)
+    return t, (dw, dx, dc), (n, m, k, t.stream_tiles, down, across), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=activation, ADD=False,
         ORDERED=ordered, A_BITS=bits, SCALE_STEPS=group // bk, num_warps=t.warps,
         num_stages=stages(t, bk, bits, mc.dtype.bytes))
-    return mc.array
 
 
-def _groups(what: str, scales: Any, zeros: Any, n: int, k: int, bits: int) -> tuple[int, int, int]:
+def _groups(scales: ArrayInfo, zeros: ArrayInfo | None, n: int, k: int, bits: int) -> tuple[int, int, int]:
     """Elements of K that share a scale (0: all) and the strides of the scales."""
-    info = tilejit.array_info(scales)
-    if info.dtype not in (tl.bfloat16, tl.float16, tl.float32):
-        raise tilejit.LaunchError(f"{what}: scales must be bf16, fp16 or fp32, found {info.dtype}")
-    if zeros is not None:
-        given = tilejit.array_info(zeros)
-        if bits == 8 or (given.shape, given.strides) != (info.shape, info.strides) or len(info.shape) != 2:
-            raise tilejit.LaunchError(f"{what}: zeros go with 4-bit weights, and have the shape [N, groups] and the "
-                                      "strides of the scales")
-    if info.shape == (n,):
-        return 0, info.strides[0], 0
-    groups = info.shape[1] if len(info.shape) == 2 else 0
-    if info.shape != (n, groups) or groups < 1 or k % groups or k // groups % 64:
-        raise tilejit.LaunchError(f"{what}: scales must have shape [{n}] or [{n}, groups] with groups of a multiple of "
-                                  f"64 elements of {k}, found {list(info.shape)}")
-    return k // groups, info.strides[0], info.strides[1]
+    if scales.dtype not in (tl.bfloat16, tl.float16, tl.float32):
+        raise tilejit.LaunchError(f"{_WHAT}: scales must be bf16, fp16 or fp32, found {scales.dtype}")
+    if zeros is not None and (bits == 8 or (zeros.shape, zeros.strides) != (scales.shape, scales.strides)
+                              or len(scales.shape) != 2):
+        raise tilejit.LaunchError(f"{_WHAT}: zeros go with 4-bit weights, and have the shape [N, groups] and the "
+                                  "strides of the scales")
+    if scales.shape == (n,):
+        return 0, scales.strides[0], 0
+    groups = scales.shape[1] if len(scales.shape) == 2 else 0
+    if scales.shape != (n, groups) or groups < 1 or k % groups or k // groups % 64:
+        raise tilejit.LaunchError(f"{_WHAT}: scales must have shape [{n}] or [{n}, groups] with groups of a multiple "
+                                  f"of 64 elements of {k}, found {list(scales.shape)}")
+    return k // groups, scales.strides[0], scales.strides[1]

@@ -12,7 +12,8 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._operands import check_operands, operand, require_tma, result
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import check_operands, facts, facts_of, operand, require_tma, result
 
 #: Elements of K, and columns of B, that share a scale.
 SCALE_BLOCK = 128
@@ -67,6 +68,7 @@ class Config:
 #: Largest first. A tile's two sums fill the registers at 128 x 128.
 TILES = (Config(128, 128, 8, 6), Config(64, 128, 4, 8), Config(64, 64, 4, 8))
 _FP8 = ("fp8e4nv", "fp8e5")
+_WHAT = "matmul_blockscaled"
 
 
 @lru_cache(maxsize=1024)
@@ -84,30 +86,45 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
     Both scales may have any strides. Raises LaunchError for what does not fit."""
-    what = "matmul_blockscaled"
-    ma, mb = operand(what, "a", a), operand(what, "b", b)
-    check_operands(what, ma, mb, _FP8)
-    (m, k), n = ma.shape, mb.shape[1]
+    ia, ib, isa, isb = facts_of(a, b, scale_a, scale_b)
+    assert ia is not None and ib is not None and isa is not None and isb is not None
+    if out is None:
+        out = tilejit.empty_like(a, _checked(ia, ib), out_dtype or tl.bfloat16)
+    plan = _plan(ia, ib, isa, isb, facts(out), tilejit.multiprocessors())
+    if plan is not None:
+        grid, (da, db, dc), numbers, constants = plan
+        block_scaled_kernel[grid](da.over(a), db.over(b), dc.over(out), scale_a, scale_b, *numbers, **constants)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
+    check_operands(_WHAT, ma, mb, _FP8)
+    return ma.shape[0], mb.shape[1]
+
+
+@lru_cache(maxsize=1024)
+def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
+          multiprocessors: int) -> tuple[
+              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, descriptors to put over the arrays, sizes and strides, and constants; None where the result is empty."""
+    m, n = _checked(a, b)
+    ma, mb, mc = operand(_WHAT, "a", a), operand(_WHAT, "b", b), result(_WHAT, out, (m, n))
+    k = ma.shape[1]
     steps = tilejit.cdiv(k, SCALE_BLOCK)
-    sa = _scales(what, "scale_a", scale_a, (m, steps))
-    sb = _scales(what, "scale_b", scale_b, (tilejit.cdiv(n, SCALE_BLOCK), steps))
-    mc = result(what, a, (m, n), out, out_dtype or tl.bfloat16)
+    for name, info, shape in (("scale_a", scale_a, (m, steps)),
+                              ("scale_b", scale_b, (tilejit.cdiv(n, SCALE_BLOCK), steps))):
+        if info.dtype != tl.float32 or info.shape != shape:
+            raise tilejit.LaunchError(f"{_WHAT}: {name} must be fp32 {list(shape)}, found {info.dtype} "
+                                      f"{list(info.shape)}")
     if 0 in (m, n):
-        return mc.array
-    sms = tilejit.multiprocessors()
-    t = choose(m, n, sms)
+        return None
+    t = choose(m, n, multiprocessors)
     descriptors = {"a": ma.descriptor(t.m, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, t.n),
                    "out": mc.descriptor(t.m, t.n)}
-    require_tma(what, **descriptors)
-    grid = min(sms, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    block_scaled_kernel[(grid,)](*descriptors.values(), scale_a, scale_b, m, n, k, *sa, *sb, BM=t.m, BN=t.n,
-                                 GROUP=8, num_warps=t.warps, num_stages=t.stages)
-    return mc.array
-
-
-def _scales(what: str, name: str, x: Any, shape: tuple[int, int]) -> tuple[int, ...]:
-    """Strides of an array of scales, checked."""
-    info = tilejit.array_info(x)
-    if info.dtype != tl.float32 or info.shape != shape:
-        raise tilejit.LaunchError(f"{what}: {name} must be fp32 {list(shape)}, found {info.dtype} {list(info.shape)}")
-    return info.strides
+    require_tma(_WHAT, **descriptors)
+    grid = min(multiprocessors, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    return (grid,), tuple(descriptors.values()), (m, n, k, *scale_a.strides, *scale_b.strides), dict(
+        BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages)

@@ -17,14 +17,27 @@ needs them waits only for what runs at the same time. All programs must be resid
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._operands import Matrix, Workspace, check_operands, operand, require_tma, result, vector
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import (
+    Workspace,
+    check_operands,
+    check_vector,
+    facts,
+    facts_of,
+    new,
+    operand,
+    require_tma,
+    result,
+)
 
+_WHAT = "matmul_streamk"
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 
 
@@ -200,7 +213,7 @@ _SHARED = 222 * 1024
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True))
+DECODE_TILES = tuple(Config(m, n, 4, True) for n in (16, 32, 64) for m in (128, 64))
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
@@ -210,23 +223,31 @@ _LEAST_BLOCKS = 4
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, instead of a choice.
 
-    The estimate, in cycles of one multiprocessor: blocks a program takes, each as long as its products or its bytes
-    from L2 (48 a cycle), plus what handing over a part costs (its bytes twice, and a round trip through L2)."""
+    The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
+    as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
+    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs."""
     tiles = TILES
     if m <= 64:
-        small = next(t for t in DECODE_TILES if m <= t.n)
-        tiles, m, n = (small,), n, m
+        width = next(t.n for t in DECODE_TILES if m <= t.n)
+        tiles, m, n = tuple(t for t in DECODE_TILES if t.n == width), n, m
+    steps = max(1, tilejit.cdiv(k * elem_bytes, tiles[0].k_bytes))
+    memory = (m + n) * k * elem_bytes / (17 * multiprocessors)
 
-    def divided(t: Config) -> tuple[float, Config]:
+    def cycles(t: Config) -> float:
         count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        steps = max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
-        programs, stream = divide(count, steps, multiprocessors, split)
-        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / 48)
-        blocks = stream * steps / programs + tilejit.cdiv(count - stream, programs) * steps
-        parts = 1 + (stream > 0 and stream % programs != 0) if programs > 1 else 0
-        return blocks * block + parts * (2000 + t.m * t.n * 8 / 48), replace(t, programs=programs, stream_tiles=stream)
+        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (30 if t.swap else 48))
+        whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
+        parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
+        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + parts * (3000 + 1.5 * t.m * t.n)
 
-    return min((divided(t) for t in tiles), key=lambda found: found[0])[1]
+    def divided() -> Iterator[Config]:
+        for t in tiles:
+            count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+            for s in (1, None) if split is None else (split,):
+                programs, stream = divide(count, steps, multiprocessors, s)
+                yield replace(t, programs=programs, stream_tiles=stream)
+
+    return min(divided(), key=cycles)
 
 
 def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:
@@ -257,34 +278,58 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     inputs give equal bits. split: programs a tile (default: chosen from the shape). workspace: reused memory
     (`workspace_for`); without one each call clears its own.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
-    what = "matmul_streamk"
-    ma, mb = operand(what, "a", a), operand(what, "b", b)
-    check_operands(what, ma, mb, DTYPES)
+    ia, ib, ibias = facts_of(a, b, bias)
+    assert ia is not None and ib is not None
+    shape = _checked(ia, ib)
+    if out is None:
+        if accumulate:
+            raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, tilejit.multiprocessors())
+    if plan is not None:
+        t, (da, db, dc), sizes, constants = plan
+        first, second = (b, a) if t.swap else (a, b)
+        parts = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
+        streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *parts, bias, None, None, *sizes,
+                                      t.stream_tiles, 0, 0, **constants)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
+    check_operands(_WHAT, ma, mb, DTYPES)
+    return ma.shape[0], mb.shape[1]
+
+
+@lru_cache(maxsize=1024)
+def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
+          ordered: bool, split: int | None, multiprocessors: int) -> tuple[
+              Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]] | None:
+    """Tile, descriptors to put over the operands in the kernel's order, M, N, K, and constants; None: no result."""
     if activation not in ACTIVATIONS:
-        raise tilejit.LaunchError(f"{what}: activation {activation!r} is not one of {ACTIVATIONS}")
+        raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
+    ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
     (m, k), n = ma.shape, mb.shape[1]
-    vector(what, "bias", bias, n)
-    if accumulate and (out is None or bias is not None or activation is not None or ordered):
-        raise tilejit.LaunchError(f"{what}: accumulate adds to `out`, without bias, activation or order")
-    mc = result(what, a, (m, n), out, out_dtype or (tl.bfloat16 if ma.dtype.is_fp8 else ma.dtype))
-    if accumulate and mc.dtype != tl.float32:
-        raise tilejit.LaunchError(f"{what}: accumulate needs an fp32 out, found {mc.dtype}")
+    check_vector(_WHAT, "bias", bias, n)
+    mc = result(_WHAT, out, (m, n))
+    if accumulate and (bias is not None or activation is not None or ordered or mc.dtype != tl.float32):
+        raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to an fp32 `out`, without bias, activation or order; "
+                                  f"found {mc.dtype}")
     if m == 0 or n == 0:
-        return mc.array
-    t = choose(m, n, k, ma.dtype.bytes, tilejit.multiprocessors(), split)
+        return None
+    t = choose(m, n, k, ma.dtype.bytes, multiprocessors, split)
     if t.swap:
-        ma, mb = _transposed(mb), _transposed(ma)
-        m, n = n, m
+        ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
     bk = t.k_bytes // ma.dtype.bytes
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
-    require_tma(what, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
-    parts = (None, None, None) if accumulate else meeting(what, a, t, workspace)
-    streamk_kernel[(t.programs,)](
-        da, db, dc, *parts, bias, None, None, m, n, k, t.stream_tiles, 0, 0, BM=t.m, BN=t.n, BK=bk, GROUP=8,
-        A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate,
-        ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes))
-    return mc.array
+    require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
+    return t, (da, db, dc), (m, n, k), dict(
+        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
+        ACTIVATION=activation, ADD=accumulate, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps,
+        num_stages=t.stages(mc.dtype.bytes))
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
@@ -292,17 +337,11 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     floats = t.stream_tiles * t.m * t.n
     w = Workspace(like, floats, t.stream_tiles) if workspace is None else \
         workspace.check(what, floats, t.stream_tiles)
-    seen = tilejit.TensorDescriptor(w.parts_array, (max(1, t.stream_tiles) * t.m, t.n), (t.n, 1), (t.m, t.n))
-    return seen, w.parts_array, w.flags_array
+    return w.tiles(t.stream_tiles, t.m, t.n), w.parts_array, w.flags_array
 
 
 def workspace_for(a: Any, b: Any, split: int | None = None) -> Workspace:
     """A workspace that is large enough for `matmul_streamk(a, b, split=split)`."""
-    (m, k), n = tilejit.array_info(a).shape, tilejit.array_info(b).shape[1]
-    t = choose(m, n, k, tilejit.array_info(a).dtype.bytes, tilejit.multiprocessors(), split)
+    ia, ib = tilejit.array_info(a), tilejit.array_info(b)
+    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split)
     return Workspace(a, t.stream_tiles * t.m * t.n, t.stream_tiles)
-
-
-def _transposed(x: Matrix) -> Matrix:
-    """The same memory seen as the transposed matrix."""
-    return Matrix(x.array, x.dtype, x.shape[::-1], x.strides[::-1], not x.rows_first)
