@@ -71,7 +71,7 @@ KINDS: dict[str, str] = {
     REGISTER_BUDGET: "a warp's wgmmas in flight own more registers a thread than its setmaxnreg leaves it",
     PEER_EXITED: "shared memory of another CTA of the cluster is used when that CTA may have exited",
     EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
-    GLOBAL_RACE: "two CTAs write the same global bytes, not both atomically, and nothing orders them",
+    GLOBAL_RACE: "a CTA reads or writes global bytes that another one writes, not both atomically, and unordered",
     VPRINTF: "a call of vprintf whose format or values are not where they must be",
     TRAP: "the kernel executed a trap",
 }
