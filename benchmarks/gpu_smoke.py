@@ -241,7 +241,7 @@ def sass(out: str) -> int:
     d = TensorDescriptor.from_tensor
     k = matmul_kernel.compile(d(a, (t.m, 64)), d(b, (t.n, 64)), d(c, (t.m, t.n)), None, 4096, 4096, 4096, BM=t.m,
                               BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=t.num_warps,
-                              num_stages=t.num_stages)
+                              num_ctas=t.ctas)
     text = k.sass()
     counts = {name: sum(name in line for line in text.splitlines())
               for name in ("HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "LDL", "STL")}

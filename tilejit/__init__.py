@@ -36,6 +36,10 @@ def multiprocessors() -> int:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "check":
+        from tilejit.runtime.check import check
+
+        return check
     if name in ("language", "testing", "kernels", "tools"):
         import importlib
 
@@ -48,6 +52,5 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = ["ArrayInfo", "AssemblyError", "CompilationError", "CompiledKernel", "CudaError", "DeviceArray", "Kernel",
-           "LaunchError",
-           "TensorDescriptor", "TileJitError", "array_info", "cdiv", "empty", "empty_like", "jit", "kernel", "knobs",
-           "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]
+           "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "cdiv", "check", "empty", "empty_like",
+           "jit", "kernel", "knobs", "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]

@@ -1,4 +1,4 @@
-"""The command line: `python -m tilejit demo | ops [--ptx] | cache ls | cache why | cache clear | info`."""
+"""The command line: `python -m tilejit demo | ops [--ptx | --findings] | cache ls | cache why | cache clear | info`."""
 from __future__ import annotations
 
 import argparse
@@ -41,12 +41,12 @@ def demo(size: int) -> int:
     return 0
 
 
-def ops(ptx: bool) -> int:
-    """Print the op table of tile IR, or the emulator's table of PTX instructions."""
-    if ptx:
-        from tilejit.emulator.status import table
+def ops(page: str) -> int:
+    """Print the op table of tile IR, or the pages of what the emulator runs and finds."""
+    if page:
+        from tilejit.emulator import status
 
-        print(table())
+        print(status.instructions_page() if page == "ptx" else status.findings_page())
         return 0
     from tilejit.ir import OPS
 
@@ -127,7 +127,11 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help=demo.__doc__).add_argument("--size", type=int, default=512)
     table = commands.add_parser("ops", help=ops.__doc__)
-    table.add_argument("--ptx", action="store_true", help="the PTX instructions that the emulator runs")
+    page = table.add_mutually_exclusive_group()
+    page.add_argument("--ptx", action="store_const", dest="page", const="ptx", default="",
+                      help="the PTX instructions that the emulator runs")
+    page.add_argument("--findings", action="store_const", dest="page", const="findings",
+                      help="the kinds of findings of the emulator and its sanitizer")
     stored = commands.add_parser("cache", help=cache.__doc__)
     stored.add_argument("action", choices=["ls", "why", "clear"])
     stored.add_argument("kernel", nargs="?", default="", help="only this kernel")
@@ -137,7 +141,7 @@ def main() -> int:
         return demo(args.size)
     if args.command == "cache":
         return cache(args.action, args.kernel)
-    return ops(args.ptx) if args.command == "ops" else info()
+    return ops(args.page) if args.command == "ops" else info()
 
 
 if __name__ == "__main__":

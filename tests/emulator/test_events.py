@@ -22,7 +22,7 @@ class Recorder(Listener):
         self.log: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattribute__(self, name: str) -> Any:
-        if name in Listener.__dict__ and not name.startswith("_"):
+        if callable(Listener.__dict__.get(name)) and not name.startswith("_"):
             return lambda *args: self.log.append((name, args))
         return super().__getattribute__(name)
 
@@ -81,3 +81,20 @@ def test_registers_read_early() -> None:
         Program(text).launch((1,), 128, [pointer(out)], shared_bytes=8192, memory=[out], listener=r).check()
         heard = {name for name, _ in r.log} & {"uninitialised", "register_touch"}
         assert heard == ({event} if event else set())
+
+
+def test_several_listeners_hear_the_same() -> None:
+    class Finder(Recorder):
+        findings = ()
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.findings = (name,)  # type: ignore[assignment]
+
+    first, second = Finder("a"), Finder("b")
+    out = np.zeros(1, np.uint32)
+    report = Program(kernel("ld.param.u64 %rd1, [y]; st.global.u32 [%rd1], 3; bar.sync 0;", [".param .u64 y"])).launch(
+        (1,), 32, [pointer(out)], memory=[out], listener=[first, second])
+    assert report.findings == ["a", "b"]
+    assert first.program is second.program is not None
+    assert [name for name, _ in first.log] == [name for name, _ in second.log] and len(first.of("access")) == 1

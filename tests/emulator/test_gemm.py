@@ -14,6 +14,7 @@ import pytest
 from ptx_programs import u32
 
 from tilejit.emulator import Program, encode_tensor_map
+from tilejit.emulator.policy import POLICIES
 
 DATA = Path(__file__).parent / "data"
 BF16 = ml_dtypes.bfloat16
@@ -44,13 +45,13 @@ def test_configurations(name: str, ctas: int) -> None:
     gemm(name, 512, 768, 320, ctas)
 
 
-@pytest.mark.parametrize("name", ["cooperative", "pingpong", "cluster2"])
-def test_ragged_shapes(name: str) -> None:
-    gemm(name, 300, 328, 200, 2)
+@pytest.mark.parametrize("name,ctas", [("cooperative", 2), ("pingpong", 2), ("cluster2", 2), ("cluster4", 4), ("tall", 2)])
+def test_ragged_shapes(name: str, ctas: int) -> None:
+    gemm(name, 300, 328, 200, ctas)
 
 
-@pytest.mark.parametrize("policy", ["random", "adversarial"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", ["cooperative", "pingpong", "cluster2"])
-def test_policies(name: str, policy: str, seed: int) -> None:
-    gemm(name, 256, 512, 192, 2, policy, seed)
+@pytest.mark.parametrize("name,ctas", [("cooperative", 2), ("pingpong", 2), ("cluster2", 2), ("cluster4", 4)])
+def test_policies(name: str, ctas: int, policy: str, seed: int) -> None:
+    gemm(name, 256, 512, 192, ctas, policy, seed)

@@ -1,6 +1,7 @@
 """The timeline's clock: what waits for what, and what each unit has to do."""
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,29 +75,63 @@ def test_neighbours_that_say_the_same_are_one() -> None:
         (0, 0, 5), (0, 6, 7), (1, 0, 2), (1, 2, 5)]
 
 
-def test_a_foreign_kernel_with_roles_copies_and_stores() -> None:
-    """The cooperative product of the test data: two k blocks through TMA, eight stores, 16 wgmmas."""
+def gemm(name: str, m: int, n: int, k: int, ctas: int) -> list[Span]:
+    """The spans of a product of the test data: D = A @ B^T, persistent, a producer and two consumer warpgroups."""
     import ml_dtypes
     from ptx_programs import u32
 
     from tilejit.emulator import encode_tensor_map
 
-    m, n, k = 128, 256, 128
+    text = (Path(__file__).parent / "data" / f"gemm_{name}.ptx").read_text()
+    bm, bn, bk, cluster, shared = map(int, re.findall(r"\d+", text.split("\n")[0]))
     a, b = (np.ones(s, ml_dtypes.bfloat16) for s in ((m, k), (n, k)))
     d = np.zeros((m, n), ml_dtypes.bfloat16)
     maps = [encode_tensor_map(x.ctypes.data, "bf16", x.shape, (x.shape[1], 1), box, 128)
-            for x, box in ((a, (128, 64)), (b, (256, 64)), (d, (64, 64)))]
-    text = (Path(__file__).parent / "data" / "gemm_cooperative.ptx").read_text()
+            for x, box in ((a, (bm, bk)), (b, (bn // cluster, bk)), (d, (64, 64)))]
     recorder = Recorder()
-    Program(text).launch((1,), 384, [*maps, u32(m), u32(n), u32(k)], shared_bytes=int(text.split("\n")[0].split()[-1]),
+    Program(text).launch((ctas,), 384, [*maps, u32(m), u32(n), u32(k)], shared_bytes=shared, cluster=(cluster, 1, 1),
                          memory=[a, b, d], listener=recorder).check()
     spans = Replay(recorder, Rates()).run()
-    loads, stores, products = ([s for s in spans if s.lane == lane] for lane in ("load", "store", "tensor core"))
-    assert sum(int(s.name.split()[-2]) for s in loads) == (m + n) * k * 2 and len(loads) == 2
-    assert sum(int(s.name.split()[-2]) for s in stores) == m * n * 2 and len(stores) == 8
+    assert all(isinstance(g, Gate) for g in recorder.needs) and all(s.end > s.start >= 0 for s in spans)
+    return spans
+
+
+def lane(spans: list[Span], cta: int, name: int | str) -> list[Span]:
+    return [s for s in spans if (s.cta, s.lane) == (cta, name)]
+
+
+def bytes_of(spans: list[Span]) -> int:
+    return sum(int(s.name.split()[-2]) for s in spans)
+
+
+def test_a_foreign_kernel_with_roles_copies_and_stores() -> None:
+    """The cooperative product: two k blocks through TMA, eight stores, 16 wgmmas."""
+    m, n, k = 128, 256, 128
+    spans = gemm("cooperative", m, n, k, 1)
+    loads, stores, products = (lane(spans, 0, unit) for unit in ("load", "store", "tensor core"))
+    assert bytes_of(loads) == (m + n) * k * 2 and len(loads) == 2
+    assert bytes_of(stores) == m * n * 2 and len(stores) == 8
     assert sum(s.end - s.start for s in products) == m * n * k // Rates().macs
     arrival = {s.stage: s.end for s in loads}
     assert all(p.start >= arrival[p.stage] for p in products) and {p.stage for p in products} == {0, 1}
     assert min(s.start for s in stores) > max(p.end for p in products if p.stage == 0)
-    assert any(s.kind == "epilogue" for s in spans) and all(s.end > s.start >= 0 for s in spans)
-    assert all(isinstance(g, Gate) for g in recorder.needs)
+    assert any(s.kind == "epilogue" for s in spans)
+
+
+def test_ping_pong_hides_its_epilogues() -> None:
+    """One CTA, four tiles: while a consumer is in its epilogue, the tensor cores work for the other one."""
+    spans = gemm("pingpong", 256, 256, 320, 1)
+    products = lane(spans, 0, "tensor core")
+    busy = sum(p.end - p.start for p in products) / (products[-1].end - products[0].start)
+    assert busy > 0.9 and {p.stage for p in products} == set(range(5))
+    for warp in (4, 8):
+        first = next(s for s in lane(spans, 0, warp) if s.kind == "epilogue")
+        assert any(p.start <= first.start < p.end or first.start <= p.start < first.end for p in products)
+
+
+def test_a_multicast_copy_fills_the_slots_of_every_cta() -> None:
+    spans = gemm("cluster2", 256, 256, 192, 2)
+    for cta in (0, 1):
+        loads = lane(spans, cta, "load")
+        assert len(loads) == 3 and bytes_of(loads) == (128 + 256) * 192 * 2
+    assert any(s.name == "cluster barrier" for s in spans)

@@ -144,3 +144,18 @@ def test_polling_sees_late_copies_and_livelock_ends() -> None:
 def test_divided_warps_count_once_at_a_barrier() -> None:
     r, _ = run("and.b32 %r5, %r1, 1; setp.eq.u32 %p3, %r5, 0; @%p3 bra A; barrier.sync 1, 64; bra E;\nA: barrier.sync 1, 64;\nE:")
     r.check()
+
+
+@pytest.mark.parametrize("policy,seed", [("round_robin", 0), ("random", 1)] + [("adversarial", s) for s in range(6)])
+@pytest.mark.parametrize("listener", (False, True))
+def test_warps_that_poll_let_others_run(policy: str, seed: int, listener: bool) -> None:
+    """Every warp but one polls a flag in shared memory that the last one (of any role) sets."""
+    from tilejit.emulator import Listener
+
+    for setter in (0, 7):
+        r, out = run("@!%p1 st.shared.u32 [bars], 0; bar.sync 0; setp.eq.u32 %p3, %r3, " + str(setter) + "; @%p3 bra S;"
+                     "\nW: ld.acquire.cta.shared.u32 %r5, [bars]; setp.eq.u32 %p4, %r5, 0; @%p4 bra W; st.global.u32 [%rd1], %r5; bra E;"
+                     "\nS: st.release.cta.shared.u32 [bars], 1;\nE:", threads=256, policy=policy, seed=seed,
+                     listener=Listener() if listener else None)
+        r.check()
+        assert out[0] == 1

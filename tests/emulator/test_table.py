@@ -17,11 +17,13 @@ def test_every_form_has_a_decoder() -> None:
     assert {f.name for f in isa.FORMS} == set(HANDLERS)
 
 
-def test_the_page_of_instructions_is_current() -> None:
-    from tilejit.emulator.status import table
+@pytest.mark.parametrize("page,option", (("instructions", "ptx"), ("findings", "findings")))
+def test_generated_pages_are_current(page: str, option: str) -> None:
+    from tilejit.emulator import status
 
-    page = Path(__file__).parents[2] / "docs" / "instructions.md"
-    assert page.read_text() == table() + "\n", "run `python -m tilejit ops --ptx > docs/instructions.md`"
+    text = getattr(status, f"{page}_page")()
+    path = Path(__file__).parents[2] / "docs" / f"{page}.md"
+    assert path.read_text() == text + "\n", f"run `python -m tilejit ops --{option} > docs/{page}.md`"
 
 
 def test_status_follows_what_carries_a_form_out() -> None:

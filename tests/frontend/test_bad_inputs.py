@@ -196,7 +196,7 @@ BAD_KERNELS = [
     (uses_lambda, "lambda", "'lambda' is not part of the tile language"),
     (undefined_name, "acc2", "did you mean 'acc'"),
     (one_branch, "tl.store(x, y)", "then branch only"),
-    (carried_type, "for _ in range(n)", "'acc' is int32 before the loop and fp32 after"),
+    (carried_type, "acc += 1.5", "'acc' is int32 before the loop at line"),
     (reads_list, "TABLE[0]", "only constants may be captured"),
     (recursive, "recursive(x, n)", "recursive -> recursive"),
     (if_on_tile, "if offs < n", "tl.where(cond, a, b)"),

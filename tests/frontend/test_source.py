@@ -9,6 +9,7 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.frontend.captures import captures
 from tilejit.frontend.source import unparse
 from tilejit.runtime import driver
 
@@ -49,6 +50,65 @@ settings.SCALE = 2.0
 def scaled_by_module(x, out, BLOCK: tl.constexpr):
     offs = tl.arange(0, BLOCK)
     tl.store(out + offs, tl.load(x + offs) * settings.SCALE)
+
+
+outer = types.ModuleType("outer")
+outer.tiles = types.ModuleType("outer.tiles")
+outer.tiles.M = 16
+
+
+class Limits:
+    """Constants in a class."""
+
+    LOW = 1
+
+
+def helper(default):
+    """A kernel with a default that no name in it shows."""
+    @tilejit.kernel
+    def shifted(x, by=default):
+        return x + by
+    return shifted
+
+
+add_one, add_two = helper(1), helper(2)
+
+
+@tilejit.kernel
+def reads_far(out):
+    tl.store(out, outer.tiles.M + Limits.LOW)
+
+
+SETTING = 3
+
+
+@tilejit.kernel
+def hides(SCALE, settings):
+    tl.store(SCALE, settings + SETTING)
+
+
+@pytest.mark.parametrize("owner,name", [(outer.tiles, "M"), (Limits, "LOW")])
+def test_constants_behind_dots(monkeypatch, owner, name):
+    """`package.module.X` and `Class.X` are in the fingerprint, and a change after compilation is an error."""
+    out = np.zeros(1, np.int32)
+    before = reads_far.source.fingerprint()
+    with tilejit.knobs(target="evaluator"):
+        reads_far[(1,)](out)
+        assert out[0] == 17
+        monkeypatch.setattr(owner, name, 5)
+        assert reads_far.source.fingerprint() != before
+        with pytest.raises(tilejit.LaunchError, match=f"'{name}' was"):
+            reads_far[(1,)](out)
+
+
+def test_local_names_are_not_captured():
+    """A parameter hides a global of its name."""
+    assert [c.name for c in captures(scaled.source)] == ["SCALE"]
+    assert [c.name for c in captures(hides.source)] == ["SETTING"]
+
+
+def test_defaults_are_in_the_fingerprint():
+    assert add_one.source.fingerprint() != add_two.source.fingerprint()
 
 
 def test_module_constant_is_in_the_fingerprint(monkeypatch):

@@ -1,6 +1,7 @@
-"""Descriptors of rank 1 to 3 through TMA, and the inline pipeline, run where kernels run by default."""
+"""Descriptors of rank 1 to 5 through TMA, and the inline pipeline, run where kernels run by default."""
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -21,6 +22,20 @@ def copy_1d(src, dst):
 def copy_3d(src, dst):
     i = tl.program_id(0) * 2
     dst.store([i, 0, 0], src.load([i, 0, 0]) + 1.0)
+
+
+@tilejit.kernel
+def shift_4d(src, dst, by, columns):
+    i, j = tl.program_id(0) * 2, tl.program_id(1) * 2
+    for k in range(0, 8, 4):
+        dst.store([i, j, k, 0], src.load([i, j - by, k, columns]))
+
+
+@tilejit.kernel
+def shift_5d(src, dst, by, columns):
+    i, j = tl.program_id(0) * 2, tl.program_id(1) * 2
+    for k in range(0, 8, 4):
+        dst.store([i, j, k, 0, 0], src.load([i, j - by, k, 0, columns]))
 
 
 @tilejit.kernel
@@ -45,6 +60,23 @@ def test_rank_3():
     out = np.full_like(x, np.nan)
     copy_3d[(3,)](desc(x, (2, 4, 32)), desc(out, (2, 4, 32)))
     assert np.array_equal(out, x + 1)
+
+
+@pytest.mark.parametrize("by", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int8])
+@pytest.mark.parametrize("kernel,shape,block", [(shift_4d, (3, 3, 6, 32), (2, 2, 4, 32)),
+                                                (shift_5d, (3, 3, 6, 2, 32), (2, 2, 4, 2, 32))])
+def test_rank_4_and_5(kernel, shape, block, dtype, by):
+    """Boxes that hang over on both sides, inside by 16 bytes: loads fill with zeros, stores write what exists."""
+    x = np.random.default_rng(3).integers(-100, 100, shape).astype(dtype)
+    out = np.full(shape, 99).astype(dtype)
+    rank, columns = len(shape), by * 16 // x.itemsize
+    assert f"cp.async.bulk.tensor.{rank}d.shared" in (
+        compiled := kernel[(2, 2)](desc(x, block), desc(out, block), by, columns)).ptx
+    assert f"cp.async.bulk.tensor.{rank}d.global" in compiled.ptx
+    expected = np.zeros_like(x)
+    expected[:, by:, ..., :32 - columns] = x[:, :3 - by, ..., columns:]
+    assert np.array_equal(out.astype(np.float32), expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2, 5])

@@ -28,7 +28,7 @@ def matmul_sass(dtype: str, tiles: Tiles) -> dict[str, int]:
     return opcodes(matmul_kernel.compile(
         f"desc<{dtype}[{tiles.m}x{bk}]>", f"desc<{dtype}[{tiles.n}x{bk}]>", f"desc<bf16[{tiles.m}x{tiles.n}]>", None,
         "int32", "int32", "int32", BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages).sass())
+        num_warps=tiles.num_warps, num_ctas=tiles.ctas).sass())
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8e4nv", "fp32"])

@@ -42,14 +42,15 @@ def descriptor(dtype, rows, columns, block):
     return tilejit.TensorDescriptor(matrix, (rows, columns), (columns, 1), block)
 
 
-def compile_matmul(dtype, tiles, a_rows=True, b_rows=False, bias=None, activation=None, out=None, size=256):
+def compile_matmul(dtype, tiles, a_rows=True, b_rows=False, bias=None, activation=None, out=None, size=256, **options):
     bk = tiles.k_bytes // np.dtype(NUMPY[dtype]).itemsize
     out = out or ("bf16" if dtype.startswith("fp8") else dtype)
     return matmul_kernel.compile(
         descriptor(dtype, size, size, (tiles.m, bk) if a_rows else (bk, tiles.m)),
         descriptor(dtype, size, size, (bk, tiles.n) if b_rows else (tiles.n, bk)),
         descriptor(out, size, size, (tiles.m, tiles.n)), bias, size, size, size, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
-        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
+        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
+        **options)
 
 
 @pytest.mark.parametrize("n", [1 << 20, 1000003])
@@ -110,6 +111,12 @@ def test_matmul_without_tma(dtype, a_rows, b_rows):
     """Row strides that are no multiple of 16 bytes: pointer loads, said in the report."""
     k = clean(compile_matmul(dtype, POINTER_TILES, a_rows, b_rows, size=255))
     assert "cp.async.bulk.tensor" not in k.ptx and "pointer" in k.report()
+
+
+def test_roles_set_their_own_registers():
+    """One limit for all threads and registers that move between roles exclude each other."""
+    with pytest.raises(tilejit.CompilationError, match="maxnreg=128 conflicts with the kernel's roles"):
+        compile_matmul("bf16", TILES[0], maxnreg=128)
 
 
 def test_ptx_is_for_people():

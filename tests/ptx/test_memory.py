@@ -96,7 +96,7 @@ def test_scalars(t):
     same(*k.run())
 
 
-@pytest.mark.parametrize("t", [t for t in ALL if not t.is_fp8], ids=str)
+@pytest.mark.parametrize("t", ALL, ids=str)
 def test_scalar_parameters(t):
     value = data(t, 3, 4)[2]
     k = Kernel(1, {"v": (value, t)}, y=(np.zeros(64, numeric.np_dtype(t)), t))

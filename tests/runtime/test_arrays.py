@@ -1,4 +1,4 @@
-"""Arguments: every kind of array is read right, and descriptors say what is wrong with them."""
+"""Arrays: every kind of them is read right, and what is none is refused."""
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,8 +8,6 @@ import tilejit.language as tl
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DTYPES
 from tilejit.runtime.arrays import HOST, ArrayInfo, contiguous_strides, describe, from_numpy_dtype, numpy_dtype
-
-D = tilejit.TensorDescriptor
 
 
 @pytest.fixture(autouse=True)
@@ -100,64 +98,11 @@ def test_device_array_errors():
         tilejit.empty(2, tl.float32).copy_from(np.zeros(3))
 
 
+@pytest.mark.parametrize("spelling", ["bf16", DTYPES["bf16"], ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)])
+def test_dtype_spellings(spelling):
+    """Arrays are made with any spelling of a dtype."""
+    assert tilejit.empty(3, spelling).dtype == DTYPES["bf16"]
+
+
 def test_contiguous_strides():
     assert contiguous_strides((2, 3, 4)) == (12, 4, 1) and contiguous_strides(()) == ()
-
-
-# -- descriptors --------------------------------------------------------------------------------------------------
-def halves(*shape):
-    return np.zeros(shape, np.float16)
-
-
-def test_descriptor_of_an_array():
-    x = tilejit.to_device(halves(8, 64))
-    d = D.from_tensor(x, (4, 32))
-    assert (d.shape, d.strides, d.block_shape, d.dtype.name, d.tma) == ((8, 64), (64, 1), (4, 32), "fp16", True)
-    assert d.map_key == (x.address, (8, 64), (64, 1), "zero")
-
-
-@pytest.mark.parametrize("make,tma", [
-    (lambda x: D(x, (8, 60), (60, 1), (4, 32)), False),            # 120-byte rows
-    (lambda x: D(x, (8, 64), (72, 1), (4, 32)), True),
-    (lambda x: D(x, (8, 0), (64, 1), (4, 32)), False),
-    (lambda x: D(x, (8, 64), (0, 1), (4, 32)), False),
-    (lambda x: D(x, (8, 64), (-64, 1), (4, 32)), False),
-    (lambda x: D(x, (60,), (1,), (32,)), True)])
-def test_descriptors_that_tma_cannot_serve_are_legal(make, tma):
-    assert make(tilejit.to_device(halves(8, 64))).tma is tma
-
-
-def test_unaligned_base_is_legal():
-    x = np.frombuffer(bytearray(4096), np.float16)
-    skip = (-x.ctypes.data % 16) // 2
-    assert D(x[skip:], (8, 64), (64, 1), (4, 32)).tma
-    d = D(x[skip + 1:], (8, 64), (64, 1), (4, 32))
-    assert not d.tma and "tma=False" in repr(d) and d.signature != D(x[skip:], (8, 64), (64, 1), (4, 32)).signature
-
-
-@pytest.mark.parametrize("shape,strides,block,padding,hint", [
-    ((8, 64), (64, 2), (4, 32), "zero", "last stride must be 1, found 2"),
-    ((), (), (), "zero", "rank 1 to 5"),
-    ((1,) * 6, (1,) * 6, (1,) * 6, "zero", "rank 1 to 5"),
-    ((8, 64), (64,), (4, 32), "zero", "same rank"),
-    ((8, 64), (64, 1), (4,), "zero", "same rank"),
-    ((8, 64), (64, 1), (4, 48), "zero", "axis 1 is 48, next to it 32 and 64"),
-    ((8, 64), (64, 1), (0, 32), "zero", "axis 0 is 0"),
-    ((8, -1), (64, 1), (4, 32), "zero", "negative"),
-    ((8, 64), (64, 1), (4, 32), "one", "padding must be"),
-    ((8, 64.0), (64, 1), (4, 32), "zero", "must be integers")])
-def test_bad_descriptor(shape, strides, block, padding, hint):
-    with pytest.raises(LaunchError, match=hint):
-        D(halves(8, 64), shape, strides, block, padding)
-
-
-def test_nan_padding_is_for_floats():
-    assert D.from_tensor(halves(8, 64), (4, 32), "nan").map_key[3] == "nan"
-    with pytest.raises(LaunchError, match="for int32"):
-        D.from_tensor(np.zeros((8, 64), np.int32), (4, 32), "nan")
-
-
-def test_tritons_module_name():
-    from tilejit.tools.tensor_descriptor import TensorDescriptor
-
-    assert TensorDescriptor is D

@@ -84,6 +84,10 @@ def test_an_svg_by_default_and_no_roles(tmp_path: Path) -> None:
     out = np.empty_like(x)
     line = tilejit.timeline(softmax_kernel, (3,), x, out, 256, 256, 256, out=tmp_path / "soft.json", picture=1, BLOCK=256)
     assert [p.name for p in line.files] == ["soft.json", "soft.svg"]
+    whole = line.files[1].read_text()
+    tilejit.timeline(softmax_kernel, (3,), x, out, 256, 256, 256, out=tmp_path / "part.svg", window=(0, line.clocks // 9),
+                     BLOCK=256)
+    assert (tmp_path / "part.svg").read_text().count("<path") < whole.count("<path")
     text = "".join(ElementTree.parse(line.files[1]).getroot().itertext())
     assert "softmax_kernel, grid (3, 1, 1): CTA 1" in text
     assert {s.lane for s in line.spans} == set(range(4)) and line.clocks > 0
@@ -94,3 +98,7 @@ def test_a_picture_of_a_cta_that_is_not_there(tmp_path: Path) -> None:
     args, _, _ = arguments()
     with pytest.raises(tilejit.LaunchError, match="no CTA 2"):
         tilejit.timeline(kernels.matmul_kernel, (2,), *args, out=tmp_path / "x.svg", picture=2, **OPTIONS)
+    with pytest.raises(tilejit.LaunchError, match="no clocks"):
+        tilejit.timeline(kernels.matmul_kernel, (2,), *args, out=tmp_path / "x.svg", window=(5, 5), **OPTIONS)
+    with pytest.raises(tilejit.LaunchError, match="needs a kernel"):
+        tilejit.timeline(print, (2,), out=tmp_path / "x.svg")

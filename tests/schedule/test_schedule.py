@@ -100,7 +100,7 @@ def test_a_persistent_matmul_is_specialised(bm, bn, warps, stages):
 
 def test_a_and_b_share_one_ring():
     fn = scheduled(matmul)
-    a, b = (t for t in rings_of(fn).values() if t.slots == 4)
+    a, b = (t for name, t in rings_of(fn).items() if name in ("a", "b"))
     assert (a.shape, b.shape) == ((128, 64), (256, 64)) and a.swizzle == b.swizzle == 128
     size = 2 * (128 + 256) * 64
     assert f"ring a_b: 4 slots x {size} bytes, wgmma reads the slots" in fn.attrs["report"]
@@ -182,3 +182,30 @@ def test_a_kernel_without_rings_stays_as_it_is():
                                        {"num_warps": 4, "num_stages": 3})))
     verify(fn)
     assert roles_of(fn) == {} and rings_of(fn) == {} and fn.attrs["shared_bytes"] == 0
+
+
+def grouped(a_desc, b_desc, c_desc, table, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for e in range(4):
+        row = tl.load(table + e)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(tl.cdiv(K, BK)):
+            acc = tl.dot(a_desc.load([row, k * BK]), b_desc.load([0, k * BK]).T, acc)
+        c_desc.store([row, 0], acc.to(c_desc.dtype))
+
+
+def grouped_in_place(a_desc, b_desc, c_desc, table, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for e in range(4):
+        row = tl.load(table + e)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(tl.cdiv(K, BK)):
+            acc = tl.dot(a_desc.load([row, k * BK]), b_desc.load([0, k * BK]).T, acc)
+        c_desc.store([row, 0], acc.to(c_desc.dtype))
+        tl.store(table + e, row + 1)
+
+
+def test_numbers_read_by_both_roles():
+    """A number that places tiles is read by each role for itself, unless the kernel writes there."""
+    for names in map(names_in, roles_of(scheduled(grouped)).values()):
+        assert names.count("load") == 1
+    fn = scheduled(grouped_in_place)
+    assert not roles_of(fn) and any("inline: a load address depends on load" in x for x in fn.attrs["report"])

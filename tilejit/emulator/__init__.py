@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilejit.emulator.events import Listener
+    from tilejit.emulator.exploration import Exploration, explore
     from tilejit.emulator.program import Program
     from tilejit.emulator.replay import Rates
     from tilejit.emulator.report import Finding, Report
+    from tilejit.emulator.sanitizer import Sanitizer
     from tilejit.emulator.tensormap import encode_tensor_map
 
-__all__ = ["Finding", "Listener", "Program", "Rates", "Report", "encode_tensor_map"]
+__all__ = ["Exploration", "Finding", "Listener", "Program", "Rates", "Report", "Sanitizer", "encode_tensor_map",
+           "explore"]
 
-_HOMES = {"Program": "program", "Report": "report", "Finding": "report", "Listener": "events",
-          "Rates": "replay", "encode_tensor_map": "tensormap"}
+_HOMES = {"Exploration": "exploration", "explore": "exploration", "Program": "program", "Report": "report",
+          "Finding": "report", "Listener": "events", "Rates": "replay", "Sanitizer": "sanitizer",
+          "encode_tensor_map": "tensormap"}
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,7 @@ def needs_cluster(c: Cluster, s: Site, e: External) -> None:
     """Hopper executes asynchronous operations on distributed shared memory only in a launch with clusters, and else
     stops with an illegal instruction, whichever CTA they address (measured on an H200)."""
     if not c.launch.explicit_cluster:
-        raise c.stop("cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s.pc, s.warp)
+        raise c.stop("no-cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s.pc, s.warp)
 
 
 @executes("cp.async.bulk.global.mbarrier::complete_tx::bytes")
@@ -67,7 +67,8 @@ def _bulk_shared(c: Cluster, s: Site, e: External) -> None:
             old = c.shared[place[0], place[1]:place[1] + count]
             return reduce_values(old.view(bits), new.view(bits), e.mods["op"], kind).view(np.uint8)
 
-        load_op(c, s, lane, "bulk_smem", place, bar, [place[0]], count, fetch, (np.zeros(0), 0))
+        load_op(c, s, lane, "bulk_smem", place, bar, [place[0]], count, fetch, (np.array([offset]), count),
+                source_cta=cta, reduces="op" in e.mods)
 
 
 def _numpy_name(kind: str) -> str:
@@ -126,4 +127,4 @@ def _st_async(c: Cluster, s: Site, e: External) -> None:
             return reduce_values(old, new, e.mods["op"], _numpy_name(e.mods["type"])).view(np.uint8)
 
         load_op(c, s, lane, "st_async" if "op" not in e.mods else "red_async", place, bar, [place[0]], new.nbytes,
-                fetch, (np.zeros(0), 0))
+                fetch, (np.zeros(0), 0), reduces="op" in e.mods)

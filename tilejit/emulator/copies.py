@@ -28,19 +28,26 @@ def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
 
 def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], barrier: tuple[int, int],
             ctas: list[int], count: int, fetch: Any, source: tuple[np.ndarray, int], swizzle: int = 0,
-            inner: int = 16, multicast: bool = False) -> None:
-    """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target)."""
+            inner: int = 16, multicast: bool = False, source_cta: int | None = None, reduces: bool = False) -> None:
+    """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target).
+
+    `source` is (starts, bytes of each) for listeners, in shared memory of the cluster's CTA `source_cta` or global.
+    """
     op = AsyncOp(c.launch.next_op(), kind, [], [])
 
     def perform() -> None:
         data = fetch()
         done = []
         if c.listener is not None and len(source[0]):
-            c.listener.async_access(op.number, "read", "global", -1, source[0], source[1])
+            space, owner = ("global", -1) if source_cta is None else ("shared", c.ctas[source_cta])
+            c.listener.async_access(op.number, "read", space, owner, source[0], source[1])
         for cta in ctas:
             chunks = write_shared(c, cta, place[1], data, swizzle, inner)
             if c.listener is not None:
-                c.listener.async_access(op.number, "write", "shared", c.ctas[cta], chunks, 16)
+                # A copy of less than 16 bytes (st.async) has one chunk, which starts at its own address.
+                starts, size = (chunks, 16) if count >= 16 else (np.array([place[1]]), count)
+                c.listener.async_access(op.number, "atomic" if reduces else "write", "shared", c.ctas[cta], starts,
+                                        size)
             done.append((cta if multicast else barrier[0], barrier[1], count))
         if c.listener is not None:
             c.listener.complete(op.number, [(c.ctas[i], o, n) for i, o, n in done])

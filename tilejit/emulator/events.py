@@ -17,7 +17,8 @@ completion at once; a checker should take the *issue* and the *completion's wait
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,11 +43,15 @@ class Listener:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
+        self.program: Any = None
 
     # -- life of the launch ----------------------------------------------------------------------------
     def launch_begin(self, program: object, grid: tuple[int, int, int], block: int,
                      cluster: tuple[int, int, int], seed: int) -> None:
         """Before the first CTA."""
+
+    def launch_end(self, stopped: Finding | None) -> None:
+        """After the last CTA, or after the finding (a deadlock, a fault) with which the launch could not go on."""
 
     def cluster_begin(self, ctas: list[int], warps: int, shared_bytes: int, base: int) -> None:
         """A cluster starts: its linear CTA indices, warps per CTA; shared window bytes [base, base+bytes)."""
@@ -69,7 +74,7 @@ class Listener:
         kind "read", "write" or "atomic"; space "shared", "global", "local"; `lanes` is the mask of active
         lanes, `addresses` (int64[popcount(lanes)]) where each one touches `size` bytes (all elements of a
         vector access). Shared addresses are offsets in the window of `cta`; global ones host addresses.
-        ld.param and constants are not told.
+        ld.param and constants are not told; a read that a polling warp repeats with nothing between is told once.
         """
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray,
@@ -103,6 +108,10 @@ class Listener:
     # -- wgmma -----------------------------------------------------------------------------------------
     def wgmma_fence(self, agent: WarpId, pc: int) -> None:
         """wgmma.fence, told of every warp of the warpgroup."""
+
+    def wgmma_unfenced(self, agent: WarpId, pc: int, register: int) -> None:
+        """The wgmma at `pc` uses a register (the first one told) that the warp has touched since its last
+        wgmma.fence, or it has not had a fence."""
 
     def wgmma_registers(self, op: int, accumulator: list[int], a: list[int]) -> None:
         """Registers (indices into `program.registers`) that the wgmma `op` owns until its wait."""
@@ -168,9 +177,47 @@ class Listener:
         """kind "proxy.async" (scope "", "shared::cta", "shared::cluster", "global"), "mbarrier_init",
         "acq_rel", "acquire", "release", "sc", "proxy.alias", "proxy.tensormap"."""
 
-    def diverged(self, agent: WarpId, pc: int, lanes: int) -> None:
-        """An `.aligned` instruction, or a .sync one that exchanges data, was executed by only these of the
-        warp's live lanes. (The .sync ones may be right: their member mask says.)"""
+    def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
+        """An instruction that the live lanes `together` must execute together (an `.aligned` one: all; shfl,
+        vote, match, redux, elect: those of the member mask) was executed by `lanes`."""
 
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
         """setmaxnreg, told of every warp of the warpgroup when it has its `count` registers a thread."""
+
+
+class FanOut(Listener):
+    """Several listeners as one: each hears every event, in the order given."""
+
+    def __init__(self, listeners: Sequence[Listener]):
+        self.listeners = tuple(listeners)
+        self.accesses = any(listener.accesses for listener in self.listeners)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "program":
+            for listener in self.listeners:
+                listener.program = value
+
+    @property
+    def findings(self) -> list[Finding]:  # type: ignore[override]
+        """What all of them have found."""
+        return [f for listener in self.listeners for f in listener.findings]
+
+
+def _to_each(name: str) -> Any:
+    def tell(self: FanOut, *args: Any) -> None:
+        for listener in self.listeners:
+            getattr(listener, name)(*args)
+
+    return tell
+
+
+for _name in [n for n, method in vars(Listener).items() if callable(method) and not n.startswith("_")]:
+    setattr(FanOut, _name, _to_each(_name))
+
+
+def fan_out(listeners: Listener | Sequence[Listener] | None) -> Listener | None:
+    """One listener for any number of them; None for none, so that nothing is collected."""
+    if listeners is None or isinstance(listeners, Listener):
+        return listeners
+    return FanOut(listeners) if len(listeners) > 1 else next(iter(listeners), None)

@@ -1,7 +1,7 @@
 """How memory, warp, control and asynchronous instructions become rows or externals."""
 from __future__ import annotations
 
-from tilejit.emulator.decode import Decoder, decodes, width_of
+from tilejit.emulator.decode import Decoder, External, decodes, width_of
 from tilejit.emulator.handlers import FORMATS, Mods, register_width
 from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
@@ -95,28 +95,28 @@ def _mapa(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 def _shfl(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     first, second = d.pair(ins.operands[0])
     d.row(k.SHFL, first, *(d.source(o, "b32") for o in ins.operands[1:4]), second,
-          sub=("up", "down", "bfly", "idx").index(mods["mode"]))
+          sub=("up", "down", "bfly", "idx").index(mods["mode"]), imm=d.source(ins.operands[4], "b32"))
 
 
 @decodes("vote.sync.pred", "vote.sync.ballot.b32")
 def _vote(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     a, negated = d.predicate(ins.operands[1])
     d.row(k.VOTE, d.dest(ins.operands[0]), a, d.source(ins.operands[2], "b32"), flags=negated,
-          sub=("all", "any", "uni", "ballot").index(mods.get("mode", "ballot")))
+          sub=("all", "any", "uni", "ballot").index(mods.get("mode", "ballot")), imm=d.source(ins.operands[2], "b32"))
 
 
 @decodes("match.any.sync", "match.all.sync")
 def _match(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     first, second = d.pair(ins.operands[0])
     d.row(k.MATCH, first, d.source(ins.operands[1], mods["type"]), e=second, fmt=width_of(mods["type"]),
-          sub=int(form.name == "match.all.sync"))
+          sub=int(form.name == "match.all.sync"), imm=d.source(ins.operands[2], "b32"))
 
 
 @decodes("redux.sync")
 def _redux(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     sub = {"add": k.ADD, "min": k.MIN, "max": k.MAX, "and": k.AND, "or": k.OR, "xor": k.XOR}[mods["op"]]
     d.row(k.REDUX, d.dest(ins.operands[0]), d.source(ins.operands[1], "b32"), sub=sub,
-          flags=k.SIGNED if mods["type"] == "s32" else 0)
+          flags=k.SIGNED if mods["type"] == "s32" else 0, imm=d.source(ins.operands[2], "b32"))
 
 
 @decodes("activemask.b32")
@@ -170,6 +170,17 @@ def _label(d: Decoder, operand: object) -> int:
 @decodes("ret", "exit")
 def _ret(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.RET)
+
+
+@decodes("call")
+def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
+    """`call (status), vprintf, (format, values)`: the one function that the driver provides."""
+    status, function, args = ins.operands
+    if function != Sym("vprintf") or not isinstance(status, Vec) or not isinstance(args, Vec) \
+            or (len(status.items), len(args.items)) != (1, 2):
+        raise EmulatorError("only calls of vprintf are supported: call (status), vprintf, (format, values)")
+    d.externals[len(d.rows)] = External(form, mods, (d.dest(status.items[0]), *(d.source(a) for a in args.items)))
+    d.row(k.EXTERNAL)
 
 
 @decodes("trap", "brkpt")

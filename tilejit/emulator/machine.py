@@ -17,15 +17,13 @@ import numpy as np
 
 from tilejit.emulator.decode import SHARED_BASE, Address, External
 from tilejit.emulator.events import WarpId
+from tilejit.emulator.policy import FUEL
 from tilejit.emulator.report import Finding
 from tilejit.emulator.vm import codes as k
 
 if TYPE_CHECKING:
     from tilejit.emulator.mbarrier import MBarrier
     from tilejit.emulator.program import Launch
-
-#: Instructions that a warp may run before others get a turn.
-FUEL = 200_000
 
 
 class Stop(Exception):
@@ -85,6 +83,7 @@ class WarpState:
     wgmma_open: list[AsyncOp] = field(default_factory=list)
     wgmma_groups: list[list[AsyncOp]] = field(default_factory=list)
     cluster_arrived: int = 0
+    cluster_owed: int = 0                                                  # lanes that have arrived and not waited
     registers: int = 0
     exited: bool = False
 
@@ -97,7 +96,7 @@ class Cluster:
         self.launch, self.ctas, self.rng = launch, ctas, rng
         p = self.program = launch.program
         d = p.decoded
-        self.listener = launch.listener
+        self.listener, self.policy = launch.listener, launch.policy
         self.warps_per_cta = launch.warps
         self.warps = launch.warps * len(ctas)
         self.shared_bytes = -(-(SHARED_BASE + d.static_shared + launch.shared_bytes) // 16) * 16
@@ -111,7 +110,7 @@ class Cluster:
         self.local = np.zeros(max(1, self.warps * 32 * d.local_bytes), np.uint8)
         self.states = np.zeros((self.warps, d.registers), np.uint8)
         if self.listener is not None:
-            self.states[:, :len(d.entry.registers)] = k.UNINIT
+            self.states[:, :len(d.entry.registers)] = k.UNINIT | k.TOUCHED
         self.events = np.zeros((4096 if self.listener is not None else 1, k.EVENT_WIDTH), np.int64)
         self.st = self.state_array()
         self.warp_states = [WarpState(registers=launch.entry_registers) for _ in range(self.warps)]
@@ -145,7 +144,7 @@ class Cluster:
             k.ST_LOCAL: self.local.ctypes.data, k.ST_LOCAL_SIZE: d.local_bytes,
             k.ST_CONST: launch.const_bank.ctypes.data, k.ST_CONST_SIZE: len(d.const_bank),
             k.ST_RANGES: launch.ranges.ctypes.data, k.ST_NRANGES: len(launch.ranges),
-            k.ST_SPLITS: self.splits.ctypes.data, k.ST_FUEL: FUEL,
+            k.ST_SPLITS: self.splits.ctypes.data,
             k.ST_TRACE: 1 if self.listener is not None and self.listener.accesses else 0,
             k.ST_EVENTS: self.events.ctypes.data, k.ST_EVENT_CAPACITY: len(self.events),
             k.ST_LIVE: self.live.ctypes.data, k.ST_STATES: self.states.ctypes.data}
@@ -249,7 +248,7 @@ class Cluster:
     def start(self, op: AsyncOp) -> None:
         """Begin an operation: performed at once under the eager policy."""
         self.inflight.append(op)
-        if self.launch.eager:
+        if self.policy.early(op):
             while not op.done:
                 self.advance(op)
 
@@ -272,7 +271,7 @@ class Cluster:
         """One turn; False when every warp has exited and nothing is in flight."""
         if not self.runnable:
             if self.inflight:
-                self.advance(self.launch.choose(self.inflight, self.rng))
+                self.advance(self.policy.choose(self))
                 return True
             if self.finished == self.warps:
                 return False
@@ -280,14 +279,12 @@ class Cluster:
             if found is not None:
                 raise Stop(found)
             return True
-        if not self.launch.eager and self.launch.policy == "random" and self.inflight and self.rng.random() < 0.25:
-            self.advance(self.launch.choose(self.inflight, self.rng))
-            if not self.runnable:
-                return True
-        warp = self.launch.pick(self)
-        why = self.tools.run(self.st, warp, -1)
-        if self.listener is not None:
-            self.tell(warp, why)
+        if self.inflight and self.policy.advances(self):
+            self.advance(self.policy.choose(self))
+            return True
+        warp = self.policy.pick(self)
+        fuel = self.policy.fuel(self)
+        why = self.run_warp(warp, fuel)
         if why == k.R_EXTERNAL:
             self.spun = False
             self.external(warp)
@@ -301,23 +298,35 @@ class Cluster:
             self.finished += 1
             self.tools.warp_exited(self, warp)
         elif why == k.R_FUEL:
-            self.idle_rounds += 1
+            self.idle_rounds += fuel == FUEL
             self.rotate(warp)
         elif why == k.R_FAULT:
             raise self.fault(warp)
         elif why == k.R_TRAP:
             raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
         if self.inflight and self.idle_rounds > len(self.runnable):
-            self.advance(self.launch.choose(self.inflight, self.rng))
+            self.advance(self.policy.choose(self))
         return True
+
+    def run_warp(self, warp: int, fuel: int) -> int:
+        """A turn of at most `fuel` instructions; returns why it ended. Listeners do not make it shorter."""
+        self.st[k.ST_FUEL] = fuel
+        while True:
+            before = int(self.st[k.ST_EXECUTED])
+            why = self.tools.run(self.st, warp, -1)
+            if self.listener is not None:
+                self.tell(warp, why)
+            if why != k.R_EVENTS:
+                return why
+            self.st[k.ST_FUEL] -= int(self.st[k.ST_EXECUTED]) - before
 
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""
         pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
         ext: External = self.program.decoded.externals[pc]
-        if ext.form.aligned and mask != int(self.live[warp]):
+        if (ext.form.aligned or "aligned" in ext.mods) and mask != int(self.live[warp]):
             if self.listener is not None:
-                self.listener.diverged(self.agent(warp), pc, mask)
+                self.listener.diverged(self.agent(warp), pc, mask, int(self.live[warp]))
             self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
                         f"{int(self.live[warp]):#010x} execute it", pc, warp)
         if self.listener is not None:
@@ -329,24 +338,22 @@ class Cluster:
 
     def touch_operands(self, warp: int, pc: int, ext: External) -> None:
         """Tell the listener of registers that an external reads before they were written or while a wgmma owns
-        them. The accumulator of a wgmma is its own business."""
-        listener, states, agent = self.listener, self.states[warp], self.agent(warp)
-        assert listener is not None
-        for kind, operand in zip(ext.form.operands.replace("?", ""), ext.operands):
-            write = kind in "dp"
-            if kind == "i" or write and ext.form.name.startswith("wgmma"):
-                continue
-            regs = (operand,) if isinstance(operand, int) else operand
-            if isinstance(operand, Address):
-                regs = (operand.base, *operand.coords)
-            for reg in regs:
-                if isinstance(reg, str) or not states[reg]:
-                    continue
-                if states[reg] & k.UNINIT and not write:
-                    listener.uninitialised(agent, pc, reg)
-                if states[reg] & k.ACC_IN_FLIGHT or write and states[reg] & k.A_IN_FLIGHT:
-                    listener.register_touch(agent, pc, reg, write, int(states[reg]))
-                states[reg] &= ~np.uint8(k.UNINIT)
+        them. The accumulator of a wgmma is its own business, and its reads are not an ordinary access."""
+        reads, writes, everything = self.program.operand_registers(pc, ext)
+        states = self.states[warp]
+        if (states[everything] & ~np.uint8(k.TOUCHED)).any():
+            listener, agent = self.listener, self.agent(warp)
+            assert listener is not None
+            for regs, write in ((reads, False), (writes, True)):
+                for reg in regs.tolist():
+                    state = int(states[reg])
+                    if state & k.UNINIT and not write:
+                        listener.uninitialised(agent, pc, reg)
+                    if state & k.ACC_IN_FLIGHT or write and state & k.A_IN_FLIGHT:
+                        listener.register_touch(agent, pc, reg, write, state)
+            states[everything] &= ~np.uint8(k.UNINIT)
+        if not ext.form.name.startswith("wgmma"):
+            states[everything] |= k.TOUCHED
 
     def has_ready(self, warp: int) -> bool:
         """True if some split of the warp can run."""

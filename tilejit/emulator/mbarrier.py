@@ -15,9 +15,6 @@ from tilejit.emulator.machine import Cluster, Site, Waiter, lanes_of
 
 MAX_COUNT = (1 << 20) - 1
 
-#: How often a try_wait gives up at once under the random policy.
-EARLY_TIMEOUT = 0.05
-
 
 @dataclass
 class MBarrier:
@@ -222,8 +219,7 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
                                          e.mods.get("scope", "cta"), e.mods.get("sem", "acquire"))
 
     # A try may also give up early (PTX ISA, mbarrier.try_wait: a system-dependent time limit).
-    impatient = c.launch.policy == "random" and c.rng.random() < EARLY_TIMEOUT
-    if not blocking or impatient or ready():
+    if not blocking or ready() or c.policy.impatient(c):
         resume()
         if not ready():
             c.spin(s.warp)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tilejit.emulator.replay import Span
 STAGES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#88aa88")
 RUN, EPILOGUE, OTHER, WAIT, GATE = "#444444", "#9467bd", "#999999", "#e4e4e4", "#ffffff"
 LIGHT = ("#ccbb44", "#66ccee", "#ee8866", OTHER)
+_OWN = ("wgmma", "stores", "cp.async")
 _UNITS = {"load": "loads in flight", "tensor core": "tensor cores", "store": "stores in flight"}
 
 
@@ -27,7 +28,7 @@ class Track:
 def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -> list[Track]:
     """The rows of one CTA: who starts the copies, the copies by stage, who multiplies, the tensor cores, the stores."""
     by_lane: dict[tuple[int, str, int], list[Span]] = {}
-    multiplies = {s.lane for s in spans if s.kind == "epilogue"}
+    multiplies = {s.lane for s in spans if s.kind == "epilogue" or s.name == "wgmma"}
     for s in spans:
         if isinstance(s.lane, str):
             by_lane.setdefault((list(_UNITS).index(s.lane) * 2 + 1, s.lane, s.stage), []).append(s)
@@ -91,15 +92,20 @@ def _details(s: Span) -> dict[str, Any]:
     return out
 
 
-def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path) -> None:
-    """Draw one CTA's spans with matplotlib; the suffix of `path` (.svg, .png, .pdf) says how."""
+def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
+         window: tuple[int, int] | None = None) -> None:
+    """Draw one CTA's spans, or the part of them in the clocks of `window`, with matplotlib; the suffix of `path`
+    (.svg, .png, .pdf) says how."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    rows = tracks(spans, roles, representatives(spans))
-    end = max((s.end for s in spans), default=1)
+    first, last = window or (0, max((s.end for s in spans), default=1))
+    warps = representatives(spans)
+    spans = [replace(s, start=max(s.start, first), end=min(s.end, last)) for s in spans
+             if s.end > first and s.start < last]
+    rows = tracks(spans, roles, warps)
     height = sum(r.height for r in rows)
     figure = Figure(figsize=(14, 1.6 + 0.42 * height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -111,32 +117,33 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path) -
             ticks.append(middle)
             labels.append(row.title)
         for s in row.spans:
-            _bar(axes, s, at, row.height, end)
+            _bar(axes, s, at, row.height, last - first)
         at += row.height
-    axes.set(xlim=(0, end), ylim=(at + 0.1, -0.1), yticks=ticks, yticklabels=labels, title=title,
+    axes.set(xlim=(first, last), ylim=(at + 0.1, -0.1), yticks=ticks, yticklabels=labels, title=title,
              xlabel="logical clocks (an illustration of what waits for what, not a measurement)")
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    kinds = {s.kind for s in spans}
+    kinds, own = {s.kind for s in spans}, any(s.name in _OWN for s in spans)
     used = sorted({s.stage % len(STAGES) for s in spans if s.stage >= 0})
     legend = [Patch(color=STAGES[i], label=f"stage {i}") for i in used]
     legend += [Patch(color=RUN, label="instructions")]
     legend += [Patch(color=EPILOGUE, label="epilogue")] if "epilogue" in kinds else []
-    legend += [Patch(facecolor=GATE, edgecolor="#888888", hatch="////", label="waits at a barrier"),
-               Patch(facecolor=WAIT, label="waits for its own copies or products")] if "wait" in kinds else []
+    legend += [Patch(facecolor=GATE, edgecolor="#888888", hatch="////", label="waits at a barrier")] \
+        if "wait" in kinds else []
+    legend += [Patch(facecolor=WAIT, label="waits for its own copies or products")] if own else []
     figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False, fontsize=8)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "tilejit"}):
         figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _bar(axes: Any, s: Span, top: float, height: float, end: int) -> None:
-    """One span: full height for work, hatched for waits at barriers; named where there is room."""
+def _bar(axes: Any, s: Span, top: float, height: float, clocks: int) -> None:
+    """One span: full height for work, hatched for waits at barriers; named where there is room (of all `clocks`)."""
     colour = STAGES[s.stage % len(STAGES)] if s.stage >= 0 else OTHER
     pad = 0.08 * height
     width = s.end - s.start
     if s.kind == "wait":
-        own = s.name in ("wgmma", "stores", "cp.async")
+        own = s.name in _OWN
         face, edge = (WAIT, WAIT) if own else (GATE, colour)
         axes.broken_barh([(s.start, width)], (top + 2.5 * pad, height - 5 * pad), facecolors=face, edgecolors=edge,
                          hatch=None if own else "////", linewidth=0.6)
@@ -146,7 +153,7 @@ def _bar(axes: Any, s: Span, top: float, height: float, end: int) -> None:
                          linewidth=0.3)
     dark = s.kind in ("copy", "product")
     for text in _texts(s):
-        if width > end * 0.0058 * len(text):
+        if width > clocks * 0.0058 * len(text):
             axes.text(s.start + width / 2, top + height / 2, text, ha="center", va="center", fontsize=6.5, clip_on=True,
                       color="black" if not dark or colour in LIGHT else "white",
                       bbox=None if dark else {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8})

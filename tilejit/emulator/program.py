@@ -11,17 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.emulator import bulk, cache, copies, cp_async, mbarrier, sync, tensor_core, tma  # noqa: F401  (executors)
+from tilejit.emulator import (  # noqa: F401  (executors)
+    bulk,
+    cache,
+    copies,
+    cp_async,
+    mbarrier,
+    printing,
+    sync,
+    tensor_core,
+    tma,
+)
 from tilejit.emulator.deadlock import deadlock
-from tilejit.emulator.decode import decode
-from tilejit.emulator.events import Listener
+from tilejit.emulator.decode import Address, External, decode
+from tilejit.emulator.events import Listener, fan_out
 from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
-from tilejit.emulator.report import Report
+from tilejit.emulator.policy import POLICIES, make_policy
+from tilejit.emulator.report import Finding, Report
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
 
-POLICIES = ("round_robin", "random", "adversarial")
 #: Clusters that run side by side at most.
 RESIDENT = 132
 #: Turns in a row without any progress after which a launch counts as livelocked.
@@ -43,6 +53,7 @@ class Program:
         self.registers = [name for name, _ in self.entry.registers]
         self.sink = len(self.registers) + 1
         self.roles = _roles(self.entry.comments)
+        self._operands: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def line(self, pc: int) -> int:
         """The PTX line of instruction pc, 1-based; 0 past the end."""
@@ -63,6 +74,32 @@ class Program:
         """The role of a warp of the CTA, from the kernel's `role NAME: warps A..B` comments; "" if none."""
         return next((name for name, first, last in self.roles if first <= warp <= last), "")
 
+    def operand_registers(self, pc: int, ext: External) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Registers that the instruction at pc, one that Python carries out, reads, writes, and both (indices).
+        The accumulator of a wgmma is left out."""
+        if pc not in self._operands:
+            reads: list[int] = []
+            writes: list[int] = []
+            for kind, operand in zip(ext.form.operands.replace("?", ""), ext.operands):
+                write = kind in "dp"
+                if kind == "i" or write and ext.form.name.startswith("wgmma"):
+                    continue
+                regs = (operand,) if isinstance(operand, int) else operand
+                if isinstance(operand, Address):
+                    regs = (operand.base, *operand.coords)
+                (writes if write else reads).extend(reg for reg in regs if not isinstance(reg, str))
+            self._operands[pc] = (np.array(reads, np.int64), np.array(writes, np.int64),
+                                  np.array(reads + writes, np.int64))
+        return self._operands[pc]
+
+    def entry_registers(self, threads: int) -> int:
+        """Registers a thread at entry, as ptxas assumes them: 65536 over the most threads, multiple of 8."""
+        directives = self.entry.directives
+        if "maxnreg" in directives:
+            return directives["maxnreg"][0]
+        most = _product(directives.get("maxntid", directives.get("reqntid", (threads,))))
+        return min(256, 65536 // max(most, 1) // 8 * 8)
+
     def barrier_name(self, pc: int, offset: int) -> str:
         """The name that a comment beside mbarrier.init gives, else its address."""
         line = self.line(pc)
@@ -74,17 +111,18 @@ class Program:
 
     def launch(self, grid: Sequence[int], block: int | Sequence[int], params: Sequence[bytes],
                shared_bytes: int = 0, cluster: Sequence[int] = (1, 1, 1), memory: Sequence[np.ndarray] = (),
-               policy: str = "round_robin", seed: int = 0, listener: Any = None,
+               policy: str = "round_robin", seed: int = 0, listener: Listener | Sequence[Listener] | None = None,
                progress: Callable[[int, int], None] | None = None) -> Report:
         """Run the kernel over a grid.
 
         `params` are the raw little-endian bytes of every .param in order (a pointer is the array's host
         address), `memory` the arrays that may be touched, `shared_bytes` the dynamic shared memory a CTA.
         Broken rules end up in `Report.findings` (`Report.check()` raises); arguments that do not fit raise
-        EmulatorError. `progress(done, total)` is called after every cluster.
+        EmulatorError. `listener` (one or several, such as `Sanitizer()`) hears what happens, and its findings end
+        up in the report, too. `progress(done, total)` is called after every cluster.
         """
         return Launch(self, _three(grid), block, params, shared_bytes, _three(cluster), memory, policy, seed,
-                      listener).run(progress)
+                      fan_out(listener)).run(progress)
 
 
 class Launch:
@@ -92,16 +130,19 @@ class Launch:
 
     def __init__(self, program: Program, grid: tuple[int, int, int], block: int | Sequence[int],
                  params: Sequence[bytes], shared_bytes: int, cluster: tuple[int, int, int],
-                 memory: Sequence[np.ndarray], policy: str, seed: int, listener: Any):
-        self.program, self.grid, self.policy, self.seed = program, grid, policy, seed
+                 memory: Sequence[np.ndarray], policy: str, seed: int, listener: Listener | None):
+        self.program, self.grid, self.seed = program, grid, seed
         self.block = _three((block,) if isinstance(block, int) else block)
         self.threads = self.block[0] * self.block[1] * self.block[2]
         self.warps = -(-self.threads // 32)
         self.shared_bytes = shared_bytes
         fixed = program.entry.directives.get("reqnctapercluster")
         self.cluster = _three(fixed) if fixed else cluster
+        if policy not in POLICIES:
+            raise EmulatorError(f"no policy {policy!r}; there are {POLICIES}")
+        self.policy = make_policy(policy, seed, program, self.warps, _product(self.cluster))
+        self.listener = listener
         self.explicit_cluster = bool(fixed) or self.cluster != (1, 1, 1)
-        self.listener: Listener | None = listener
         self.memory = list(memory)
         from tilejit.emulator.vm.run import run
 
@@ -113,9 +154,8 @@ class Launch:
         self.params, self.params_size = self._params(params)
         self.const_bank = np.frombuffer(program.decoded.const_bank or b"\0", np.uint8)
         self.ranges = self._ranges()
-        self.eager = policy == "round_robin" or (policy == "adversarial" and seed % 3 == 2)
         d = program.decoded
-        self.entry_registers = self._entry_registers()
+        self.entry_registers = program.entry_registers(self.threads)
         rng = np.random.default_rng(seed)
         template = np.full((self.warps, d.registers, 32), 0x7FF7DEAD7FA7DEAD, np.int64)
         for i, (_, kind) in enumerate(program.entry.registers):
@@ -131,8 +171,6 @@ class Launch:
         self.template = template
 
     def _check(self) -> None:
-        if self.policy not in POLICIES:
-            raise EmulatorError(f"no policy {self.policy!r}; there are {POLICIES}")
         if any(g % c for g, c in zip(self.grid, self.cluster)):
             raise EmulatorError(f"the grid {self.grid} is not a multiple of the cluster {self.cluster}")
         directives = self.program.entry.directives
@@ -164,14 +202,6 @@ class Launch:
             low, high = np.lib.array_utils.byte_bounds(a)
             rows.append((low, high, 0 if a.flags.writeable else 1))
         return np.array(rows or [(0, 0, 1)], np.int64)
-
-    def _entry_registers(self) -> int:
-        """Registers a thread at entry, as ptxas assumes them: 65536 over the most threads, multiple of 8."""
-        directives = self.program.entry.directives
-        if "maxnreg" in directives:
-            return directives["maxnreg"][0]
-        threads = _product(directives.get("maxntid", directives.get("reqntid", (self.threads,))))
-        return min(256, 65536 // max(threads, 1) // 8 * 8)
 
     def next_op(self) -> int:
         """A number for an asynchronous operation, unique in the launch."""
@@ -232,25 +262,6 @@ class Launch:
                   "total_smem_size": self.shared_bytes + self.program.decoded.static_shared}
         return values[head]
 
-    def pick(self, c: Cluster) -> int:
-        """The warp that runs next."""
-        if self.policy == "round_robin":
-            return c.runnable[0]
-        if self.policy == "random":
-            return c.rng.choice(c.runnable)
-        # Adversarial: one role starves (it runs only when no other warp can), by seed.
-        groups = max(1, c.warps // 4)
-        starved = self.seed % (groups + 1)
-        fed = [w for w in c.runnable if w // 4 != starved]
-        pool = fed or c.runnable
-        return pool[-1] if self.seed & 1 else pool[0]
-
-    def choose(self, inflight: list[AsyncOp], rng: random.Random) -> AsyncOp:
-        """The asynchronous operation that goes on next: any, the newest, or the oldest."""
-        if self.policy == "random":
-            return rng.choice(inflight)
-        return inflight[-1] if self.seed % 3 == 0 else inflight[0]
-
     # -- the run -------------------------------------------------------------------------------------
     def clusters(self) -> list[list[int]]:
         """Linear CTA indices of every cluster, in rank order."""
@@ -265,12 +276,13 @@ class Launch:
         total, done = len(todo), 0
         rng = random.Random(self.seed)
         if self.listener is not None:
-            self.listener.program = self.program  # type: ignore[attr-defined]
+            self.listener.program = self.program
             self.listener.launch_begin(self.program, self.grid, self.threads, self.cluster, self.seed)
         todo.reverse()
         active: list[Cluster] = []
         current = 0
         idle = 0
+        stopped: Finding | None = None
         try:
             while todo or active:
                 if not active:
@@ -299,11 +311,14 @@ class Launch:
                         raise Stop(c.finding("livelock", "warps only spin and nothing changes", pc, tuple(c.runnable)))
                 elif c.idle_rounds == 0:
                     idle = 0
+            self.report.finished = True
         except Stop as stop:
-            self.report.findings.append(stop.finding)
+            stopped = stop.finding
+            self.report.findings.append(stopped)
             for c in active:
                 self._count(c)
         if self.listener is not None:
+            self.listener.launch_end(stopped)
             self.report.findings += self.listener.findings
         return self.report
 

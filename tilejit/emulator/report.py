@@ -8,7 +8,8 @@ from tilejit.errors import EmulatorError
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule: where it is, in PTX and in the kernel's source, who took part, how to see it again."""
+    """One broken rule: where it is, in PTX and in the kernel's source, who took part, how to see it again;
+    `subject` is the barrier, buffer or register that it is about."""
 
     kind: str
     message: str
@@ -16,6 +17,7 @@ class Finding:
     source_loc: tuple[str, int] | None = None
     warps: tuple[str, ...] = ()
     seed: int = 0
+    subject: str = ""
 
     def __str__(self) -> str:
         where = f"PTX line {self.ptx_line}" if self.ptx_line else "launch"
@@ -27,12 +29,14 @@ class Finding:
 
 @dataclass
 class Report:
-    """Counts and findings of one launch. `cycles` is the machine's logical clock, not time."""
+    """Counts and findings of one launch. `cycles` is the machine's logical clock, not time; `finished` says that
+    every CTA ran to its end."""
 
     ctas: int = 0
     instructions: int = 0
     barrier_waits: int = 0
     cycles: int = 0
+    finished: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     def check(self) -> Report:

@@ -1,4 +1,4 @@
-"""What the emulator does with each instruction form: the table of docs/instructions.md, read off the registries."""
+"""What the emulator runs and what it finds: the pages docs/instructions.md and docs/findings.md, from its tables."""
 from __future__ import annotations
 
 import re
@@ -19,7 +19,8 @@ MEANING = {
 }
 #: What is refused within a form that is otherwise supported.
 LIMITS = {"ld": "no `.b128`", "st": "no `.b128`", "mov": "no `.b128`; no address of a label",
-          "atom": "no `.b128`", "atom.cas": "no `.b128`", "mma.sync.aligned": "C and D of one type"}
+          "atom": "no `.b128`", "atom.cas": "no `.b128`", "mma.sync.aligned": "C and D of one type",
+          "call": "`vprintf` only"}
 
 
 def status(form: isa.Form) -> str:
@@ -52,8 +53,23 @@ def spelled(form: isa.Form) -> tuple[str, str]:
     return re.sub(r"<(\w+):([^>]*)>|\[(\w+):([^\]]*)\]", slot, form.syntax), "; ".join(choices)
 
 
-def table() -> str:
-    """The whole page, in Markdown."""
+def findings_page() -> str:
+    """docs/findings.md: every kind of finding, and who finds it."""
+    from tilejit.emulator.sanitizer.kinds import KINDS, MACHINE
+
+    lines = ["# What the emulator finds", "",
+             "Written by `python -m tilejit ops --findings`; a test fails when this page is out of date. The machine",
+             "itself finds the kinds marked *always*, in every launch; the others need the sanitizer, which",
+             "`tilejit.check` switches on. A finding names the PTX line, the kernel's source line, the warps with",
+             "their roles, and the seed that shows it again.", "",
+             "| kind | found | meaning |", "|---|---|---|"]
+    lines += [f"| `{kind}` | {'always' if kind in MACHINE else 'sanitizer'} | {meaning} |"
+              for kind, meaning in KINDS.items()]
+    return "\n".join(lines)
+
+
+def instructions_page() -> str:
+    """docs/instructions.md: every instruction form and its status."""
     counts = {s: sum(status(f) == s for f in isa.FORMS) for s in MEANING}
     lines = ["# PTX instructions in the emulator", "",
              "Written by `python -m tilejit ops --ptx` from the instruction table and the emulator's registries; "

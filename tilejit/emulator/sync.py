@@ -156,8 +156,12 @@ def cluster_check(c: Cluster) -> None:
 
 @executes("barrier.cluster.arrive")
 def _cluster_arrive(c: Cluster, s: Site, e: External) -> None:
+    state = c.warp_states[s.warp]
+    if state.cluster_owed & s.mask:
+        c.report("barrier-cluster", "barrier.cluster.arrive again, with no wait since the last one", s.pc, s.warp)
+    state.cluster_owed |= s.mask
     c.cluster_lanes += bin(s.mask).count("1")
-    c.warp_states[s.warp].cluster_arrived = c.cluster_phase + 1
+    state.cluster_arrived = c.cluster_phase + 1
     if c.listener is not None:
         c.listener.cluster_arrive(c.agent(s.warp), s.pc, e.mods.get("sem") == "relaxed")
     cluster_check(c)
@@ -172,8 +176,10 @@ def _cluster_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] |
         if c.listener is not None:
             c.listener.cluster_wait(c.agent(s.warp), s.pc)
 
-    if wanted == 0:
+    state = c.warp_states[s.warp]
+    if s.mask & ~state.cluster_owed:
         c.report("barrier-cluster", "barrier.cluster.wait without an arrive", s.pc, s.warp)
+    state.cluster_owed &= ~s.mask
     if c.cluster_phase >= wanted:
         resume()
         return None

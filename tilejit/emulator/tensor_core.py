@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -73,13 +74,20 @@ def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed
     return at ^ (((at - 128 * base >> source) & mask) << 4)
 
 
+@lru_cache(maxsize=4096)
+def element_chunks(*layout: Any) -> np.ndarray:
+    """The 16-byte chunks (offsets, each once) of `element_offsets` of the same arguments."""
+    return np.unique(element_offsets(*layout) >> 4) << 4
+
+
 def read_matrix(c: Cluster, warp: int, bits: int, transposed: bool, rows: int, depth: int, dtype: str,
                 op: int, pc: int) -> np.ndarray:
     """float32[rows, depth] from shared memory."""
     d = read_descriptor(bits)
     size = {"tf32": 4, "f16": 2, "bf16": 2}.get(dtype, 1)
     phase = d.start % _PERIOD
-    offsets = element_offsets(phase, d.leading, d.stride, d.mode, transposed, rows, depth, size, d.base)
+    layout = (phase, d.leading, d.stride, d.mode, transposed, rows, depth, size, d.base)
+    offsets = element_offsets(*layout)
     base = d.start - phase
     cta = warp // c.warps_per_cta
     low, high = base + int(offsets.min()), base + int(offsets.max()) + size
@@ -87,8 +95,7 @@ def read_matrix(c: Cluster, warp: int, bits: int, transposed: bool, rows: int, d
         raise c.stop("out-of-bounds", f"the matrix at {d.start:#x} (descriptor {bits:#018x}) covers shared bytes "
                      f"[{low:#x}, {high:#x})", pc, warp)
     if c.listener is not None:
-        chunks = np.unique((base + offsets) >> 4) << 4
-        c.listener.async_access(op, "read", "shared", c.ctas[cta], chunks, 16)
+        c.listener.async_access(op, "read", "shared", c.ctas[cta], base + element_chunks(*layout), 16)
     kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[size]
     raw = c.shared[cta].view(kind)[(base + offsets) // size]
     return from_bits(raw, dtype)
@@ -179,9 +186,13 @@ def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> 
     assert c.listener is not None
     accumulator, a = list(e.operands[0]), list(e.operands[1]) if isinstance(e.operands[1], tuple) else []
     states = c.states[s.warp]
-    for reg in accumulator if keep else ():
-        if states[reg] & k.UNINIT:
-            c.listener.uninitialised(c.agent(s.warp), s.pc, reg)
+    mine = accumulator + a
+    unfenced = np.flatnonzero(states[mine] & k.TOUCHED)
+    if len(unfenced):
+        c.listener.wgmma_unfenced(c.agent(s.warp), s.pc, mine[unfenced[0]])
+    if keep:
+        for i in np.flatnonzero(states[accumulator] & k.UNINIT):
+            c.listener.uninitialised(c.agent(s.warp), s.pc, accumulator[i])
     states[accumulator] = (states[accumulator] & ~np.uint8(k.UNINIT)) | k.ACC_IN_FLIGHT
     if a:
         states[a] |= k.A_IN_FLIGHT
@@ -244,6 +255,7 @@ def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
 @executes("wgmma.fence.sync.aligned")
 def _fence(c: Cluster, s: Site, e: External) -> None:
     if c.listener is not None:
+        c.states[s.warp] &= ~np.uint8(k.TOUCHED)
         c.listener.wgmma_fence(c.agent(s.warp), s.pc)
 
 

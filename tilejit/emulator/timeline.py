@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,11 +89,11 @@ class Recorder(Listener):
     def __init__(self, ctas: int = 8):
         super().__init__()
         self.limit = ctas
-        self.program: Any = None
         self.warps: dict[WarpId, list[Action]] = {}
         self.ops: dict[int, Op] = {}
         self.needs: dict[Gate, int] = {}
         self.names: dict[tuple[int, int], str] = {}           # (cta, offset) of mbarriers
+        self.filled: set[tuple[int, int]] = set()             # mbarriers that copies complete on
         self.blocked: dict[WarpId, Wait] = {}
         self.current = WarpId(-1, -1)
         self._rounds: dict[tuple[int, int], int] = {}         # rounds of named barriers that are over
@@ -154,6 +154,7 @@ class Recorder(Listener):
     def mbarrier_complete_tx(self, op: int, cta: int, offset: int, phase: int, bytes: int) -> None:
         gate = Gate("mbarrier", cta, offset, phase)
         if op in self.ops:
+            self.filled.add((cta, offset))
             self.ops[op].gates.append(gate)
             self.needs[gate] = self.needs.get(gate, 0) + 1
         elif op < 0:
@@ -165,7 +166,8 @@ class Recorder(Listener):
     def mbarrier_wait(self, agent: WarpId, pc: int, cta: int, offset: int, phase: int, lanes: int, scope: str,
                       sem: str) -> None:
         self.blocked.pop(agent, None)
-        self._slots[agent] = cta, offset
+        if (cta, offset) in self.filled:
+            self._slots[agent] = cta, offset
         self._add(agent, Wait(Gate("mbarrier", cta, offset, phase), pc))
 
     # -- named and cluster barriers ----------------------------------------------------------------------

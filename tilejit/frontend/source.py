@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import io
 import textwrap
-import types
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import astunparse
 
 from tilejit.errors import CompilationError
+from tilejit.frontend.values import assigned
 from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
 
@@ -102,6 +102,11 @@ class KernelSource:
                 out.add(p.name)
         return out
 
+    @cached_property
+    def locals(self) -> frozenset[str]:
+        """Names that are local variables: parameters, and what the body assigns."""
+        return frozenset([*self.signature.parameters, *assigned([*self.tree.body])])
+
     def lookup(self, name: str) -> Any:
         """What a free name of the function stands for; raises KeyError if nothing."""
         closure = inspect.getclosurevars(self.fn).nonlocals
@@ -110,6 +115,10 @@ class KernelSource:
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
         return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
+
+    def is_global(self, name: str) -> bool:
+        """True if a free name is a global variable."""
+        return name in self.fn.__globals__ and name not in inspect.getclosurevars(self.fn).nonlocals
 
     @staticmethod
     def _missing(name: str) -> Any:
@@ -124,48 +133,29 @@ class KernelSource:
             tree.body = tree.body[1:] or [ast.Pass()]
         return unparse(tree)
 
-    def used_names(self) -> list[str]:
-        """Free names that the body reads, sorted."""
-        loaded = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-        return sorted(loaded)
-
     def fingerprint(self) -> str:
-        """Identifies what the kernel does: its text, that of every kernel it reaches, and its constants."""
+        """Identifies what the kernel does: its text, that of every kernel it reaches, their constants and defaults."""
+        from tilejit.frontend.captures import reached
+
         digest = hashlib.sha256()
-        seen: set[int] = set()
 
-        def add(source: KernelSource) -> None:
-            if id(source) in seen:
-                return
-            seen.add(id(source))
-            text = source.normalised()
-            digest.update(f"{len(text)}:{source.file}:{source.line}:{text}".encode())
-            for name in source.used_names():
-                try:
-                    value = source.lookup(name)
-                except KeyError:
-                    continue
-                if isinstance(getattr(value, "source", None), KernelSource):
-                    digest.update(f"{name}=kernel".encode())
-                    add(value.source)
-                elif is_constant(value):
-                    value = value.value if isinstance(value, constexpr) else value
-                    digest.update(f"{name}={type(value).__name__}:{value!r}".encode())
-                elif isinstance(value, types.ModuleType):
-                    add_module(source, name, value)
+        def add(text: str) -> None:
+            digest.update(f"{len(text)}:{text}".encode())
 
-        def add_module(source: KernelSource, name: str, module: types.ModuleType) -> None:
-            for node in ast.walk(source.tree):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
-                    inner: Any = getattr(module, node.attr, None)
-                    if isinstance(getattr(inner, "source", None), KernelSource):
-                        add(inner.source)
-                    elif is_constant(inner):
-                        inner = inner.value if isinstance(inner, constexpr) else inner
-                        digest.update(f"{name}.{node.attr}={type(inner).__name__}:{inner!r}".encode())
-
-        add(self)
+        for source, captures in reached(self):
+            add(f"{source.file}:{source.line}:{source.normalised()}")
+            for name, p in source.signature.parameters.items():
+                if is_constant(p.default):
+                    add(f"{name}={_constant(p.default)}")
+            for c in captures:
+                add(f"{c.name}={'kernel' if c.source is not None else _constant(c.value)}")
         return digest.hexdigest()
+
+
+def _constant(value: Any) -> str:
+    """A constant with its type: 1, 1.0 and True differ."""
+    value = value.value if isinstance(value, constexpr) else value
+    return f"{type(value).__name__}:{value!r}"
 
 
 def is_constant(value: Any) -> bool:

@@ -12,10 +12,11 @@ from tilejit.ir.core import (
     enclosing,
     erase,
     replace,
+    total_warps,
     uses,
     walk,
 )
 from tilejit.ir.table import OPS, OpDef
 
 __all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op",
-           "enclosing", "erase", "replace", "types", "uses", "walk", "_ops"]
+           "enclosing", "erase", "replace", "total_warps", "types", "uses", "walk", "_ops"]

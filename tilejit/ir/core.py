@@ -187,6 +187,11 @@ def clone_block(block: Block, mapping: dict[Value, Value],
     return new
 
 
+def total_warps(fn: Function) -> int:
+    """The warps that share a program's tiles, those of all CTAs of its cluster; layouts count one CTA after another."""
+    return int(fn.attrs["num_warps"]) * int(fn.attrs.get("num_ctas", 1))
+
+
 def enclosing(op: Op) -> Iterator[Op]:
     """The ops whose regions contain `op`, innermost first."""
     block = op.parent

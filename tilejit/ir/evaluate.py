@@ -134,12 +134,9 @@ class Machine:
             data.view(np.uint8 if value.dtype == bool else value.dtype)[index] = values[which]
         self.stats.bytes_written += live.size * value.dtype.itemsize
 
-    def read_modify_write(self, op: Op, ptr: np.ndarray, mask: Any, combine: Callable[..., np.ndarray],
+    def read_modify_write(self, op: Op, elem: DType, ptr: np.ndarray, mask: Any, combine: Callable[..., np.ndarray],
                           *values: np.ndarray) -> np.ndarray:
         """Atomically replace old by combine(old, *values), element after element; returns the old ones."""
-        elem = op.results[0].type
-        elem = getattr(elem, "elem", elem)
-        assert isinstance(elem, DType)
         on = np.broadcast_to(True if mask is None else mask, ptr.shape).ravel()
         live = np.nonzero(on)[0]
         address = ptr.ravel()[live]

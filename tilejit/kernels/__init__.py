@@ -1,8 +1,16 @@
 """Ready kernels, written in the tile language, each with a host function that takes arrays."""
 from tilejit.kernels.add import add
+from tilejit.kernels.batched import batched_matmul
+from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
+from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
 from tilejit.kernels.layernorm import layernorm
 from tilejit.kernels.matmul import matmul, matmul_kernel
+from tilejit.kernels.mixed import weight_only_matmul
 from tilejit.kernels.rmsnorm import rmsnorm
+from tilejit.kernels.scaled import matmul_blockscaled
 from tilejit.kernels.softmax import softmax
+from tilejit.kernels.streamk import matmul_streamk
 
-__all__ = ["add", "layernorm", "matmul", "matmul_kernel", "rmsnorm", "softmax"]
+__all__ = ["add", "batched_matmul", "fused_matmul", "gated_matmul", "grouped_matmul", "layernorm",
+           "masked_grouped_matmul", "matmul", "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "rmsnorm",
+           "softmax", "swiglu", "weight_only_matmul"]

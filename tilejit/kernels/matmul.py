@@ -7,6 +7,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit.kernels.copy import copy_matrix, pitched
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -51,34 +52,44 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 
 @dataclass(frozen=True)
 class Tiles:
-    """A tile shape and how it is run; `k_bytes` is the K extent of a block, in bytes of an operand's row."""
+    """A tile shape of a program of `ctas` CTAs, and how it is run; `k_bytes`: bytes of a row of K in a block.
+
+    `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
+    start at multiples of 32 bytes, so that TMA reads more sectors of L2 than it needs (both measured on an H200)."""
 
     m: int
     n: int
     num_warps: int
-    num_stages: int
+    ctas: int = 1
+    speed: float = 1.0
+    ragged: float = 1.0
     k_bytes: int = 128
 
 
-#: Largest first.
-TILES = (Tiles(128, 256, 8, 4), Tiles(128, 128, 8, 5), Tiles(64, 128, 4, 6), Tiles(64, 64, 4, 6))
+#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
+TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Tiles(128, 128, 4, 1, 0.93, 0.6),
+         Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.5), Tiles(64, 64, 4, 1, 0.5, 0.4))
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
-POINTER_TILES = Tiles(64, 64, 8, 2, 64)
+POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
+#: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
+COPIED_FROM = 2 ** 27
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 
-@lru_cache(maxsize=1024)
-def choose_tiles(m: int, n: int, multiprocessors: int) -> Tiles:
-    """The tile shape for an m x n result: the one with the least time, the larger of two equals.
+def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False,
+                 tiles: tuple[Tiles, ...] = TILES) -> Tiles:
+    """The tiles with the least estimated time for an m x n result and `blocks` blocks of K.
 
-    Every multiprocessor works on one tile at a time, so all tiles take `waves` turns; a turn is as long as its
-    operands take to arrive from L2, which goes with (rows + columns) of the tile."""
-    def turns(t: Tiles) -> int:
-        waves = tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors)
-        return waves * (t.m + t.n)
+    In cycles of a multiprocessor: a block takes 1 per 32 results at full speed; storing a tile takes 1 per 20
+    results and a round trip, which a second group of consumers hides. All programs run at once, in waves."""
+    def cycles(t: Tiles) -> float:
+        waves = tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors // t.ctas)
+        mine = t.m * t.n / t.ctas
+        store = 500 if t.num_warps == 4 and waves > 1 else 1000 + mine / 20
+        return waves * (blocks * mine / 32 / (t.ragged if ragged else t.speed) + store)
 
-    return min(TILES, key=turns)
+    return min(tiles, key=cycles)
 
 
 def _rows_first(name: str, facts: Facts) -> bool:
@@ -109,6 +120,7 @@ def _facts(info: tilejit.ArrayInfo) -> Facts:
     return (*info[1:], info.address & 15 == 0)
 
 
+@lru_cache(maxsize=1024)
 def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None) -> tuple[bool, bool]:
     """Whether a and b are row-major. Raises LaunchError for arrays that do not go together."""
     (a_dtype, a_shape), (b_dtype, b_shape), (c_shape, c_strides) = a[:2], b[:2], c[1:3]
@@ -135,16 +147,22 @@ def _launch(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | 
     dtype, (m, k), n = a[0], a[1], b[1][1]
     # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
-    for tiles in (choose_tiles(m, n, sms), POINTER_TILES) if in_place else (POINTER_TILES,):
+    for tiles in (choose_tiles(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b)),
+                  POINTER_TILES) if in_place else (POINTER_TILES,):
         bk = tiles.k_bytes // dtype.bytes
         descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                        _descriptor(c, True, tiles.m, tiles.n))
         if all(d.tma for d in descriptors):
             break
-    grid = min(sms, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n))
+    grid = min(sms // tiles.ctas, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n))
     return (grid,), descriptors, (m, n, k), dict(
-        BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages)
+        BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation,
+        num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+
+
+def _ragged(x: Facts) -> bool:
+    """Whether rows (columns, of a column-major matrix) start elsewhere than at multiples of 32 bytes."""
+    return max(x[2]) * x[0].bytes % 32 != 0
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -153,7 +171,9 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major; fp8 and fp32 are
     read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
-    dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not fit."""
+    dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
+    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead).
+    Raises LaunchError for what does not fit."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
     if out is None:
         if len(ia.shape) != 2 or len(ib.shape) != 2:
@@ -161,8 +181,32 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         out = tilejit.empty_like(a, (ia.shape[0], ib.shape[1]),
                                  out_dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
     ic = tilejit.array_info(out)
+    bias_facts = None if bias is None else _facts(tilejit.array_info(bias))
+    orders = _orders(_facts(ia), _facts(ib), bias_facts, _facts(ic), activation)
+    target, target_info = out, ic
+    if ia.shape[0] * ia.shape[1] * ib.shape[1] >= COPIED_FROM:
+        a, ia = _readable(a, ia, orders[0], True)
+        b, ib = _readable(b, ib, orders[1], False)
+        if not _pitched(_facts(ic)):
+            target, target_info = pitched(out, ic, True)
     grid, (da, db, dc), sizes, constants = _launch(
-        _facts(ia), _facts(ib), None if bias is None else _facts(tilejit.array_info(bias)), _facts(ic), activation,
-        tilejit.multiprocessors())
-    matmul_kernel[grid](da.over(a, ia), db.over(b, ib), dc.over(out, ic), bias, *sizes, **constants)
+        _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors())
+    matmul_kernel[grid](da.over(a, ia), db.over(b, ib), dc.over(target, target_info), bias, *sizes, **constants)
+    if target is not out:
+        copy_matrix(target, target_info, out, ic)
     return out
+
+
+def _pitched(x: Facts) -> bool:
+    """Whether TMA can read and write the matrix: lines at multiples of 16 bytes."""
+    return x[4] and all(s == 1 or s * x[0].bytes % 16 == 0 for s in x[2])
+
+
+def _readable(x: Any, info: tilejit.ArrayInfo, rows_first: bool, k_last: bool) -> tuple[Any, tilejit.ArrayInfo]:
+    """The operand itself, or a copy of it in an order and with lines that the tensor cores read through TMA."""
+    wanted = rows_first if info.dtype.bytes == 2 else k_last
+    if _pitched(_facts(info)) and wanted == rows_first:
+        return x, info
+    base, copy = pitched(x, info, wanted)
+    copy_matrix(x, info, base, copy)
+    return base, copy

@@ -6,7 +6,21 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block
-from tilejit.ir.types import Desc, DType, Ptr, fp16, fp32, int1, int32, int64
+from tilejit.ir.types import (
+    Desc,
+    DType,
+    Ptr,
+    fp16,
+    fp32,
+    fp64,
+    int1,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor, tensor_descriptor
@@ -191,13 +205,31 @@ def load_tensor_descriptor(desc: tensor_descriptor, offsets: Any, *, _b: KernelB
 @builtin
 def store_tensor_descriptor(desc: tensor_descriptor, offsets: Any, value: Any, *, _b: KernelBuilder) -> None:
     """Write a block at `offsets`; elements outside the tensor are dropped."""
+    _b.op("desc_store", desc.value, _block_value(_b, desc, value, "store").value, *_offsets(_b, desc, offsets))
+
+
+def _block_value(b: KernelBuilder, desc: tensor_descriptor, value: Any, what: str) -> tensor:
+    """A value in the descriptor's element type and block shape."""
     t: Desc = desc.type
-    v = sem.cast(_b, to_tensor(_b, value), t.elem)
+    v = sem.cast(b, to_tensor(b, value), t.elem)
     if v.shape != t.block_shape and v.shape:
-        raise CompilationError(f"store through a descriptor of blocks {list(t.block_shape)}: found a value "
+        raise CompilationError(f"{what} through a descriptor of blocks {list(t.block_shape)}: found a value "
                                f"of shape {list(v.shape)}")
-    v = sem.broadcast_to(_b, v, t.block_shape)
-    _b.op("desc_store", desc.value, v.value, *_offsets(_b, desc, offsets))
+    return sem.broadcast_to(b, v, t.block_shape)
+
+
+def _desc_atomic(kind: str):
+    def atomic(desc: tensor_descriptor, offsets: Any, value: Any, *, _b: KernelBuilder) -> None:
+        v = _block_value(_b, desc, value, f"atomic_{kind}")
+        _b.op("desc_atomic", desc.value, v.value, *_offsets(_b, desc, offsets), kind=kind)
+    atomic.__name__ = f"atomic_{kind}"
+    atomic.__doc__ = f"Atomic {kind} of a block into the tensor at `offsets`; elements outside it are dropped."
+    return builtin(atomic)
+
+
+#: What a descriptor can do, by name: `desc.load(offsets)`, `desc.atomic_add(offsets, value)`, ...
+DESCRIPTOR_METHODS = {"load": load_tensor_descriptor, "store": store_tensor_descriptor,
+                      **{f"atomic_{k}": _desc_atomic(k) for k in ("add", "min", "max", "and", "or", "xor")}}
 
 
 # -- shapes ---------------------------------------------------------------------------------------------------
@@ -361,7 +393,10 @@ def assume(cond: Any, *, _b: KernelBuilder) -> None:
 
 @builtin
 def debug_barrier(*, _b: KernelBuilder) -> None:
-    """All threads of the program meet."""
+    """All threads of the program meet, and see each other's earlier accesses of global and shared memory.
+
+    Needed between a `tl.store` and a `tl.load` of the same global memory in one program: a tile's elements may be
+    loaded by other threads than those that stored them, and nothing else orders the two (as in Triton)."""
     _b.op("debug_barrier")
 
 
@@ -374,8 +409,41 @@ def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuild
 
 @builtin
 def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) -> None:
-    """Not available: a call inside a kernel would serialise every wgmma."""
-    raise CompilationError("device_print is not available; inspect values with the IR evaluator instead")
+    """Print tiles and scalars at run time, one line for each element: `pid (0, 0, 0) idx ( 5) prefix: 2.5`.
+
+    `prefix` is a constant text; `hex` shows bits. Python's print() is the same. A call inside a kernel costs
+    registers and makes ptxas wait for every wgmma where it is issued: for debugging only."""
+    prefix = unwrap(prefix)
+    if not isinstance(prefix, str):
+        raise CompilationError(f"device_print: the first argument is a constant text, found {prefix!r}")
+    if "\0" in prefix:
+        raise CompilationError("device_print: the text contains a NUL character")
+    if args and not prefix.endswith(": "):
+        prefix = prefix.rstrip(" ") + ": "
+    if not prefix.startswith(" "):
+        prefix = " " + prefix
+    made = [_printable(_b, to_tensor(_b, a), bool(unwrap(hex))) for a in args]
+    _b.op("device_print", *(t.value for t, _ in made), prefix=prefix, conversions=tuple(c for _, c in made))
+
+
+def _printable(b: KernelBuilder, x: tensor, hex: bool) -> tuple[tensor, str]:
+    """A value in a type that C prints, and the conversion for it."""
+    t = x.elem
+    if isinstance(t, Ptr):
+        return sem.cast(b, x, uint64), "0x%016llx"
+    if hex:
+        bits = builtins.max(8, t.bits)
+        if t.is_float or t.is_signed and t != int1:
+            bare = {8: uint8, 16: uint16, 32: uint32, 64: uint64}[bits]
+            x = tensor(b("bitcast", x.value, dtype=bare))
+        return sem.cast(b, x, uint64 if bits == 64 else uint32), f"0x%0{bits // 4}{'ll' if bits == 64 else ''}x"
+    if t.is_float:
+        return sem.cast(b, sem.cast(b, x, fp32) if t.bits < 32 else x, fp64), "%f"
+    if t.bits == 64:
+        return x, "%lld" if t.is_signed else "%llu"
+    if t == int1 or t.is_signed:
+        return sem.cast(b, x, int32), "%d"
+    return sem.cast(b, x, uint32), "%u"
 
 
 # -- products and reductions ------------------------------------------------------------------------------------

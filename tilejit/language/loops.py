@@ -9,7 +9,7 @@ from tilejit.language.tensor import tensor
 
 
 class range:
-    """A loop that runs on the device.
+    """A loop that runs on the device; a step that is no constant must be positive.
 
     `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the
     computing warps. The other options are hints."""

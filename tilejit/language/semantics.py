@@ -180,6 +180,8 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
             raise CompilationError(f"unsupported operand of '{symbol}': {v!r}")
     if symbol in ("+", "-") and any(isinstance(v, tensor) and isinstance(v.elem, Ptr) for v in (x, y)):
         return _pointer(b, symbol, x, y)
+    if symbol in ("+", "-", "//", "%", "<<", ">>") and all(_is_bool(v) for v in (x, y)):
+        raise CompilationError(f"'{symbol}' of two booleans: combine them with & | ^, or count with .to(tl.int32)")
     if symbol in _CMP:
         tx, ty = common(b, x, y)
         return tensor(b("cmp", tx.value, ty.value, pred=_CMP[symbol]))
@@ -207,6 +209,10 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     raise CompilationError(f"operator '{symbol}' is not part of the tile language")
 
 
+def _is_bool(x: Any) -> bool:
+    return isinstance(x, bool) or isinstance(x, tensor) and x.elem == int1
+
+
 def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     """Pointer plus or minus an integer offset, in elements."""
     if isinstance(y, tensor) and isinstance(y.elem, Ptr):
@@ -229,6 +235,8 @@ def unary(b: Builder, symbol: str, x: tensor) -> tensor:
     if symbol == "-":
         if isinstance(x.elem, Ptr):
             raise CompilationError("cannot negate a pointer")
+        if x.elem == int1:
+            raise CompilationError("'-' of a boolean: use ~x or 'not x', or .to(tl.int32)")
         return tensor(b("neg", x.value))
     if symbol == "~":
         if not (isinstance(x.elem, DType) and x.elem.is_int):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tilejit.ir.core import Function
 from tilejit.ir.verify import verify
+from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.simplify import simplify
 
@@ -23,6 +24,7 @@ def layouts(fn: Function) -> Function:
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
+    ("flatten", flatten),
     ("lower_desc", lower_desc),
     ("simplify2", simplify),
     ("layouts", layouts),

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import Function, Op, Value, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
@@ -35,6 +35,7 @@ from tilejit.passes.layouts_access import Accesses, Facts, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
 from tilejit.passes.layouts_rules import (
     ACCESSES,
+    BLOCK_WRITES,
     FLOW,
     FOLDS,
     backward,
@@ -64,7 +65,7 @@ class Assignment:
 
     def __init__(self, fn: Function, facts: Facts):
         self.fn = fn
-        self.warps: int = fn.attrs["num_warps"]
+        self.warps: int = total_warps(fn)
         self.accesses = Accesses(fn, facts)
         self.uses = uses(fn.body)
         self.ops = list(walk(fn.body))
@@ -83,7 +84,7 @@ class Assignment:
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            v = op.result if op.name == "desc_load" else op.operands[1] if op.name == "desc_store" else None
+            v = op.result if op.name == "desc_load" else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.set(v, self.default(v, 16))
                 self.spread()

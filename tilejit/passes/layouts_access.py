@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilejit.ir import Function, Op, Value, walk
+from tilejit.ir import Function, Op, Value, total_warps, walk
 from tilejit.ir.types import Ptr, Tile, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked
@@ -19,7 +19,7 @@ class Accesses:
     """All accesses of a function through tiles of pointers."""
 
     def __init__(self, fn: Function, facts: Facts):
-        self.warps: int = fn.attrs["num_warps"]
+        self.warps: int = total_warps(fn)
         self.facts = facts
         self.ops = [op for op in walk(fn.body)
                     if op.name in ACCESSES and isinstance(op.operands[0].type, Tile)]

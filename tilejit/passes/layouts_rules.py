@@ -12,6 +12,8 @@ from tilejit.layout.linear import LinearLayout
 
 #: Ops that touch global memory through a tile of pointers (operand 0); the mask, if any, comes last.
 ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
+#: Ops that hand a tile of registers (operand 1) to TMA.
+BLOCK_WRITES = ("desc_store", "desc_atomic")
 FLOW = ("for", "while", "if")
 #: Folds: all inputs share one layout.
 FOLDS = ("reduce", "scan")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace
-from tilejit.ir.types import Desc, Tile, elem_of, int32, int64
+from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.rules import const_of
 
 #: Scalar ops that the host can evaluate when it builds a tensor map.
@@ -119,7 +119,7 @@ class _Lowering:
                 if name == "desc_load":
                     self.swap(op, block, self.load(b, op, parts))
                 else:
-                    self.store(b, op, parts)
+                    self.write(b, op, parts)
                     block.ops.remove(op)
 
     def swap(self, op: Op, block: Block, new: Value) -> None:
@@ -199,13 +199,20 @@ class _Lowering:
         fill: float = 0 if t.elem.is_int else 0.0
         if parts.padding == "nan":
             fill = float("nan")
-        return b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.elem)), **op.attrs)
+        block = b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.elem)))
+        return block if block.type == op.result.type else b("reshape", block, shape=op.attrs["shape"])
 
-    def store(self, b: Builder, op: Op, parts: _Parts) -> None:
-        t = op.operands[0].type
+    def write(self, b: Builder, op: Op, parts: _Parts) -> None:
+        """A store, or atomics whose old values nobody reads."""
+        t, value = op.operands[0].type, op.operands[1]
         assert isinstance(t, Desc)
+        if shape_of(value.type) != t.block_shape:
+            value = b("reshape", value, shape=t.block_shape)
         ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[2:])
-        b.op("store", ptr, op.operands[1], mask, **op.attrs)
+        if op.name == "desc_store":
+            b.op("store", ptr, value, mask)
+        else:
+            b.op("atomic_rmw", ptr, value, mask, kind=op.attrs["kind"], sem="relaxed", scope="gpu")
 
 
 def _int64(b: Builder, v: Value) -> Value:

@@ -17,6 +17,8 @@ class Ptx:
         self.counts = dict.fromkeys(CLASSES, 0)
         self.labels = 0
         self.files: dict[str, int] = {}
+        self.header: list[str] = []      # declarations at module scope
+        self.decls: list[str] = []       # declarations at the start of the entry
         self._loc: tuple[str, int] | None = None
 
     def reg(self, cls: str) -> str:
@@ -73,5 +75,5 @@ class Ptx:
         files = [f'.file {i} "{f}"' for f, i in self.files.items()]
         plist = ",\n".join(f"    {p}" for p in params)
         return "\n".join([f".version {version}", f".target {target}", ".address_size 64", *files, *header,
-                          f".visible .entry {name}(", plist, ")", *directives, "{",
-                          *decls, *self.lines, "}", ""])
+                          *self.header, f".visible .entry {name}(", plist, ")", *directives, "{",
+                          *decls, *(f"    {d}" for d in self.decls), *self.lines, "}", ""])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, Value
+from tilejit.ir import Block, Function, Op, Value, uses
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
@@ -48,9 +48,11 @@ class Role:
     name: str
     warps: int
     barrier: str                     # named barrier of role_sync, a number or a register; 0 is the whole CTA's
+    warpgroup_barrier: str           # that of its first warpgroup; the others follow
     lane: str = ""                   # %laneid-like, 0..31
     warp: str = ""                   # warp index within the role; warp-uniform
     tid: str = ""                    # thread index within the role
+    local_warp: str = ""             # warp index within the role in this CTA; `warp` counts those of CTAs before it
     group: str = "0"                 # which group of the role; the three above are within the group
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
     addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
@@ -62,14 +64,16 @@ class Emitter:
     """State of one emission: the PTX under construction, where every value lives, the current role."""
 
     def __init__(self, fn: Function):
-        self.fn, self.p = fn, Ptx()
+        self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
         self.values: dict[Value, list[str]] = {}
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
-        self.role = Role("all", fn.attrs["num_warps"], "0")
+        self.role = Role("all", fn.attrs["num_warps"], "0", "1")
+        self.version = (8, 0)        # of the PTX ISA
         self.smem = ""               # register: shared base address, 1024-byte aligned
+        self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 
     # -- values ---------------------------------------------------------------------------------
@@ -171,6 +175,14 @@ class Emitter:
         else:
             self.p("bar.sync", self.role.barrier, 32 * self.role.warps)
 
+    def warpgroup(self) -> str:
+        """Register: index of the thread's warpgroup in the role."""
+        return self.p.new("b32", "shr.u32", self.role.local_warp or self.role.warp, 2)
+
+    def warpgroup_sync(self) -> None:
+        """All threads of a warpgroup of the role meet; each warpgroup has a named barrier."""
+        self.p("bar.sync", self.p.new("b32", "add.u32", self.warpgroup(), self.role.warpgroup_barrier), 128)
+
     # -- parameters -------------------------------------------------------------------------------
     def param(self, param: Param) -> str:
         """The PTX name of a kernel parameter, added on first use."""
@@ -201,15 +213,16 @@ def param_decl(name: str, param: Param) -> str:
     if isinstance(param, PointerParam):
         return f".param .u64 {name}"
     if isinstance(param, ScalarParam):
-        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "int16": "u16", "uint16": "u16", "fp16": "b16",
-               "bf16": "b16", "fp32": "f32", "fp64": "f64", "int64": "u64", "uint64": "u64"}
+        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "u16",
+               "uint16": "u16", "fp16": "b16", "bf16": "b16", "fp32": "f32", "fp64": "f64", "int64": "u64",
+               "uint64": "u64"}
         return f".param .{cls.get(param.dtype, 'u32')} {name}"
     return f".param .align 64 .b8 {name}[128]"
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """The PTX text of a scheduled function, and what the runtime must know to launch it."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, reduce, shape, tma, wgmma  # noqa: F401
+    from tilejit.ptx import arith, control, convert, kernel, memory, print, reduce, shape, store, tma, wgmma  # noqa: F401
 
     e = Emitter(fn)
     kernel.prologue(e)

@@ -262,6 +262,7 @@ FORMS: tuple[Form, ...] = (
     Form("brx.idx[uni:uni]", "al"),
     Form("ret[uni:uni]", ""),
     Form("exit", ""),
+    Form("call[uni:uni]", "dla"),
     Form("trap", ""),
     Form("brkpt", ""),
     Form("nanosleep.u32", "a", min_sm=70),
@@ -271,7 +272,7 @@ FORMS: tuple[Form, ...] = (
 )
 
 
-
+@lru_cache(maxsize=None)                # on first use: most programs need few of the forms
 def _pattern(form: Form) -> re.Pattern[str]:
     """The whole opcode as a regular expression with one named group a slot."""
     out, at = "", 0
@@ -284,16 +285,13 @@ def _pattern(form: Form) -> re.Pattern[str]:
     return re.compile(out + re.escape(form.syntax[at:]) + "$")
 
 
-_PATTERNS = tuple((form, _pattern(form)) for form in FORMS)
-
-
 @lru_cache(maxsize=None)
 def lookup(opcode: str) -> tuple[Form, dict[str, str]] | None:
     """The row that an opcode such as `ld.global.v4.f32` matches, and its modifiers by slot; None if none."""
     root = opcode.split(".", 1)[0]
-    for form, pattern in _PATTERNS:
+    for form in FORMS:
         if form.syntax.startswith(root):
-            m = pattern.match(opcode)
+            m = _pattern(form).match(opcode)
             if m:
                 return form, {k: v for k, v in m.groupdict().items() if v}
     return None

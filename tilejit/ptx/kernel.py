@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, uses, walk
+from tilejit.ir import Op, Value, walk
 from tilejit.ir.types import Barrier, Desc, DType, Ptr
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.metadata import (
@@ -14,8 +14,8 @@ from tilejit.ptx.metadata import (
 )
 
 #: ld.param type by tilejit dtype; 8-bit values widen into .b16 registers.
-_LD = {"int8": "s8", "uint8": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16", "bf16": "b16",
-       "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
+_LD = {"int8": "s8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16",
+       "bf16": "b16", "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
 
 
 def prologue(e: Emitter) -> None:
@@ -26,14 +26,15 @@ def prologue(e: Emitter) -> None:
     warp = p.new("b32", "shr.u32", role.tid, 5)
     # The shuffle tells ptxas that the value is the same in the whole warp.
     role.warp = p.new("b32", "shfl.sync.idx.b32", warp, 0, 31, -1)
+    if e.fn.attrs.get("num_ctas", 1) > 1:
+        e.rank = p.new("b32", "mov.u32", "%cluster_ctarank")
     role.mark = len(p.lines)
     if e.fn.attrs.get("shared_bytes", 0):
         raw = p.new("b32", "mov.u32", "smem")
         up = p.new("b32", "add.u32", raw, 1023)
         e.smem = e.private = p.new("b32", "and.b32", up, -1024)
-    used = uses(e.fn.body)
     for arg in e.fn.body.args:
-        if arg in used and not isinstance(arg.type, Desc):
+        if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
         if op.name in ("tma_load", "tma_store"):
@@ -95,14 +96,15 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
 
 def tensor_map(e: Emitter, op: Op) -> str:
     """The register with the generic address of the tensor map that a tma op uses (made in the prologue)."""
-    from tilejit.ptx.tma import tma_box
+    from tilejit.ptx.tma import copied, in_blocks, tma_box
 
     desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
     buffer = op.operands[0].type if op.name == "tma_load" else op.operands[2].type
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    param = TensorMapParam(base, shape, strides, tma_box(buffer), desc.type.elem.name,  # type: ignore[arg-type]
-                           buffer.swizzle, fill)  # type: ignore[union-attr]
+    box = tma_box(copied(in_blocks(buffer, desc), op))  # type: ignore[arg-type]
+    param = TensorMapParam(base, shape, strides, box, desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
+                           fill)
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)
@@ -162,7 +164,16 @@ def init_barriers(e: Emitter) -> None:
     for param in e.maps.values():
         p("prefetch.tensormap", f"[{param}]")
     p.place(skip)
-    p("bar.sync", 0)
+    if e.rank:
+        cluster_sync(e)
+    else:
+        p("bar.sync", 0)
+
+
+def cluster_sync(e: Emitter) -> None:
+    """All threads of the cluster meet."""
+    e.p("barrier.cluster.arrive.release")
+    e.p("barrier.cluster.wait.acquire")
 
 
 @emits("alloc", "barriers")
@@ -170,14 +181,19 @@ def _static(e: Emitter, op: Op) -> None:
     """Shared memory is laid out by the allocator; uses read the op's `offset`."""
 
 
+def _unit(e: Emitter) -> str:
+    """What runs a program, in the names of special registers."""
+    return "cluster" if e.rank else "cta"
+
+
 @emits("program_id")
 def _program_id(e: Emitter, op: Op) -> None:
-    e.set(op.result, e.p.new("b32", "mov.u32", f"%ctaid.{'xyz'[op.attrs['axis']]}"))
+    e.set(op.result, e.p.new("b32", "mov.u32", f"%{_unit(e)}id.{'xyz'[op.attrs['axis']]}"))
 
 
 @emits("num_programs")
 def _num_programs(e: Emitter, op: Op) -> None:
-    e.set(op.result, e.p.new("b32", "mov.u32", f"%nctaid.{'xyz'[op.attrs['axis']]}"))
+    e.set(op.result, e.p.new("b32", "mov.u32", f"%n{_unit(e)}id.{'xyz'[op.attrs['axis']]}"))
 
 
 @emits("role_sync")
@@ -219,12 +235,15 @@ def _roles(e: Emitter, op: Op) -> None:
         if regs:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
-        e.role = Role(name, warps // groups, str(barrier), outer.lane, outer.warp, outer.tid)
+        e.role = Role(name, warps // groups, str(barrier), str(barrier + groups), outer.lane, outer.warp, outer.tid)
         if first:
             e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
         if groups > 1:
             _enter_group(e, op, barrier, warps // groups)
+        if e.rank and i == 0:        # the consumers' layouts count the warps of all CTAs
+            e.role.local_warp = e.role.warp
+            e.role.warp = p.new("b32", "mad.lo.u32", e.rank, warps // groups, e.role.warp)
         e.role.mark = len(p.lines)
         e.block(op.regions[i])
         e.private = e.smem
@@ -232,9 +251,11 @@ def _roles(e: Emitter, op: Op) -> None:
             p("bra", end)
             p.place(nxt)
         first += warps
-        barrier += groups
+        barrier += groups + warps // 4
     e.role = outer
     p.place(end)
+    if e.rank:
+        cluster_sync(e)              # nobody leaves while others may still copy to it or arrive at its barriers
 
 
 def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
@@ -244,6 +265,7 @@ def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
     role.warp = p.new("b32", "and.b32", role.warp, warps - 1)
     role.tid = p.new("b32", "and.b32", role.tid, 32 * warps - 1)
     role.barrier = p.new("b32", "add.u32", role.group, barrier)
+    role.warpgroup_barrier = p.new("b32", "mad.lo.u32", role.group, warps // 4, role.warpgroup_barrier)
     if op.attrs.get("private_bytes"):
         e.private = p.new("b32", "mad.lo.u32", role.group, op.attrs["private_bytes"], e.smem)
 
@@ -262,12 +284,16 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     """The module text and its launch metadata."""
     attrs = e.fn.attrs
     threads = attrs["num_threads"]
-    name = e.fn.name
+    name, ctas = e.fn.name, attrs.get("num_ctas", 1)
+    cluster = [".explicitcluster", f".reqnctapercluster {ctas}, 1, 1"] if ctas > 1 else []
     params = tuple(e.params)
     shared = attrs.get("shared_bytes", 0)
     shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
-    text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()],
-                    [f".maxntid {threads}, 1, 1", ".minnctapersm 1"], attrs.get("target", "sm_90a"), "8.0",
+    directives = [f".maxntid {threads}, 1, 1", ".minnctapersm 1", *cluster]
+    if attrs.get("maxnreg"):
+        directives.append(f".maxnreg {attrs['maxnreg']}")
+    text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()], directives,
+                    attrs.get("target", "sm_90a"), f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                target=attrs.get("target", "sm_90a"))
+                                (ctas, 1, 1), attrs.get("target", "sm_90a"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, uses
+from tilejit.ir import Op, Value
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.ptx.arith import literal, suffix
 from tilejit.ptx.convert import shuffle
@@ -172,7 +172,7 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
 
     An atomic on a scalar is the whole program's: with release semantics all its threads come first."""
     t = op.result.type
-    used = op.result in uses(e.fn.body)
+    used = op.result in e.uses
     if not isinstance(t, Tile) and (used or (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")):
         e.sync()
     owner, out = writer(e, op), e.fresh(t)

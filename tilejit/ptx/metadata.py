@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Union
 
 #: ("const", 3) | ("arg", "M") | ("shape", "desc", 0) | ("stride", "desc", 0) | (op, Expr, Expr)
-#: with op in add sub mul div (floor) cdiv min max. Strides are in elements.
+#: with op in add sub mul div (truncates, as in C) cdiv min max. Strides are in elements.
 Expr = tuple
 
 

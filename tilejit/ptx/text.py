@@ -53,7 +53,7 @@ class Not(NamedTuple):
 
 
 class Vec(NamedTuple):
-    """A brace list, `{a, b}`."""
+    """A list, `{a, b}`, or `(a, b)` of a call."""
 
     items: tuple[Operand, ...]
 
@@ -212,6 +212,8 @@ class _Parser:
                 self.line_directive(word)
             elif word in ("visible", "weak", "entry", "func"):
                 self.entry()
+            elif word == "extern" and re.match(r"\.extern\s+\.func\b", self.text[self.pos:]):
+                self.until(";")
             elif word in ("extern", "shared", "global", "const"):
                 v = self.variable()
                 self.out.variables[v.name] = v
@@ -420,8 +422,8 @@ class _Body:
         c = text[0]
         if c == "[":
             return self.memory(text)
-        if c == "{":
-            return Vec(tuple(self.operand(t) for t in _split(text.strip("{} \t\n"))))
+        if c in "{(":
+            return Vec(tuple(self.operand(t) for t in _split(text.strip("{}() \t\n"))))
         if c == "!":
             return Not(self.operand(text[1:]))
         if "|" in text:
@@ -471,14 +473,14 @@ def _integer(text: str) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside brackets and braces."""
-    if "[" not in text and "{" not in text:
+    """Split at commas outside brackets, braces and parentheses."""
+    if not any(c in text for c in "[{("):
         return [t.strip() for t in text.split(",")]
     out, depth, start = [], 0, 0
     for i, c in enumerate(text):
-        if c in "[{":
+        if c in "[{(":
             depth += 1
-        elif c in "]}":
+        elif c in "]})":
             depth -= 1
         elif c == "," and depth == 0:
             out.append(text[start:i].strip())

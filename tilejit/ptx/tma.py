@@ -1,13 +1,13 @@
-"""Emitters of the shared-memory side: mbarriers, tickets, TMA loads and stores, local loads and stores."""
+"""Emitters of the shared-memory side: mbarriers, tickets, TMA loads, local loads and stores."""
 from __future__ import annotations
 
 from itertools import product
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Barrier, Buffer, DType, Tile
+from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
-from tilejit.ptx.pack import load_shared, store_shared, words
+from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
@@ -21,10 +21,34 @@ def tma_box(buffer: Buffer) -> tuple[int, ...]:
     return tuple(box)
 
 
-def pieces(buffer: Buffer) -> list[tuple[tuple[int, ...], int]]:
-    """The TMA instructions that fill a slot: (coordinates of the box in the tile, byte offset)."""
-    box = tma_box(buffer)
-    steps = [range(0, s, b) for s, b in zip(buffer.shape, box)]
+def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
+    """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first."""
+    assert isinstance(desc.type, Desc)
+    rank = len(desc.type.block_shape)
+    if rank == len(buffer.shape):
+        return buffer
+    shape = (*desc.type.block_shape[:-1], buffer.shape[-1])
+    return Buffer(shape, buffer.elem, buffer.slots, buffer.swizzle, tuple(reversed(range(rank))))
+
+
+def slowest(buffer: Buffer) -> int:
+    """The dimension that is outermost in memory."""
+    return buffer.order[-1]
+
+
+def copied(buffer: Buffer, op: Op) -> Buffer:
+    """What one CTA copies of a slot: all of it, or with `multicast` its share of the rows."""
+    shape = list(buffer.shape)
+    shape[slowest(buffer)] //= op.attrs.get("multicast", 1)
+    return Buffer(tuple(shape), buffer.elem, buffer.slots, buffer.swizzle, buffer.order)
+
+
+def pieces(buffer: Buffer, part: Buffer | None = None) -> list[tuple[tuple[int, ...], int]]:
+    """The TMA instructions that fill a slot, or the first part of it: (coordinates of the box in the tile, byte
+    offset in the slot)."""
+    part = part or buffer
+    box = tma_box(part)
+    steps = [range(0, s, b) for s, b in zip(part.shape, box)]
     return [(c, slot_offset(buffer, c)) for c in product(*steps)]
 
 
@@ -96,7 +120,24 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
         one = p.new("pred", "and.pred", one, pred)
     if op.attrs["per"] == "warp":
         p("bar.warp.sync", -1)       # the other lanes' reads come before lane 0 tells
+    if op.attrs["ctas"] > 1:
+        _arrive_everywhere(e, op, rest, pred)
+        return
     p("mbarrier.arrive.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), pred=one)
+
+
+def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> None:
+    """Thread i of the unit arrives in CTA i. The scope is the default one: .cluster would be a full memory barrier."""
+    p = e.p
+    some = p.new("pred", "setp.lt.u32", thread, op.attrs["ctas"])
+    if pred:
+        some = p.new("pred", "and.pred", some, pred)
+    barrier, slot = op.operands[:2]
+    assert isinstance(barrier.op, Op)
+    here = p.new("b32", "mad.lo.u32", e.scalar(slot), 8, e.smem)
+    there = p.reg("b32")
+    p("mapa.shared::cluster.u32", there, here, thread, pred=some)
+    p("mbarrier.arrive.shared::cluster.b64", "_", f"[{there}+{barrier.op.attrs['offset']}]", pred=some)
 
 
 @emits("mbar_expect")
@@ -115,10 +156,26 @@ def _tma_load(e: Emitter, op: Op) -> None:
     base = slot_address(e, ring, e.scalar(slot))
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
-    for at, offset in pieces(buffer):
-        coords = [_plus(e, e.scalar(o), c) for o, c in zip(offsets, at)]
-        p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes",
-          f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where)
+    blocks, starts = in_blocks(buffer, op.operands[3]), [e.scalar(o) for o in offsets]
+    part, many, mask = copied(blocks, op), "", []
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, buffer.shape[d], starts[d])
+    elif "multicast" in op.attrs:
+        d = slowest(blocks)
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
+        row = tuple(part.shape[d] if i == d else 0 for i in range(len(part.shape)))
+        base = p.new("b32", "mad.lo.u32", e.rank, slot_offset(blocks, row), base)
+        many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
+    for at, offset in pieces(blocks, part):
+        coords = coordinates(e, starts, at)
+        p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes{many}",
+          f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where, *mask)
+
+
+def coordinates(e: Emitter, offsets: list[str], at: tuple[int, ...]) -> list[str]:
+    """Registers of offsets + at."""
+    return [_plus(e, o, c) for o, c in zip(offsets, at)]
 
 
 def _plus(e: Emitter, reg: str, const: int) -> str:
@@ -158,102 +215,4 @@ def _local_store(e: Emitter, op: Op) -> None:
 
 @emits("fence_async")
 def _fence_async(e: Emitter, op: Op) -> None:
-    e.p("fence.proxy.async.shared::cta")
-
-
-@emits("tma_store")
-def _tma_store(e: Emitter, op: Op) -> None:
-    """Piece by piece: wait until the slot's last store was read, stage, fence, meet, one thread stores."""
-    p = e.p
-    _, value, ring, *offsets = op.operands
-    tile, buffer = value.type, ring.type
-    assert isinstance(tile, Tile) and tile.layout is not None
-    assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
-    tmap, regs = tensor_map(e, op), e.get(value)
-    columns, last = op.attrs["columns"], len(tile.shape) - 1
-    leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    base = slot_address(e, ring, "0")
-    for i in range(tile.shape[last] // columns):
-        slot = i % buffer.slots
-        p("cp.async.bulk.wait_group.read", buffer.slots - 1, pred=leader)
-        e.sync()
-        at = p.new("b32", "add.u32", base, slot * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at, i, columns)
-        p("fence.proxy.async.shared::cta")
-        e.sync()
-        for box, offset in pieces(buffer):
-            coords = [_plus(e, e.scalar(o), c + (i * columns if d == last else 0))
-                      for d, (o, c) in enumerate(zip(offsets, box))]
-            p(f"cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group",
-              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
-        p("cp.async.bulk.commit_group", pred=leader)
-
-
-def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, piece: int,
-           columns: int) -> None:
-    """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
-    layout = tile.layout
-    assert layout is not None
-    last = len(tile.shape) - 1
-    local = piece_layout(layout, columns)
-    mine = [r for r in range(layout.num_registers)
-            if layout.apply(register=r)[last] // columns == piece]
-    if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
-        return
-    assert isinstance(tile.elem, DType)
-    owner = e.owner(layout)
-    for a in accesses(e, local, buffer, at):
-        store_shared(e, tile.elem, [regs[mine[i]] for i in a.registers], a.address, owner)
-
-
-def piece_layout(layout, columns: int):
-    """The layout of one piece of `columns` columns: the register bits that select the piece removed."""
-    from tilejit.layout.linear import LinearLayout
-
-    bases = {name: layout.bases_of(name) for name in ("register", "lane", "warp")}
-    bases["register"] = tuple(b for b in bases["register"] if b[-1] < columns)
-    return LinearLayout.from_bases(bases, (*layout.shape[:-1], columns))
-
-
-def splits_by_registers(layout, columns: int) -> bool:
-    """True if only register bits choose between pieces of `columns` columns."""
-    return all(b[-1] < columns for name in ("lane", "warp") for b in layout.bases_of(name)) and \
-        all(b[-1] < columns or not any(b[:-1]) for b in layout.bases_of("register"))
-
-
-def stmatrix_fits(layout, buffer: Buffer) -> bool:
-    """True for 16-bit tiles in the wgmma accumulator's pattern (PTX ISA, stmatrix .m8n8.x4)."""
-    return (buffer.elem.bytes == 2 and buffer.swizzle == 128 and buffer.order == (1, 0)
-            and len(layout.shape) == 2
-            and tuple(layout.bases_of("register")[:3]) == ((0, 1), (8, 0), (0, 8))
-            and tuple(layout.bases_of("lane")) == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
-            and all(b[1] == 0 for b in layout.bases_of("warp")))
-
-
-def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> None:
-    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
-    p, rows = e.p, layout.bases_of("warp")
-    key = (layout, buffer, "stmatrix")
-    if key not in e.role.addresses:
-        lane_row = [(1, 0), (2, 0), (4, 0), (8, 0), (0, 8)]
-        e.role.addresses[key] = e.hoist(lambda: e.bit_sum(
-            [(e.role.lane, [slot_offset(buffer, b) for b in lane_row]),
-             (e.role.warp, [slot_offset(buffer, b) for b in rows])]))
-    thread = e.role.addresses[key]
-    for first in range(0, len(regs), 8):
-        const = slot_offset(buffer, layout.apply(register=first))
-        mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain
-        part = p.new("b32", "xor.b32", thread, mixed) if mixed else thread
-        address = p.new("b32", "add.u32", at, part)
-        quad = words(e, buffer.elem, regs[first:first + 8])
-        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{address}+{const ^ mixed}]",
-          f"{{{', '.join(quad)}}}")
-
-
-@emits("store_wait")
-def _store_wait(e: Emitter, op: Op) -> None:
-    """The CTA's shared memory must outlive the stores that read it."""
-    leader = e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    e.p("cp.async.bulk.wait_group", 0, pred=leader)
-
+    e.p(f"fence.proxy.async.{op.attrs.get('space', 'shared::cta')}")

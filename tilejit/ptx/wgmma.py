@@ -52,13 +52,24 @@ class Operand:
 
 @emits("pend")
 def _pend(e: Emitter, op: Op) -> None:
-    """Give the accumulator its own registers, which then never move."""
+    """Give the accumulator its own registers, which then never move; a product that starts at zero fills them."""
     source = e.get(op.operands[0])
     regs = e.fresh(op.operands[0].type)
+    if _starts_at_zero(e, op):
+        e.set(op.result, regs)
+        return
     cls = reg_class(op.operands[0].type.elem)  # type: ignore[union-attr]
     for d, s in zip(regs, source):
         e.p(f"mov.{cls}", d, s)
     e.set(op.result, regs)
+
+
+def _starts_at_zero(e: Emitter, pend: Op) -> bool:
+    """Whether a chain begins with zeros that only its first product reads, right there: it may ignore them."""
+    source = pend.operands[0].op
+    users = [user for user, _ in e.uses.get(pend.result, ())]
+    return (isinstance(source, Op) and source.name == "const" and source.attrs["value"] == 0 and len(users) == 1
+            and users[0].name == "dot_async" and users[0].parent is pend.parent)
 
 
 @emits("dot_async")
@@ -77,15 +88,19 @@ def _dot_async(e: Emitter, op: Op) -> None:
     while n < 256 and (0, n) in layout.bases_of("register"):
         n *= 2
     chunk = n // 2
-    group = p.new("b32", "shr.u32", e.role.warp, 2)
-    base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in layout.bases_of("warp")[2:]])
-    base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in layout.bases_of("warp")[2:]])
+    group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
+    base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
+    base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
     kind += f".{_NAMES[va.type.elem.name]}.{_NAMES[vb.type.elem.name]}"
+    if tile.elem.is_int and va.type.elem != vb.type.elem:
+        e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
     tail: list[object] = [] if tile.elem.is_int else [1, 1]
     if va.type.elem.bytes == 2:
         tail += [int(not a.k_major), int(not b.k_major)]
-    enable = p.new("pred", "setp.ne.b32", 1, 0)
+    add = p.new("pred", "setp.ne.b32", 1, 0)
+    start = acc.op if isinstance(acc.op, Op) and acc.op.name == "pend" else None
+    first_adds = add if start is None or not _starts_at_zero(e, start) else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
     for k in range(0, va.type.shape[1], step):
         for first in range(0, len(regs), chunk):
@@ -93,7 +108,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
             da = p.new("b64", "add.u64", base_a, a.offset(m0, k) >> 4)
             db = p.new("b64", "add.u64", base_b, b.offset(n0, k) >> 4)
             acc_list = "{" + ", ".join(regs[first:first + chunk]) + "}"
-            p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, enable, *tail)
+            p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)
 

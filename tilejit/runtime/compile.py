@@ -127,8 +127,6 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
     report = list(fn.attrs.get("report", ()))
-    if "maxnreg" in options and ".maxnreg" not in ptx:
-        report.append(f"maxnreg={options['maxnreg']} has no effect: registers follow from the number of threads")
     made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, tuple(report))
     if not stages.override:
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))

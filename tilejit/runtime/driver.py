@@ -257,7 +257,7 @@ class LoadedKernel:
         return check(driver.cuFuncGetAttribute(key, self.function), f"reading {name} of {self.name}")
 
     def launch(self, grid: tuple[int, int, int], stream: int, params: int) -> None:
-        """Launch on a grid of blocks with a prepacked `void*` array at address `params`."""
+        """Launch a grid of programs (a cluster of blocks each) with a prepacked `void*` array at address `params`."""
         dev = self.device
         if dev.lost:
             raise CudaError(dev.lost)
@@ -285,7 +285,7 @@ class LoadedKernel:
         dim = attribute.value.clusterDim
         dim.x, dim.y, dim.z = self.cluster
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * self.cluster[0], grid[1], grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)
         config.attrs, config.numAttrs = [attribute], 1
@@ -318,7 +318,7 @@ def encode_tensor_map(address: int, dtype: str, shape: tuple[int, ...], strides:
         byte_strides([x * size for x in reversed(strides[:-1])]), [d.cuuint32_t(x) for x in reversed(box)],
         [d.cuuint32_t(1)] * len(shape), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         d.CUtensorMapSwizzle({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]),
-        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         d.CUtensorMapFloatOOBfill(1 if fill == "nan" else 0))
     tmap = check(result, f"encoding a tensor map of {dtype}{list(shape)}, strides {list(strides)}, box {list(box)}, "
                          f"swizzle {swizzle}")

@@ -6,11 +6,9 @@ plan says how to compute each argument's key. A key that was seen before leads s
 """
 from __future__ import annotations
 
-import ast
 import difflib
 import threading
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +17,7 @@ import numpy as np
 
 from tilejit.errors import LaunchError
 from tilejit.frontend import Const, KernelSource
-from tilejit.frontend.source import is_constant
+from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
 from tilejit.runtime import driver, knobs
@@ -39,7 +37,7 @@ from tilejit.runtime.target import default_target
 
 _overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
-OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "num_consumer_groups": None,
+OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "num_consumer_groups": None,
                            "maxnreg": None, "debug": False}
 #: Triton options that only concern its own compiler: accepted, no effect here.
 IGNORED = frozenset({"enable_fp_fusion", "launch_pdl", "launch_cooperative_grid"})
@@ -77,7 +75,7 @@ class Kernel:
         self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
         self.plans: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
-        self.captured: list[tuple[dict[str, Any], str, Any]] = []
+        self.captured: list[tuple[Mapping[str, Any], str, Any]] = []
         self.lock = threading.Lock()
 
     def _names(self, given: tuple) -> set[str]:
@@ -138,8 +136,6 @@ class Kernel:
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
         """The options of a call; those that are None are left out."""
         given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
-        if given["num_ctas"] != 1:
-            raise ArgumentError(f"num_ctas={given['num_ctas']}: clusters are not available yet, use 1")
         return {k: v for k, v in given.items() if v is not None}
 
     def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:
@@ -293,42 +289,13 @@ def _dtype(annotation: Any) -> DType | None:
     return annotation if isinstance(annotation, DType) else None
 
 
-def captured_globals(source: KernelSource) -> list[tuple[dict[str, Any], str, Any]]:
-    """(module namespace, name, value) of every global constant that a kernel and the kernels it calls read."""
-    out, seen = [], set()
-
-    def visit(s: KernelSource) -> None:
-        if id(s) in seen:
-            return
-        seen.add(id(s))
-        local = {n.id for n in ast.walk(s.tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-        local |= set(s.signature.parameters)
-        table = s.fn.__globals__
-        for name in s.used_names():
-            if name in local or name not in table:
-                continue
-            value = table[name]
-            if isinstance(getattr(value, "source", None), KernelSource):
-                visit(value.source)
-            elif is_constant(value):
-                out.append((table, name, value))
-            elif isinstance(value, types.ModuleType) and not value.__name__.startswith("tilejit."):
-                of_module(s, name, vars(value))
-
-    def of_module(s: KernelSource, module: str, table: dict[str, Any]) -> None:
-        for node in ast.walk(s.tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
-                value: Any = table.get(node.attr)
-                if isinstance(getattr(value, "source", None), KernelSource):
-                    visit(value.source)
-                elif node.attr in table and is_constant(value):
-                    out.append((table, node.attr, value))
-
-    visit(source)
-    return out
+def captured_globals(source: KernelSource) -> list[tuple[Mapping[str, Any], str, Any]]:
+    """(namespace, name, value) of every constant that a kernel and the kernels it calls read from a module or class."""
+    return [(c.table, c.key, c.value) for _, found in reached(source) for c in found if c.source is None
+            and c.table is not None and not c.table.get("__name__", "").startswith("tilejit.language")]
 
 
-def _check_captured(kernel: str, table: dict[str, Any], name: str, value: Any) -> None:
+def _check_captured(kernel: str, table: Mapping[str, Any], name: str, value: Any) -> None:
     now = table.get(name)
     was, now = (v.value if isinstance(v, constexpr) else v for v in (value, now))
     if type(was) is not type(now) or was != now:

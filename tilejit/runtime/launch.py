@@ -87,7 +87,7 @@ class EmulatorEntry:
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
 
-        self.compiled, meta = compiled, compiled.metadata
+        self.compiled, self.at, meta = compiled, at, compiled.metadata
         self.program = Program(compiled.ptx)
         self.packer = Packer(meta.params, at, addresses(flat), encode_tensor_map)
         self.report: Report | None = None
@@ -101,6 +101,7 @@ class EmulatorEntry:
     def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
         """Run and say what happened; `options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
+        grid = (grid[0] * meta.cluster[0], *grid[1:])
         return self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
                                    host_memory(flat), **options)
 
@@ -141,6 +142,13 @@ class _HostDescriptor:
     def __init__(self, base: np.ndarray, d: TensorDescriptor):
         self.base, self.shape, self.strides = base, d.shape, d.strides
         self.block_shape, self.padding = d.block_shape, d.padding
+
+
+def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Views of the host arrays among the arguments, and of descriptors' bases, by the argument's name."""
+    views = {name: _as_numpy(getattr(x, "base", x) if isinstance(x, TensorDescriptor) else x)
+             for name, x in arguments.items()}
+    return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}
 
 
 def host_memory(flat: tuple) -> list[np.ndarray]:

@@ -24,7 +24,11 @@ Encoder = Callable[..., bytes]
 
 #: struct codes of the scalar types; each parameter has 8 bytes of the frame.
 _FORMATS = {"int1": "?7x", "int8": "b7x", "uint8": "B7x", "int16": "h6x", "uint16": "H6x", "int32": "i4x",
-            "uint32": "I4x", "int64": "q", "uint64": "Q", "fp16": "e6x", "bf16": "H6x", "fp32": "f4x", "fp64": "d"}
+            "uint32": "I4x", "int64": "q", "uint64": "Q", "fp16": "e6x", "bf16": "H6x", "fp8e4nv": "B7x",
+            "fp8e5": "B7x", "fp32": "f4x", "fp64": "d"}
+#: Types without a struct code travel as their bits.
+_AS_BITS = {"bf16": (ml_dtypes.bfloat16, np.uint16), "fp8e4nv": (ml_dtypes.float8_e4m3fn, np.uint8),
+            "fp8e5": (ml_dtypes.float8_e5m2, np.uint8)}
 _MAPS_KEPT = 1024
 
 
@@ -53,8 +57,10 @@ def reader(expr: Expr, at: Mapping[str, int]) -> Reader:
     return lambda flat: op(a(flat), b(flat))
 
 
-def _bf16_bits(value: float) -> int:
-    return int(np.array(value, ml_dtypes.bfloat16).view(np.uint16))
+def _bits(value: float, dtype: str) -> int:
+    """The bits of a number rounded to a type that struct does not know."""
+    kind, unsigned = _AS_BITS[dtype]
+    return int(np.array(value, kind).view(unsigned))
 
 
 class Packer:
@@ -165,7 +171,7 @@ class Packer:
 
 def _scalar(p: ScalarParam, at: Mapping[str, int]) -> Reader:
     read = reader(p.expr, at)
-    return (lambda flat: _bf16_bits(read(flat))) if p.dtype == "bf16" else read
+    return (lambda flat: _bits(read(flat), p.dtype)) if p.dtype in _AS_BITS else read
 
 
 class Frame:

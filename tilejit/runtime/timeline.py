@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import HOST
 from tilejit.runtime.compile import compile_kernel
 from tilejit.runtime.jit import Kernel
 from tilejit.runtime.launch import EmulatorEntry
+from tilejit.runtime.signature import common_device
 
 if TYPE_CHECKING:
     from tilejit.emulator.replay import Rates, Span
@@ -42,15 +44,18 @@ class Timeline:
         return covered / end
 
 
-def timeline(kernel: Kernel, grid: Any, *args: Any, out: str | Path = "timeline.svg", ctas: int = 8, picture: int = 0,
-             rates: Rates | None = None, **constants: Any) -> Timeline:
+def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeline.svg", ctas: int = 8,
+             picture: int = 0, window: tuple[int, int] | None = None, rates: Rates | None = None,
+             **constants: Any) -> Timeline:
     """Run `kernel[grid](*args, **constants)` in the emulator and show who did what when.
 
     Writes two files beside each other: `out` with the suffix .json, a trace of the first `ctas` CTAs that
     https://ui.perfetto.dev and chrome://tracing open (one clock shows as one nanosecond), and `out` itself (.svg, .png
     or .pdf; .svg if it has no other suffix), a picture of CTA `picture` (linear index): a lane for each role, the
-    copies in flight and the tensor cores by pipeline stage, waits hatched. The picture needs matplotlib.
+    copies in flight and the tensor cores by pipeline stage, waits hatched; all of its time, or the clocks of `window`
+    (start, end). The picture needs matplotlib.
 
+    Parameters of the kernel that have the names of these options (`out`, ...) are given by position.
     Arrays are in host memory, as for `TILEJIT_TARGET=emulator`, and hold the results afterwards. A run that breaks a
     rule is drawn too, as far as it came: see `.report.findings` of the result.
 
@@ -58,16 +63,23 @@ def timeline(kernel: Kernel, grid: Any, *args: Any, out: str | Path = "timeline.
     as much as `rates` (`tilejit.emulator.Rates`) says for their size, each unit does one thing at a time, every CTA
     has a multiprocessor of its own. See `tilejit/emulator/replay.py`.
 
-    Raises LaunchError for arguments that do not fit and for a picture of a CTA that was not recorded.
+    Raises LaunchError for arguments that do not fit, for a picture of a CTA that was not recorded or of no clocks,
+    CompilationError as a launch does.
     """
+    if not isinstance(kernel, Kernel):
+        raise LaunchError(f"timeline needs a kernel, found {kernel!r}")
     from tilejit.emulator.picture import chrome_trace, draw
     from tilejit.emulator.replay import Rates, Replay
     from tilejit.emulator.timeline import Recorder
 
     _, plan, flat = kernel._bound(args, constants)
     dims = kernel.grid(grid, plan, flat)
+    if common_device({n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}) not in (HOST, None):
+        raise LaunchError(f"{kernel.__name__}: timeline runs on the CPU and needs host arrays, these are on a GPU")
     if not 0 <= picture < min(ctas, dims[0] * dims[1] * dims[2]):
         raise LaunchError(f"timeline: no CTA {picture} among the first {ctas} of the grid {dims}")
+    if window is not None and window[0] >= window[1]:
+        raise LaunchError(f"timeline: no clocks in the window {window}")
     path = Path(out)
     if path.suffix not in _PICTURES:
         path = path.with_suffix(".svg") if path.suffix == ".json" else Path(f"{path}.svg")
@@ -80,5 +92,5 @@ def timeline(kernel: Kernel, grid: Any, *args: Any, out: str | Path = "timeline.
     trace = path.with_suffix(".json")
     trace.write_text(json.dumps(chrome_trace(spans, roles, kernel.__name__)))
     chosen = [s for s in spans if s.cta == picture]
-    draw(chosen, roles, f"{kernel.__name__}, grid {dims}: CTA {picture}", path)
+    draw(chosen, roles, f"{kernel.__name__}, grid {dims}: CTA {picture}", path, window)
     return Timeline(tuple(spans), report, (trace, path))

@@ -8,15 +8,43 @@
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilejit.ir import Function
-from tilejit.schedule.allocate import allocate
-from tilejit.schedule.decide import make_plan
+from tilejit.schedule.allocate import LIMIT, allocate, check_size
+from tilejit.schedule.decide import Wishes, make_plan
+from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
 
 __all__ = ["run"]
 
+#: Slots of a ring where the author leaves the depth open: at most, and where no role of its own fills the ring.
+MOST_SLOTS, INLINE_SLOTS = 8, 3
+
 
 def run(fn: Function) -> Function:
-    """Schedule a function whose tiles have layouts; decisions are appended to `attrs["report"]`."""
-    plan = make_plan(fn)
-    return allocate(carry_out(fn, plan), plan)
+    """Schedule a function whose tiles have layouts; decisions are appended to `attrs["report"]`.
+
+    Where `num_stages` is not given, rings are as deep as shared memory allows. Raises CompilationError for a
+    schedule that was asked for and cannot be, or that needs more shared memory than there is."""
+    notes = fn.attrs.get("report", [])
+    wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
+    new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
+    if wishes.slots is None:
+        slots = INLINE_SLOTS
+        if plan.specialised:
+            spare = LIMIT - new.attrs["shared_bytes"]
+            slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), MOST_SLOTS))
+        new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
+    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
+        new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
+            *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
+    check_size(new, plan)
+    new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
+    return new
+
+
+def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
+    fn.attrs["report"] = list(notes)
+    plan = make_plan(fn, wishes)
+    return allocate(carry_out(fn, plan), plan), plan

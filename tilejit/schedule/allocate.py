@@ -20,7 +20,7 @@ _ATOM = 1024
 
 
 def allocate(fn: Function, plan: Plan) -> Function:
-    """Set `offset` on every alloc and barriers op and `scratch` on every op that needs it."""
+    """Set `offset` on every alloc and barriers op, `scratch` on every op that needs it, and `shared_bytes`."""
     offset = 0
     roles = next((op for op in fn.body.ops if op.name == "roles"), None)
     rows: list[tuple[str, int, int]] = []
@@ -63,8 +63,7 @@ def allocate(fn: Function, plan: Plan) -> Function:
     fn.attrs["shared_bytes"] = offset
     for name, at, size in rows:
         plan.report.append(f"shared {at:7d} + {size:6d}  {name}")
-    if offset > LIMIT:
-        _too_big(fn, plan, rows, offset)
+    plan.map = rows
     return fn
 
 
@@ -84,14 +83,15 @@ def _roles(fn: Function) -> list[tuple[str, int, Block]]:
     return list(zip(roles.attrs["names"], roles.attrs["groups"], roles.regions))
 
 
-def _too_big(fn: Function, plan: Plan, rows: list[tuple[str, int, int]], total: int) -> None:
-    """Say what takes the space and the largest num_stages that fits."""
+def check_size(fn: Function, plan: Plan) -> None:
+    """Raise CompilationError for too much shared memory: what takes it, and the largest num_stages that fits."""
+    total = fn.attrs["shared_bytes"]
+    if total <= LIMIT:
+        return
     rings = [r for r in plan.rings if r.slots > 1]
-    per_stage = sum(r.bytes for r in rings)
-    notes = [f"{name}: {size} bytes" for name, _, size in rows]
+    notes = [f"{name}: {size} bytes" for name, _, size in plan.map]
     if rings:
         depth = max(r.slots for r in rings)
-        fits = depth - -(-(total - LIMIT) // per_stage)
+        fits = depth - -(-(total - LIMIT) // sum(r.bytes for r in rings))
         notes.append(f"num_stages={fits} fits" if fits >= 1 else "no num_stages fits: use smaller blocks")
     raise CompilationError(f"shared memory: {total} bytes needed, {LIMIT} available", fn.loc, tuple(notes))
-

@@ -38,13 +38,12 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
                 ring.deferred = True
 
 
-def choose_turns(fn: Function, plan: Plan) -> None:
+def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
     """Two groups of consumers that take the iterations of a persistent loop in turn (ping-pong): the stores of
     one tile happen behind the products of the next (CUTLASS calls the scheme so).
 
     By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise.
     Raises CompilationError where it was asked for and cannot be."""
-    asked = fn.attrs.get("num_consumer_groups")
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
         return
     loop, problem = _turn_loop(fn, plan)

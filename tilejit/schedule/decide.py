@@ -1,14 +1,26 @@
 """Decides the schedule of a function: which loads share a ring, how deep, which form. Nothing is rewritten here."""
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Tile
+from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
 from tilejit.schedule.plan import Plan, Ring, ahead_slice, needed_by_producer, place, wgmma_reads
 
 
-def make_plan(fn: Function) -> Plan:
-    """Rings, chains and form for `fn`."""
+@dataclass(frozen=True)
+class Wishes:
+    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers. None: open."""
+
+    slots: int | None
+    groups: int | None
+
+
+def make_plan(fn: Function, wishes: Wishes) -> Plan:
+    """Rings, chains and form for `fn`; `wishes.slots` must be a number."""
+    assert wishes.slots is not None
     plan = Plan(report=fn.attrs.setdefault("report", []))
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if op.name == "desc_load"]
@@ -18,12 +30,13 @@ def make_plan(fn: Function) -> Plan:
         loop = next((x for x in enclosing(op) if x.name in ("for", "while")), None)
         depth = 1
         if loop is not None:
-            depth = loop.attrs.get("num_stages") or fn.attrs["num_stages"]
+            depth = loop.attrs.get("num_stages") or wishes.slots
         key = (op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:
             groups[key].loads.append(op)
         else:
             groups[key] = Ring("", [op], depth, loop, views)
+            groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
@@ -32,7 +45,8 @@ def make_plan(fn: Function) -> Plan:
         ring.name = "_".join(op.result.name for op in ring.loads)
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
-    choose_turns(fn, plan)
+    plan_cluster(fn, plan)
+    choose_turns(fn, plan, wishes.groups)
     _say(plan, fn.attrs["num_warps"])
     return plan
 
@@ -84,12 +98,31 @@ def _choose_form(fn: Function, plan: Plan) -> None:
 def producer_problem(fn: Function, plan: Plan) -> str:
     """Why the loads cannot be issued by a role of their own; empty if they can."""
     for v in needed_by_producer(fn, plan):
-        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"}:
+        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
             line = f" ({v.op.loc.short()})" if v.op.loc else ""
             return f"a load address depends on {v.op.name}{line}"
         if isinstance(v.type, Tile):
             return "a load address depends on a tile"
     return ""
+
+
+def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
+    """Whether producer and consumers may each do a load: of one number, outside the pipelined loops, from an
+    argument that the kernel does not write."""
+    source = _argument_of(op.operands[0])
+    return (op.name == "load" and not isinstance(op.result.type, Tile) and source is not None
+            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.rings)
+            and not any(_argument_of(x.operands[0]) is source for x in walk(fn.body)
+                        if "write" in x.define.effects and x.operands))
+
+
+def _argument_of(v: Value) -> Value | None:
+    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
+    while isinstance(v.op, Op):
+        if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc"):
+            return None
+        v = v.op.operands[0]
+    return v if v.op is not None and v.op.parent is None else None
 
 
 def ahead_problem(ring: Ring) -> str:

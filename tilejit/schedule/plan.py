@@ -25,11 +25,26 @@ class Ring:
     views: bool                           # all loads are read by wgmma only, straight from the slot
     deferred: bool = False                # slot released one iteration late, behind `wait_group 1`
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
+    open: bool = False                    # the author does not say how deep it is
+    ctas: int = 1                         # of the cluster that fills and empties it together
+    rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
 
     @property
     def bytes(self) -> int:
         """Bytes that complete on `full` per ticket."""
-        return sum(buffer_of(op, self.slots).slot_bytes for op in self.loads)
+        return sum(self.buffer(op).slot_bytes for op in self.loads)
+
+    @property
+    def ticket_bytes(self) -> int:
+        """Bytes of shared memory that one more slot takes, its two mbarriers included."""
+        return sum(self.buffer(op).slot_stride for op in self.loads) + 16
+
+    def buffer(self, load: Op) -> Buffer:
+        """The ring buffer of one load, in each CTA: memory order is the tensor's, last dimension fastest."""
+        t = load.result.type
+        assert isinstance(t, Tile)
+        shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
+        return tile_buffer(Tile(shape, t.elem), self.slots, tuple(reversed(range(len(shape)))))
 
     @property
     def release(self) -> str:
@@ -46,18 +61,13 @@ class Plan:
     specialised: bool = False
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps
+    ctas: int = 1                         # CTAs of a program
     report: list[str] = field(default_factory=list)
+    map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a descriptor load goes through."""
         return next((r for r in self.rings if op in r.loads), None)
-
-
-def buffer_of(load: Op, slots: int) -> Buffer:
-    """The ring buffer of a descriptor load: memory order is the tensor's, last dimension fastest."""
-    t = load.result.type
-    assert isinstance(t, Tile)
-    return tile_buffer(t, slots, tuple(reversed(range(len(t.shape)))))
 
 
 def shared_operand(v: Value) -> tuple[Op, bool] | None:

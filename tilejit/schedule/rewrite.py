@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing, uses, walk
+from tilejit.errors import CompilationError
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Barrier, Buffer, DType, Tile, int32
 from tilejit.layout.named import default_blocked
 from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.tma import splits_by_registers
+from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.plan import (
     Plan,
     Ring,
     ahead_slice,
-    buffer_of,
     check_descriptor,
     needed_by_producer,
     pure_slice,
@@ -67,6 +67,11 @@ def carry_out(fn: Function, plan: Plan) -> Function:
         new.attrs["num_threads"] = 32 * consumers + 128
         new.attrs["launch_registers"] = launch
         if consumer_regs:
+            if fn.attrs.get("maxnreg"):
+                raise CompilationError(
+                    f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
+                    f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False to "
+                    "tl.range", fn.loc)
             plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
                                f"{consumer_regs} consumers")
     else:
@@ -82,12 +87,12 @@ def carry_out(fn: Function, plan: Plan) -> Function:
 def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
     full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 1))
-    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.ctas))
     buffers = {}
     for i, load in enumerate(ring.loads):
         check_descriptor(load)
         name = load.result.name or f"{ring.name}{i}"
-        buffers[load] = b("alloc", name=name, type=buffer_of(load, ring.slots))
+        buffers[load] = b("alloc", name=name, type=ring.buffer(load))
         buffers[load].name = name
     full.name, empty.name = f"{ring.name}_full", f"{ring.name}_empty"
     return Shared(full, empty, buffers)
@@ -109,7 +114,8 @@ class RoleWriter:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
-        self.stores = False
+        self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
+        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
     def run(self) -> Block:
         """The role's block."""
@@ -208,7 +214,15 @@ class RoleWriter:
                 self._clone(op, b)
         elif op.name == "dot":
             self._dot(op, b)
-        elif op.name == "desc_store":
+        elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
+            b.op("store_wait")       # what is released includes the writes of the async proxy
+            self._clone(op, b)
+            if op.attrs["sem"] == "acq_rel":
+                b.op("fence_async", space="global")
+        elif self.stores and op.attrs.get("sem") == "acquire":
+            self._clone(op, b)
+            b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
+        elif op.name in ("desc_store", "desc_atomic"):
             self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
@@ -322,7 +336,7 @@ class RoleWriter:
         worker = Builder(work, loc=op.loc)
         worker.op("mbar_wait", barrier, group, phase)
         last = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))][-1]
-        self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp")
+        self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
         worker.op("yield", *self._state(keys))
         self._set_state(keys, tickets)
@@ -456,7 +470,11 @@ class RoleWriter:
         for load in ring.loads:
             desc, *offsets = (env[v] for v in load.operands)
             b.loc = load.loc
-            b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
+            copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
+            if load in ring.rows:
+                copy.attrs["slice"] = ring.rows[load]
+            elif ring.ctas > 1:
+                copy.attrs["multicast"] = ring.ctas
 
     # -- inline form: issue ahead -----------------------------------------------------------------------
     def _prologue(self, ring: Ring, loop: Op, b: Builder) -> None:
@@ -492,13 +510,13 @@ class RoleWriter:
 
     # -- releases -------------------------------------------------------------------------------------
     def _release(self, ring: Ring, b: Builder) -> None:
-        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release)
+        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.ctas)
 
     def _release_last(self, ring: Ring, b: Builder) -> None:
         """Release the slot of the iteration before, if there was one."""
         (last,) = self.state[ring, "last"]
         some = b("cmp", last, b.const(0, int32), pred="ge")
-        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release)
+        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.ctas)
 
     # -- products and stores ----------------------------------------------------------------------------
     def _dot(self, op: Op, b: Builder) -> None:
@@ -570,17 +588,26 @@ class RoleWriter:
         desc, value, *offsets = (self.env[v] for v in op.operands)
         t = value.type
         assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        columns = min(t.shape[-1], 128 // t.elem.bytes)
+        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
         slots = 2 if t.shape[-1] > columns else 1
         if not splits_by_registers(t.layout, columns):
             columns, slots = t.shape[-1], 1
-        piece = Tile((*t.shape[:-1], columns), t.elem)
-        ring: Buffer = tile_buffer(piece, slots, tuple(reversed(range(len(t.shape)))))
-        staging = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring, private=True)
+        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
+            stripes = stripes_of(t.layout, total_warps(self.fn))
+        ctas = self.plan.ctas
+        if ctas > 1 and stripes < ctas:
+            raise CompilationError(f"num_ctas={ctas}: the rows of what is stored do not divide between CTAs", op.loc)
+        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
+        ring: Buffer = tile_buffer(piece, slots * stripes // ctas, tuple(reversed(range(len(t.shape)))))
+        # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
+        key = ring, stripes
+        if key not in self.staging:
+            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+                                          private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {ring.slot_bytes} bytes")
-        b.op("tma_store", desc, value, staging, *offsets, columns=columns)
-        self.stores = True
+                                f"columns at a time in {slots} x {stripes // ctas * ring.slot_bytes} bytes"
+                                + (", every warpgroup its own rows" if stripes > 1 else ""))
+        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)
 
 
 def walk_op(op: Op) -> list[Op]:

@@ -75,4 +75,5 @@ EV_KIND, EV_WARP, EV_PC, EV_SPACE, EV_SIZE, EV_MASK, EV_ADDRESS = range(7)
 EVENT_WIDTH = 40
 
 # -- register states (only kept when tracing)
-UNINIT, ACC_IN_FLIGHT, A_IN_FLIGHT = 1, 2, 4
+#: TOUCHED: read or written by an ordinary instruction since the warp's last wgmma.fence.
+UNINIT, ACC_IN_FLIGHT, A_IN_FLIGHT, TOUCHED = 1, 2, 4, 8

@@ -46,6 +46,13 @@ def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
 
 
 @njit
+def accumulators(row) -> int:  # type: ignore[no-untyped-def]
+    """Registers of D (and of C) a thread."""
+    n = 2 if row[k.RECONV] == 8 else 4
+    return n // 2 if row[k.IMM] == k.F16 else n
+
+
+@njit
 def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
     """D = A * B + C for m16n8kK: FMT = A's format, SUB = B's, IMM = C and D's, TARGET = K, COUNT unused.
 
@@ -56,9 +63,7 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
     per = max(32 // bits, 1)                      # elements of one register
     rows = 8 if row[k.RECONV] == 8 else 16
     slabs = max(depth // (4 * per), 1)            # registers along k
-    nd = rows // 8 * 2
-    if fd == k.F16:
-        nd = nd // 2
+    nd = accumulators(row)
     na = rows // 8 * slabs
     d0 = row[k.POOL]
     a0, b0 = d0 + nd, d0 + nd + na

@@ -18,7 +18,7 @@ from tilejit.emulator.vm.convert import convert
 from tilejit.emulator.vm.floating import float_op
 from tilejit.emulator.vm.integer import int_op
 from tilejit.emulator.vm.memory import atomic, event, load, matrix, store
-from tilejit.emulator.vm.mma import warp_mma
+from tilejit.emulator.vm.mma import accumulators, warp_mma
 from tilejit.emulator.vm.pointers import as_int32, as_int64, as_uint8
 from tilejit.emulator.vm.warp import carry, match, redux, set_predicate, shuffle, vote
 
@@ -112,35 +112,42 @@ def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> Non
     op = row[k.OP]
     if row[k.GUARD] >= 0:
         touch(st, states, warp, pc, row[k.GUARD], np.bool_(False))
-    if op == k.EXTERNAL or op == k.TRACED:
+    if op == k.EXTERNAL or op == k.TRACED or mask == 0:
         return
     touch(st, states, warp, pc, row[k.A], np.bool_(False))
     touch(st, states, warp, pc, row[k.B], np.bool_(False))
     touch(st, states, warp, pc, row[k.C], np.bool_(False))
     if op == k.INT:
         touch(st, states, warp, pc, row[k.E], np.bool_(False))
-    pooled_reads = op == k.STORE or op == k.PACK or op == k.STMATRIX
+    if op == k.MMA:
+        n = accumulators(row)
+        for i in range(row[k.COUNT] - n):
+            touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + n + i]), np.bool_(False))
+        for i in range(n):
+            touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + i]), np.bool_(True))
+        return
+    pooled_reads = op == k.STORE or op == k.PACK or op == k.STMATRIX or op == k.ATOM
     pooled_writes = op == k.LOAD or op == k.UNPACK or op == k.LDMATRIX
     if pooled_reads or pooled_writes:
         for i in range(row[k.COUNT]):
             touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + i]), pooled_writes)
-    if mask:
-        touch(st, states, warp, pc, row[k.D], np.bool_(True))
-        if op != k.INT:
-            touch(st, states, warp, pc, row[k.E], np.bool_(True))
+            if op == k.ATOM and row[k.FLAGS] & k.RETURNS:
+                touch(st, states, warp, pc, np.int64(pool[row[k.POOL] + row[k.COUNT] + i]), np.bool_(True))
+    touch(st, states, warp, pc, row[k.D], np.bool_(True))
+    if op != k.INT:
+        touch(st, states, warp, pc, row[k.E], np.bool_(True))
 
 
 @njit
 def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:  # type: ignore[no-untyped-def]
     """One register read or written by an ordinary instruction."""
     state = states[reg]
-    if state == 0:
+    states[reg] = state | k.TOUCHED
+    if state & ~k.TOUCHED == 0:
         return
     if state & k.UNINIT:
-        if write:
-            states[reg] = state & ~k.UNINIT
-        else:
-            states[reg] = state & ~k.UNINIT
+        states[reg] = (state & ~k.UNINIT) | k.TOUCHED
+        if not write:
             event(st, k.EV_UNINIT, warp, pc, reg, np.int64(0), np.int64(0))
     if state & k.ACC_IN_FLIGHT or (write and state & k.A_IN_FLIGHT):
         event(st, k.EV_REGISTER, warp, pc, reg, np.int64(write), np.int64(state))
@@ -195,14 +202,18 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
         fuel -= 1
         executed += 1
         if trace:
-            if st[k.ST_EVENT_COUNT] + 24 > st[k.ST_EVENT_CAPACITY]:
+            if st[k.ST_EVENT_COUNT] + 64 > st[k.ST_EVENT_CAPACITY]:
                 leave(st, sp, split, pc, mask)
                 executed -= 1
                 result = k.R_EVENTS
                 break
             check_registers(st, row, pool, states, warp, pc, m)
-            if k.SHFL <= op <= k.MMA and op != k.ELECT and m != load64(live):
-                event(st, k.EV_DIVERGED, warp, pc, np.int64(0), np.int64(0), m)
+            if k.SHFL <= op <= k.MMA and m:
+                together = load64(live)
+                if op <= k.ELECT:
+                    together &= regs[row[k.A if op == k.ELECT else k.IMM] * 32 + trailing_zeros(m)]
+                if m != together:
+                    event(st, k.EV_DIVERGED, warp, pc, together, np.int64(0), m)
         if op == k.BRA:
             if m == mask:
                 pc = row[k.TARGET]

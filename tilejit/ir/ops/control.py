@@ -8,20 +8,24 @@ import numpy as np
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op
 from tilejit.ir.table import op
-from tilejit.ir.types import Type
+from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32, uint64
 
 
 @op("for", "lo hi step inits*", "num_stages? unroll? warp_specialize? flatten?", effects="control",
     traits="structural")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
-    the next carried values; results are the last ones. A constant negative step counts down."""
+    the next carried values; results are the last ones. A constant negative step counts down; any other step
+    must be positive."""
     return [v.type for v in o.operands[3:]]
 
 
 @for_.meaning
 def _for(m: Any, o: Op, lo: np.ndarray, hi: np.ndarray, step: np.ndarray, *carried: Any) -> list[Any]:
     values = list(carried)
+    known = isinstance(o.operands[2].op, Op) and o.operands[2].op.name == "const"
+    if step == 0 or step < 0 and not known:
+        raise m.error(o, f"the loop's step is {int(step)}: a step that is no constant must be positive")
     for i in range(int(lo), int(hi), int(step)):
         values = m.region(o.regions[0], [np.array(i, lo.dtype), *values])
     return values
@@ -99,6 +103,43 @@ def device_assert(o: Op) -> list[Type]:
 def _device_assert(m: Any, o: Op, cond: np.ndarray, mask: Any = True) -> list[Any]:
     if not np.all(cond | ~np.asarray(mask)):
         raise m.error(o, f"device assertion failed: {o.attrs['message']}")
+    return []
+
+
+#: What device_print takes: its C conversions read 32 and 64 bits.
+_PRINTED = (int32, uint32, int64, uint64, fp64)
+
+
+@op("device_print", "args*", "prefix conversions", effects="sync control")
+def device_print(o: Op) -> list[Type]:
+    """One line for each element of each argument: program, index, prefix, value; see `print_format`."""
+    for v in o.operands:
+        if elem_of(v.type) not in _PRINTED:
+            raise CompilationError(f"device_print: {v.type} is not one of {', '.join(map(str, _PRINTED))}", o.loc)
+    if len(o.attrs["conversions"]) != len(o.operands):
+        raise CompilationError("device_print: one conversion per argument is needed", o.loc)
+    return []
+
+
+def print_format(o: Op, which: int | None) -> str:
+    """The C format of a line for argument `which` (None: the prefix alone). It takes the program's three ids, the
+    element's index and its value. (Its text is that of Triton's device_print.)"""
+    prefix = o.attrs["prefix"].replace("%", "%%")
+    if which is None:
+        return f"pid (%u, %u, %u){prefix}\n"
+    index = ", ".join(f"%{len(str(n - 1))}u" for n in shape_of(o.operands[which].type))
+    operand = f"(operand {which}) " if len(o.operands) > 1 else ""
+    return f"pid (%u, %u, %u) idx ({index}){prefix}{operand}{o.attrs['conversions'][which]}\n"
+
+
+@device_print.meaning
+def _device_print(m: Any, o: Op, *args: np.ndarray) -> list[Any]:
+    if not args:
+        print(print_format(o, None) % m.pid, end="")
+    for which, x in enumerate(args):
+        line = print_format(o, which).replace("ll", "")
+        for index, value in np.ndenumerate(x):
+            print(line % (*m.pid, *index, value), end="")
     return []
 
 

@@ -1,6 +1,8 @@
 """Global memory: pointer loads and stores, atomics, and tensor descriptors."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,13 @@ def _store(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) 
     return []
 
 
+#: kind of an atomic -> the new value from (old, operand)
+_COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "max": lambda a, b: num.extremum(a, b, True, False), "min": lambda a, b: num.extremum(a, b, False, False),
+    "xchg": lambda a, b: b}
+
+
 @op("atomic_rmw", "ptr value mask?", "kind sem scope", effects="read write", traits="elementwise")
 def atomic_rmw(o: Op) -> list[Type]:
     """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg."""
@@ -72,11 +81,7 @@ def atomic_rmw(o: Op) -> list[Type]:
 
 @atomic_rmw.meaning
 def _atomic_rmw(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) -> np.ndarray:
-    combine = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-               "max": lambda a, b: num.extremum(a, b, True, False),
-               "min": lambda a, b: num.extremum(a, b, False, False),
-               "xchg": lambda a, b: b}[o.attrs["kind"]]
-    return m.read_modify_write(o, ptr, mask, combine, value)
+    return m.read_modify_write(o, elem_of(o.results[0].type), ptr, mask, _COMBINE[o.attrs["kind"]], value)
 
 
 @op("atomic_cas", "ptr cmp value", "sem scope", effects="read write", traits="elementwise")
@@ -92,7 +97,7 @@ def _atomic_cas(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, value: np.
         bits = f"u{old.dtype.itemsize}"
         return np.where(old.view(bits) == expected.view(bits), value, old)
 
-    return m.read_modify_write(o, ptr, None, swap, expected, value)
+    return m.read_modify_write(o, elem_of(o.results[0].type), ptr, None, swap, expected, value)
 
 
 @op("make_desc", "base dims*", "block_shape padding")
@@ -132,14 +137,25 @@ def _block(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarr
     return address, inside
 
 
-@op("desc_load", "desc offsets*", effects="read")
+def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
+    """`shape` must be the block's, or that with its first dimensions merged into one (or, of size 1, left out)."""
+    block, tail = d.block_shape, len(shape) - 1
+    if shape != block and (tail < 0 or block[len(block) - tail:] != shape[1:] or prod(block) != prod(shape)):
+        raise CompilationError(f"{o.name}: a tile of shape {list(shape)} through {d}", o.loc)
+
+
+@op("desc_load", "desc offsets*", "shape?", effects="read")
 def desc_load(o: Op) -> list[Type]:
-    """The block at `offsets` (elements, int32, outermost first); outside the tensor: the padding."""
+    """The block at `offsets` (elements, int32, outermost first); outside the tensor: the padding.
+
+    `shape`: the block's with its first dimensions merged into one."""
     d = _desc(o)
     if len(o.operands) - 1 != len(d.block_shape):
         raise CompilationError(f"descriptor of rank {len(d.block_shape)} needs as many offsets, "
                                f"found {len(o.operands) - 1}", o.loc)
-    return [Tile(d.block_shape, d.elem)]
+    shape = tuple(o.attrs.get("shape") or d.block_shape)
+    _fits(d, shape, o)
+    return [Tile(shape, d.elem)]
 
 
 @desc_load.meaning
@@ -147,22 +163,58 @@ def _desc_load(m: Any, o: Op, desc: Any, *offsets: np.ndarray) -> np.ndarray:
     elem = _desc(o).elem
     address, inside = _block(desc, elem, offsets)
     fill = num.constant(float("nan") if desc.padding == "nan" else 0, elem)
-    return m.load(o, address, elem, inside, fill)
+    return m.load(o, address, elem, inside, fill).reshape(shape_of(o.results[0].type))
+
+
+def _written(o: Op) -> None:
+    d, t = _desc(o), o.operands[1].type
+    if elem_of(t) != d.elem:
+        raise CompilationError(f"{o.name} of {t} through {d}", o.loc)
+    _fits(d, shape_of(t), o)
 
 
 @op("desc_store", "desc value offsets*", effects="write")
 def desc_store(o: Op) -> list[Type]:
-    """Write a block at `offsets`; elements outside the tensor are dropped."""
-    d, t = _desc(o), o.operands[1].type
-    if shape_of(t) != d.block_shape or elem_of(t) != d.elem:
-        raise CompilationError(f"store of {t} through {d}", o.loc)
+    """Write a block at `offsets`; elements outside the tensor are dropped.
+
+    The value may have the block's first dimensions merged into one."""
+    _written(o)
     return []
 
 
 @desc_store.meaning
 def _desc_store(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
     address, inside = _block(desc, _desc(o).elem, offsets)
-    m.store(o, address, value, inside)
+    m.store(o, address, value.reshape(address.shape), inside)
+    return []
+
+
+#: kind of a descriptor's atomic -> element types that TMA reduces (driver API, CUtensorMapDataType; PTX ISA,
+#: cp.reduce.async.bulk.tensor).
+DESC_ATOMICS = {
+    "add": ("fp32", "fp16", "bf16", "int32", "uint32", "uint64"),
+    **dict.fromkeys(("min", "max"), ("fp16", "bf16", "int32", "uint32", "int64", "uint64")),
+    **dict.fromkeys(("and", "or", "xor"), ("int32", "uint32", "int64", "uint64")),
+}
+
+
+@op("desc_atomic", "desc value offsets*", "kind", effects="read write")
+def desc_atomic(o: Op) -> list[Type]:
+    """Combine a block at `offsets` with memory, element by element and atomically; elements outside are dropped.
+
+    kind: add min max and or xor. Sums of fp32 flush subnormals; the order of sums is not fixed."""
+    _written(o)
+    if str(_desc(o).elem) not in DESC_ATOMICS[o.attrs["kind"]]:
+        legal = ", ".join(DESC_ATOMICS[o.attrs["kind"]])
+        raise CompilationError(f"desc.atomic_{o.attrs['kind']} takes {legal}; found {_desc(o).elem}", o.loc)
+    return []
+
+
+@desc_atomic.meaning
+def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
+    elem = _desc(o).elem
+    address, inside = _block(desc, elem, offsets)
+    m.read_modify_write(o, elem, address, inside, _COMBINE[o.attrs["kind"]], value.reshape(address.shape))
     return []
 
 

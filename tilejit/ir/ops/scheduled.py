@@ -49,9 +49,10 @@ def mbar_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("mbar_arrive", "barrier slot pred?", "per", effects="sync", traits="scheduled")
+@op("mbar_arrive", "barrier slot pred?", "per ctas", effects="sync", traits="scheduled")
 def mbar_arrive(o: Op) -> list[Type]:
-    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before."""
+    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before; with several
+    `ctas` on that barrier of every CTA of the cluster."""
     return []
 
 
@@ -61,9 +62,13 @@ def mbar_expect(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_load", "buffer slot barrier desc offsets*", effects="read shared_write sync", traits="scheduled")
+@op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast?", effects="read shared_write sync",
+    traits="scheduled")
 def tma_load(o: Op) -> list[Type]:
-    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot]."""
+    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
+
+    slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
+    each of which copies its part of the rows into that slot of all."""
     return []
 
 
@@ -96,9 +101,10 @@ def local_store(o: Op) -> list[Type]:
     return []
 
 
-@op("fence_async", "", effects="sync", traits="scheduled")
+@op("fence_async", "", "space?", effects="sync", traits="scheduled")
 def fence_async(o: Op) -> list[Type]:
-    """Make this thread's shared-memory writes visible to the async proxy (wgmma, TMA)."""
+    """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the
+    async proxy (wgmma, TMA)."""
     return []
 
 
@@ -108,9 +114,13 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns", effects="write shared_write sync", traits="scheduled")
+@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+    traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
+
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
     waits for all (`store_wait`)."""
@@ -119,7 +129,7 @@ def tma_store(o: Op) -> list[Type]:
 
 @op("store_wait", "", effects="sync", traits="scheduled")
 def store_wait(o: Op) -> list[Type]:
-    """Wait until all TMA stores of this role have been read from shared memory."""
+    """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
     return []
 
 

@@ -1,0 +1,60 @@
+"""fp8 products with block scales against float64, in the evaluator and on the emulated SM."""
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.errors import LaunchError
+from tilejit.kernels.scaled import TILES, block_scaled_kernel, matmul_blockscaled
+from tilejit.testing import rel_error
+
+E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+
+
+def spread(scales, rows, columns, shape):
+    """Every scale over its block of rows x columns."""
+    return scales.repeat(rows, 0).repeat(columns, 1)[:shape[0], :shape[1]].astype(np.float64)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("m, n, k, dtypes", [(72, 136, 272, (E4M3, E4M3)), (8, 264, 128, (E5M2, E4M3)),
+                                             (136, 64, 400, (E4M3, E5M2))])
+def test_block_scales(target, m, n, k, dtypes):
+    """Sizes that leave blocks incomplete, scales in both orders; magnitudes that only the scales reconcile."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k)).astype(dtypes[0]), rng.standard_normal((n, k)).astype(dtypes[1]).T
+    steps = -(-k // 128)
+    a_scale = np.asfortranarray(2.0 ** rng.integers(-8, 8, (m, steps)).astype(np.float32) * 1.1)
+    b_scale = np.ascontiguousarray(2.0 ** rng.integers(-8, 8, (-(-n // 128), steps)).astype(np.float32) * 0.9)
+    out = np.full((m, n), np.nan, np.float32)
+    with tilejit.knobs(target=target):
+        matmul_blockscaled(a, b, a_scale, b_scale, out)
+    ref = (a.astype(np.float64) * spread(a_scale, 1, 128, (m, k))) @ (
+        b.astype(np.float64) * spread(b_scale.T, 128, 128, (k, n)))
+    assert rel_error(out, ref) <= 1e-5
+
+
+def test_rejects():
+    a, b = np.zeros((8, 256), E4M3), np.zeros((8, 256), E4M3).T
+    good = np.ones((8, 2), np.float32), np.ones((1, 2), np.float32)
+    wide = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
+    for match, args in [(r"scale_a must be fp32 \[8, 2\], found fp32 \[8, 1\]", (a, b, good[0][:, :1], good[1])),
+                        (r"scale_b must be fp32 \[1, 2\]", (a, b, good[0], good[0])),
+                        ("bf16 x bf16 is not supported", (*wide, *good)),
+                        ("K contiguous", (a, np.ascontiguousarray(b), *good))]:
+        with pytest.raises(LaunchError, match=match):
+            matmul_blockscaled(*args)
+
+
+@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
+def test_compiles(t):
+    """No spills; the first product of a block does not read the sum, so nothing clears it."""
+    kernel = block_scaled_kernel.compile(
+        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", "*fp32", "*fp32",
+        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages)
+    lines = [line for line in kernel.ptx.splitlines() if "wgmma.mma_async" in line]
+    predicates = [line.split("}")[1].split(", ")[3] for line in lines]
+    assert len(set(predicates)) == 2 and predicates.count(predicates[0]) == 1
+    assert "specialised" in kernel.report()

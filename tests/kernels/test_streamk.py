@@ -1,0 +1,170 @@
+"""Split-K, stream-K and decode products against float64, in the evaluator and on the emulated SM."""
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tilejit
+from tilejit.errors import LaunchError
+from tilejit.kernels import streamk
+from tilejit.kernels.streamk import DECODE_TILES, TILES, choose, divide, matmul_streamk, streamk_kernel, workspace_for
+from tilejit.testing import rel_error
+
+BF16 = ml_dtypes.bfloat16
+targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
+
+
+def matrix(rng, rows, columns, dtype, rows_first):
+    """A random matrix in row- or column-major order."""
+    if rows_first:
+        return rng.standard_normal((rows, columns)).astype(dtype)
+    return rng.standard_normal((columns, rows)).astype(dtype).T
+
+
+def small(monkeypatch, **change):
+    """One small tile instead of the choice."""
+    monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], **change),))
+    choose.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """The choices of other tests."""
+    yield
+    choose.cache_clear()
+
+
+@targets
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("m, n, k, programs", [
+    (64, 64, 512, 3),          # one tile, parts of unequal length
+    (100, 128, 256, 3),        # four tiles of four blocks in three runs: parts that begin and end inside tiles
+    (64, 448, 128, 4),         # whole tiles after streamed ones
+])
+def test_streams(monkeypatch, target, m, n, k, programs, ordered):
+    """Every tile is finished once, with bias and activation; the workspace is zero again and can be reused."""
+    small(monkeypatch)
+    rng = np.random.default_rng(0)
+    a, b = matrix(rng, m, k, BF16, True), matrix(rng, k, n, BF16, False)
+    bias = rng.standard_normal(n).astype(BF16)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda: programs)
+    monkeypatch.setattr(streamk, "_LEAST_BLOCKS", 1)
+    monkeypatch.setattr(streamk, "DECODE_TILES", streamk.TILES)
+    z = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
+    with tilejit.knobs(target=target):
+        space = workspace_for(a, b)
+        for _ in range(2):
+            out = np.full((m, n), np.nan, BF16)
+            matmul_streamk(a, b, bias, "silu", out, ordered=ordered, workspace=space)
+            assert rel_error(out, z / (1 + np.exp(-z))) <= 8e-3
+            assert not space.flags_array.any() and (ordered or not space.parts_array.any())
+
+
+@targets
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("m, split", [(1, 1), (5, 2), (24, 3), (64, 2)])
+def test_decode(target, dtype, m, split):
+    """Swapped operands: few rows are the small side of the product."""
+    rng = np.random.default_rng(1)
+    n, k = 136, 3 * 128 + 16
+    a, b = matrix(rng, m, k, dtype, True), matrix(rng, k, n, dtype, False)
+    bias = rng.standard_normal(n).astype(np.float32)
+    with tilejit.knobs(target=target):
+        out = matmul_streamk(a, b, bias, split=split)
+    ref = a.astype(np.float64) @ b.astype(np.float64) + bias
+    assert rel_error(out, ref) <= (1.5e-3 if dtype == np.float32 else 8e-3)
+
+
+@targets
+@pytest.mark.parametrize("a_rows", [True, False])
+@pytest.mark.parametrize("b_rows", [True, False])
+@pytest.mark.parametrize("m", [16, 72])
+def test_majors(target, a_rows, b_rows, m):
+    """All orders of 16-bit operands, swapped and not."""
+    rng = np.random.default_rng(2)
+    a, b = matrix(rng, m, 128, np.float16, a_rows), matrix(rng, 128, 72, np.float16, b_rows)
+    with tilejit.knobs(target=target):
+        out = matmul_streamk(a, b, split=2)
+    assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64)) <= 2e-3
+
+
+@targets
+@pytest.mark.parametrize("m", [8, 80])
+def test_accumulate(target, m):
+    """Parts are added to what the output holds."""
+    rng = np.random.default_rng(3)
+    a, b = matrix(rng, m, 256, BF16, True), matrix(rng, 256, 64, BF16, True)
+    out = rng.standard_normal((m, 64)).astype(np.float32)
+    ref = out + a.astype(np.float64) @ b.astype(np.float64)
+    with tilejit.knobs(target=target):
+        assert matmul_streamk(a, b, out=out, accumulate=True, split=4) is out
+    assert rel_error(out, ref) <= 1e-5
+
+
+@pytest.mark.parametrize("m", [16, 80])
+def test_ordered_sums(monkeypatch, m):
+    """Part after part: bit for bit the fp32 sum of the parts' products, from the first to the last."""
+    small(monkeypatch)
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal(s).astype(BF16) for s in ((m, 1024), (1024, 128)))
+    fp32 = tilejit.language.float32
+    with tilejit.knobs(target="emulator"):
+        found = matmul_streamk(a, b, ordered=True, split=4, out_dtype=fp32)
+        total = np.zeros((m, 128), np.float32)
+        for part in np.split(np.arange(1024), 4):
+            total += matmul_streamk(a[:, part], b[part], split=1, out_dtype=fp32)
+    assert np.array_equal(found, total)
+
+
+def test_rejects():
+    """What does not fit is told apart."""
+    a, b = np.zeros((8, 16), np.float16), np.zeros((16, 8), np.float16)
+    for match, args, kwargs in [
+            ("16 != 8", (a, a), {}), ("int32 x int32", (a.astype(np.int32), b.astype(np.int32)), {}),
+            ("activation 'tanh'", (a, b), {"activation": "tanh"}), ("accumulate adds to an fp32", (a, b), {
+                "accumulate": True, "out": np.zeros((8, 8), np.float16)}),
+            ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must have shape", (a, b), {"bias": a}),
+            ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
+            ("out needs a base and row strides", (a, np.zeros((16, 7), np.float16).T.copy().T), {}),
+            ("the workspace has 1 floats", (a, b), {"split": 2, "workspace": streamk.Workspace(a, 1, 1)})]:
+        if "workspace" in kwargs:
+            args = (np.zeros((8, 128), np.float16), np.zeros((128, 8), np.float16))
+        with pytest.raises(LaunchError, match=match):
+            matmul_streamk(*args, **kwargs)
+
+
+@given(st.integers(1, 600), st.integers(1, 300), st.sampled_from([1, 8, 132]), st.sampled_from([None, 1, 2, 7]))
+def test_divide(tiles, steps, multiprocessors, split):
+    """No program without work, never more streamed tiles than tiles, and all programs resident unless asked."""
+    programs, stream = divide(tiles, steps, multiprocessors, split)
+    assert 1 <= programs <= tiles * steps and 0 <= stream <= tiles
+    assert split is not None or programs <= multiprocessors
+    assert stream == 0 or stream * steps >= programs
+
+
+def test_choices():
+    """Shapes whose tiles fill the chip are not divided; deep and narrow ones are, in equal parts."""
+    assert choose(8192, 8192, 8192, 2, 128).stream_tiles == 0
+    deep = choose(512, 512, 65536, 2, 132)
+    assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
+    decode = choose(16, 8192, 8192, 2, 132)
+    assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 64
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("t", [*TILES, *DECODE_TILES], ids=lambda t: f"{t.m}x{t.n}")
+def test_compiles(t, ordered):
+    """Every tile that may be chosen assembles without remarks (spills, stack, serialised products)."""
+    c = f"desc<bf16[{t.n}x{t.m}]>" if t.swap else f"desc<bf16[{t.m}x{t.n}]>"
+    kernel = streamk_kernel.compile(
+        f"desc<bf16[{t.m}x64]>", f"desc<bf16[{t.n}x64]>", c, f"desc<fp32[{t.m}x{t.n}]>", "*fp32", "*int32", "*bf16",
+        None, None, "int32", "int32", "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
+        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0,
+        num_warps=t.warps, num_stages=t.stages(2))
+    assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4

@@ -1,0 +1,78 @@
+"""Programs of several CTAs: what is divided, what is multicast, what cannot be."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels.matmul import matmul_kernel
+
+BF16 = ml_dtypes.bfloat16
+
+
+def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, **options):
+    """The kernel's result and the exact one."""
+    rng = np.random.default_rng(1)
+    a = rng.integers(-3, 4, (m, k) if a_rows else (k, m)).astype(BF16)
+    b = rng.integers(-3, 4, (k, n) if b_rows else (n, k)).astype(BF16)
+    out = np.full((m, n), np.nan, BF16)
+
+    def desc(x, rows, columns, first):
+        return tilejit.TensorDescriptor.from_tensor(x, (rows, columns) if first else (columns, rows))
+
+    with tilejit.knobs(target="emulator"):
+        compiled = matmul_kernel[(grid,)](
+            desc(a, bm, 64, a_rows), desc(b, 64, bn, b_rows), desc(out, bm, bn, True), bias, m, n, k, BM=bm, BN=bn, BK=64,
+            GROUP=4, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=None, **options)
+    a, b = (a if a_rows else a.T).astype(np.float32), (b if b_rows else b.T).astype(np.float32)
+    exact = a @ b + (0 if bias is None else bias.astype(np.float32))
+    return out, exact.astype(BF16), compiled
+
+
+@pytest.mark.parametrize("ctas, warps, bm, bn", [(2, 8, 256, 64), (2, 4, 128, 128), (4, 4, 256, 64)])
+def test_clusters_of_each_form(ctas, warps, bm, bn):
+    out, exact, k = product(300, 200, 200, bm, bn, num_ctas=ctas, num_warps=warps)
+    assert np.array_equal(out, exact)
+    assert k.metadata.cluster == (ctas, 1, 1)
+    assert f"cluster of {ctas} CTAs: b by multicast" in k.report()
+    assert ".multicast::cluster" in k.ptx and f".reqnctapercluster {ctas}, 1, 1" in k.ptx
+    assert "mbarrier.arrive.shared::cluster.b64" in k.ptx and "release.cluster.shared::cluster" not in k.ptx
+
+
+@pytest.mark.parametrize("a_rows", [True, False])
+@pytest.mark.parametrize("b_rows", [True, False])
+def test_orders_and_bias(a_rows, b_rows):
+    bias = np.arange(136).astype(BF16)
+    out, exact, _ = product(264, 136, 128, 256, 128, a_rows, b_rows, bias=bias, num_ctas=2, num_warps=8)
+    assert np.array_equal(out, exact)
+
+
+def test_half_of_the_second_operand_is_copied_by_each():
+    _, _, k = product(256, 128, 64, 256, 128, num_ctas=2, num_warps=8, grid=1)
+    boxes = {p.base_arg: p.box for p in k.metadata.params if hasattr(p, "box")}
+    assert boxes["a_desc"] == (128, 64) and boxes["b_desc"] == (64, 64)
+
+
+@tilejit.kernel
+def plain_kernel(x, out, N: tl.constexpr):
+    offs = tl.arange(0, N)
+    tl.store(out + offs, tl.load(x + offs) + 1.0)
+
+
+@tilejit.kernel
+def column_sums(a_desc, b_desc, out, K, BM: tl.constexpr, BN: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.cdiv(K, 64)):
+        acc = tl.dot(a_desc.load([0, k * 64]), b_desc.load([0, k * 64]).T, acc)
+    tl.store(out + tl.arange(0, BN), tl.sum(acc, 0))
+
+
+def test_what_cannot_be_divided():
+    with pytest.raises(tilejit.CompilationError, match="num_ctas=2: the kernel is not specialised"):
+        plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=2)
+    with pytest.raises(tilejit.CompilationError, match="64 for every warpgroup of every CTA"):
+        product(128, 128, 64, 128, 128, num_ctas=2, num_warps=8)
+    with pytest.raises(tilejit.CompilationError, match="reduce would move elements between CTAs"):
+        column_sums.compile("desc<bf16[128x64]>", "desc<bf16[64x64]>", "*fp32", "int32", BM=128, BN=64, num_ctas=2)
+    with pytest.raises(tilejit.CompilationError, match="num_ctas=3 is not legal"):
+        plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=3)

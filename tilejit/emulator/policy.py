@@ -1,0 +1,138 @@
+"""Which warp runs next, for how long, and when asynchronous operations happen: a policy and a seed decide.
+
+round_robin   the warp that waited longest runs until it must wait; operations happen as they are issued. Seeds
+              change nothing but the poison in fresh registers.
+random        any warp runs, for a random number of instructions; operations happen at random later times, in any
+              order that PTX leaves open; a `try_wait` gives up early now and then.
+adversarial   one unit (a role, a CTA of the cluster, a warp) starves: it runs only when no other warp can. And
+              operations happen as early or as late as PTX allows, all of them, or loads and the rest apart. Every
+              seed is one pair of a starved unit and a time of completion: 5 seeds see each time and up to 5 units,
+              `Adversary.pairs` seeds see all pairs.
+
+Late means: when nothing else can run. The PTX memory model orders an operation only by what waits for it, so
+that is as late as a program can notice. Operations that must follow one another (wgmma of one warpgroup, the read
+and the write of one bulk store) do.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilejit.emulator.machine import AsyncOp, Cluster
+    from tilejit.emulator.program import Program
+
+POLICIES = ("round_robin", "random", "adversarial")
+#: Instructions that a warp may run before others get a turn.
+FUEL = 200_000
+#: Share of the turns in which the random policy lets an operation go on, and in which a turn is short.
+ADVANCE, SHORT = 0.25, 0.25
+#: The longest short turn, instructions.
+SHORT_TURN = 40
+#: How the adversary times operations: (loads, wgmma and stores) early?, newest first?
+TIMES = ((False, False, True), (True, True, False), (False, True, False), (True, False, True), (False, False, False))
+
+#: Operations that fill shared memory; the rest read it.
+_LOADS = frozenset({"tma_load", "bulk_load", "bulk_smem", "cp_async", "st_async", "red_async"})
+
+
+class RoundRobin:
+    """The base: nothing is late, nobody starves."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def early(self, op: AsyncOp) -> bool:
+        """True for an operation that happens when it is issued."""
+        return True
+
+    def advances(self, c: Cluster) -> bool:
+        """True if an operation in flight goes on before the next warp does."""
+        return False
+
+    def pick(self, c: Cluster) -> int:
+        """The warp of the cluster that runs next, of those that can."""
+        return c.runnable[0]
+
+    def fuel(self, c: Cluster) -> int:
+        """Instructions until others get a turn."""
+        return FUEL
+
+    def choose(self, c: Cluster) -> AsyncOp:
+        """The operation in flight that goes on next."""
+        return c.inflight[0]
+
+    def impatient(self, c: Cluster) -> bool:
+        """True if a try_wait gives up at once (PTX ISA, mbarrier.try_wait: a system-dependent time limit)."""
+        return False
+
+
+class Random(RoundRobin):
+    """Everything that may vary does."""
+
+    #: How often a try_wait gives up.
+    TIMEOUT = 0.05
+
+    def early(self, op: AsyncOp) -> bool:
+        return False
+
+    def advances(self, c: Cluster) -> bool:
+        return c.rng.random() < ADVANCE
+
+    def pick(self, c: Cluster) -> int:
+        return c.rng.choice(c.runnable)
+
+    def fuel(self, c: Cluster) -> int:
+        return c.rng.randint(1, SHORT_TURN) if c.rng.random() < SHORT else FUEL
+
+    def choose(self, c: Cluster) -> AsyncOp:
+        return c.rng.choice(c.inflight)
+
+    def impatient(self, c: Cluster) -> bool:
+        return c.rng.random() < self.TIMEOUT
+
+
+class Adversary(RoundRobin):
+    """One unit of warps starves, and operations are as early or as late as can be."""
+
+    def __init__(self, seed: int, units: list[tuple[int, ...]]):
+        super().__init__(seed)
+        self.units = units
+        self.pairs = len(units) * len(TIMES)
+        round_, unit = divmod(seed, len(units))
+        self.starved = frozenset(units[unit])
+        self.loads_early, self.rest_early, self.newest = TIMES[(unit + round_) % len(TIMES)]
+
+    def early(self, op: AsyncOp) -> bool:
+        return self.loads_early if op.kind in _LOADS else self.rest_early
+
+    def pick(self, c: Cluster) -> int:
+        pool = [w for w in c.runnable if w not in self.starved] or c.runnable
+        if c.idle_rounds >= len(pool):              # they only poll: what they poll for must come from the others
+            return c.runnable[0]
+        return pool[-1] if self.newest else pool[0]
+
+    def choose(self, c: Cluster) -> AsyncOp:
+        return c.inflight[-1 if self.newest else 0]
+
+
+def starvable(program: Program, warps: int, ctas: int) -> list[tuple[int, ...]]:
+    """Units of a cluster that can starve: each role (else warpgroup, else warp), each CTA of several, nobody, and
+    then every warp alone; without repetition."""
+    roles: dict[object, list[int]] = {}
+    for w in range(warps):
+        roles.setdefault(program.role(w) or (w // 4 if warps > 4 else w), []).append(w)
+    units = [tuple(cta * warps + w for cta in range(ctas) for w in members) for members in roles.values()]
+    if ctas > 1:
+        units += [tuple(range(cta * warps, (cta + 1) * warps)) for cta in range(ctas)]
+    units.append(())
+    units += [(w,) for w in range(ctas * warps)]
+    return list(dict.fromkeys(units))
+
+
+def make_policy(name: str, seed: int, program: Program, warps: int, ctas: int) -> RoundRobin:
+    """The policy of a launch with `warps` warps a CTA and `ctas` CTAs a cluster."""
+    if name == "random":
+        return Random(seed)
+    if name == "adversarial":
+        return Adversary(seed, starvable(program, warps, ctas))
+    return RoundRobin(seed)

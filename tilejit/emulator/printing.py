@@ -1,0 +1,50 @@
+"""vprintf: what a kernel prints appears at once, lane after lane (CUDA C++ Programming Guide, "Formatted Output")."""
+from __future__ import annotations
+
+import re
+import struct
+
+from tilejit.emulator.decode import External
+from tilejit.emulator.execute import executes
+from tilejit.emulator.machine import Cluster, Site, lanes_of
+from tilejit.emulator.vm import codes as k
+
+_CONVERSION = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(l{0,2})([diuxXcfeEgG]))")
+#: struct codes by (is long long, conversion is signed).
+_CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, False): "Q"}
+
+
+@executes("call")
+def _vprintf(c: Cluster, s: Site, e: External) -> None:
+    """The format lies in the module's variables, the values in each lane's local memory."""
+    status, form, values = e.operands
+    bank, size = c.launch.program.decoded.const_bank, c.launch.program.decoded.local_bytes
+    for lane in lanes_of(s.mask):
+        at, start = c.value(s.warp, form, lane), c.value(s.warp, values, lane)
+        if start >> 56 != k.LOCAL_WINDOW >> 56 or at >= len(bank):
+            raise c.stop("vprintf", "the format is no module variable, or the values are not in local memory", s.pc,
+                         s.warp)
+        first = (s.warp * 32 + lane) * size
+        data = c.local[first + (start & k.OFFSET_MASK):first + size].tobytes()
+        text = formatted(bank[at:bank.index(b"\0", at)].decode(), data)
+        print(text, end="")
+        c.regs[s.warp, status, lane] = len(_CONVERSION.findall(text))
+
+
+def formatted(form: str, data: bytes) -> str:
+    """A C format with its values, which lie in `data` as in a C struct."""
+    at = 0
+
+    def one(m: re.Match[str]) -> str:
+        nonlocal at
+        if m.group() == "%%":
+            return "%"
+        kind = m.group(2)
+        code = "d" if kind in "feEgG" else _CODES[m.group(1) == "ll", kind in "dic"]
+        size = struct.calcsize(code)
+        at = -(-at // size) * size
+        (value,) = struct.unpack_from("<" + code, data, at)
+        at += size
+        return m.group().replace("l", "") % value
+
+    return _CONVERSION.sub(one, form)

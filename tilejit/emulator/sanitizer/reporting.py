@@ -1,0 +1,69 @@
+"""Findings as they are found: names of warps, places and buffers; one finding for one pair of lines."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.emulator.events import WarpId
+from tilejit.emulator.report import Finding
+from tilejit.emulator.sanitizer.records import Access, Op
+
+#: Findings of one launch at most: what follows is most likely the same mistake.
+MOST_FINDINGS = 50
+
+
+class Reporter:
+    """Appends to the listener's findings."""
+
+    def __init__(self, findings: list[Finding]):
+        self.findings = findings
+        self.program: Any = None
+        self.seed = 0
+        self.buffers: list[tuple[int, str]] = []
+        self._told: set[tuple[Any, ...]] = set()
+
+    def begin(self, program: Any, seed: int) -> None:
+        """A launch begins."""
+        self.program, self.seed = program, seed
+        variables = {**program.module.variables, **program.entry.variables}
+        offsets = program.decoded.shared_offsets
+        self.buffers = sorted((offsets[name], name) for name, v in variables.items() if v.space == "shared")
+
+    def add(self, kind: str, message: str, pc: int, agents: tuple[WarpId, ...], subject: str = "",
+            other: int = -1, place: object = None) -> None:
+        """A finding at instruction `pc`; told once for the same kind, lines and `place`."""
+        key = (kind, pc, other, place)
+        if key in self._told or len(self.findings) >= MOST_FINDINGS:
+            return
+        self._told.add(key)
+        p = self.program
+        self.findings.append(Finding(kind, message, p.line(pc) if pc >= 0 else 0, p.loc(pc) if pc >= 0 else None,
+                                     tuple(dict.fromkeys(self.warp(a) for a in agents)), self.seed, subject))
+
+    # -- names ---------------------------------------------------------------------------------------
+    def warp(self, agent: WarpId) -> str:
+        """`CTA 3 warp 0 (load)`."""
+        role = self.program.role(agent.warp)
+        return f"CTA {agent.cta} warp {agent.warp}" + (f" ({role})" if role else "")
+
+    def at(self, pc: int) -> str:
+        """`PTX line 12 (kernel.py:7)`."""
+        loc = self.program.loc(pc)
+        return f"PTX line {self.program.line(pc)}" + (f" ({loc[0]}:{loc[1]})" if loc else "")
+
+    def operation(self, op: Op) -> str:
+        """`tma_load issued at PTX line 12 by CTA 0 warp 0`."""
+        return f"{op.kind} issued at {self.at(op.pc)} by {self.warp(op.agent)}"
+
+    def access(self, a: Access) -> str:
+        """`read by CTA 0 warp 4 at PTX line 30`, or `write of tma_load issued at ...`."""
+        if a.op is not None:
+            return f"{a.kind} of {self.operation(a.op)}"
+        return f"{a.kind} by {self.warp(a.agent)} at {self.at(a.pc)}"
+
+    def shared(self, cta: int, start: int, end: int) -> str:
+        """`shared bytes [0x400, 0x800) of CTA 0 (smem+0x0)`."""
+        name = ""
+        for offset, symbol in self.buffers:
+            if offset <= start:
+                name = f" ({symbol}+{start - offset:#x})"
+        return f"shared bytes [{start:#x}, {end:#x}) of CTA {cta}{name}"

@@ -1,0 +1,209 @@
+"""Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars.
+
+What both ways bind becomes results of one structured `if`. A name that only one way binds is `Undefined` after it.
+A `return` under a run-time condition puts the rest of the function into both branches, so functions stay structured.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.frontend.frame import Frame
+from tilejit.frontend.values import (
+    Returned,
+    Undefined,
+    assigned,
+    describe,
+    fill,
+    fits,
+    number_type,
+    pair,
+    returns,
+)
+from tilejit.ir import Block, walk
+from tilejit.ir.types import DType
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import literal_type, promote, unwrap
+from tilejit.language.tensor import tensor
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One way: its ops, the bindings at its end, and its value (an expression's, or what it returned)."""
+
+    block: Block
+    env: dict[str, Any]
+    value: Any
+
+    def bound(self, name: str) -> bool:
+        """True if the name has a value at the end."""
+        return not isinstance(self.env.get(name, Undefined("")), Undefined)
+
+    @property
+    def pure(self) -> bool:
+        """True if running the ops where Python would not run them changes nothing."""
+        return all(op.define.pure for op in walk(self.block))
+
+
+class Branches(Frame):
+    """Branches, and what follows from both."""
+
+    def branch(self, run: Callable[[], Any]) -> Branch:
+        """What `run` builds, in a block of its own; the bindings are those of before again."""
+        before, block = self.env, Block()
+        self.env = dict(before)
+        value = self.in_block(block, run)
+        after, self.env = self.env, before
+        return Branch(block, after, value)
+
+    def join(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str], what: str) -> Any:
+        """Make the `if` of two branches and bind `names` to what they are after it.
+
+        The result is the branches' common value; `what` names it in errors."""
+        leaves: list[tuple[tensor, tensor]] = []
+        trees: dict[str, Any] = {}
+        for n in names:
+            if then.bound(n) and other.bound(n):
+                try:
+                    trees[n] = self._meet(then, then.env[n], other, other.env[n], leaves)
+                except CompilationError as error:
+                    self.env[n] = Undefined(f"{error.message}, which meet at line {getattr(node, 'lineno', 0)}")
+            elif n in then.env or n in other.env:
+                self.env[n] = self._half_bound(node, n, then, other)
+        try:
+            value = self._meet(then, then.value, other, other.value, leaves)
+        except CompilationError as error:
+            raise self.fail(node, f"{what} {error.message}") from None
+        for block, side in ((then.block, 0), (other.block, 1)):
+            self.in_block(block, partial(self.b.op, "yield", *(p[side].value for p in leaves)))
+        op = self.b.op("if", cond.value, regions=[then.block, other.block])
+        results = [tensor(r) for r in op.results]
+        for n, tree in trees.items():
+            self.env[n] = fill(tree, results)
+            if isinstance(self.env[n], tensor) and not self.env[n].value.name:
+                self.env[n].value.name = n
+        return fill(value, results)
+
+    def _meet(self, then: Branch, a: Any, other: Branch, c: Any, leaves: list[tuple[tensor, tensor]]) -> Any:
+        """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended.
+
+        A number takes the other side's type if its kind fits in there."""
+        pairs: list[tuple[Any, Any]] = []
+        tree = pair(a, c, pairs, len(leaves))
+        typed = []
+        for x, y in pairs:
+            numbers = not isinstance(x, tensor) and not isinstance(y, tensor)
+            one = self._leaf(then.block, x, y, number_type(x, y) if numbers else None)
+            two = self._leaf(other.block, y, x, one.elem if numbers else None)
+            if not sem.same_type(one, two):
+                raise CompilationError(f"has type {one!r} after one branch and {two!r} after the other: "
+                                       "make them agree with .to(...)")
+            typed.append((one, two))
+        leaves += typed
+        return tree
+
+    def _leaf(self, block: Block, v: Any, like: Any, dtype: Any) -> tensor:
+        """One leaf as a tensor, a number in the type of the other side's."""
+        if isinstance(v, tensor):
+            return v
+        if isinstance(like, tensor) and isinstance(like.elem, DType) and fits(v, like.elem):
+            dtype = like.elem
+        shape = like.shape if isinstance(like, tensor) else ()
+        return self.in_block(block, lambda: sem.broadcast_to(self.b, sem.to_tensor(self.b, v, dtype), shape))
+
+    @staticmethod
+    def _half_bound(node: ast.AST, name: str, then: Branch, other: Branch) -> Undefined:
+        if not then.bound(name) and not other.bound(name):
+            return then.env.get(name) or other.env[name]
+        which = "then" if then.bound(name) else "else"
+        kind = "'if'" if isinstance(node, ast.If) else "condition"
+        return Undefined(f"is not defined on every path: the {kind} at line {getattr(node, 'lineno', 0)} binds it in "
+                         f"its {which} branch only")
+
+    # -- if --------------------------------------------------------------------------------------------------
+    def if_statement(self, node: ast.If, rest: list[ast.stmt]) -> tuple[bool, Returned | None]:
+        """Whether the statements after it were built too (where it may return), and what they all returned."""
+        cond = self.condition(node.test)
+        if not isinstance(cond, tensor):
+            chosen = node.body if cond else node.orelse
+            if returns(chosen):
+                return True, self.run(chosen + rest)
+            self.run(chosen)
+            return False, None
+        ends = returns([node])
+        bodies = [body + rest if ends else body for body in (node.body, node.orelse)]
+        then, other = (self.branch(partial(self.run, body)) for body in bodies)
+        # after a return out of the function no name is read any more
+        names = assigned([*bodies[0], *bodies[1]]) if not ends or self.loop_depth else []
+        if then.value is None and other.value is None:
+            self.join(node, cond, then, other, names, "nothing")
+            return ends, None
+        a, c = (e.value.value if e.value is not None else None for e in (then, other))
+        if (a is None) != (c is None):
+            raise self.fail(node, "one branch returns a value and the other does not")
+        value = self.join(node, cond, replace(then, value=a), replace(other, value=c), names, "the returned value")
+        return True, Returned(value)
+
+    def expr_IfExp(self, node: ast.IfExp) -> Any:
+        cond = self.condition(node.test)
+        if not isinstance(cond, tensor):
+            return self.expr(node.body if cond else node.orelse)
+        then, other = self.branch(lambda: self.expr(node.body)), self.branch(lambda: self.expr(node.orelse))
+        return self.join(node, cond, then, other, assigned([node.body, node.orelse]), "the conditional expression")
+
+    # -- and, or ------------------------------------------------------------------------------------------------
+    def short_circuit(self, node: ast.AST, is_and: bool, left: Any, right: Callable[[], Any], names: list[str],
+                      truth: bool) -> Any:
+        """`left and right` or `left or right`; with `truth` only its truth matters, and it is an int1 or a constant.
+
+        As in Python, `right` does not run where a scalar `left` decides; without effects it is computed anyway.
+        The value of scalars is Python's (one of the two operands), that of tiles int1."""
+        left = unwrap(left)
+        if not isinstance(left, tensor):
+            return right() if bool(left) == is_and else left
+        if left.shape:
+            return self._both(is_and, left, right())
+        cond = sem.to_bool(self.b, left)
+        end = self.branch(right)
+        value = unwrap(end.value)
+        shape = value.shape if isinstance(value, tensor) else ()
+        if truth or shape or left.elem == sem.int1 == getattr(value, "elem", None):
+            dtype = sem.int1
+        else:
+            dtype = self._operand_type(node, left, value)
+        same = all(end.env.get(n) is self.env.get(n) for n in names)
+        if end.pure and same:
+            for op in end.block.ops:
+                self.b.insert(op)
+            if dtype == sem.int1:
+                return self._both(is_and, cond, value)
+            a, c = self._operand(left, dtype), self._operand(value, dtype)
+            return tensor(self.b("select", cond.value, *((c.value, a.value) if is_and else (a.value, c.value))))
+        end = replace(end, value=self.in_block(end.block, lambda: self._operand(value, dtype)))
+        skip = self.branch(lambda: sem.broadcast_to(self.b, self._operand(left, dtype), shape))
+        then, other = (end, skip) if is_and else (skip, end)
+        return self.join(node, cond, then, other, names, "the condition")
+
+    def _operand_type(self, node: ast.AST, left: tensor, right: Any) -> DType:
+        """The type of `left and right` as a value."""
+        weak = isinstance(right, (bool, int, float))
+        a, c = left.elem, literal_type(right) if weak else getattr(right, "elem", None)
+        if not isinstance(a, DType) or not isinstance(c, DType):
+            raise self.fail(node, f"'and' and 'or' work on numbers: found {describe(left)} and {describe(right)}")
+        return promote(a, False, c, weak)
+
+    def _operand(self, x: Any, dtype: DType) -> tensor:
+        """An operand of `and` or `or` in the type of the result."""
+        if dtype == sem.int1:
+            return sem.to_bool(self.b, x if isinstance(x, tensor) else bool(x))
+        if not isinstance(x, tensor):
+            return sem.to_tensor(self.b, x, dtype)
+        return sem.cast(self.b, x, dtype)
+
+    def _both(self, is_and: bool, left: tensor, right: Any) -> tensor:
+        a, c = self._operand(left, sem.int1), self._operand(right, sem.int1)
+        return sem.binary(self.b, "&" if is_and else "|", a, c)

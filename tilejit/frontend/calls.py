@@ -1,0 +1,116 @@
+"""Calls in a kernel body: builtins of the tile language, other kernels (built in place), Python on constants."""
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
+from tilejit.frontend.source import KernelSource
+from tilejit.frontend.values import Returned
+from tilejit.ir.types import DType
+from tilejit.language import core, math
+from tilejit.language.semantics import unwrap
+from tilejit.language.tensor import PointerDType, block_type, constexpr, tensor
+
+#: Python's own functions that work on constants (and, for min, max and abs, on tensors).
+_SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod}
+
+
+class Calls(Expressions):
+    """Calls of every kind."""
+
+    def expr_Call(self, node: ast.Call) -> Any:
+        fn = self.expr(node.func)
+        args = self.items(node.args)
+        kwargs: dict[str, Any] = {}
+        for k in node.keywords:
+            more = {k.arg: self.expr(k.value)} if k.arg is not None else unwrap(self.expr(k.value))
+            if not isinstance(more, dict):
+                raise self.fail(k.value, "'**' spreads the keywords of a **parameter")
+            if twice := kwargs.keys() & more.keys():
+                raise self.fail(node, f"keyword argument given twice: {sorted(twice)[0]!r}")
+            kwargs.update(more)
+        try:
+            return self.call_function(fn, args, kwargs, node)
+        except TypeError as error:
+            if getattr(fn, "is_builtin", False) or isinstance(fn, type):
+                raise self.fail(node, str(error).replace("_b", "builder")) from None
+            raise
+
+    def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
+        """Call a builtin, inline another kernel, or run a Python function on constants."""
+        if fn is print:
+            fn = core.device_print
+        if getattr(fn, "is_builtin", False):
+            return fn(*args, _b=self.b, **kwargs)
+        source = getattr(fn, "source", None)
+        if isinstance(source, KernelSource):
+            return self.inline(source, args, kwargs, node)
+        where = node if node is not None else self.source.tree
+        plain = [unwrap(a) for a in args]
+        named = {k: unwrap(v) for k, v in kwargs.items()}
+        if fn is constexpr and len(plain) == 1:
+            return plain[0]
+        if fn in (min, max, abs):
+            values = list(plain[0]) if len(plain) == 1 and isinstance(plain[0], tuple) and fn is not abs else plain
+            if any(isinstance(v, tensor) for v in values):
+                return self._pick(fn, values, named, where)
+        name = getattr(fn, "__name__", repr(fn))
+        if fn in (int, float, bool, str) and any(isinstance(a, tensor) for a in plain):
+            raise self.fail(where, f"{name}() needs a constant; use x.to(dtype) for a tensor")
+        if fn in _SAFE:
+            try:
+                result = fn(*plain, **named)
+            except PYTHON_ERRORS as error:
+                raise self.fail(where, f"{name}(): {error}") from None
+            return tuple(result) if isinstance(result, list) else result
+        if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") \
+                or isinstance(fn, type) and issubclass(fn, tuple) \
+                or isinstance(getattr(fn, "__self__", None), (DType, PointerDType, block_type, str)):
+            return fn(*plain, **named)
+        raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a "
+                               "@tilejit.kernel function")
+
+    def _pick(self, fn: Any, values: list[Any], named: dict[str, Any], where: ast.AST) -> Any:
+        """Python's min, max and abs where a tensor is among the arguments."""
+        if named or (len(values) != 1 if fn is abs else len(values) < 2):
+            raise self.fail(where, f"{fn.__name__}() of run-time values takes " + (
+                "one of them" if fn is abs else "two or more of them, and no keywords"))
+        if fn is abs:
+            return math.abs(values[0], _b=self.b)
+        result = values[0]
+        for v in values[1:]:
+            if isinstance(result, tensor) or isinstance(v, tensor):
+                result = (math.minimum if fn is min else math.maximum)(result, v, _b=self.b)
+            else:
+                result = fn(result, v)
+        return result
+
+    def inline(self, source: KernelSource, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
+        """Build the body of another kernel function in place; its value is what it returns."""
+        where = node if node is not None else self.source.tree
+        if source in self.stack:
+            names = " -> ".join(s.name for s in (*self.stack, source))
+            raise self.fail(where, f"recursive call: {names}")
+        try:
+            bound = source.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise self.fail(where, f"{source.name}(): {error}", f"its signature is {source.name}{source.signature}"
+                            ) from None
+        bound.apply_defaults()
+        env = {k: unwrap(v) for k, v in bound.arguments.items()}
+        for name in source.constexprs:
+            if isinstance(env[name], tensor):
+                raise self.fail(where, f"{source.name}(): argument {name!r} is tl.constexpr, found a run-time value")
+        loc = self.b.loc
+        inner = type(self)(source, self.b, env, self.loc(where), self.stack)
+        try:
+            return inner.function()
+        finally:
+            self.b.loc, self.b.call = loc, self.call_function
+
+    def function(self) -> Any:
+        """Build the whole body; the value of its `return`, if any."""
+        self.b.call = self.call_function
+        done = self.run(self.source.tree.body)
+        return done.value if isinstance(done, Returned) else None

@@ -1,0 +1,321 @@
+"""Expressions of a kernel body, calls apart: on constants they are Python's, on tensors they build IR."""
+from __future__ import annotations
+
+import ast
+import difflib
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.frontend.loops import Loops
+from tilejit.frontend.values import assigned, contains_tensor, describe
+from tilejit.ir.types import DType, Ptr
+from tilejit.language import core
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import unwrap
+from tilejit.language.tensor import METHODS, PointerDType, block_type, constexpr, tensor, tensor_descriptor
+
+_BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
+           ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}
+_COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_UNARY = {ast.UAdd: "+", ast.USub: "-", ast.Invert: "~"}
+_PYTHON: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b, "%": lambda a, b: a % b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b, "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "**": lambda a, b: a ** b,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b}
+_PYTHON_UNARY: dict[str, Callable[[Any], Any]] = {"+": lambda a: +a, "-": lambda a: -a, "~": lambda a: ~a}
+#: What Python's operators raise for constants that they do not work on.
+PYTHON_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
+SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range, while, assert, return, "
+             "expressions and calls of tl functions and other kernels")
+
+
+class Expressions(Loops):
+    """`expr` and one handler per node type."""
+
+    def expr(self, node: ast.expr) -> Any:
+        """The value of an expression."""
+        handler = getattr(self, f"expr_{type(node).__name__}", None)
+        if handler is None:
+            raise self.fail(node, f"'{keyword(node)}' is not part of the tile language", f"what is: {SUPPORTED}")
+        return self._located(node, lambda: handler(node))
+
+    def _located(self, node: ast.expr, run: Callable[[], Any]) -> Any:
+        """Run with the builder and errors at a node."""
+        outer, self.b.loc = self.b.loc, self.loc(node)
+        try:
+            return run()
+        except CompilationError as error:
+            raise error.with_loc(self.loc(node))
+        finally:
+            self.b.loc = outer
+
+    def expr_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def expr_Name(self, node: ast.Name) -> Any:
+        return self.name(node.id, node)
+
+    def expr_Tuple(self, node: ast.Tuple) -> tuple:
+        return tuple(self.items(node.elts))
+
+    def expr_List(self, node: ast.List) -> tuple:
+        return tuple(self.items(node.elts))
+
+    def items(self, nodes: list[ast.expr]) -> list[Any]:
+        out: list[Any] = []
+        for n in nodes:
+            if not isinstance(n, ast.Starred):
+                out.append(self.expr(n))
+                continue
+            spread = unwrap(self.expr(n.value))
+            if not isinstance(spread, (tuple, list, range)):
+                raise self.fail(n, f"'*' spreads a tuple, found {describe(spread)}")
+            out += spread
+        return out
+
+    # -- operators ----------------------------------------------------------------------------------------
+    def python(self, node: ast.AST, text: str, run: Callable[[], Any]) -> Any:
+        """Python's own result on constants; what it raises is an error at the node."""
+        try:
+            return run()
+        except PYTHON_ERRORS as error:
+            raise self.fail(node, f"{text}: {error}") from None
+
+    def expr_BinOp(self, node: ast.BinOp) -> Any:
+        return self.binary(node, self.expr(node.left), self.expr(node.right), type(node.op))
+
+    def binary(self, node: ast.AST, left: Any, right: Any, op: type) -> Any:
+        """`left op right` on constants or tensors."""
+        if op not in _BINARY:
+            raise self.fail(node, f"operator '{op.__name__}' is not part of the tile language; tl.dot multiplies "
+                                  "matrices")
+        return self._operate(node, _BINARY[op], left, right)
+
+    def _operate(self, node: ast.AST, symbol: str, left: Any, right: Any) -> Any:
+        left, right = unwrap(left), unwrap(right)
+        if isinstance(left, tensor) or isinstance(right, tensor):
+            return sem.binary(self.b, symbol, left, right)
+        return self.python(node, f"{describe(left)} {symbol} {describe(right)}", lambda: _PYTHON[symbol](left, right))
+
+    def expr_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            x = unwrap(self.truth(node.operand))
+            return sem.unary(self.b, "not", x) if isinstance(x, tensor) else not x
+        x, symbol = unwrap(self.expr(node.operand)), _UNARY[type(node.op)]
+        if isinstance(x, tensor):
+            return sem.unary(self.b, symbol, x)
+        return self.python(node, f"{symbol}{describe(x)}", lambda: _PYTHON_UNARY[symbol](x))
+
+    def expr_Compare(self, node: ast.Compare) -> Any:
+        """`a < b < c` computes b once, and c only where a < b (without effects: always)."""
+        def chain(left: Any, i: int) -> Any:
+            right = self.expr(node.comparators[i])
+            one = self._compare(node, node.ops[i], left, right)
+            if i + 1 == len(node.ops):
+                return one
+            later = assigned([*node.comparators[i + 1:]])
+            return self.short_circuit(node, True, one, lambda: chain(right, i + 1), later, truth=True)
+
+        return chain(self.expr(node.left), 0)
+
+    def _compare(self, node: ast.Compare, op: ast.cmpop, left: Any, right: Any) -> Any:
+        left, right = unwrap(left), unwrap(right)
+        if isinstance(op, (ast.Is, ast.IsNot)):
+            if left is not None and right is not None and (isinstance(left, tensor) or isinstance(right, tensor)):
+                raise self.fail(node, "'is' asks for one and the same object: compare run-time values with ==")
+            return (left is right) == isinstance(op, ast.Is)
+        if isinstance(op, (ast.In, ast.NotIn)):
+            found = self._contains(node, right, left)
+            if isinstance(op, ast.In):
+                return found
+            return sem.unary(self.b, "not", found) if isinstance(found, tensor) else not found
+        if isinstance(left, tuple) and isinstance(right, tuple) and contains_tensor((left, right)):
+            raise self.fail(node, "tuples of run-time values have no comparison: compare their elements")
+        return self._operate(node, _COMPARE[type(op)], left, right)
+
+    def _contains(self, node: ast.Compare, container: Any, x: Any) -> Any:
+        """`x in container`: for run-time values, whether x equals one of the elements of a tuple."""
+        if not contains_tensor(x) and not contains_tensor(container):
+            return self.python(node, f"{describe(x)} in {describe(container)}", lambda: x in container)
+        if not isinstance(container, (tuple, list, range)) or isinstance(x, tuple):
+            raise self.fail(node, f"'in' looks for a number in a tuple, found {describe(x)} in {describe(container)}")
+        result: Any = False
+        for item in container:
+            one = self._operate(node, "==", x, item)
+            if isinstance(one, tensor) and isinstance(result, tensor):
+                result = sem.binary(self.b, "|", result, one)
+            elif result is not True:
+                result = one if result is False or one is True else result
+        return result
+
+    def expr_BoolOp(self, node: ast.BoolOp) -> Any:
+        return self._bool_op(node, self.expr, truth=False)
+
+    def _bool_op(self, node: ast.BoolOp, operand: Callable[[ast.expr], Any], truth: bool) -> Any:
+        def chain(i: int) -> Any:
+            if i + 1 == len(node.values):
+                return operand(node.values[i])
+            return self.short_circuit(node, isinstance(node.op, ast.And), operand(node.values[i]),
+                                      lambda: chain(i + 1), assigned([*node.values[i + 1:]]), truth)
+
+        return chain(0)
+
+    def truth(self, node: ast.expr) -> Any:
+        """The value of an expression of which only the truth matters."""
+        if isinstance(node, ast.BoolOp):
+            return self._located(node, lambda: self._bool_op(node, self.truth, truth=True))
+        return self.expr(node)
+
+    def condition(self, node: ast.expr) -> Any:
+        cond = unwrap(self.truth(node))
+        if not isinstance(cond, tensor):
+            return cond
+        if cond.shape:
+            raise self.fail(node, f"a condition must be a scalar, found a tile of shape {list(cond.shape)}: "
+                                  "use tl.where(cond, a, b)")
+        return sem.to_bool(self.b, cond)
+
+    # -- strings, names bound in expressions, comprehensions -----------------------------------------------
+    def expr_NamedExpr(self, node: ast.NamedExpr) -> Any:
+        value = self.expr(node.value)
+        self.assign(node.target, value)
+        return value
+
+    def expr_JoinedStr(self, node: ast.JoinedStr) -> str:
+        return "".join(str(unwrap(self.expr(v))) for v in node.values)
+
+    def expr_FormattedValue(self, node: ast.FormattedValue) -> str:
+        value = unwrap(self.expr(node.value))
+        spec = self.expr(node.format_spec) if node.format_spec is not None else ""
+        conversion: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
+        if node.conversion in conversion:
+            value = conversion[node.conversion](value)
+        return self.python(node, describe(value), lambda: format(value, spec))
+
+    def expr_ListComp(self, node: ast.ListComp) -> tuple:
+        if len(node.generators) != 1:
+            raise self.fail(node, "a list comprehension may have one 'for'")
+        gen = node.generators[0]
+        items = unwrap(self.expr(gen.iter))
+        if not isinstance(items, (tuple, list, range)):
+            raise self.fail(gen.iter, f"a list comprehension runs over a tuple of constants, found {describe(items)}")
+        own = assigned([gen.target])
+        hidden = {n: self.env[n] for n in own if n in self.env}
+        out = []
+        for item in items:
+            self.assign(gen.target, item)
+            if all(self._static_truth(c) for c in gen.ifs):
+                out.append(self.expr(node.elt))
+        for n in own:  # a name bound by := stays, the loop's own go
+            self.env.pop(n, None)
+        self.env.update(hidden)
+        return tuple(out)
+
+    def _static_truth(self, node: ast.expr) -> bool:
+        value = unwrap(self.truth(node))
+        if isinstance(value, tensor):
+            raise self.fail(node, "the 'if' of a list comprehension needs a constant, found a run-time value")
+        return bool(value)
+
+    # -- attributes and subscripts --------------------------------------------------------------------------
+    def expr_Attribute(self, node: ast.Attribute) -> Any:
+        owner = self.expr(node.value)
+        if isinstance(owner, tensor):
+            return self._tensor_attribute(node, owner)
+        if isinstance(owner, tensor_descriptor):
+            return self._descriptor_attribute(node, owner)
+        if isinstance(owner, constexpr) and node.attr == "value":
+            return owner.value
+        if not isinstance(owner, (types.ModuleType, type, DType, Ptr, PointerDType, block_type, str, tuple)) \
+                and not hasattr(type(owner), "_fields"):
+            raise self.fail(node, f"{show(owner)} has no attribute {node.attr!r} in the tile language")
+        try:
+            value = getattr(owner, node.attr)
+        except AttributeError:
+            near = difflib.get_close_matches(node.attr, dir(owner), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            name = getattr(owner, "__name__", type(owner).__name__)
+            raise self.fail(node, f"{name!r} has no {node.attr!r}{hint}") from None
+        return value.value if isinstance(value, constexpr) else value
+
+    def _tensor_attribute(self, node: ast.Attribute, x: tensor) -> Any:
+        if node.attr == "T":
+            return core.trans(x, _b=self.b)
+        if node.attr in ("dtype", "shape", "type", "numel"):
+            return getattr(x, node.attr)
+        found = x.method(node.attr)
+        if found is None:
+            near = difflib.get_close_matches(node.attr, [*METHODS, "T", "dtype", "shape"], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise self.fail(node, f"a tensor has no {node.attr!r}{hint}")
+        return found
+
+    def _descriptor_attribute(self, node: ast.Attribute, d: tensor_descriptor) -> Any:
+        if node.attr in core.DESCRIPTOR_METHODS:
+            bound = partial(core.DESCRIPTOR_METHODS[node.attr], d)
+            bound.is_builtin = True  # type: ignore[attr-defined]
+            return bound
+        if node.attr in ("block_shape", "dtype", "type"):
+            return getattr(d, node.attr)
+        rank = len(d.block_shape)
+        if node.attr in ("shape", "strides"):
+            name = "desc_shape" if node.attr == "shape" else "desc_stride"
+            return tuple(tensor(self.b(name, d.value, dim=i)) for i in range(rank))
+        raise self.fail(node, f"a descriptor has no {node.attr!r}; it has {', '.join(core.DESCRIPTOR_METHODS)}, "
+                              "shape, strides, block_shape and dtype")
+
+    def expr_Subscript(self, node: ast.Subscript) -> Any:
+        x = unwrap(self.expr(node.value))
+        if not isinstance(x, tensor):
+            index = self._static_index(node.slice)
+            try:
+                return x[index]
+            except (TypeError, IndexError, KeyError) as error:
+                if hasattr(x, "is_kernel_type"):
+                    return x
+                raise self.fail(node, f"cannot index {show(x)} with {show(index)}: {error}") from None
+        items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        axis = 0
+        for item in items:
+            if isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None:
+                axis += 1
+                continue
+            value = None if isinstance(item, ast.Slice) else unwrap(self.expr(item))
+            if value is not None or isinstance(item, ast.Slice):
+                raise self.fail(item, "a tile is indexed by None and ':' only: use tl.load on pointers, or tl.where")
+            x = core.expand_dims(x, axis, _b=self.b)
+            axis += 1
+        if axis != len(x.shape):
+            raise self.fail(node, f"index has {axis} dimensions for a tile of shape {list(x.shape)}")
+        return x
+
+    def _static_index(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Slice):
+            parts = [unwrap(self.expr(p)) if p is not None else None for p in (node.lower, node.upper, node.step)]
+            return slice(*parts)
+        index = unwrap(self.expr(node))
+        if isinstance(index, tensor):
+            raise self.fail(node, "a tuple is indexed by constants, found a run-time value")
+        return index
+
+
+def keyword(node: ast.AST) -> str:
+    """What a user calls a piece of syntax."""
+    names = {"Try": "try", "With": "with", "ClassDef": "class", "Lambda": "lambda", "Yield": "yield",
+             "AsyncFunctionDef": "async", "Match": "match", "FunctionDef": "nested def", "Break": "break",
+             "Continue": "continue", "Raise": "raise", "Import": "import", "ImportFrom": "import", "Delete": "del",
+             "Global": "global", "Nonlocal": "nonlocal", "Dict": "dict", "Set": "set", "GeneratorExp": "generator",
+             "DictComp": "dict comprehension", "SetComp": "set comprehension", "Await": "await"}
+    return names.get(type(node).__name__, type(node).__name__)
+
+
+def show(x: Any) -> str:
+    """A value in an error message, with what kind of thing it is."""
+    if isinstance(x, (tensor, tensor_descriptor)):
+        return f"a {'tile' if isinstance(x, tensor) and x.shape else 'scalar'} {x!r}"
+    return repr(x)

@@ -1,0 +1,110 @@
+"""The state of one function while it is built: its bindings, its place in the user's file, its block of IR."""
+from __future__ import annotations
+
+import ast
+import difflib
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tilejit.errors import CompilationError, Loc
+from tilejit.frontend.source import KernelSource, is_constant
+from tilejit.frontend.values import Returned, Undefined, describe
+from tilejit.ir import Block
+from tilejit.language.semantics import unwrap
+from tilejit.language.tensor import KernelBuilder, constexpr, tensor
+
+
+class Frame:
+    """Bindings, errors and blocks; the classes on top of it (`Walker` last) add expressions and statements."""
+
+    def __init__(self, source: KernelSource, b: KernelBuilder, env: dict[str, Any], call_site: Loc | None,
+                 stack: tuple[KernelSource, ...] = ()):
+        self.source, self.b, self.env, self.call_site = source, b, env, call_site
+        self.stack = (*stack, source)
+        self.loop_depth = 0
+
+    def expr(self, node: ast.expr) -> Any:
+        """The value of an expression."""
+        raise NotImplementedError
+
+    def condition(self, node: ast.expr) -> Any:
+        """A condition: a constant, or a scalar int1 tensor."""
+        raise NotImplementedError
+
+    def items(self, nodes: list[ast.expr]) -> list[Any]:
+        """The values of a list of expressions, `*tuples` spread out."""
+        raise NotImplementedError
+
+    def run(self, body: list[ast.stmt]) -> Returned | None:
+        """Build statements in order; what the function returned if all paths through them return."""
+        raise NotImplementedError
+
+    # -- errors and locations -----------------------------------------------------------------------
+    def loc(self, node: ast.AST) -> Loc:
+        """The span of a node in the user's file."""
+        line, col = getattr(node, "lineno", self.source.line), getattr(node, "col_offset", 0)
+        end = getattr(node, "end_col_offset", col + 1) if getattr(node, "end_lineno", line) == line else 10 ** 6
+        return Loc(self.source.file, line, col, end, self.source.name, self.call_site)
+
+    def fail(self, node: ast.AST, message: str, *notes: str) -> CompilationError:
+        """An error at a node."""
+        return CompilationError(message, self.loc(node), notes)
+
+    # -- blocks ------------------------------------------------------------------------------------------
+    def in_block(self, block: Block, run: Callable[[], Any]) -> Any:
+        """Run with the builder appending to `block`."""
+        outer, self.b.block = self.b.block, block
+        try:
+            return run()
+        finally:
+            self.b.block = outer
+
+    # -- names -------------------------------------------------------------------------------------------
+    def name(self, name: str, node: ast.AST) -> Any:
+        """A local variable, or a constant, module or function of the surroundings."""
+        if name in self.env:
+            value = self.env[name]
+            if isinstance(value, Undefined):
+                raise self.fail(node, f"{name!r} {value.reason}", *value.notes)
+            return value
+        if name in self.source.locals:
+            raise self.fail(node, f"{name!r} has no value here: the function binds it on another path or further down")
+        try:
+            value = self.source.lookup(name)
+        except KeyError:
+            near = difflib.get_close_matches(name, [*self.env, *self.source.fn.__globals__], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise self.fail(node, f"{name!r} is not defined{hint}") from None
+        if isinstance(value, constexpr):
+            return value.value
+        if is_constant(value) or isinstance(value, (types.ModuleType, type)) or callable(value):
+            return value
+        raise self.fail(node, f"{name!r} is a {type(value).__name__} outside the kernel; only constants may be "
+                              "captured: pass it as an argument")
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        """Bind a name or unpack a tuple."""
+        if isinstance(target, ast.Name):
+            if isinstance(value, tensor) and not value.value.name:
+                value.value.name = target.id
+            self.env[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            self._unpack(target, value)
+        else:
+            raise self.fail(target, "only variables can be assigned: tiles have no item or attribute assignment; "
+                                    "use tl.where or tl.store")
+
+    def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
+        names, items = target.elts, unwrap(value)
+        if not isinstance(items, (tuple, list, range)):
+            raise self.fail(target, f"cannot unpack {describe(value)} into {len(names)} names")
+        items = list(items)
+        star = next((i for i, t in enumerate(names) if isinstance(t, ast.Starred)), None)
+        if len(items) < len(names) - 1 if star is not None else len(items) != len(names):
+            raise self.fail(target, f"cannot unpack {len(items)} values into {len(names)} names")
+        if star is not None:
+            stop = len(items) - (len(names) - star - 1)
+            items[star:stop] = [tuple(items[star:stop])]
+        for t, v in zip(names, items):
+            self.assign(t.value if isinstance(t, ast.Starred) else t, v)

@@ -1,0 +1,369 @@
+"""Matrix products with fused epilogues: scale, bias, activation, gate, residual, a second output, row reductions."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import (
+    Matrix,
+    check_operands,
+    check_vector,
+    facts,
+    facts_of,
+    new,
+    operand,
+    require_tma,
+    result,
+)
+from tilejit.kernels.streamk import ACTIVATIONS, activate
+
+
+@tilejit.kernel
+def scaled(acc, scale, at, limit, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr):
+    """acc [ROWS, COLUMNS] in fp32, times what `scale` points to: KIND None nothing, "one" a number, "rows" or "columns"
+    the numbers from `at` on, one per row or column, below `limit`."""
+    acc = acc.to(tl.float32)
+    if KIND == "one":
+        acc *= tl.load(scale)
+    elif KIND == "rows":
+        rows = at + tl.arange(0, ROWS)
+        acc *= tl.load(scale + rows, rows < limit, other=0.0)[:, None]
+    elif KIND == "columns":
+        cols = at + tl.arange(0, COLUMNS)
+        acc *= tl.load(scale + cols, cols < limit, other=0.0)[None, :]
+    return acc
+
+
+@tilejit.kernel
+def biased(acc, bias, n, N, BN: tl.constexpr):
+    """acc plus a number per column."""
+    cols = n + tl.arange(0, BN)
+    return acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+
+
+@tilejit.kernel
+def halves(x, BM: tl.constexpr, BN: tl.constexpr):
+    """The left and the right half of a tile [BM, BN]; of a product, without moving a register."""
+    return x.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
+
+
+@tilejit.kernel
+def beside(left, right, BM: tl.constexpr, BN: tl.constexpr):
+    """The tile [BM, BN] of two halves."""
+    return tl.join(left, right).permute(0, 2, 1).reshape(BM, BN)
+
+
+@tilejit.kernel
+def plus_block(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """y plus the block [BM, BN] of a matrix at (m, n); outside the matrix: y."""
+    rows = tl.arange(0, BM)
+    cols = tl.arange(0, BN)
+    inside = (rows < M - m)[:, None] & (cols < N - n)[None, :]
+    start = source + m.to(tl.int64) * stride + n
+    return y + tl.load(start + (rows[:, None] * stride + cols[None, :]), inside, other=0.0).to(tl.float32)
+
+
+@tilejit.kernel
+def with_residual(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """As plus_block, at most 64 columns at a time: what is read coalesced passes through shared memory to reach its
+    threads, and that area is as large as what is read at a time."""
+    if BN <= 64:
+        y = plus_block(y, source, m, n, M, N, stride, BM, BN)
+    else:
+        left, right = halves(y, BM, BN)
+        left = plus_block(left, source, m, n, M, N, stride, BM, BN // 2)
+        right = plus_block(right, source, m, n + BN // 2, M, N, stride, BM, BN // 2)
+        y = beside(left, right, BM, BN)
+    return y
+
+
+@tilejit.kernel
+def finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n, M, N, residual_stride,
+           BM: tl.constexpr, BN: tl.constexpr, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr,
+           REDUCE: tl.constexpr):
+    """Everything that follows the product of one tile [BM, BN] (at most 128 columns) at (m, n), and its stores."""
+    z = scaled(scaled(acc, scale_a, m, M, BM, BN, SCALE_A), scale_b, n, N, BM, BN, SCALE_B)
+    if bias is not None:
+        z = biased(z, bias, n, N, BN)
+    if z_desc is not None:
+        z_desc.store([m, n], z.to(z_desc.dtype))
+    store_rows(activate(z, ACTIVATION), c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
+
+
+@tilejit.kernel
+def gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr,
+          SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr):
+    """act(gate) * up of a tile [BM, BN] (at most 64 columns) at (m, n), both scaled, biased and stored as z first."""
+    gate = scaled(scaled(gate, scale_a, m, M, BM, BN, SCALE_A), scale_b, n, N, BM, BN, SCALE_B)
+    up = scaled(up, scale_a, m, M, BM, BN, SCALE_A)
+    if SCALE_B == "columns":
+        up = scaled(up, scale_b + N, n, N, BM, BN, SCALE_B)
+    else:
+        up = scaled(up, scale_b, n, N, BM, BN, SCALE_B)
+    if bias is not None:
+        gate = biased(gate, bias, n, N, BN)
+        up = biased(up, bias + N, n, N, BN)
+    if z_desc is not None:
+        z_desc.store([0, m, n], gate.to(z_desc.dtype).reshape(1, BM, BN))
+        z_desc.store([1, m, n], up.to(z_desc.dtype).reshape(1, BM, BN))
+    return activate(gate, ACTIVATION) * up
+
+
+@tilejit.kernel
+def store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM: tl.constexpr, BN: tl.constexpr,
+               REDUCE: tl.constexpr):
+    """Add the residual, fold the rows, store."""
+    if residual is not None:
+        y = with_residual(y, residual, m, n, M, N, residual_stride, BM, BN)
+    rows = m + tl.arange(0, BM)
+    if REDUCE == "sum":
+        tl.atomic_add(reduced + rows, tl.sum(y, 1), rows < M, sem="relaxed")
+    elif REDUCE == "squares":
+        tl.atomic_add(reduced + rows, tl.sum(y * y, 1), rows < M, sem="relaxed")
+    elif REDUCE == "max":
+        inside = (n + tl.arange(0, BN) < N)[None, :]
+        tl.atomic_max(reduced + rows, tl.max(tl.where(inside, y, float("-inf")), 1), rows < M, sem="relaxed")
+    c_desc.store([m, n], y.to(c_desc.dtype))
+
+
+@tilejit.kernel(do_not_specialize=("M", "K"))
+def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, M, N, K, residual_stride,
+                 BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr,
+                 B_ROWS: tl.constexpr, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr,
+                 GATED: tl.constexpr, REDUCE: tl.constexpr):
+    """z = scale_a * scale_b * (A @ B) + bias; y = act(z) + residual, or GATED: act(z[0]) * z[1] + residual; C = y.
+
+    Integers are summed in int32, and stored so if C has that type; nothing else happens then. SCALE_A, SCALE_B: kinds
+    of `scaled`. c_desc and z_desc have blocks of at most 128 columns (z_desc of 64 if GATED). GATED: b_desc sees two
+    matrices [2, N, K] in blocks [2, BN, BK]: one product gives both halves of a tile. z_desc, if there: z is stored as
+    well (gated: as [2, M, N] in blocks [1, BM, .]). REDUCE: "sum", "squares" or "max" of each row of y is combined into
+    reduced[row] (fp32)."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_n = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        first = tile // (GROUP * tiles_n) * GROUP
+        height = tl.minimum(tiles_m - first, GROUP)
+        rest = tile % (GROUP * tiles_n)
+        m = (first + rest % height) * BM
+        n = rest // height * BN
+        acc = tl.zeros((BM, 2 * BN if GATED else BN), tl.int32 if a_desc.dtype in (tl.int8, tl.uint8) else tl.float32)
+        for k in range(0, tl.cdiv(K, BK)):
+            if A_ROWS:
+                a = a_desc.load([m, k * BK])
+            else:
+                a = a_desc.load([k * BK, m]).T
+            if GATED:
+                b = b_desc.load([0, n, k * BK]).reshape(2 * BN, BK).T
+            elif B_ROWS:
+                b = b_desc.load([k * BK, n])
+            else:
+                b = b_desc.load([n, k * BK]).T
+            acc = tl.dot(a, b, acc)
+        if c_desc.dtype == tl.int32:
+            if BN > 128:
+                left, right = halves(acc, BM, BN)
+                c_desc.store([m, n], left)
+                c_desc.store([m, n + BN // 2], right)
+            else:
+                c_desc.store([m, n], acc)
+        elif GATED:
+            gate, up = halves(acc, BM, 2 * BN)
+            if BN > 64:
+                gate, more_gate = halves(gate, BM, BN)
+                up, more_up = halves(up, BM, BN)
+                left = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN // 2, SCALE_A, SCALE_B,
+                             ACTIVATION)
+                right = gated(more_gate, more_up, z_desc, scale_a, scale_b, bias, m, n + BN // 2, M, N, BM, BN // 2,
+                              SCALE_A, SCALE_B, ACTIVATION)
+                y = beside(left, right, BM, BN)
+            else:
+                y = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B, ACTIVATION)
+            store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
+        elif BN > 128:
+            # Half after half: a whole tile's scales and sums together do not fit the registers.
+            left, right = halves(acc, BM, BN)
+            finish(left, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n, M, N, residual_stride, BM,
+                   BN // 2, SCALE_A, SCALE_B, ACTIVATION, REDUCE)
+            finish(right, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n + BN // 2, M, N,
+                   residual_stride, BM, BN // 2, SCALE_A, SCALE_B, ACTIVATION, REDUCE)
+        else:
+            finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n, M, N, residual_stride, BM, BN,
+                   SCALE_A, SCALE_B, ACTIVATION, REDUCE)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile of the result and how it runs; `extra_stages`: with a residual or a second output."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    extra_stages: int
+
+
+#: Largest first.
+TILES = (Config(128, 256, 8, 4, 3), Config(128, 128, 8, 5, 4), Config(64, 64, 4, 6, 6))
+GATED_TILES = (Config(128, 128, 8, 4, 3), Config(64, 64, 4, 6, 5))
+REDUCTIONS = (None, "sum", "squares", "max")
+DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32", "int8", "uint8")
+K_BYTES = 128
+
+
+@lru_cache(maxsize=1024)
+def choose(m: int, n: int, multiprocessors: int, gated: bool, narrow: bool) -> Config:
+    """The tile with the least time: turns of the multiprocessors, as long as a tile's operands take to arrive or its
+    products to compute. narrow: not the widest tile, which has no registers left for a residual whose rows cannot be
+    read 16 bytes at a time."""
+    def time(t: Config) -> float:
+        columns = 2 * t.n if gated else t.n
+        turns = tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors)
+        return turns * max((t.m + columns) / 48, t.m * columns / 4096)
+
+    return min((GATED_TILES if gated else TILES)[narrow:], key=time)
+
+
+def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
+                 activation: str | None = None, residual: Any = None, z: Any = None, reduction: str | None = None,
+                 reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+    """activation(scale_a * scale_b * (a @ b) + bias) + residual, in one kernel.
+
+    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), each row- or column-major
+    (8 and 32 bits: a row-major, b column-major); strides and addresses multiples of 16 bytes. scale_a: fp32 [1], or
+    [M, 1] for a number per row; scale_b: fp32 [1], or [1, N] for one per column. bias [N]. residual [M, N] with
+    contiguous rows. z: an array [M, N] that receives the activation's argument. reduction: "sum", "squares" or "max"
+    of each row of the result, before rounding, is combined into reduced (fp32 [M], which holds what to begin with).
+    The result has the inputs' dtype (bf16 for 8-bit ones) unless `out` or `out_dtype` says otherwise; an int32 result
+    is the exact sum of integer products, without anything else. Raises LaunchError for what does not fit."""
+    return _run("fused_matmul", False, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
+                out_dtype)
+
+
+def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
+                 activation: str | None = "silu", residual: Any = None, z: Any = None, reduction: str | None = None,
+                 reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+    """activation(a @ b[0]) * (a @ b[1]): SwiGLU (arXiv 2002.05202) with "silu", GeGLU with "gelu", in one kernel.
+
+    a [M, K]; b [2, K, N] with K contiguous: the gate's matrix and the other, at any distance in memory. A merged
+    weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias [2, N]; z [2, M,
+    N] receives both products; all else as for `fused_matmul`."""
+    return _run("gated_matmul", True, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
+                out_dtype)
+
+
+def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None, residual: Any = None,
+           z: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+    """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up], column-major; all else as for `gated_matmul`."""
+    return _run("swiglu", True, a, b, (scale_a, scale_b, bias, residual, z, None), "silu", None, out, out_dtype)
+
+
+def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
+         reduction: str | None, out: Any, out_dtype: Any) -> Any:
+    ia, ib = facts(a), facts(b)
+    if out is None:
+        shape = _checked(what, gated, ia, ib)
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    plan = _plan(what, gated, ia, ib, facts_of(*extras), facts(out), activation, reduction, tilejit.multiprocessors())
+    if plan is not None:
+        grid, (da, db, dc, dz), numbers, constants = plan
+        scale_a, scale_b, bias, residual, z, reduced = extras
+        fused_kernel[grid](da.over(a), db.over(b), dc.over(out), None if dz is None else dz.over(z), scale_a, scale_b,
+                           bias, residual, reduced, *numbers, **constants)
+    return out
+
+
+def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
+    """Both operands; b of a gated product as [2, K, N]."""
+    ma, beside = operand(what, "a", a), gated and len(b.shape) == 2 and what == "swiglu"
+    mb = operand(what, "b", b, 3 if gated and not beside else 2)
+    if beside:
+        if mb.rows_first or mb.shape[1] % 2:
+            raise tilejit.LaunchError(f"{what}: b must be a column-major [K, 2 N] matrix, found shape "
+                                      f"{list(mb.shape)} and strides {list(mb.strides)}")
+        k, n = mb.shape[0], mb.shape[1] // 2
+        mb = replace(mb, shape=(2, k, n), strides=(n * mb.strides[1], *mb.strides))
+    elif gated and (mb.shape[0] != 2 or mb.rows_first):
+        raise tilejit.LaunchError(f"{what}: b must be [2, K, N] with K contiguous, found shape {list(mb.shape)} and "
+                                  f"strides {list(mb.strides)}")
+    check_operands(what, ma, mb, DTYPES)
+    return ma, mb
+
+
+@lru_cache(maxsize=1024)
+def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = _operands(what, gated, a, b)
+    return ma.shape[0], mb.shape[-1]
+
+
+@lru_cache(maxsize=1024)
+def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[ArrayInfo | None, ...], out: ArrayInfo,
+          activation: str | None, reduction: str | None, multiprocessors: int) -> tuple[
+              tuple[int], tuple[Any, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, descriptors to put over a, b, out and z, sizes, and constants; None where the result is empty."""
+    scale_a, scale_b, bias, residual, z, reduced = extras
+    m, n = _checked(what, gated, a, b)
+    ma, mb = _operands(what, gated, a, b)
+    for name, value, legal in (("activation", activation, ACTIVATIONS), ("reduction", reduction, REDUCTIONS)):
+        if value not in legal:
+            raise tilejit.LaunchError(f"{what}: {name} {value!r} is not one of {legal}")
+    kind_a = _scale_kind(what, "scale_a", scale_a, (m, 1), "rows")
+    kind_b = _scale_kind(what, "scale_b", scale_b, (2 if gated else 1, n), "columns")
+    if gated and bias is not None:
+        _whole(what, "bias", bias, (2, n))
+    elif not gated:
+        check_vector(what, "bias", bias, n)
+    check_vector(what, "reduced", reduced, m)
+    if (reduction is None) != (reduced is None):
+        raise tilejit.LaunchError(f"{what}: reduction and reduced go together")
+    if reduced is not None and reduced.dtype != tl.float32:
+        raise tilejit.LaunchError(f"{what}: reduced must be fp32, found {reduced.dtype}")
+    mc = result(what, out, (m, n))
+    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or activation or any(x is not None for x in extras)):
+        raise tilejit.LaunchError(f"{what}: an int32 result is the sum of integer products, without anything else")
+    if 0 in (m, n):
+        return None
+    stride, narrow = 0, False
+    if residual is not None:
+        stride = result(what, residual, (m, n), "residual").strides[0]
+        narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
+    t = choose(m, n, multiprocessors, gated, narrow)
+    bk = K_BYTES // ma.dtype.bytes
+    descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, min(t.n, 128))}
+    if gated:
+        one = descriptors["b"]
+        descriptors["b"] = tilejit.TensorDescriptor.template(b, one.shape, one.strides, (2, *one.block_shape[1:]))
+    if z is not None:
+        mz = result(what, z, (2, m, n) if gated else (m, n), "z")
+        descriptors["z"] = mz.descriptor(t.m, min(t.n, 64 if gated else 128))
+    require_tma(what, **descriptors)
+    stages = t.stages if residual is None and z is None else t.extra_stages
+    grid = min(multiprocessors, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    ordered = tuple(descriptors.get(name) for name in ("a", "b", "out", "z"))
+    return (grid,), ordered, (m, n, ma.shape[1], stride), dict(
+        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a, SCALE_B=kind_b,
+        ACTIVATION=activation, GATED=gated, REDUCE=reduction, num_warps=t.warps, num_stages=stages)
+
+
+def _whole(what: str, name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
+    """A contiguous array of a shape."""
+    expected = [prod(shape[i + 1:]) for i in range(len(shape))]
+    if info.shape != shape or any(s != e for s, e, n in zip(info.strides, expected, shape) if n > 1):
+        raise tilejit.LaunchError(f"{what}: {name} must be a contiguous {list(shape)} array, found shape "
+                                  f"{list(info.shape)} and strides {list(info.strides)}")
+
+
+def _scale_kind(what: str, name: str, info: ArrayInfo | None, shape: tuple[int, int], kind: str) -> str | None:
+    """How a scale applies, by its shape."""
+    if info is None:
+        return None
+    if info.dtype != tl.float32 or info.shape not in ((), (1,), shape):
+        raise tilejit.LaunchError(f"{what}: {name} must be fp32 [1] or {list(shape)}, found {info.dtype} "
+                                  f"{list(info.shape)}")
+    _whole(what, name, info, info.shape)
+    return kind if info.shape == shape else "one"

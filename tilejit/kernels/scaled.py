@@ -1,0 +1,130 @@
+"""fp8 matrix product with block scales: a scale per row and 128 of K for A, per 128 x 128 block for B.
+
+After every 128 of K the tensor cores' sum is multiplied by its scales and added to an fp32 sum in registers: that is
+the contract of DeepGEMM (github.com/deepseek-ai/DeepGEMM), and it also limits what the tensor cores' short fp8
+accumulators lose.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import check_operands, facts, facts_of, operand, require_tma, result
+
+#: Elements of K, and columns of B, that share a scale.
+SCALE_BLOCK = 128
+_BLOCK = tl.constexpr(SCALE_BLOCK)
+
+
+@tilejit.kernel(do_not_specialize=("M", "N", "K", "a_down", "a_across", "b_down", "b_across"))
+def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_down, a_across, b_down, b_across,
+                        BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
+    """C [M, N] = sum over blocks of K of a_scale[m, block] * b_scale[n // 128, block] * (A @ B^T).
+
+    a_desc sees A [M, K] in blocks [BM, 128], b_desc B^T [N, K] in blocks [BN, 128]; BN divides 128. The scales are
+    fp32 with the given strides."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_n = tl.cdiv(N, BN)
+    steps = tl.cdiv(K, _BLOCK)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        first = tile // (GROUP * tiles_n) * GROUP
+        height = tl.minimum(tiles_m - first, GROUP)
+        rest = tile % (GROUP * tiles_n)
+        m = (first + rest % height) * BM
+        n = rest // height * BN
+        rows = m + tl.arange(0, BM)
+        a_scales = a_scale + rows * a_down
+        b_scales = b_scale + n // _BLOCK * b_down
+        acc = tl.zeros((BM, BN), tl.float32)
+        of_a = tl.load(a_scales, rows < M, other=0.0)
+        of_b = tl.load(b_scales)
+        for k in range(0, steps):
+            # The next block's scales arrive while this one is multiplied.
+            next_a = tl.load(a_scales + (k + 1) * a_across, (rows < M) & (k + 1 < steps), other=0.0)
+            next_b = tl.load(b_scales + (k + 1) * b_across, k + 1 < steps, other=0.0)
+            a = a_desc.load([m, k * _BLOCK])
+            b = b_desc.load([n, k * _BLOCK])
+            part = tl.dot(a, b.T)
+            acc = tl.fma(part, (of_a * of_b)[:, None], acc)
+            of_a = next_a
+            of_b = next_b
+        c_desc.store([m, n], acc.to(c_desc.dtype))
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile and how it runs."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+
+#: Largest first. A tile's two sums fill the registers at 128 x 128.
+TILES = (Config(128, 128, 8, 6), Config(64, 128, 4, 8), Config(64, 64, 4, 8))
+_FP8 = ("fp8e4nv", "fp8e5")
+_WHAT = "matmul_blockscaled"
+
+
+@lru_cache(maxsize=1024)
+def choose(m: int, n: int, multiprocessors: int) -> Config:
+    """The tile with the least time: turns of the multiprocessors, as long as a tile's operands take to arrive."""
+    def time(t: Config) -> int:
+        return tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors) * (t.m + t.n)
+
+    return min(TILES, key=time)
+
+
+def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None) -> Any:
+    """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
+
+    a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
+    ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
+    Both scales may have any strides. Raises LaunchError for what does not fit."""
+    ia, ib, isa, isb = facts_of(a, b, scale_a, scale_b)
+    assert ia is not None and ib is not None and isa is not None and isb is not None
+    if out is None:
+        out = tilejit.empty_like(a, _checked(ia, ib), out_dtype or tl.bfloat16)
+    plan = _plan(ia, ib, isa, isb, facts(out), tilejit.multiprocessors())
+    if plan is not None:
+        grid, (da, db, dc), numbers, constants = plan
+        block_scaled_kernel[grid](da.over(a), db.over(b), dc.over(out), scale_a, scale_b, *numbers, **constants)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
+    check_operands(_WHAT, ma, mb, _FP8)
+    return ma.shape[0], mb.shape[1]
+
+
+@lru_cache(maxsize=1024)
+def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
+          multiprocessors: int) -> tuple[
+              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, descriptors to put over the arrays, sizes and strides, and constants; None where the result is empty."""
+    m, n = _checked(a, b)
+    ma, mb, mc = operand(_WHAT, "a", a), operand(_WHAT, "b", b), result(_WHAT, out, (m, n))
+    k = ma.shape[1]
+    steps = tilejit.cdiv(k, SCALE_BLOCK)
+    for name, info, shape in (("scale_a", scale_a, (m, steps)),
+                              ("scale_b", scale_b, (tilejit.cdiv(n, SCALE_BLOCK), steps))):
+        if info.dtype != tl.float32 or info.shape != shape:
+            raise tilejit.LaunchError(f"{_WHAT}: {name} must be fp32 {list(shape)}, found {info.dtype} "
+                                      f"{list(info.shape)}")
+    if 0 in (m, n):
+        return None
+    t = choose(m, n, multiprocessors)
+    descriptors = {"a": ma.descriptor(t.m, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, t.n),
+                   "out": mc.descriptor(t.m, t.n)}
+    require_tma(_WHAT, **descriptors)
+    grid = min(multiprocessors, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    return (grid,), tuple(descriptors.values()), (m, n, k, *scale_a.strides, *scale_b.strides), dict(
+        BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages)

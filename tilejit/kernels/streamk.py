@@ -1,0 +1,338 @@
+"""Matrix product whose K loops are divided between programs: split-K, stream-K, and decode shapes.
+
+All tiles together are tiles * steps blocks of K. The first `stream_tiles` tiles are cut into as many equal runs of
+blocks as there are programs (stream-K: arXiv 2301.03598); split-K is the case in which the number of programs is a
+multiple of the number of tiles. The rest are whole tiles, one a program at a time.
+
+A run covers parts of tiles. Parts of one tile meet in a workspace tile of fp32, in one of three ways:
+
+    ADD         the output is fp32 and holds numbers to add to: every part is added to it by TMA, in no fixed order
+    ORDERED     part after part: each waits for the tile's flag to say that the blocks before its own are done, adds
+                itself, and moves the flag on; the last one has the sum, runs the epilogue and clears the flag
+    neither     parts are added in no fixed order and counted; who completes the count runs the epilogue, and leaves
+                workspace and flag zero for the next launch
+
+Programs take their last tile first: a tile's early parts are thus the first thing that a program does, and whoever
+needs them waits only for what runs at the same time. All programs must be resident (at most one per multiprocessor).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import (
+    Workspace,
+    check_operands,
+    check_vector,
+    facts,
+    facts_of,
+    new,
+    operand,
+    require_tma,
+    result,
+)
+
+_WHAT = "matmul_streamk"
+ACTIVATIONS = (None, "relu", "gelu", "silu")
+
+
+@tilejit.kernel
+def activate(x, ACTIVATION: tl.constexpr):
+    """An activation function of fp32 values: None, "relu", "gelu" (exact) or "silu"."""
+    if ACTIVATION == "relu":
+        x = tl.maximum(x, 0.0)
+    elif ACTIVATION == "gelu":
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "silu":
+        x = x * tl.sigmoid(x)
+    return x
+
+
+@tilejit.kernel
+def widened(x, zeros, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
+    those `zeros` is subtracted, one per row (8 without)."""
+    if BITS == 8:
+        y = x.to(DTYPE)
+    else:
+        # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
+        bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
+        power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
+        even = ((x & 15).to(tl.int16) | bits).to(DTYPE, bitcast=True)
+        odd = ((x >> 4).to(tl.int16) | bits).to(DTYPE, bitcast=True)
+        y = tl.join(even, odd).reshape(BM, BK)
+        if zeros is None:
+            y = y - (power + 8.0)
+        else:
+            y = y - (zeros.to(tl.float32) + power).to(DTYPE)[:, None]
+    return y
+
+
+@tilejit.kernel(do_not_specialize=("M", "N", "K", "stream_tiles", "scale_down", "scale_across"))
+def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales, zeros, M, N, K, stream_tiles,
+                   scale_down, scale_across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+                   A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
+                   ADD: tl.constexpr, ORDERED: tl.constexpr, A_BITS: tl.constexpr, SCALE_STEPS: tl.constexpr):
+    """C [M, N] = act(A [M, K] @ B [K, N] + bias), or with ADD: C += A @ B.
+
+    A_BITS: 0, or A's integers have 8 or 4 bits and are widened to B's dtype in the loop (`widened`; A_ROWS); then
+    scales (and zeros, or None) have a number per row of A and SCALE_STEPS blocks of K (0: per row).
+    A_ROWS, B_ROWS, C_ROWS: the descriptor sees the matrix itself, else its transpose; with C_ROWS false bias has a
+    value per row. parts: the workspace, fp32 [stream_tiles * BM, BN], seen by part_desc in blocks [BM, BN]; flags:
+    int32 [stream_tiles], zero."""
+    tiles_m = tl.cdiv(M, BM)
+    tiles_n = tl.cdiv(N, BN)
+    steps = tl.cdiv(K, BK)
+    pid = tl.program_id(0)
+    programs = tl.num_programs(0)
+    blocks = stream_tiles * steps
+    share = blocks // programs
+    extra = blocks % programs
+    begin = pid * share + tl.minimum(pid, extra)
+    end = begin + share + tl.where(pid < extra, 1, 0)
+    last = (end - 1) // steps
+    pieces = tl.where(end > begin, last - begin // steps + 1, 0)
+    whole = tl.cdiv(tl.maximum(tiles_m * tiles_n - stream_tiles - pid, 0), programs)
+    for i in tl.range(0, pieces + whole):
+        tile = tl.where(i < pieces, last - i, stream_tiles + (i - pieces) * programs + pid)
+        k0 = tl.where(i < pieces, tl.maximum(begin - tile * steps, 0), 0)
+        k1 = tl.where(i < pieces, tl.minimum(end - tile * steps, steps), steps)
+        first = tile // (GROUP * tiles_n) * GROUP
+        height = tl.minimum(tiles_m - first, GROUP)
+        rest = tile % (GROUP * tiles_n)
+        m = (first + rest % height) * BM
+        n = rest // height * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(k0, k1):
+            if SCALE_STEPS > 0:
+                rows = m + tl.arange(0, BM)
+                at = rows * scale_down + k // SCALE_STEPS * scale_across
+                scale = tl.load(scales + at, rows < M, other=0.0)
+                zero = None if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
+            if A_BITS == 4:
+                a = a_desc.load([m, k * (BK // 2)])
+            elif A_ROWS:
+                a = a_desc.load([m, k * BK])
+            else:
+                a = a_desc.load([k * BK, m]).T
+            if B_ROWS:
+                b = b_desc.load([k * BK, n])
+            else:
+                b = b_desc.load([n, k * BK]).T
+            if A_BITS == 0:
+                acc = tl.dot(a, b, acc)
+            elif SCALE_STEPS == 0:
+                acc = tl.dot(widened(a, None, BM, BK, A_BITS, b_desc.dtype), b, acc)
+            else:
+                part = tl.dot(widened(a, zero, BM, BK, A_BITS, b_desc.dtype), b)
+                acc = tl.fma(part, scale.to(tl.float32)[:, None], acc)
+        if ADD:
+            if C_ROWS:
+                c_desc.atomic_add([m, n], acc)
+            else:
+                c_desc.atomic_add([n, m], acc.T)
+        else:
+            finish = k1 - k0 == steps
+            if k1 - k0 < steps:
+                if ORDERED:
+                    finish = k1 == steps
+                    if k0 > 0:
+                        while tl.atomic_cas(flags + tile, k0, k0, sem="acquire") != k0:
+                            pass
+                    if k1 < steps:
+                        if k0 == 0:
+                            part_desc.store([tile * BM, 0], acc)
+                        else:
+                            part_desc.atomic_add([tile * BM, 0], acc)
+                        tl.atomic_xchg(flags + tile, k1, sem="release")
+                else:
+                    part_desc.atomic_add([tile * BM, 0], acc)
+                    finish = tl.atomic_add(flags + tile, k1 - k0, sem="acq_rel") + k1 - k0 == steps
+                    if finish:
+                        acc = tl.zeros((BM, BN), tl.float32)
+            if finish:
+                if k1 - k0 < steps:
+                    mine = parts + tile * (BM * BN)
+                    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+                    acc += tl.load(mine + at)
+                    if not ORDERED:
+                        tl.debug_barrier()           # a thread may clear what another one reads
+                        tl.store(mine + at, tl.zeros((BM, BN), tl.float32))
+                    tl.store(flags + tile, 0)
+                if A_BITS > 0 and SCALE_STEPS == 0:
+                    rows = m + tl.arange(0, BM)
+                    acc *= tl.load(scales + rows * scale_down, rows < M, other=0.0).to(tl.float32)[:, None]
+                if bias is not None:
+                    if C_ROWS:
+                        cols = n + tl.arange(0, BN)
+                        acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+                    else:
+                        rows = m + tl.arange(0, BM)
+                        acc += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)[:, None]
+                acc = activate(acc, ACTIVATION)
+                if C_ROWS:
+                    c_desc.store([m, n], acc.to(c_desc.dtype))
+                else:
+                    c_desc.store([n, m], acc.to(c_desc.dtype).T)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
+
+    `k_bytes`: bytes of K in a block."""
+
+    m: int
+    n: int
+    warps: int
+    swap: bool = False
+    programs: int = 1
+    stream_tiles: int = 0
+    k_bytes: int = 128
+
+    def stages(self, out_bytes: int) -> int:
+        """Blocks that fit in shared memory beside what is staged for the workspace and the result.
+
+        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging."""
+        part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
+        whole = self.m * self.n * out_bytes
+        staged = part + (whole if self.swap else min(whole, self.m * 256))
+        groups = 2 if self.warps == 4 else 1
+        return min(12, (_SHARED - groups * staged) // ((self.m + self.n) * self.k_bytes))
+
+
+#: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
+_SHARED = 222 * 1024
+
+
+#: Tiles for results of more than 64 rows.
+TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
+#: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
+DECODE_TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True))
+DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
+#: A run of blocks shorter than this costs more to hand over than to compute.
+_LEAST_BLOCKS = 4
+
+
+@lru_cache(maxsize=1024)
+def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None) -> Config:
+    """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, instead of a choice.
+
+    The estimate, in cycles of one multiprocessor: blocks a program takes, each as long as its products or its bytes
+    from L2 (48 a cycle), plus what handing over a part costs (its bytes twice, and a round trip through L2)."""
+    tiles = TILES
+    if m <= 64:
+        small = next(t for t in DECODE_TILES if m <= t.n)
+        tiles, m, n = (small,), n, m
+
+    def divided(t: Config) -> tuple[float, Config]:
+        count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+        steps = max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
+        programs, stream = divide(count, steps, multiprocessors, split)
+        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / 48)
+        blocks = stream * steps / programs + tilejit.cdiv(count - stream, programs) * steps
+        parts = 1 + (stream > 0 and stream % programs != 0) if programs > 1 else 0
+        return blocks * block + parts * (2000 + t.m * t.n * 8 / 48), replace(t, programs=programs, stream_tiles=stream)
+
+    return min((divided(t) for t in tiles), key=lambda found: found[0])[1]
+
+
+def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:
+    """(programs, streamed tiles) for `tiles` tiles of `steps` blocks each."""
+    if split is not None:
+        return (min(tiles, multiprocessors), 0) if split <= 1 else (tiles * min(split, steps), tiles)
+    if tiles >= multiprocessors:
+        rest = tiles % multiprocessors
+        if rest == 0 or rest >= 0.9 * multiprocessors:
+            return multiprocessors, 0
+        return multiprocessors, min(tiles, rest + multiprocessors)
+    most = max(tiles, min(multiprocessors, tiles * steps // _LEAST_BLOCKS))
+    even = most // tiles * tiles
+    if even >= 0.9 * most:                # every program has one part of one tile
+        return even, tiles if even > tiles else 0
+    return most, tiles
+
+
+def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
+                   out_dtype: Any = None, *, accumulate: bool = False, ordered: bool = False, split: int | None = None,
+                   workspace: Workspace | None = None) -> Any:
+    """activation(a @ b + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
+
+    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,
+    b column-major); strides and addresses multiples of 16 bytes. bias [N]. The result has the inputs' dtype (bf16 for
+    fp8) unless `out` or `out_dtype` says otherwise.
+    accumulate: out (fp32) += a @ b; no bias, activation or workspace. ordered: sums in a fixed order, so that equal
+    inputs give equal bits. split: programs a tile (default: chosen from the shape). workspace: reused memory
+    (`workspace_for`); without one each call clears its own.
+    Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
+    ia, ib, ibias = facts_of(a, b, bias)
+    assert ia is not None and ib is not None
+    shape = _checked(ia, ib)
+    if out is None:
+        if accumulate:
+            raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, tilejit.multiprocessors())
+    if plan is not None:
+        t, (da, db, dc), sizes, constants = plan
+        first, second = (b, a) if t.swap else (a, b)
+        parts = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
+        streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *parts, bias, None, None, *sizes,
+                                      t.stream_tiles, 0, 0, **constants)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
+    """The shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
+    check_operands(_WHAT, ma, mb, DTYPES)
+    return ma.shape[0], mb.shape[1]
+
+
+@lru_cache(maxsize=1024)
+def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
+          ordered: bool, split: int | None, multiprocessors: int) -> tuple[
+              Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]] | None:
+    """Tile, descriptors to put over the operands in the kernel's order, M, N, K, and constants; None: no result."""
+    if activation not in ACTIVATIONS:
+        raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
+    ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
+    (m, k), n = ma.shape, mb.shape[1]
+    check_vector(_WHAT, "bias", bias, n)
+    mc = result(_WHAT, out, (m, n))
+    if accumulate and (bias is not None or activation is not None or ordered or mc.dtype != tl.float32):
+        raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to an fp32 `out`, without bias, activation or order; "
+                                  f"found {mc.dtype}")
+    if m == 0 or n == 0:
+        return None
+    t = choose(m, n, k, ma.dtype.bytes, multiprocessors, split)
+    if t.swap:
+        ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
+    bk = t.k_bytes // ma.dtype.bytes
+    da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
+    dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
+    require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
+    return t, (da, db, dc), (m, n, k), dict(
+        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
+        ACTIVATION=activation, ADD=accumulate, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps,
+        num_stages=t.stages(mc.dtype.bytes))
+
+
+def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
+    """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags."""
+    floats = t.stream_tiles * t.m * t.n
+    w = Workspace(like, floats, t.stream_tiles) if workspace is None else \
+        workspace.check(what, floats, t.stream_tiles)
+    return w.tiles(t.stream_tiles, t.m, t.n), w.parts_array, w.flags_array
+
+
+def workspace_for(a: Any, b: Any, split: int | None = None) -> Workspace:
+    """A workspace that is large enough for `matmul_streamk(a, b, split=split)`."""
+    ia, ib = tilejit.array_info(a), tilejit.array_info(b)
+    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split)
+    return Workspace(a, t.stream_tiles * t.m * t.n, t.stream_tiles)

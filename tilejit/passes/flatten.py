@@ -1,0 +1,54 @@
+"""Descriptor accesses merge the leading dimensions of their blocks where the kernel does.
+
+A block [1, M, K] or [2, N, K] of a rank-3 tensor that is used as a matrix [M, K] or [2 N, K] is loaded as that matrix
+(it lies so in shared memory anyway), so that products can read it in place; a matrix stored as such a block is stored
+directly. The TMA instruction keeps all coordinates.
+
+    %t = desc_load %d, %b, %m, %k          : bf16[1x64x64]
+    %a = reshape %t {shape=(64, 64)}               ->    %a = desc_load %d, %b, %m, %k {shape=(64, 64)}
+"""
+from __future__ import annotations
+
+from math import prod
+
+from tilejit.ir import Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.types import Tile, shape_of
+
+_WRITES = ("desc_store", "desc_atomic")
+
+
+def flatten(fn: Function) -> Function:
+    """Rewrite, in place, accesses whose tiles are only reshaped between block and matrix; returns the function."""
+    table = uses(fn.body)
+    mapping: dict[Value, Value] = {}
+    gone: set[Op] = set()
+    for op in list(walk(fn.body)):
+        if op.name == "desc_load":
+            users = [user for user, _ in table.get(op.result, ())]
+            shapes = {shape_of(user.result.type) for user in users if user.name == "reshape"}
+            t = op.result.type
+            assert isinstance(t, Tile)
+            if len(shapes) != 1 or any(user.name != "reshape" for user in users):
+                continue
+            (shape,) = shapes
+            if not merges_leading(t.shape, shape):
+                continue
+            op.attrs["shape"] = shape
+            op.result.type = users[0].result.type
+            op.result.name = users[0].result.name or op.result.name
+            mapping.update((user.result, op.result) for user in users)
+            gone.update(users)
+        elif op.name in _WRITES:
+            maker = op.operands[1].op
+            if isinstance(maker, Op) and maker.name in ("reshape", "expand_dims") \
+                    and merges_leading(shape_of(op.operands[1].type), shape_of(maker.operands[0].type)):
+                op.operands[1] = maker.operands[0]
+    replace(fn.body, mapping)
+    erase(gone, fn.body)
+    return fn
+
+
+def merges_leading(block: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether `shape` is `block` with its first dimensions merged into one, or (of size 1) left out."""
+    return 0 < len(shape) < len(block) and block[len(block) - len(shape) + 1:] == shape[1:] \
+        and prod(block) == prod(shape)

@@ -1,0 +1,136 @@
+"""Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of columns at a time."""
+from __future__ import annotations
+
+from tilejit.ir import Op
+from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.layout.linear import LinearLayout
+from tilejit.ptx.emit import Emitter, emits
+from tilejit.ptx.kernel import tensor_map
+from tilejit.ptx.pack import store_shared, words
+from tilejit.ptx.smem import accesses, slot_address, slot_offset
+from tilejit.ptx.tma import coordinates, in_blocks, pieces
+
+
+@emits("tma_store")
+def _tma_store(e: Emitter, op: Op) -> None:
+    """Piece by piece: wait until the slot's last store was read, stage, fence, meet, one thread stores.
+
+    With several `stripes` every warpgroup does that for its own rows and slots, and only its threads meet."""
+    p = e.p
+    _, value, ring, *offsets = op.operands
+    tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
+    assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
+    tmap, regs = tensor_map(e, op), e.get(value)
+    slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
+    copy, kind = "cp.async.bulk.tensor", ""
+    if "kind" in op.attrs:
+        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
+    base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
+    leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
+    if stripes > 1:
+        meet, leader = e.warpgroup_sync, warpgroup_leader(e)
+        base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
+        stripe = p.new("b32", "shr.u32", e.role.warp, 2)
+        where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
+    for i in range(tile.shape[-1] // columns):
+        p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
+        meet()
+        at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
+        _stage(e, tile, regs, buffer, at, i, columns)
+        p("fence.proxy.async.shared::cta")
+        meet()
+        for box, offset in pieces(in_blocks(buffer, op.operands[0])):
+            coords = coordinates(e, where, (*box[:-1], box[-1] + i * columns))
+            p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
+              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
+        p("cp.async.bulk.commit_group", pred=leader)
+
+
+def warpgroup_leader(e: Emitter) -> str:
+    """Predicate: the first thread of its warpgroup."""
+    return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
+
+
+def stripes_of(layout: LinearLayout, warps: int) -> int:
+    """Into how many stripes of rows the warpgroups divide a matrix, one each, in order; 1 if they do not."""
+    groups, rows = warps // 4, layout.shape[0]
+    if groups < 2 or len(layout.shape) != 2 or rows // groups < 8:
+        return 1
+    stripe = rows // groups
+    divide = all(b == (stripe << i, 0) for i, b in enumerate(layout.bases_of("warp")[2:]))
+    others = (*layout.bases_of("register"), *layout.bases_of("lane"), *layout.bases_of("warp")[:2])
+    return groups if divide and all(b[0] < stripe for b in others) else 1
+
+
+def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, piece: int,
+           columns: int) -> None:
+    """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
+    layout = tile.layout
+    assert layout is not None
+    last = len(tile.shape) - 1
+    local = piece_layout(layout, buffer.shape)
+    mine = [r for r in range(layout.num_registers)
+            if layout.apply(register=r)[last] // columns == piece]
+    if stmatrix_fits(local, buffer):
+        _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
+        return
+    assert isinstance(tile.elem, DType)
+    owner = e.owner(layout)
+    for a in accesses(e, local, buffer, at):
+        store_shared(e, tile.elem, [regs[mine[i]] for i in a.registers], a.address, owner)
+
+
+def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
+    """The layout in the staging slot of one piece, of the given shape: the register bits that select pieces are left
+    out, the warp bits that select stripes are nothing."""
+    def inside(b: tuple[int, ...]) -> bool:
+        return all(x < n for x, n in zip(b, shape))
+
+    return LinearLayout.from_bases({
+        "register": tuple(b for b in layout.bases_of("register") if inside(b)), "lane": layout.bases_of("lane"),
+        "warp": tuple(b if inside(b) else (0,) * len(b) for b in layout.bases_of("warp"))}, shape)
+
+
+def splits_by_registers(layout: LinearLayout, columns: int) -> bool:
+    """True if only register bits choose between pieces of `columns` columns."""
+    return all(b[-1] < columns for name in ("lane", "warp") for b in layout.bases_of(name)) and \
+        all(b[-1] < columns or not any(b[:-1]) for b in layout.bases_of("register"))
+
+
+def stmatrix_fits(layout, buffer: Buffer) -> bool:
+    """True for 16-bit tiles in the wgmma accumulator's pattern (PTX ISA, stmatrix .m8n8.x4)."""
+    return (buffer.elem.bytes == 2 and buffer.swizzle == 128 and buffer.order == (1, 0)
+            and len(layout.shape) == 2
+            and tuple(layout.bases_of("register")[:3]) == ((0, 1), (8, 0), (0, 8))
+            and tuple(layout.bases_of("lane")) == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+            and all(b[1] == 0 for b in layout.bases_of("warp")))
+
+
+def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> None:
+    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
+    p, rows = e.p, layout.bases_of("warp")
+    key = (layout, buffer, "stmatrix")
+    if key not in e.role.addresses:
+        lane_row = [(1, 0), (2, 0), (4, 0), (8, 0), (0, 8)]
+        e.role.addresses[key] = e.hoist(lambda: e.bit_sum(
+            [(e.role.lane, [slot_offset(buffer, b) for b in lane_row]),
+             (e.role.warp, [slot_offset(buffer, b) for b in rows])]))
+    thread = e.role.addresses[key]
+    for first in range(0, len(regs), 8):
+        const = slot_offset(buffer, layout.apply(register=first))
+        mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain
+        part = p.new("b32", "xor.b32", thread, mixed) if mixed else thread
+        address = p.new("b32", "add.u32", at, part)
+        quad = words(e, buffer.elem, regs[first:first + 8])
+        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{address}+{const ^ mixed}]",
+          f"{{{', '.join(quad)}}}")
+
+
+@emits("store_wait")
+def _store_wait(e: Emitter, op: Op) -> None:
+    """Every thread that may have stored waits; then all of the role know."""
+    if e.role.warps <= 4:
+        e.p("cp.async.bulk.wait_group", 0, pred=e.p.new("pred", "setp.eq.u32", e.role.tid, 0))
+        return
+    e.p("cp.async.bulk.wait_group", 0, pred=warpgroup_leader(e))
+    e.sync()
