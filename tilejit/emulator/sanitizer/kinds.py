@@ -58,7 +58,7 @@ KINDS: dict[str, str] = {
     BARRIER_PARTICIPANTS: "a named barrier gets a warp twice, or is left with arrivals that nobody completes",
     BARRIER_CLUSTER: "barrier.cluster.wait without an arrive",
     DIVERGENT: "an .aligned instruction, or one whose member mask names absent lanes, runs on a part of the warp",
-    OUT_OF_BOUNDS: "an access outside of shared memory or of the launch's arrays, to a read-only one, or a store before a tensor",
+    OUT_OF_BOUNDS: "an access outside of shared memory or of the launch's arrays, or a store before a tensor",
     MISALIGNED: "an address that is not a multiple of what the instruction asks for",
     DESCRIPTOR: "a tensor map or matrix descriptor that is invalid, does not fit, or differs between warps",
     OPERANDS: "a vector operand with a wrong number of registers",

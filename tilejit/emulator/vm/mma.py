@@ -23,6 +23,13 @@ def element(bits: int, fmt: int) -> float:
 
 
 @njit
+def accumulators(row) -> int:  # type: ignore[no-untyped-def]
+    """Registers of D (and of C) a thread."""
+    n = 2 if row[k.RECONV] == 8 else 4
+    return n // 2 if row[k.IMM] == k.F16 else n
+
+
+@njit
 def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
     """float32[16, 8]: a[16, K] @ b[8, K].T + c[16, 8]. Products of fp8 are two of f16, first of the lower halves of all
     32-bit registers, then of the upper ones; their sum is added to c by an ordinary addition."""
@@ -43,13 +50,6 @@ def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
             total = c[i, j] + part[i, j]
             out[i, j] = total if total == total else f32_of(np.int64(0x7FFFFFFF))
     return out
-
-
-@njit
-def accumulators(row) -> int:  # type: ignore[no-untyped-def]
-    """Registers of D (and of C) a thread."""
-    n = 2 if row[k.RECONV] == 8 else 4
-    return n // 2 if row[k.IMM] == k.F16 else n
 
 
 @njit
