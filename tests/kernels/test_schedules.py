@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -118,6 +119,15 @@ def weights(bits: int) -> Any:
     return kernels.weight_only_matmul(random(8, 256), q, rng.random((72, 2)).astype(F32), ordered=True)
 
 
+def tiles(**options: int) -> Any:
+    """The persistent kernel with options that the host function does not choose."""
+    a, b, out = random(128, 192), random(192, 128, seed=1), poison(128, 128)
+    descs = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), box)
+             for x, box in ((a, (128, 64)), (b, (64, 64)), (out, (128, 64)))]
+    return kernels.matmul_kernel[(2,)](*descs, None, 128, 128, 192, BM=128, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True,
+                                       ACTIVATION=None, num_warps=4, num_stages=3, **options)
+
+
 #: name -> what launches it: rows whole and in blocks, aligned and ragged products, every option of the epilogues.
 LAUNCHES: dict[str, Callable[[], Any]] = {
     "add": lambda: kernels.add(random(3, 500, dtype=F32), random(3, 500, dtype=F32, seed=1)),
@@ -131,14 +141,18 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "matmul": lambda: kernels.matmul(random(128, 192), random(192, 128, seed=1), out=poison(128, 128)),
     "matmul of transposes": lambda: kernels.matmul(random(80, 72, dtype=F16).T, random(136, 80, dtype=F16).T),
     "ragged matmul": lambda: kernels.matmul(random(70, 48), random(48, 90, seed=1), out=poison(70, 90)),
+    "matmul of lines that TMA cannot read": lambda: kernels.matmul(random(70, 45), random(45, 91, seed=1)),
     "matmul with an epilogue": lambda: kernels.matmul(random(64, 64), random(64, 72), bias=random(72), activation="gelu"),
     "fp8 matmul": lambda: kernels.matmul(random(64, 160, dtype=E4M3), random(72, 160, dtype=E4M3).T),
+    "matmul by clusters": lambda: tiles(num_ctas=2),
+    "matmul by two consumer groups": lambda: tiles(num_consumer_groups=2),
     "batched matmul": lambda: kernels.batched_matmul(random(2, 72, 80), random(2, 80, 72, seed=1), random(72), "relu"),
     "grouped matmul": groups,
     "masked grouped matmul": masked,
     "fused matmul": fused,
     "integer matmul": integers,
     "swiglu": lambda: kernels.swiglu(random(72, 80), random(144, 80, seed=1).T, residual=np.ones((72, 72), BF16)),
+    "gated matmul": lambda: kernels.gated_matmul(random(72, 80), random(2, 72, 80, seed=1).transpose(0, 2, 1)),
     "block-scaled matmul": block_scaled,
     "int8 weights": lambda: weights(8),
     "int4 weights": lambda: weights(4),
@@ -157,6 +171,11 @@ def test_unordered_sums_differ_by_rounding(launches: Launches) -> None:
     launches.tolerance = 1e-2
     kernels.matmul_streamk(random(64, 512), random(72, 512, seed=1).T, split=2, ordered=False)
     assert launches.found
+
+
+def test_no_kernel_is_left_out() -> None:
+    source = Path(__file__).read_text()
+    assert [name for name in kernels.__all__ if f"kernels.{name}(" not in source and f"kernels.{name}[" not in source] == []
 
 
 def test_the_comparison_can_fail() -> None:

@@ -98,11 +98,12 @@ def drop_arrive(p: Ptx) -> Iterator[Ptx]:
 @plants("deadlock")
 def skip_arrive_in_one_warp(p: Ptx) -> Iterator[Ptx]:
     """The last warps of those that arrive do not."""
-    for ins in p.find(ARRIVE):
+    last = {64: 32, 384: 256}.get(p.entry.directives["maxntid"][0])
+    if found := re.search(r"role consumer: warps (\d+)\.\.(\d+)", p.text):
+        first, end = map(int, found.groups())
+        last = 16 * (first + end + 1) if end - first > 3 else None
+    for ins in p.find(ARRIVE) if last else ():
         guard, _, rest = ins.text.rpartition("mbarrier")
-        last = {64: 32, 384: 256}.get(p.entry.directives["maxntid"][0])
-        if last is None:
-            continue
         text = f"mov.u32 %zr0, %tid.x; setp.lt.u32 %zp0, %zr0, {last};"
         if guard.strip():
             text += f" and.pred %zp0, %zp0, {guard.split()[0][1:]};"

@@ -85,12 +85,20 @@ class Ptx:
                 yield ins
 
     def use(self, ins: Instruction) -> str:
-        """What the barrier of an instruction is for, by the constant part of its address."""
-        offset = _offset(ins)
-        if offset in {_offset(i) for i in self.find(r"mbarrier\.(arrive\.)?expect_tx")}:
-            return "full"
-        big = {_offset(i) for i in self.find(r"mbarrier\.init") if int(i.text.split(",")[-1]) >= 128}
-        return "order" if offset in big else "empty"
+        """What the barrier of an instruction is for, by the constant part of its address: the name that a comment
+        beside its init gives, else what happens to it."""
+        return self.uses.get(_offset(ins), "empty")
+
+    @cached_property
+    def uses(self) -> dict[int, str]:
+        """Constant part of the address -> use."""
+        found: dict[int, str] = {}
+        full = {_offset(i) for i in self.find(r"mbarrier\.(arrive\.)?expect_tx")}
+        for ins in self.find(r"mbarrier\.init"):
+            comment = self.entry.comments.get(ins.line - 1, "")
+            turn = "turn" in comment or int(ins.text.split(",")[-1]) >= 128
+            found[_offset(ins)] = "full" if _offset(ins) in full else "order" if turn else "empty"
+        return found
 
 
 def _offset(ins: Instruction) -> int:

@@ -86,18 +86,19 @@ def prototype(name: str, m: int, n: int, k: int, ctas: int) -> Right:
     return Right(name, text, prepare)
 
 
-def matmul() -> Right:
-    """tilejit's own: a producer warp and one consumer warpgroup, three stages."""
+def matmul(name: str, bm: int, **options: int) -> Right:
+    """tilejit's own: a producer warp and consumer warpgroups, three stages."""
     kernel = importlib.import_module("tilejit.kernels.matmul").matmul_kernel
-    m, n, k = 64, 192, 320
+    m, n, k = 2 * bm, 192, 320
 
     def arguments() -> tuple[tuple, dict, np.ndarray, np.ndarray]:
         a, b, d, want = product(m, n, k)
-        descs = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), (64, 64)) for x in (a, b, d)]
-        return (*descs, None, m, n, k), dict(BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True, ACTIVATION=None,
-                                             num_warps=4, num_stages=3), d, want
+        descs = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), box)
+                 for x, box in ((a, (bm, 64)), (b, (64, 64)), (d, (bm, 64)))]
+        return (*descs, None, m, n, k), dict(BM=bm, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True, ACTIVATION=None,
+                                             num_warps=4, num_stages=3, **options), d, want
 
-    return compiled(kernel, arguments, (2,))
+    return compiled(name, kernel, arguments, (2,))
 
 
 def softmax() -> Right:
@@ -113,10 +114,10 @@ def softmax() -> Right:
         assert np.allclose(want, e / e.sum(1, keepdims=True), rtol=1e-5)
         return (x, out, 90, 90, 90), dict(BLOCK=512, num_warps=4), out, want
 
-    return compiled(kernel, arguments, (3,))
+    return compiled("softmax", kernel, arguments, (3,))
 
 
-def compiled(kernel: tilejit.Kernel, arguments: Callable[[], tuple[tuple, dict, np.ndarray, np.ndarray]],
+def compiled(name: str, kernel: tilejit.Kernel, arguments: Callable[[], tuple[tuple, dict, np.ndarray, np.ndarray]],
              grid: tuple[int, ...]) -> Right:
     """A tilejit kernel as a text with its launch."""
     from tilejit.runtime.launch import EmulatorEntry, host_memory
@@ -129,10 +130,10 @@ def compiled(kernel: tilejit.Kernel, arguments: Callable[[], tuple[tuple, dict, 
         args, constants, out, want = arguments()
         _, plan, flat = kernel._bound(args, constants)
         entry = EmulatorEntry(build, plan.at, flat)
-        return Setup(grid, meta.num_threads, entry.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
+        return Setup((grid[0] * meta.cluster[0],), meta.num_threads, entry.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
                      host_memory(flat), out, want, flat)
 
-    return Right(kernel.__name__.removesuffix("_kernel"), build.ptx, prepare)
+    return Right(name, build.ptx, prepare)
 
 
 def written(name: str, grid: int, threads: int, cluster: int, want: Callable[[np.ndarray], np.ndarray]) -> Right:
@@ -165,6 +166,8 @@ def reused(x: np.ndarray) -> np.ndarray:
 def right_kernels() -> dict[str, Right]:
     """All of them, by name."""
     kernels = [prototype("cooperative", 128, 512, 320, 1), prototype("pingpong", 128, 512, 192, 1),
-               prototype("cluster2", 256, 512, 320, 2), matmul(), softmax(), written("copies", 1, 128, 1, turned),
+               prototype("cluster2", 256, 512, 320, 2), softmax(),
+               matmul("matmul", 64), matmul("clusters", 128, num_ctas=2), matmul("groups", 128, num_consumer_groups=2),
+               written("copies", 1, 128, 1, turned),
                written("peers", 4, 128, 2, exchanged), written("phases", 2, 64, 1, reused)]
     return {k.name: k for k in kernels}

@@ -21,7 +21,7 @@ from tilejit.errors import EmulatorError
 #: Schedules under which a bug must show, tried in this order.
 SCHEDULES = (("round_robin", 0), *(("random", s) for s in range(2)), *(("adversarial", s) for s in range(5)))
 #: Cheapest first.
-KERNELS = ("phases", "peers", "copies", "softmax", "matmul", "cooperative", "pingpong", "cluster2")
+KERNELS = ("phases", "peers", "copies", "softmax", "matmul", "groups", "clusters", "cooperative", "pingpong", "cluster2")
 #: (kind of bug, kernel, number of the site): why the mutant keeps to the protocol all the same.
 HARMLESS = {
     ("flip-order-parity", "pingpong", 1): "the order of the epilogues saves time, the result does not need it",
