@@ -26,7 +26,7 @@ MISALIGNED = "misaligned"
 DESCRIPTOR = "descriptor"
 OPERANDS = "operands"
 MULTICAST = "multicast"
-CLUSTER = "cluster"
+NO_CLUSTER = "no-cluster"
 UNINITIALISED_SHARED = "uninitialised-shared"
 UNINITIALISED_REGISTER = "uninitialised-register"
 SETMAXNREG = "setmaxnreg"
@@ -64,7 +64,7 @@ KINDS: dict[str, str] = {
     DESCRIPTOR: "a tensor map or matrix descriptor that is invalid, does not fit, or differs between warps",
     OPERANDS: "a vector operand with a wrong number of registers",
     MULTICAST: "a multicast mask names CTAs outside of the cluster",
-    CLUSTER: "an operation that needs a launch with clusters in one that has none",
+    NO_CLUSTER: "an operation that needs a launch with clusters in one that has none",
     UNINITIALISED_SHARED: "shared bytes are read that nothing has written",
     UNINITIALISED_REGISTER: "a register is read that nothing has written",
     SETMAXNREG: "setmaxnreg with a count out of range or in the wrong direction",
@@ -79,4 +79,4 @@ KINDS: dict[str, str] = {
 #: What the machine itself reports, without a sanitizer.
 MACHINE = frozenset({DEADLOCK, LIVELOCK, BARRIER_UNINITIALISED, BARRIER_UNDERFLOW, BARRIER_OVERFLOW, BARRIER_COUNT,
                      BARRIER_REMOTE, BARRIER_PARTICIPANTS, BARRIER_CLUSTER, DIVERGENT, OUT_OF_BOUNDS, MISALIGNED,
-                     DESCRIPTOR, OPERANDS, MULTICAST, CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP})
+                     DESCRIPTOR, OPERANDS, MULTICAST, NO_CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP})
