@@ -110,7 +110,7 @@ def integers() -> Any:
 def block_scaled() -> Any:
     return kernels.matmul_blockscaled(random(72, 272, dtype=E4M3), random(136, 272, dtype=E4M3, seed=1).T,
                                       np.asfortranarray(np.abs(random(72, 3, dtype=F32))),
-                                      np.abs(random(2, 3, dtype=F32)), poison(72, 136, dtype=F32))
+                                      np.abs(random(2, 3, dtype=F32)), poison(72, 136))
 
 
 def weights(bits: int) -> Any:

@@ -25,6 +25,8 @@ class Reporter:
     def begin(self, program: Any, seed: int) -> None:
         """A launch begins."""
         self.program, self.seed = program, seed
+        self.findings.clear()
+        self._told.clear()
         self.buffers = Buffers(program)
 
     def add(self, kind: str, message: str, pc: int, agents: tuple[WarpId, ...], subject: str = "",
