@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from programs import Buffer, Near, Program, View, kernel, random
-from programs_matrix import ELEMENT, error_bound, integers, specials
+from programs import Buffer, Program, View, kernel, random
+from programs_matrix import ELEMENT, integers, specials
 
 REGION = 65536
 MODE = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -55,7 +55,7 @@ def registers(out: str, n: int) -> list[str]:
 
 
 def program(name: str, types: tuple[str, str, str], n: int, products: list[list[Step]], values: np.ndarray, start: str = "",
-            near: Near | None = None, fragments: np.ndarray | None = None) -> Program:
+            fragments: np.ndarray | None = None) -> Program:
     """Each product is a chain of steps in one group on a fresh accumulator, `start` a register's first bits."""
     out, ka, kb = types
     acc = registers(out, n)
@@ -83,7 +83,7 @@ def program(name: str, types: tuple[str, str, str], n: int, products: list[list[
     y = Buffer("y", np.zeros(total * len(products), np.uint8))
     params = (Buffer("x", values), Buffer("a", values[:2048] if fragments is None else fragments), y)
     dtype = np.dtype(ELEMENT[out])
-    views = tuple(View("y", f"product {i}", i * total, dtype.name, total // dtype.itemsize, near) for i in range(len(products)))
+    views = tuple(View("y", f"product {i}", i * total, dtype.name, total // dtype.itemsize) for i in range(len(products)))
     head = ".extern .shared .align 1024 .b8 smem[];"
     text = kernel(".reg .b32 %acc<128>;" + body, params, head, ".maxntid 128, 1, 1")
     return Program(name, text, params, views, 1, 128, 1, REGION)
@@ -149,7 +149,7 @@ def scales() -> Iterator[Program]:
         halves = [np.clip(rng.standard_normal(REGION // 2 // np.dtype(ELEMENT[k]).itemsize), -4, 4).astype(np.float32).astype(ELEMENT[k]) for k in (ka, kb)]
         values = np.concatenate([h.view(np.uint8) for h in halves])
         chain = [Step(Operand(32 * i), Operand(32768 + 32 * i)) for i in range(4)]
-        yield program(f"wgmma.real.{label}", kinds, 16, [chain], values, near=error_bound(ka, out, 4 * depth(ka)))
+        yield program(f"wgmma.real.{label}", kinds, 16, [chain], values)
         yield lone(kinds, label)
 
 

@@ -22,6 +22,11 @@ FLAG_SET = "membar.gl; @%p4 bra S; st.relaxed.gpu.global.u32 [%rd1+8192], 77;\nS
 POLL = "\nL: ld.relaxed.gpu.global.u32 %r8, [%rd1+8192]; setp.ne.u32 %p7, %r8, 77; @%p7 bra L;"
 TURNS = "setp.ne.u32 %p5, %r9, 0; @%p5 bra B; st.global.u32 [%rd5], %r1; {set} bra E;\nB: {poll} st.global.u32 [%rd5], %r1;\nE:"
 
+BULK = "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 256; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+ACQUIRE = "\nL: ld.acquire.gpu.global.u32 %r8, [%rd1+8192]; setp.ne.u32 %p7, %r8, 77; @%p7 bra L;"
+LOADS = (init(1) + "st.global.u32 [%rd4], %r1; {fence} bar.sync 0; @%p1 bra E; mbarrier.arrive.expect_tx.shared.b64 _, [%r2+8192], 256;"
+         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd3], 256, [%r2+8192];\nE:" + wait(0))
+
 #: name -> (kind, with the mistake, right, options)
 CASES = {
     "a peer's shared memory with no barrier": ("shared-race", WRITE + PEER + SYNC, WRITE + SYNC + PEER + SYNC),
@@ -39,6 +44,14 @@ CASES = {
     "bulk reductions and stores": ("global-race", WRITE + "fence.proxy.async.shared::cta; bar.sync 0; @%p1 bra E; setp.eq.u32 %p5, %r9, 0; @%p5 bra A; st.global.u32 [%rd1+16], 0; bra E;"
                                    "\nA: cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r2], 256;\nE:",
                                    WRITE + "fence.proxy.async.shared::cta; bar.sync 0; @%p1 bra E; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r2], 256;\nE:"),
+    "a CTA reads what another one has just written": ("global-race", CTA + "setp.ne.u32 %p5, %r9, 0; @%p5 bra B; st.global.u32 [%rd5], %r1; bra E;\nB: ld.global.u32 %r8, [%rd5];\nE:",
+                                                      CTA + TURNS.replace("{set}", FLAG_SET).replace("{poll}", POLL + "membar.gl; ld.global.u32 %r20, [%rd5];")),
+    "a bulk store that is not waited for before the flag":
+        ("global-race", WRITE + "fence.proxy.async; bar.sync 0; @%p1 bra E; setp.ne.u32 %p5, %r9, 0; @%p5 bra B;" + BULK.replace("wait_group", "wait_group.read")
+         + "st.release.gpu.global.u32 [%rd1+8192], 77; bra E;\nB:" + ACQUIRE + "ld.global.u32 %r20, [%rd1];\nE:",
+         WRITE + "fence.proxy.async; bar.sync 0; @%p1 bra E; setp.ne.u32 %p5, %r9, 0; @%p5 bra B;" + BULK
+         + "st.release.gpu.global.u32 [%rd1+8192], 77; bra E;\nB:" + ACQUIRE + "ld.global.u32 %r20, [%rd1];\nE:"),
+    "a copy of global memory that was written generically": ("proxy-fence", CTA + LOADS.replace("{fence}", ""), CTA + LOADS.replace("{fence}", "fence.proxy.async.global;")),
     "a flag without fences": ("global-race", CTA + TURNS.replace("{set}", FLAG_SET.replace("membar.gl;", "")).replace("{poll}", POLL),
                               CTA + TURNS.replace("{set}", FLAG_SET).replace("{poll}", POLL + "membar.gl;")),
 }

@@ -67,6 +67,7 @@ CASES = {
          "mov.b32 %r5, 0; mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r5, %r5}, {%r5}, {0f00000000, 0f00000000, 0f00000000, 0f00000000}; add.f32 %f4, %f0, %f3;"),
     "shared memory beyond the end": ("out-of-bounds", "st.shared.u32 [%r2+16384], 1;", "@!%p1 st.shared.u32 [%r2+16380], 1;"),
     "a misaligned access": ("misaligned", "st.shared.u32 [%r2+2], 1;", "@!%p1 st.shared.u32 [%r2+4], 1;"),
+    "a named barrier that waits for more": ("barrier-participants", "bar.sync 1, 96;", "bar.sync 1, 64;"),
     "nothing but waiting": ("deadlock", init(64) + only(0, ARRIVE, "X") + wait(0), init(64) + ARRIVE + wait(0)),
 }
 
@@ -77,7 +78,7 @@ def test_cases(name: str, policy: str, seed: int) -> None:
     kind, wrong, right = CASES[name]
     run(right, policy=policy, seed=seed, assemble=policy == "random").check()
     report = run(wrong, policy=policy, seed=seed, assemble=policy == "random")
-    also = {"shared-race": {"uninitialised-shared"}, "barrier-live": {"shared-race"}, "divergent": {"deadlock"}}
+    also = {"barrier-participants": {"deadlock"}, "shared-race": {"uninitialised-shared"}, "barrier-live": {"shared-race"}, "divergent": {"deadlock", "barrier-participants"}}
     assert kind in kinds(report) and set(kinds(report)) <= {kind, *also.get(kind, ())}
     finding = next(f for f in report.findings if f.kind == kind)
     assert finding.ptx_line > 0 and finding.warps and finding.seed == seed

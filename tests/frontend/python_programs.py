@@ -14,13 +14,14 @@ from itertools import count
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 
 SLOTS = 32
 _numbers = count()
 
 
 class Overflow(Exception):
-    """A value left the 32-bit range, where the kernel would wrap and Python does not."""
+    """A value left its 32-bit type, where the kernel would wrap or round and Python does not."""
 
 
 class Int(int):
@@ -32,17 +33,30 @@ class Int(int):
         return super().__new__(cls, value)
 
 
-def _checked(name: str) -> None:
+class Float(float):
+    """A float that reports what fp32 does not hold exactly."""
+
+    def __new__(cls, value: float) -> Float:
+        if np.float32(value) != value:
+            raise Overflow
+        return super().__new__(cls, value)
+
+
+def _checked(kind: Any, name: str) -> None:
     def method(*args: Any) -> Any:
-        found = getattr(int, name)(*args)
-        return found if found is NotImplemented else Int(found)
-    setattr(Int, name, method)
+        found = getattr(kind.__base__, name)(*args)
+        return found if found is NotImplemented else kind(found)
+    setattr(kind, name, method)
 
 
-for _name in ("add", "sub", "mul", "and", "or", "xor", "neg", "abs"):
-    _checked(f"__{_name}__")
-    if _name not in ("neg", "abs"):
-        _checked(f"__r{_name}__")
+for _name in ("add", "sub", "mul", "neg", "abs"):
+    for _kind in (Int, Float):
+        _checked(_kind, f"__{_name}__")
+        if _name not in ("neg", "abs"):
+            _checked(_kind, f"__r{_name}__")
+for _name in ("and", "or", "xor"):
+    _checked(Int, f"__{_name}__")
+    _checked(Int, f"__r{_name}__")
 
 
 class Pointer:
@@ -62,7 +76,7 @@ class PlainLanguage:
 
     @staticmethod
     def store(pointer: Pointer, value: int) -> None:
-        pointer.array[pointer.at] = value
+        pointer.array[pointer.at] = int(value)
 
     @staticmethod
     def static_range(*args: int) -> list[Int]:
@@ -70,12 +84,11 @@ class PlainLanguage:
 
 
 class _Literals(ast.NodeTransformer):
-    """Makes every integer of a program an Int."""
+    """Makes every number of a program an Int or a Float."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        if type(node.value) is not int:
-            return node
-        return ast.Call(ast.Name("Int", ast.Load()), [node], [])
+        name = {int: "Int", float: "Float"}.get(type(node.value))
+        return ast.Call(ast.Name(name, ast.Load()), [node], []) if name else node
 
 
 def load(text: str, kernel: Callable[..., Any], tl: Any) -> dict[str, Any]:
@@ -90,7 +103,7 @@ def load(text: str, kernel: Callable[..., Any], tl: Any) -> dict[str, Any]:
 def load_plain(text: str) -> dict[str, Any]:
     """The functions of a program as plain Python."""
     tree = ast.fix_missing_locations(_Literals().visit(ast.parse(text)))
-    scope: dict[str, Any] = {"kernel": lambda f: f, "tl": PlainLanguage, "G": Int(5), "Int": Int,
+    scope: dict[str, Any] = {"kernel": lambda f: f, "tl": PlainLanguage, "G": Int(5), "Int": Int, "Float": Float,
                              "range": PlainLanguage.static_range}
     exec(compile(tree, "<plain>", "exec"), scope)
     return scope
@@ -102,6 +115,7 @@ class Scope:
 
     ints: list[str]
     bools: list[str] = field(default_factory=list)
+    floats: list[str] = field(default_factory=list)
     tuples: list[str] = field(default_factory=list)  #: pairs of ints
     ever: list[str] = field(default_factory=list)    #: ints bound on some path
     locked: tuple[str, ...] = ()                     #: counters of the loops around, not to be assigned
@@ -163,9 +177,32 @@ class Writer:
             return self.pick(*s.ever)
         return self.pick(*s.ints)
 
+    def float(self, s: Scope, depth: int = 2) -> str:
+        kind = self.pick("var", "const") if depth <= 0 else self.pick(
+            "var", "const", "binary", "mixed", "neg", "minmax", "ternary", "logic", "walrus")
+        d = depth - 1
+        if kind == "binary":
+            return f"({self.float(s, d)} {self.pick('+', '-', '*')} {self.float(s, d)})"
+        if kind == "mixed":
+            pair = [self.float(s, d), self.int(s, d)]
+            return f"({pair.pop(self.number(0, 1))} {self.pick('+', '-', '*')} {pair[0]})"
+        if kind == "neg":
+            return f"(-{self.float(s, d)})"
+        if kind == "minmax":
+            return f"{self.pick('min', 'max')}({self.float(s, d)}, {self.float(s, d)})"
+        if kind == "ternary":
+            return f"({self.float(s, d)} if {self.truth(s, d)} else {self.pick('1', self.float(s, d))})"
+        if kind == "logic":
+            return f"({self.float(s, d)} {self.pick('and', 'or')} {self.pick('2', self.float(s, d))})"
+        if kind == "walrus" and s.floats:
+            return f"({self.pick(*s.floats)} := {self.float(s, d)})"
+        if kind == "var" and s.floats:
+            return self.pick(*s.floats)
+        return self.pick("0.0", "0.5", "1.5", "(-2.0)")
+
     def bool(self, s: Scope, depth: int = 2) -> str:
         kind = self.pick("cmp", "const") if depth <= 0 else self.pick(
-            "cmp", "cmp", "chain", "not", "logic", "var", "in", "noisy", "const")
+            "cmp", "cmp", "chain", "not", "logic", "var", "in", "noisy", "const", "float")
         d = depth - 1
         if kind == "chain":
             ops = self.pick(("<", "<="), (">", ">"), ("<", "!="), ("<=", "=="))
@@ -176,6 +213,8 @@ class Writer:
             return f"({self.bool(s, d)} {self.pick('and', 'or')} {self.bool(s, d)})"
         if kind == "var" and s.bools:
             return self.pick(*s.bools)
+        if kind == "float":
+            return f"({self.float(s, d)} {self.pick('<', '<=', '>', '!=')} {self.pick(self.float(s, d), self.int(s, d))})"
         if kind == "in":
             return f"({self.int(s, d)} {self.pick('in', 'not in')} (1, {self.int(s, d)}, 3))"
         if kind == "noisy" and s.helpers:
@@ -218,7 +257,7 @@ class Writer:
         return ["    " + line for line in self.block(s, depth - 1)]
 
     def statement(self, s: Scope, depth: int) -> list[str]:
-        simple = ("assign", "assign", "aug", "swap", "pair", "bool", "store", "star", "list", "none")
+        simple = ("assign", "assign", "aug", "swap", "pair", "bool", "store", "star", "list", "none", "float", "float")
         kind = self.pick(*simple, *(("if", "if", "if", "for", "while", "static", "return") if depth else ()))
         if kind == "return" and not s.loops:
             return self.early_return(s)
@@ -267,8 +306,14 @@ class Writer:
         s.bools = [*dict.fromkeys([*s.bools, name])]
         return [f"{name} = {value}"]
 
+    def write_float(self, s: Scope, depth: int) -> list[str]:
+        value, name = self.pick(self.float(s), self.float(s), "1"), self.pick("d", "e")
+        old = name in s.floats
+        s.floats = [*dict.fromkeys([*s.floats, name])]
+        return [f"{name} {self.pick('+=', '-=', '*=') if old and self.chance(2) else '='} {value}"]
+
     def write_store(self, s: Scope, depth: int) -> list[str]:
-        return [f"tl.store(out + {self.slot()}, {self.int(s)})"]
+        return [f"tl.store(out + {self.slot()}, {self.pick(self.int(s), self.float(s))})"]
 
     def write_none(self, s: Scope, depth: int) -> list[str]:
         if "o = None" not in s.helpers and self.chance(2):
@@ -289,7 +334,7 @@ class Writer:
         if self.chance(2):
             arms.append(s.inner())
             out += ["else:", *self.nested(arms[-1], depth)]
-            for kind in ("ints", "bools", "tuples"):  # bound in all arms
+            for kind in ("ints", "bools", "tuples", "floats"):  # bound in all arms
                 mine = getattr(s, kind)
                 mine += [n for n in getattr(arms[0], kind)
                          if n not in mine and all(n in getattr(a, kind) for a in arms[1:])]
@@ -339,6 +384,7 @@ class Writer:
         s = Scope(["p", "q", "r", "x", "y"], helpers=helpers)
         body = self.block(s, 3, 6)
         stores = [f"tl.store(out + {16 + i}, {n})" for i, n in enumerate(s.ints[:12])]
+        stores += [f"tl.store(out + {28 + i}, {n} * 4)" for i, n in enumerate(s.floats[:4])]
         lines += ["@kernel", "def main(out, p, q, r, K: tl.constexpr):", "    x = 1", "    y = q", "    o = None",
                   *("    " + x for x in [*body, *stores])]
         return "\n".join(lines) + "\n"

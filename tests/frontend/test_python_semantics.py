@@ -52,3 +52,19 @@ def test_programs(text, k, inputs):
         out = np.full(SLOTS, -99, np.int32)
         evaluate(fn, 1, {"out": out, "p": p, "q": q, "r": r})
         assert expected == out.tolist(), f"p, q, r, K = {p, q, r, k}\n{text}\n{fn}"
+
+
+@settings(max_examples=max(6, EXAMPLES // 10), deadline=None, suppress_health_check=list(HealthCheck),
+          phases=[p for p in Phase if p != Phase.explain])
+@given(programs(), st.integers(0, 3), SMALL, SMALL, SMALL)
+def test_programs_as_ptx(text, k, p, q, r):
+    """The same through the whole compiler: what the emitted PTX does, with arguments specialised as in any launch."""
+    expected = plain(text, p, q, r, k)
+    out = np.full(SLOTS, -99, np.int32)
+    try:
+        with tilejit.knobs(target="emulator", cache=False):
+            load(text, tilejit.kernel, tl)["main"][(1,)](out, p, q, r, k, num_warps=1)
+    except tilejit.CompilationError as error:
+        assert any(r in str(error) for r in REFUSALS), f"{text}\n{error}"
+        return
+    assert expected == out.tolist(), f"p, q, r, K = {p, q, r, k}\n{text}"

@@ -33,7 +33,8 @@ def test_block_scales(target, m, n, k, dtypes):
         matmul_blockscaled(a, b, a_scale, b_scale, out)
     ref = (a.astype(np.float64) * spread(a_scale, 1, 128, (m, k))) @ (
         b.astype(np.float64) * spread(b_scale.T, 128, 128, (k, n)))
-    assert rel_error(out, ref) <= 1e-5
+    # The tensor cores' fp8 sums keep fewer bits than fp32 (the emulator's too); the evaluator's are fp32's.
+    assert rel_error(out, ref) <= (1e-5 if target == "evaluator" else 1e-3)
 
 
 def test_rejects():

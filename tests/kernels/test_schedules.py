@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -109,7 +110,7 @@ def integers() -> Any:
 def block_scaled() -> Any:
     return kernels.matmul_blockscaled(random(72, 272, dtype=E4M3), random(136, 272, dtype=E4M3, seed=1).T,
                                       np.asfortranarray(np.abs(random(72, 3, dtype=F32))),
-                                      np.abs(random(2, 3, dtype=F32)), poison(72, 136, dtype=F32))
+                                      np.abs(random(2, 3, dtype=F32)), poison(72, 136))
 
 
 def weights(bits: int) -> Any:
@@ -140,6 +141,7 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "matmul": lambda: kernels.matmul(random(128, 192), random(192, 128, seed=1), out=poison(128, 128)),
     "matmul of transposes": lambda: kernels.matmul(random(80, 72, dtype=F16).T, random(136, 80, dtype=F16).T),
     "ragged matmul": lambda: kernels.matmul(random(70, 48), random(48, 90, seed=1), out=poison(70, 90)),
+    "matmul of lines that TMA cannot read": lambda: kernels.matmul(random(70, 45), random(45, 91, seed=1)),
     "matmul with an epilogue": lambda: kernels.matmul(random(64, 64), random(64, 72), bias=random(72), activation="gelu"),
     "fp8 matmul": lambda: kernels.matmul(random(64, 160, dtype=E4M3), random(72, 160, dtype=E4M3).T),
     "matmul by clusters": lambda: tiles(num_ctas=2),
@@ -150,6 +152,7 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "fused matmul": fused,
     "integer matmul": integers,
     "swiglu": lambda: kernels.swiglu(random(72, 80), random(144, 80, seed=1).T, residual=np.ones((72, 72), BF16)),
+    "gated matmul": lambda: kernels.gated_matmul(random(72, 80), random(2, 72, 80, seed=1).transpose(0, 2, 1)),
     "block-scaled matmul": block_scaled,
     "int8 weights": lambda: weights(8),
     "int4 weights": lambda: weights(4),
@@ -168,6 +171,11 @@ def test_unordered_sums_differ_by_rounding(launches: Launches) -> None:
     launches.tolerance = 1e-2
     kernels.matmul_streamk(random(64, 512), random(72, 512, seed=1).T, split=2, ordered=False)
     assert launches.found
+
+
+def test_no_kernel_is_left_out() -> None:
+    source = Path(__file__).read_text()
+    assert [name for name in kernels.__all__ if f"kernels.{name}(" not in source and f"kernels.{name}[" not in source] == []
 
 
 def test_the_comparison_can_fail() -> None:

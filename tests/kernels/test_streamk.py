@@ -154,7 +154,9 @@ def test_choices():
     deep = choose(512, 512, 65536, 2, 132)
     assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
     decode = choose(16, 8192, 8192, 2, 132)
-    assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 64
+    assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 0
+    few = choose(16, 1024, 32768, 2, 132)
+    assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -222,3 +222,8 @@ def test_swizzle_is_the_xor_of_address_bits(swizzle, size, rows, spans):
 
 def test_shared_in_column_order_is_the_transpose():
     assert shared((64, 32), 2, 128, (0, 1)) == shared((32, 64), 2, 128).transpose((1, 0))
+
+
+@given(any_layouts())
+def test_registers_are_what_apply_says(layout):
+    assert layout.registers() == [layout.apply(register=r) for r in range(layout.num_registers)]

@@ -65,7 +65,7 @@ def wrong_direction_of_registers(p: Ptx) -> Iterator[Ptx]:
 def too_few_registers(p: Ptx) -> Iterator[Ptx]:
     """The consumers keep fewer registers than their accumulators take."""
     for ins in p.find(r"setmaxnreg\.inc"):
-        yield p.sub(ins, r"inc\.(.*) \d+$", r"dec.\1 64")
+        yield p.sub(ins, r"inc\.(.*) \d+$", r"dec.\1 24")
 
 
 # -- clusters ---------------------------------------------------------------------------------------------

@@ -295,13 +295,13 @@ def other_chip():
 
 
 def clusters():
-    """A cluster launch passes its shape; the grid counts blocks."""
+    """A cluster launch passes its shape; the grid counts programs, a cluster of blocks each."""
     import tilejit  # noqa: F401
     from tilejit.runtime import driver
 
     loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, (2, 1, 1))
     loaded.launch((8, 3, 1), 11, 0)
-    assert list(state.cluster) == [2, 1, 1] and list(state.grid) == [8, 3, 1] and list(state.block) == [128, 1, 1]
+    assert list(state.cluster) == [2, 1, 1] and list(state.grid) == [16, 3, 1] and list(state.block) == [128, 1, 1]
     assert (state.shared, state.stream) == (1000, 11)
 
 

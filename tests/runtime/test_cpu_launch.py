@@ -109,7 +109,7 @@ def test_wrong_grid(grid, arrays):
 @pytest.mark.parametrize("args,options,hint", [
     ((1, 2.0), {"num_warp": 4}, "did you mean 'num_warps'"), ((1, 2.0), {"BLOK": 4}, "did you mean 'BLOCK'"),
     ((1,), {}, "'factor'"), ((), {}, "'n', 'factor'"), ((1, 2.0, 32, 4), {}, "takes 5 arguments"),
-    ((1, 2.0), {"x": 3}, "'x'"), ((1, 2.0), {"num_ctas": 2}, "num_ctas"), ((1, 2.0), {"BLOCK": {}}, "constant"),
+    ((1, 2.0), {"x": 3}, "'x'"), ((1, 2.0), {"BLOCK": {}}, "constant"),
     ((1, 2.0), {"zzzzzz": 3}, "zzzzzz")])
 def test_wrong_arguments(args, options, hint, arrays):
     """Each is a TypeError and a LaunchError that says what to do."""

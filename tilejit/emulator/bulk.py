@@ -29,7 +29,7 @@ def needs_cluster(c: Cluster, s: Site, e: External) -> None:
     """Hopper executes asynchronous operations on distributed shared memory only in a launch with clusters, and else
     stops with an illegal instruction, whichever CTA they address (measured on an H200)."""
     if not c.launch.explicit_cluster:
-        raise c.stop("cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s.pc, s.warp)
+        raise c.stop("no-cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s.pc, s.warp)
 
 
 @executes("cp.async.bulk.global.mbarrier::complete_tx::bytes")

@@ -1,4 +1,4 @@
-"""Bit patterns of the narrow formats as float32 arrays, and back."""
+"""Bit patterns of the narrow formats as float32 arrays."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -25,12 +25,3 @@ def from_bits(raw: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "tf32":
         return np.ascontiguousarray(raw & np.uint32(0xFFFFE000)).view(np.float32)
     return _table(dtype)[raw]
-
-
-def to_bits(values: np.ndarray) -> np.ndarray:
-    """int64 of float32 bit patterns; NaNs become canonical."""
-    bits = values.view(np.uint32).astype(np.int64)
-    bad = np.isnan(values)
-    if bad.any():
-        bits[bad] = 0x7FFFFFFF
-    return bits

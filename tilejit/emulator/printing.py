@@ -22,8 +22,8 @@ def _vprintf(c: Cluster, s: Site, e: External) -> None:
     for lane in lanes_of(s.mask):
         at, start = c.value(s.warp, form, lane), c.value(s.warp, values, lane)
         if start >> 56 != k.LOCAL_WINDOW >> 56 or at >= len(bank):
-            raise c.stop("vprintf", "the format is no module variable, or the values are not in local memory", s.pc,
-                         s.warp)
+            raise c.stop("operands", "vprintf: the format is no module variable, or the values are not in local memory",
+                         s.pc, s.warp)
         first = (s.warp * 32 + lane) * size
         data = c.local[first + (start & k.OFFSET_MASK):first + size].tobytes()
         text = formatted(bank[at:bank.index(b"\0", at)].decode(), data)

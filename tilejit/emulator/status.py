@@ -20,7 +20,7 @@ MEANING = {
 #: What is refused within a form that is otherwise supported.
 LIMITS = {"ld": "no `.b128`", "st": "no `.b128`", "mov": "no `.b128`; no address of a label",
           "atom": "no `.b128`", "atom.cas": "no `.b128`", "mma.sync.aligned": "C and D of one type",
-          "wgmma.mma_async.sync.aligned": "sums in f32 in an order of our own", "call": "`vprintf` only"}
+          "call": "`vprintf` only"}
 
 
 def status(form: isa.Form) -> str:

@@ -2,8 +2,7 @@
 
 A warpgroup's instruction starts when the last of its four warps issues it. The product reads shared memory
 through the matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and
-"Matrix descriptor format") and sums in float32 (int32 exactly) by numpy. As from the tensor core, a sum that
-rounds to zero is +0, and NaNs are canonical.
+"Matrix descriptor format") and sums as the tensor core does (vm/tensor.py); integers by numpy.
 """
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import numpy as np
 from tilejit.emulator.decode import External
 from tilejit.emulator.execute import executes
 from tilejit.emulator.machine import AsyncOp, Cluster, Site, Waiter
-from tilejit.emulator.numbers import from_bits, to_bits
+from tilejit.emulator.numbers import from_bits
 from tilejit.emulator.vm import codes as k
 
 #: Largest linear offset that the swizzle pattern depends on.
@@ -128,34 +127,18 @@ def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.n
     return from_bits(parts.transpose(0, 2, 3, 1, 4, 5).reshape(64, 8 * per), dtype)
 
 
-def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray, keep: bool, dtype: str,
+def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray, keep: bool,
                saturate: bool) -> None:
-    """D = product (+ D) in the accumulator's fragment: register i of lane l holds row l/4 + 8*((i>>1)&1),
-    column 8*(i>>2) + 2*(l%4) + (i&1) of the warp's 16 rows; f16 packs two columns in a register."""
+    """D = product (+ D) of integers; where D lies: vm/tensor.py, `place`."""
     n = product.shape[1]
     tiles = product.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 3, 1, 5, 2, 4)   # warp, j, half, bit, row, chunk
     old = registers(c, warp, regs)
-    if dtype == "f16":
-        new = np.ascontiguousarray(tiles.transpose(0, 1, 2, 4, 5, 3)).reshape(4, n // 4, 32, 2)
-        if keep:
-            new = new + np.ascontiguousarray(old.astype(np.uint32))[..., None].view(np.uint16).view(np.float16)
-        sums = np.ascontiguousarray(new.astype(np.float16)) + np.float16(0)
-        halves = np.where(np.isnan(sums), 0x7FFF, sums.view(np.uint16)).astype(np.int64)
-        out = halves[..., 0] | halves[..., 1] << 16
-    else:
-        new = tiles.reshape(4, n // 2, 32)
-        if dtype == "s32":
-            total = np.rint(new).astype(np.int64)
-            if keep:
-                total = total + old.astype(np.uint32).view(np.int32) if old.flags.c_contiguous else \
-                    total + np.ascontiguousarray(old).astype(np.uint32).view(np.int32)
-            if saturate:
-                total = np.clip(total, -(1 << 31), (1 << 31) - 1)
-            out = total & 0xFFFFFFFF
-        else:
-            if keep:
-                new = new + old.astype(np.uint32).view(np.float32)
-            out = to_bits(np.ascontiguousarray(new, np.float32) + np.float32(0))
+    total = np.rint(tiles.reshape(4, n // 2, 32)).astype(np.int64)
+    if keep:
+        total = total + np.ascontiguousarray(old.astype(np.uint32)).view(np.int32)
+    if saturate:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    out = total & 0xFFFFFFFF
     if contiguous(regs):
         c.regs[warp:warp + 4, regs[0]:regs[0] + len(regs)] = out
     else:
@@ -246,10 +229,15 @@ def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
         left = a_fragment(c, s.warp, a, atype) if from_registers else read_matrix(
             c, s.warp, bits_a, trans_a, 64, depth, atype, op.number, s.pc)
         right = read_matrix(c, s.warp, bits_b, trans_b, n, depth, btype, op.number, s.pc)
-        product = left @ right.T
-        if sign_a * sign_b < 0:
-            product = -product
-        accumulate(c, s.warp, d, product, keep, dtype, "satf" in e.mods)
+        if dtype == "s32":
+            accumulate(c, s.warp, d, left @ right.T, keep, "satf" in e.mods)
+        else:
+            from tilejit.emulator.vm import tensor
+
+            narrow = atype in ("e4m3", "e5m2")
+            form = tensor.TO_F16 if dtype == "f16" else (tensor.TO_14 if narrow else tensor.TO_F32)
+            tensor.warpgroup(c.regs, s.warp, np.array(d), np.ascontiguousarray(left if sign_a * sign_b > 0 else -left),
+                             np.ascontiguousarray(right), keep, tensor.NARROW if narrow else tensor.WIDE, form)
         if c.listener is not None:
             c.listener.complete(op.number, [])
 

@@ -6,7 +6,7 @@ assigned, or held in shared memory only).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Tile:
         return n
 
     def with_layout(self, layout: LinearLayout | None) -> Tile:
-        return replace(self, layout=layout)
+        return Tile(self.shape, self.elem, layout)
 
     def __str__(self) -> str:
         return f"{self.elem}[{'x'.join(map(str, self.shape))}]"
@@ -187,7 +187,7 @@ def elem_of(t: Type) -> Scalar:
 
 def with_elem(t: Type, elem: Scalar) -> Type:
     """`t` with another element type: same shape and layout for a tile, `elem` itself for a scalar."""
-    return replace(t, elem=elem) if isinstance(t, Tile) else elem
+    return Tile(t.shape, elem, t.layout) if isinstance(t, Tile) else elem
 
 
 def shape_of(t: Type) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ needs them waits only for what runs at the same time. All programs must be resid
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -212,7 +213,7 @@ _SHARED = 222 * 1024
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True))
+DECODE_TILES = tuple(Config(m, n, 4, True) for n in (16, 32, 64) for m in (128, 64))
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
@@ -222,23 +223,31 @@ _LEAST_BLOCKS = 4
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, instead of a choice.
 
-    The estimate, in cycles of one multiprocessor: blocks a program takes, each as long as its products or its bytes
-    from L2 (48 a cycle), plus what handing over a part costs (its bytes twice, and a round trip through L2)."""
+    The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
+    as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
+    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs."""
     tiles = TILES
     if m <= 64:
-        small = next(t for t in DECODE_TILES if m <= t.n)
-        tiles, m, n = (small,), n, m
+        width = next(t.n for t in DECODE_TILES if m <= t.n)
+        tiles, m, n = tuple(t for t in DECODE_TILES if t.n == width), n, m
+    steps = max(1, tilejit.cdiv(k * elem_bytes, tiles[0].k_bytes))
+    memory = (m + n) * k * elem_bytes / (17 * multiprocessors)
 
-    def divided(t: Config) -> tuple[float, Config]:
+    def cycles(t: Config) -> float:
         count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        steps = max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
-        programs, stream = divide(count, steps, multiprocessors, split)
-        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / 48)
-        blocks = stream * steps / programs + tilejit.cdiv(count - stream, programs) * steps
-        parts = 1 + (stream > 0 and stream % programs != 0) if programs > 1 else 0
-        return blocks * block + parts * (2000 + t.m * t.n * 8 / 48), replace(t, programs=programs, stream_tiles=stream)
+        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (30 if t.swap else 48))
+        whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
+        parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
+        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + parts * (3000 + 1.5 * t.m * t.n)
 
-    return min((divided(t) for t in tiles), key=lambda found: found[0])[1]
+    def divided() -> Iterator[Config]:
+        for t in tiles:
+            count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+            for s in (1, None) if split is None else (split,):
+                programs, stream = divide(count, steps, multiprocessors, s)
+                yield replace(t, programs=programs, stream_tiles=stream)
+
+    return min(divided(), key=cycles)
 
 
 def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:

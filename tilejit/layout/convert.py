@@ -74,8 +74,7 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
         same_thread = src.bases_of("lane") == dst.bases_of("lane")
         try:
             if same_thread:
-                return Registers(tuple(src.place_of(dst.apply(register=r), ("register",))["register"]
-                                       for r in range(dst.num_registers)))
+                return Registers(tuple(src.place_of(at, ("register",))["register"] for at in dst.registers()))
         except ValueError:
             pass                      # some elements are in other lanes only
         found = _shuffles(src, dst)
@@ -89,7 +88,7 @@ def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
     inner = ("register", "lane")
     try:
         lanes = [src.place_of(b, inner) for b in dst.bases_of("lane")]
-        regs = [src.place_of(dst.apply(register=r), inner) for r in range(dst.num_registers)]
+        regs = [src.place_of(at, inner) for at in dst.registers()]
     except ValueError:
         return None
     select = tuple(i for i, p in enumerate(lanes) if p["register"])

@@ -25,7 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -40,6 +40,14 @@ class LinearLayout:
 
     bases: tuple[tuple[str, tuple[Basis, ...]], ...]
     shape: tuple[int, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.bases, self.shape))
+
+    def __hash__(self) -> int:
+        """Computed once: layouts are keys wherever code is emitted."""
+        return self._hash
 
     @staticmethod
     def from_bases(bases: Mapping[str, object], shape: tuple[int, ...]) -> LinearLayout:
@@ -86,6 +94,13 @@ class LinearLayout:
                 if value >> i & 1:
                     out = [a ^ b for a, b in zip(out, basis)]
         return tuple(out)
+
+    def registers(self) -> list[tuple[int, ...]]:
+        """Coordinates of the element in every register of the first thread, in register order."""
+        out = [(0,) * self.rank]
+        for basis in self.bases_of("register"):
+            out += [tuple(a ^ b for a, b in zip(at, basis)) for at in out]
+        return out
 
     def coords(self, name: str) -> np.ndarray:
         """Coordinates for every value of one input, the others 0: int array [in_size, rank]."""

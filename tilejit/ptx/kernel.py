@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value, walk
-from tilejit.ir.types import Barrier, Desc, DType, Ptr
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.metadata import (
     Expr,
@@ -33,6 +33,7 @@ def prologue(e: Emitter) -> None:
         raw = p.new("b32", "mov.u32", "smem")
         up = p.new("b32", "add.u32", raw, 1023)
         e.smem = e.private = p.new("b32", "and.b32", up, -1024)
+        name_buffers(e)
     for arg in e.fn.body.args:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
@@ -42,6 +43,16 @@ def prologue(e: Emitter) -> None:
         elif op.name in ("desc_shape", "desc_stride", "desc_base"):
             desc_query(e, op)
     init_barriers(e)
+
+
+def name_buffers(e: Emitter) -> None:
+    """Comments that say which buffer lies where (from the shared base), for who reads the PTX and its findings."""
+    for op in e.fn.body.ops:
+        if op.name == "alloc" and not op.attrs.get("private"):
+            buffer = op.attrs["type"]
+            assert isinstance(buffer, Buffer)
+            size = buffer.slots * buffer.slot_stride
+            e.p.comment(f"shared {op.attrs['offset']}+{size}: {op.attrs['name']} {buffer.slots}x{buffer.slot_stride}")
 
 
 def load_param(e: Emitter, arg: Value) -> str:

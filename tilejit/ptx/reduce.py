@@ -92,15 +92,14 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
     groups: dict[tuple[int, ...], list[list[str]]] = {}
     lists = [e.get(v) for v in op.operands]
     seen: set[tuple[int, ...]] = set()
-    for r in range(t.layout.num_registers):
-        at = t.layout.apply(register=r)
+    for r, at in enumerate(t.layout.registers()):
         if at in seen:
             continue                 # a copy of an element that is already in the fold
         seen.add(at)
         groups.setdefault((*at[:axis], *at[axis + 1:]), []).append([regs[r] for regs in lists])
     out = []
-    for r in range(result.num_registers):
-        items = groups[result.apply(register=r)]
+    for at in result.registers():
+        items = groups[at]
         while len(items) > 1:
             folded = [combine(e, op, a, b) for a, b in zip(items[::2], items[1::2])]
             items = folded + (items[-1:] if len(items) % 2 else [])

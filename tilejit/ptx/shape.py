@@ -24,9 +24,9 @@ def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> list[int]:
         raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
                                op.loc)
     where: dict[tuple[int, ...], int] = {}
-    for r in range(src.num_registers):
-        where.setdefault(src.apply(register=r), r)
-    return [where[dst.apply(register=r)] for r in range(dst.num_registers)]
+    for r, at in enumerate(src.registers()):
+        where.setdefault(at, r)
+    return [where[at] for at in dst.registers()]
 
 
 def _rename(view: Callable[[LinearLayout, Op], LinearLayout]) -> Callable[[Emitter, Op], None]:
@@ -63,11 +63,10 @@ def _broadcast(e: Emitter, op: Op) -> None:
     if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
         raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
     where: dict[tuple[int, ...], int] = {}
-    for r in range(source.num_registers):
-        where.setdefault(source.apply(register=r), r)
+    for r, at in enumerate(source.registers()):
+        where.setdefault(at, r)
     out = []
-    for r in range(dst.num_registers):
-        at = dst.apply(register=r)
+    for at in dst.registers():
         out.append(src[where[tuple(x if s > 1 else 0 for x, s in zip(at, t.shape))]])
     e.set(op.result, out)
 
@@ -82,8 +81,7 @@ def _arange(e: Emitter, op: Op) -> None:
         for (b,) in layout.bases_of(name):
             thread_bits |= b
     out = []
-    for r in range(layout.num_registers):
-        (const,) = layout.apply(register=r)
+    for (const,) in layout.registers():
         base = thread
         if const & thread_bits:
             base = p.new("b32", "xor.b32", thread, const)
@@ -107,5 +105,5 @@ def _split(e: Emitter, op: Op) -> None:
     src, layout = e.get(op.operands[0]), layout_of(op.operands[0].type)
     for half, result in enumerate(op.results):
         dst = layout_of(result.type)
-        where = {layout.apply(register=r): r for r in reversed(range(layout.num_registers))}
-        e.set(result, [src[where[dst.apply(register=r) + (half,)]] for r in range(dst.num_registers)])
+        where = {at: r for r, at in reversed(list(enumerate(layout.registers())))}
+        e.set(result, [src[where[at + (half,)]] for at in dst.registers()])

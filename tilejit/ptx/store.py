@@ -69,8 +69,7 @@ def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, pie
     assert layout is not None
     last = len(tile.shape) - 1
     local = piece_layout(layout, buffer.shape)
-    mine = [r for r in range(layout.num_registers)
-            if layout.apply(register=r)[last] // columns == piece]
+    mine = [r for r, at in enumerate(layout.registers()) if at[last] // columns == piece]
     if stmatrix_fits(local, buffer):
         _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
         return

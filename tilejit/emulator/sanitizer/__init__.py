@@ -7,7 +7,7 @@ one is a finding whichever schedule ran, so one run says much, and the machine's
 control flow that depends on data. `kinds.KINDS` lists all that is found.
 
 Limits: a warp is one agent (lanes of a warp are not checked against each other); scopes are not checked; strong
-accesses of global memory order whole CTAs; of global memory only writes against writes of other CTAs are checked.
+accesses of global memory order whole CTAs; global memory is checked between CTAs only, against the last write.
 """
 from tilejit.emulator.sanitizer.kinds import KINDS, MACHINE
 from tilejit.emulator.sanitizer.sanitizer import Sanitizer

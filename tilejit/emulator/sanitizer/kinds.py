@@ -26,6 +26,7 @@ MISALIGNED = "misaligned"
 DESCRIPTOR = "descriptor"
 OPERANDS = "operands"
 MULTICAST = "multicast"
+NO_CLUSTER = "no-cluster"
 UNINITIALISED_SHARED = "uninitialised-shared"
 UNINITIALISED_REGISTER = "uninitialised-register"
 SETMAXNREG = "setmaxnreg"
@@ -33,6 +34,7 @@ REGISTER_BUDGET = "register-budget"
 PEER_EXITED = "peer-exited"
 EXIT_IN_FLIGHT = "exit-in-flight"
 GLOBAL_RACE = "global-race"
+VPRINTF = "vprintf"
 TRAP = "trap"
 
 #: Kind -> what it means. The machine finds some of them with no sanitizer (`MACHINE`).
@@ -62,17 +64,19 @@ KINDS: dict[str, str] = {
     DESCRIPTOR: "a tensor map or matrix descriptor that is invalid, does not fit, or differs between warps",
     OPERANDS: "a vector operand with a wrong number of registers",
     MULTICAST: "a multicast mask names CTAs outside of the cluster",
+    NO_CLUSTER: "an operation that needs a launch with clusters in one that has none",
     UNINITIALISED_SHARED: "shared bytes are read that nothing has written",
     UNINITIALISED_REGISTER: "a register is read that nothing has written",
     SETMAXNREG: "setmaxnreg with a count out of range or in the wrong direction",
     REGISTER_BUDGET: "a warp's wgmmas in flight own more registers a thread than its setmaxnreg leaves it",
     PEER_EXITED: "shared memory of another CTA of the cluster is used when that CTA may have exited",
     EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
-    GLOBAL_RACE: "two CTAs write the same global bytes, not both atomically, and nothing orders them",
+    GLOBAL_RACE: "a CTA reads or writes global bytes that another one writes, not both atomically, and unordered",
+    VPRINTF: "a call of vprintf whose format or values are not where they must be",
     TRAP: "the kernel executed a trap",
 }
 
 #: What the machine itself reports, without a sanitizer.
 MACHINE = frozenset({DEADLOCK, LIVELOCK, BARRIER_UNINITIALISED, BARRIER_UNDERFLOW, BARRIER_OVERFLOW, BARRIER_COUNT,
                      BARRIER_REMOTE, BARRIER_PARTICIPANTS, BARRIER_CLUSTER, DIVERGENT, OUT_OF_BOUNDS, MISALIGNED,
-                     DESCRIPTOR, OPERANDS, MULTICAST, SETMAXNREG, PEER_EXITED, TRAP})
+                     DESCRIPTOR, OPERANDS, MULTICAST, NO_CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP})

@@ -5,6 +5,7 @@ from typing import Any
 
 from tilejit.emulator.events import WarpId
 from tilejit.emulator.report import Finding
+from tilejit.emulator.sanitizer.buffers import Buffers
 from tilejit.emulator.sanitizer.records import Access, Op
 
 #: Findings of one launch at most: what follows is most likely the same mistake.
@@ -18,15 +19,15 @@ class Reporter:
         self.findings = findings
         self.program: Any = None
         self.seed = 0
-        self.buffers: list[tuple[int, str]] = []
+        self.buffers: Buffers | None = None
         self._told: set[tuple[Any, ...]] = set()
 
     def begin(self, program: Any, seed: int) -> None:
         """A launch begins."""
         self.program, self.seed = program, seed
-        variables = {**program.module.variables, **program.entry.variables}
-        offsets = program.decoded.shared_offsets
-        self.buffers = sorted((offsets[name], name) for name, v in variables.items() if v.space == "shared")
+        self.findings.clear()
+        self._told.clear()
+        self.buffers = Buffers(program)
 
     def add(self, kind: str, message: str, pc: int, agents: tuple[WarpId, ...], subject: str = "",
             other: int = -1, place: object = None) -> None:
@@ -62,8 +63,5 @@ class Reporter:
 
     def shared(self, cta: int, start: int, end: int) -> str:
         """`shared bytes [0x400, 0x800) of CTA 0 (smem+0x0)`."""
-        name = ""
-        for offset, symbol in self.buffers:
-            if offset <= start:
-                name = f" ({symbol}+{start - offset:#x})"
-        return f"shared bytes [{start:#x}, {end:#x}) of CTA {cta}{name}"
+        name = self.buffers.name(start) if self.buffers is not None else ""
+        return f"shared bytes [{start:#x}, {end:#x}) of CTA {cta}" + (f" ({name})" if name else "")

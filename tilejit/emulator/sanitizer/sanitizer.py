@@ -30,7 +30,7 @@ class Parts:
 
 
 class Sanitizer(Listener):
-    """Checks one launch after another; `findings` grows. Options make it stricter or looser than PTX is read here:
+    """Checks one launch after another; `findings` are those of the last one. Its options say how PTX is read:
 
     wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence, since PTX does not order it after other
     earlier instructions; False takes the instruction itself.
@@ -58,6 +58,7 @@ class Sanitizer(Listener):
         if stopped is not None and stopped.kind == kinds.DEADLOCK:
             for parts in self.parts.values():
                 parts.barriers.check_bytes(False)
+                parts.barriers.left_over()
 
     def cluster_begin(self, ctas: list[int], warps: int, shared_bytes: int, base: int) -> None:
         world = World(ctas, warps, base + shared_bytes, self.wgmma_after_fence)
@@ -89,8 +90,8 @@ class Sanitizer(Listener):
             now = parts.world.warp_access(agent, pc, kind, strong)
             parts.lifetime.used(now, cta)
             self.shared.access(parts.world, cta, addresses, size, now)
-        elif space == "global" and kind != "read":
-            self.globals.write(agent, pc, kind, strong, addresses, size)
+        elif space == "global":
+            self.globals.access(agent, pc, kind, strong, addresses, size)
         if strong and space != "local" and kind != "read":
             order(parts.world, self.ctas, agent, True, writes, cta, addresses)
 
@@ -103,8 +104,8 @@ class Sanitizer(Listener):
             now = parts.world.op_access(issued, kind, cta)
             parts.lifetime.used(now, cta)
             self.shared.access(parts.world, cta, starts, size, now)
-        elif kind != "read":
-            self.globals.write(issued.agent, issued.pc, issued.kind, kind == "atomic", starts, size)
+        else:
+            self.globals.access(issued.agent, issued.pc, kind, kind == "atomic", starts, size, issued)
 
     # -- asynchronous operations -----------------------------------------------------------------------
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
@@ -127,6 +128,8 @@ class Sanitizer(Listener):
             bits |= op.read_bit if read_only else op.all_bits()
             if kind == "wgmma":
                 parts.registers.done(op)
+            elif not read_only:
+                self.globals.waited(op)
         slot = parts.world.slot(agent)
         parts.world.clocks[slot] = parts.world.clocks[slot].with_ops(bits)
 
@@ -209,6 +212,8 @@ class Sanitizer(Listener):
         parts.world.fence(parts.world.slot(agent), kind, scope)
         if kind == "mbarrier_init":
             parts.barriers.init_fence(agent)
+        elif kind == "proxy.async" and scope in ("", "global"):
+            self.ctas.proxy_fence(agent.cta)
         elif not kind.startswith("proxy"):
             self.ctas.fence(agent.cta)
 

@@ -40,7 +40,8 @@ class Instructions:
 
 
 class CtaClocks:
-    """What CTAs know of each other's programs: {cta: tick}."""
+    """What CTAs know of each other's programs: {cta: tick}, and under the key -1 - cta the tick up to which generic
+    accesses are fenced for the async proxy."""
 
     def __init__(self) -> None:
         self.ticks: dict[int, int] = {}
@@ -56,6 +57,15 @@ class CtaClocks:
     def knows(self, cta: int, other: int, tick: int) -> bool:
         """True if the other CTA's tick happened before what the CTA does now."""
         return other == cta or self.seen.get(cta, {}).get(other, 0) >= tick
+
+    def knows_fenced(self, cta: int, other: int, tick: int) -> bool:
+        """True if a proxy fence for global memory lies between that and what the CTA does now."""
+        return self.seen.get(cta, {}).get(-1 - other, 0) >= tick
+
+    def proxy_fence(self, cta: int) -> None:
+        """fence.proxy.async, of global memory or of all, by any of its warps."""
+        seen = self.seen.setdefault(cta, {})
+        _merge(seen, {-1 - other: tick for other, tick in self._release(cta).items() if other >= 0})
 
     def observe(self, cta: int, address: int, sem: str) -> None:
         """A strong read."""

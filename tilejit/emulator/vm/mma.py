@@ -1,12 +1,13 @@
-"""mma.sync on one warp (PTX ISA, mma fragments): the products are summed in f64, in k order. tf32 operands lose their
-low 13 bits; a sum that rounds to zero is +0, whatever its terms; NaNs are canonical."""
+"""mma.sync on one warp (PTX ISA, mma fragments). Floats are summed as tensor cores do (tensor.py), f64 by one fused
+multiply-add after another and integers exactly; tf32 operands lose their low 13 bits."""
 from __future__ import annotations
 
 import numpy as np
 
 from tilejit.emulator.vm import codes as k
-from tilejit.emulator.vm.bits import bits_of_f64, low, njit, signed
+from tilejit.emulator.vm.bits import bits_of_f64, f32_of, fma64, low, njit, signed
 from tilejit.emulator.vm.floating import decode, encode
+from tilejit.emulator.vm.tensor import TO_F16, TO_F32, WIDE, multiply
 
 
 @njit
@@ -29,10 +30,26 @@ def accumulators(row) -> int:  # type: ignore[no-untyped-def]
 
 
 @njit
-def rounded(x: float, fmt: int) -> int:
-    """A sum in the accumulator's format; one that rounds to zero is +0."""
-    r = encode(x, fmt, k.RN, np.bool_(False))
-    return r if r & (0x7FFF if fmt == k.F16 else 0x7FFFFFFF) else 0
+def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
+    """float32[16, 8]: a[16, K] @ b[8, K].T + c[16, 8]. Products of fp8 are two of f16, first of the lower halves of all
+    32-bit registers, then of the upper ones; their sum is added to c by an ordinary addition."""
+    out = np.empty((16, 8), np.float32)
+    if not narrow:
+        multiply(a, b, c, np.int64(WIDE), form, out)
+        return out
+    k2 = a.shape[1] // 2
+    x, y, part = np.empty((16, k2), np.float32), np.empty((8, k2), np.float32), np.zeros((16, 8), np.float32)
+    for half in range(2):
+        for n in range(k2):
+            at = n // 2 * 4 + 2 * half + n % 2
+            x[:, n], y[:, n] = a[:, at], b[:, at]
+        multiply(x, y, part, np.int64(WIDE), np.int64(TO_F32), out)
+        part[:] = out
+    for i in range(16):
+        for j in range(8):
+            total = c[i, j] + part[i, j]
+            out[i, j] = total if total == total else f32_of(np.int64(0x7FFFFFFF))
+    return out
 
 
 @njit
@@ -51,8 +68,7 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
     d0 = row[k.POOL]
     a0, b0 = d0 + nd, d0 + nd + na
     c0 = b0 + slabs
-    a = np.empty((16, 64), np.float64)
-    b = np.empty((64, 8), np.float64)
+    a, b, c = np.zeros((16, depth)), np.zeros((8, depth)), np.zeros((16, 8))
     for lane in range(32):
         for slab in range(slabs):
             for half in range(rows // 8):
@@ -64,36 +80,36 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
             v = regs[pool[b0 + slab] * 32 + lane]
             for i in range(per):
                 part = v >> (bits * i) if bits < 64 else v
-                b[slab * 4 * per + (lane % 4) * per + i, lane // 4] = element(low(part, bits), fb)
-    out = np.empty((16, 8), np.float64)
-    for i in range(rows):
-        for j in range(8):
-            total = np.float64(0.0)
-            for n in range(depth):
-                total += a[i, n] * b[n, j]
-            out[i, j] = total
-    for lane in range(32):
+                b[lane // 4, slab * 4 * per + (lane % 4) * per + i] = element(low(part, bits), fb)
         for half in range(rows // 8):
             for i in range(2):
-                value = out[lane // 4 + 8 * half, 2 * (lane % 4) + i]
-                if fd == k.F16:
-                    reg, shift = half, 16 * i
-                    c = decode(low(regs[pool[c0 + reg] * 32 + lane] >> shift, 16), k.F16)
-                    r = rounded(c + value, k.F16)
-                    target = pool[d0 + reg] * 32 + lane
-                    if i == 0:
-                        regs[target] = r | (regs[pool[c0 + reg] * 32 + lane] & 0xFFFF0000)
-                    else:
-                        regs[target] = (regs[target] & 0xFFFF) | (r << 16)
-                    continue
-                reg = 2 * half + i
-                old = regs[pool[c0 + reg] * 32 + lane]
+                v = regs[pool[c0 + (half if fd == k.F16 else 2 * half + i)] * 32 + lane]
+                c[lane // 4 + 8 * half, 2 * (lane % 4) + i] = np.float64(signed(v, 32)) if fd == k.S32 else decode(
+                    low(v >> 16 * i, 16) if fd == k.F16 else v, fd)
+    if fd == k.F32 or fd == k.F16:
+        form = np.int64(TO_F16 if fd == k.F16 else TO_F32)
+        narrow = fa == k.E4M3 or fa == k.E5M2
+        c[:] = sums(a.astype(np.float32), b.astype(np.float32), c.astype(np.float32), narrow, form)
+    else:
+        for i in range(rows):
+            for j in range(8):
+                for n in range(depth):
+                    c[i, j] = fma64(a[i, n], b[j, n], c[i, j])
+    for lane in range(32):
+        for half in range(rows // 8):
+            x, y = c[lane // 4 + 8 * half, 2 * (lane % 4)], c[lane // 4 + 8 * half, 2 * (lane % 4) + 1]
+            if fd == k.F16:
+                first = encode(x, k.F16, k.RN, np.bool_(False))
+                regs[pool[d0 + half] * 32 + lane] = first | encode(y, k.F16, k.RN, np.bool_(False)) << 16
+                continue
+            for i in range(2):
+                z, target = y if i else x, pool[d0 + 2 * half + i] * 32 + lane
                 if fd == k.S32:
-                    total_int = np.int64(value) + signed(old, 32)
+                    total = np.int64(z)
                     if row[k.FLAGS] & k.SAT:
-                        total_int = min(max(total_int, -(1 << 31)), (1 << 31) - 1)
-                    regs[pool[d0 + reg] * 32 + lane] = low(total_int, 32)
+                        total = min(max(total, -(1 << 31)), (1 << 31) - 1)
+                    regs[target] = low(total, 32)
                 elif fd == k.F64:
-                    regs[pool[d0 + reg] * 32 + lane] = bits_of_f64(value + decode(old, k.F64))
+                    regs[target] = bits_of_f64(z)
                 else:
-                    regs[pool[d0 + reg] * 32 + lane] = rounded(value + decode(old, k.F32), k.F32)
+                    regs[target] = encode(z, k.F32, k.RN, np.bool_(False))

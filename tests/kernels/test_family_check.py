@@ -1,0 +1,91 @@
+"""Products whose programs meet (streamed tiles, atomics) under many schedules with the sanitizer, at sizes that cut
+tiles anywhere; `test_schedules.py` runs every ready kernel once."""
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.kernels import fused, grouped, mixed, streamk
+
+BF16 = ml_dtypes.bfloat16
+
+
+class Checked:
+    """A kernel whose launches are checks: `tolerance` between schedules."""
+
+    def __init__(self, kernel, tolerance):
+        self.kernel, self.tolerance, self.count = kernel, tolerance, 0
+
+    def __getitem__(self, grid):
+        def run(*args, **kwargs):
+            tilejit.check(self.kernel, grid, *args, tolerance=self.tolerance, seeds=[0], **kwargs).check()
+            self.count += 1
+        return run
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """checked(module, kernel's name, tolerance): launches become checks, on three multiprocessors."""
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 3)
+    made = []
+
+    def patch(module, name, tolerance=0.0):
+        made.append(Checked(getattr(module, name), tolerance))
+        monkeypatch.setattr(module, name, made[-1])
+
+    yield patch
+    assert all(kernel.count for kernel in made)
+    for module in (streamk, mixed):
+        module.choose.cache_clear()
+        module._plan.cache_clear()
+
+
+def normal(*shape, dtype=BF16):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("m", [20, 100])
+def test_streamk(checked, monkeypatch, m, ordered):
+    """Ordered sums have equal bits under every schedule."""
+    checked(streamk, "streamk_kernel", 0 if ordered else 1e-2)
+    monkeypatch.setattr(streamk, "TILES", (streamk.TILES[3],))
+    monkeypatch.setattr(streamk, "_LEAST_BLOCKS", 1)
+    streamk.choose.cache_clear()
+    streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered)
+
+
+def test_accumulate(checked):
+    checked(streamk, "streamk_kernel", 1e-4)
+    streamk.matmul_streamk(normal(16, 512), normal(64, 512).T, out=np.ones((16, 64), np.float32), accumulate=True,
+                           split=3)
+
+
+@pytest.mark.parametrize("config", [grouped.Config(64, 64, 4, 3), grouped.Config(16, 128, 4, 3, True)])
+def test_grouped(checked, config):
+    checked(grouped, "grouped_kernel")
+    grouped.grouped_matmul(normal(90, 128), normal(3, 72, 128).transpose(0, 2, 1), np.array([1, 1, 70, 90], np.int32),
+                           config=config)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_fused(checked, gated):
+    """Everything at once: stores of two results, a residual, row sums by atomics."""
+    checked(fused, "fused_kernel", 1e-4)
+    m, n, k = 72, 80, 128
+    b = normal(2, n, k).transpose(0, 2, 1) if gated else normal(n, k).T
+    z = np.zeros((2, m, n) if gated else (m, n), BF16)
+    (fused.gated_matmul if gated else fused.fused_matmul)(
+        normal(m, k), b, scale_a=normal(m, 1, dtype=np.float32), activation="silu", residual=normal(m, n), z=z,
+        reduction="squares", reduced=np.zeros(m, np.float32))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_mixed(checked, bits):
+    checked(mixed, "streamk_kernel", 1e-2)
+    weight = np.random.default_rng(0).integers(0, 100, (136, 256 * bits // 8)).astype(np.int8 if bits == 8 else np.uint8)
+    mixed.weight_only_matmul(normal(20, 256), weight, normal(136, 2, dtype=np.float32), split=2)
+
+
