@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/emulator.py [--rounds 3] [--out benchmarks/results]
 
 Prints a table, draws the growth, appends the rows to emulator.json. Each figure stands beside the limit that it must
-keep on two cores; the exit status says if all do. Wall times need an idle machine (the load is printed); CPU times are less
-sensitive.
+keep on two cores; the exit status says if all do. Wall times need an idle machine (the load is printed and recorded); CPU
+times are less sensitive.
 """
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def main() -> int:
     print("growth: " + ", ".join(f"{n} CTAs {t:.2f} s" for n, t in growth))
     print(f"growth: {1000 * fixed:.1f} ms + {1000 * each:.3f} ms a CTA, within {100 * off:.1f} %")
     print(f"load of the machine: {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} cores")
-    print(f"recorded in {record('emulator', rows, args.out)}")
+    busy = [{**r, "load": round(before, 1), "cores": os.cpu_count()} for r in rows]
+    print(f"recorded in {record('emulator', busy, args.out)}")
     draw(growth, fixed, each, Path(args.out, "emulator.png"))
     return int(any(r["ratio"] < 1 for r in rows))
 

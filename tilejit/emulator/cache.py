@@ -20,7 +20,7 @@ def directory() -> Path:
 
 
 def load_machine() -> None:
-    """Import the virtual machine, compiled now (about 16 s of CPU time) or read from the cache."""
+    """Import the virtual machine, compiled now (about 20 s of CPU time) or read from the cache."""
     import sys
 
     if "tilejit.emulator.vm.run" in sys.modules:

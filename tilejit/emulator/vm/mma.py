@@ -30,6 +30,16 @@ def accumulators(row) -> int:  # type: ignore[no-untyped-def]
 
 
 @njit
+def single(x):  # type: ignore[no-untyped-def]
+    """A matrix as float32. (Loops, not astype and slices: those take numba seconds to compile.)"""
+    out = np.empty(x.shape, np.float32)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = x[i, j]
+    return out
+
+
+@njit
 def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
     """float32[16, 8]: a[16, K] @ b[8, K].T + c[16, 8]. Products of fp8 are two of f16, first of the lower halves of all
     32-bit registers, then of the upper ones; their sum is added to c by an ordinary addition."""
@@ -42,9 +52,12 @@ def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
     for half in range(2):
         for n in range(k2):
             at = n // 2 * 4 + 2 * half + n % 2
-            x[:, n], y[:, n] = a[:, at], b[:, at]
+            for i in range(16):
+                x[i, n] = a[i, at]
+            for i in range(8):
+                y[i, n] = b[i, at]
         multiply(x, y, part, np.int64(WIDE), np.int64(TO_F32), out)
-        part[:] = out
+        part, out = out, part                                # the last result is in part; out is overwritten below
     for i in range(16):
         for j in range(8):
             total = c[i, j] + part[i, j]
@@ -89,7 +102,10 @@ def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
     if fd == k.F32 or fd == k.F16:
         form = np.int64(TO_F16 if fd == k.F16 else TO_F32)
         narrow = fa == k.E4M3 or fa == k.E5M2
-        c[:] = sums(a.astype(np.float32), b.astype(np.float32), c.astype(np.float32), narrow, form)
+        total32 = sums(single(a), single(b), single(c), narrow, form)
+        for i in range(16):
+            for j in range(8):
+                c[i, j] = total32[i, j]
     else:
         for i in range(rows):
             for j in range(8):
