@@ -54,7 +54,7 @@ def arrays():
     return x, np.zeros_like(x)
 
 
-@pytest.mark.parametrize("target", ["evaluator", pytest.param("emulator", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
 def test_result(target, arrays, monkeypatch):
     """Both ways of running on the CPU compute the kernel; the last block is masked."""
     monkeypatch.setenv("TILEJIT_TARGET", target)
