@@ -13,7 +13,7 @@ from registry import LOAD, after_init, constant, plants
 def wrong_slot(p: Ptx) -> Iterator[Ptx]:
     """The data of stage 0 are used in every stage."""
     for ins in p.find(r"mad\.lo\.u32 %r\d+, %r\d+, (8192|16384|32768|49152), %r\d+"):
-        if p.next(r"cp\.async\.bulk|wgmma\.mma|\{|setp\.ne\.u32 sp", ins) is not None and "%r36" not in ins.text:
+        if p.find(rf"mad\.lo\.u32 %r\d+, {ins.text.split()[2]} 8, "):         # it counts barriers, too: a stage
             yield p.sub(ins, r"(%r\d+), %r\d+, (\d+)", r"\1, 0, \2")
 
 

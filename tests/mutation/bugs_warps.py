@@ -1,7 +1,6 @@
 """Bugs of warps together: named barriers, aligned instructions, register budgets, clusters."""
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ptx_edit import Ptx
@@ -98,17 +97,20 @@ def wrong_peer(p: Ptx) -> Iterator[Ptx]:
         yield p.sub(ins, r"%\w+$", "0")
 
 
+def masked(p: Ptx, mask: int) -> Iterator[Ptx]:
+    """The kernel with another multicast mask."""
+    for ins in p.find(r"cp\.async\.bulk\.\S+multicast"):
+        if (value := p.previous(r"mov\.u16 \S+, 3$", ins)) is not None:
+            yield p.sub(value, "3$", str(mask))
+
+
 @plants("deadlock", "tx-bytes", "slot-read-early")
 def multicast_misses_a_cta(p: Ptx) -> Iterator[Ptx]:
     """A multicast leaves a CTA of the cluster out."""
-    if ".multicast::cluster " in p.text:
-        yield Ptx(re.sub(r"mov\.u16 mh, 3;", "mov.u16 mh, 1;", p.text))
+    yield from masked(p, 1)
 
 
 @plants("multicast")
 def multicast_outside_the_cluster(p: Ptx) -> Iterator[Ptx]:
     """A multicast names a CTA that is not there."""
-    if ".multicast::cluster " in p.text:
-        yield Ptx(re.sub(r"mov\.u16 mh, 3;", "mov.u16 mh, 7;", p.text))
-
-
+    yield from masked(p, 7)

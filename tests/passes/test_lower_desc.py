@@ -60,6 +60,17 @@ def test_why_a_descriptor_goes_through_pointers(kwargs, why):
     assert len(report) == 1 and report[0].startswith("descriptor d goes") and why in report[0]
 
 
+@pytest.mark.parametrize("use, kept", [
+    ("%t2 = desc_load %d, %i, %n8\n  desc_store %e, %t2, %i, %j", True), ("%t2 = desc_load %d, %n2, %n8\n  desc_store %e, %t2, %i, %j", True),
+    ("%t2 = desc_load %d, %i, %n2", False), ("%t2 = desc_load %d, %i, %n4", False), ("desc_store %d, %t, %n8, %n8", True), ("desc_store %d, %t, %n2, %i", False),
+    ("desc_store %d, %t, %i, %n8", True), ("desc_atomic %d, %t, %n2, %n8 {kind=\"add\"}", False)])
+def test_constant_offsets_decide(use, kept):
+    fn = kernel("%n8 = const {value=8} : int32\n  %n4 = const {value=4} : int32\n  %n2 = const {value=-2} : int32", store=use)
+    names, report = lowered(fn)
+    assert ("desc_load" in names or "desc_store" in names) == kept and len(report) == (not kept)
+    assert kept or "a block starts at byte" in report[0] or "starts before the tensor" in report[0]
+
+
 @pytest.mark.parametrize("attr, why", [
     ("%K: int32 {divisible=4}", "its stride K is a multiple of 4 elements only"),
     ("%K: int32 {divisible=8}", None),

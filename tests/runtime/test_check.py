@@ -7,7 +7,7 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
-from tilejit.errors import LaunchError
+from tilejit.errors import EmulatorError, LaunchError
 
 
 @tilejit.kernel
@@ -55,6 +55,22 @@ def test_out_of_bounds_is_a_finding_and_memory_stays():
     assert group.runs == 6 and group.finding.source_loc[0].endswith("test_check.py")
 
 
+@tilejit.kernel
+def overlap(x, y, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at) + 1)
+
+
+def test_the_sanitizer_names_the_line():
+    """Two programs store the same values to the same places: no result shows it."""
+    x, y = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    found = tilejit.check(overlap, (2,), x, y, BLOCK=64, seeds=range(2))
+    assert found.kinds == {"global-race"} and np.array_equal(y, x + 1)
+    line = overlap.fn.__code__.co_firstlineno + 3
+    assert all(g.finding.source_loc[1] == line for g in found.groups) and f"test_check.py:{line}" in str(found)
+    assert tilejit.check(overlap, (2,), x, y, BLOCK=64, seeds=range(2), sanitize=False).ok
+
+
 def test_descriptors_and_bf16():
     a = np.random.default_rng(1).standard_normal((64, 64)).astype(ml_dtypes.bfloat16)
     out = np.zeros((64, 64), ml_dtypes.bfloat16)
@@ -71,5 +87,9 @@ def test_descriptors_and_bf16():
 def test_what_does_not_fit_is_said():
     with pytest.raises(LaunchError, match="check needs a kernel"):
         tilejit.check(print, 1)
+    with pytest.raises(LaunchError, match="needs a seed and a policy"):
+        tilejit.check(double, 1, np.ones(4, np.float32), np.ones(4, np.float32), 4, BLOCK=4, seeds=[])
+    with pytest.raises(EmulatorError, match="no policy 'greedy'"):
+        tilejit.check(double, 1, np.ones(4, np.float32), np.ones(4, np.float32), 4, BLOCK=4, policies=["greedy"])
     with pytest.raises(LaunchError, match="misses argument"):
         tilejit.check(double, 1, np.ones(4, np.float32), BLOCK=4)

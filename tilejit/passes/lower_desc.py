@@ -4,7 +4,8 @@ A descriptor stays when the host can build its tensor map before the launch: a k
 or a `make_desc` on a pointer argument whose sizes and strides are constants, scalar arguments
 and simple arithmetic on them. Every other one, one marked `no_tma`, and one known to break TMA's
 rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16 bytes, innermost
-block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled) is read and written through
+block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled; blocks that start at multiples of 16
+bytes and, when written, not before the tensor: else a Hopper GPU stops) is read and written through
 pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
 `attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is
 present and too small: a specialisation gives the power of two, at most 16, that divides the
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
-from tilejit.ir.core import Block, Builder, Function, Op, Value, replace
+from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.rules import const_of
 
@@ -49,6 +50,9 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
         return "TMA is turned off for it"
     if t.block_shape[-1] * t.elem.bytes < 16:
         return f"its innermost block is {t.block_shape[-1] * t.elem.bytes} bytes, TMA needs 16"
+    for op in walk(fn.body):
+        if op.name.startswith("desc_") and op.operands[0] is desc and (why := _misplaced(op, t)) is not None:
+            return why
     if not isinstance(desc.op, Op):
         return None
     base, *dims = desc.op.operands
@@ -71,6 +75,19 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
     only = _divisible(base, fn)
     if only is not None and only % 16:
         return f"its base {base.name} is aligned to {only} bytes only, TMA needs 16"
+    return None
+
+
+def _misplaced(op: Op, t: Desc) -> str | None:
+    """Why TMA cannot take a block at the offsets of this use, as far as they are constants."""
+    offsets = [const_of(v) for v in op.operands[-len(t.block_shape):]]
+    inner = offsets[-1]
+    if op.name in ("desc_base", "desc_shape", "desc_stride"):
+        return None
+    if inner is not None and inner * t.elem.bytes % 16:
+        return f"a block starts at byte {inner * t.elem.bytes} of its rows, TMA needs a multiple of 16"
+    if op.name != "desc_load" and any(v is not None and v < 0 for v in offsets):
+        return "a block is written that starts before the tensor"
     return None
 
 

@@ -33,6 +33,9 @@ def check(kernel: Kernel, grid: Any, /, *args: Any, seeds: Iterable[int] = range
     """
     if not isinstance(kernel, Kernel):
         raise LaunchError(f"check needs a kernel, found {kernel!r}")
+    seeds, policies = list(seeds), list(policies)
+    if not seeds or not policies:
+        raise LaunchError(f"{kernel.__name__}: check needs a seed and a policy, found {seeds} and {policies}")
     _, plan, flat = kernel._bound(args, constants)
     dims = kernel.grid(grid, plan, flat)
     arguments = {n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}
