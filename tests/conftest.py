@@ -5,6 +5,8 @@ A kernel that a test compiles (or takes from the cache) is assembled where ptxas
 every C75xx remark fail that test, unless it names them:
 
     @pytest.mark.remarks("spills", "stack", reason="every thread holds a pointer per element")
+
+With `--schedules 5` every launch in the emulator is fifteen: each policy with five seeds, sanitized, with equal results.
 """
 from __future__ import annotations
 
@@ -32,6 +34,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     config.hook.pytest_deselected(items=gpu)
     items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that puts every launch under many schedules."""
+    parser.addoption("--schedules", type=int, default=0, metavar="SEEDS",
+                     help="launch in the emulator under every policy with this many seeds, with the sanitizer")
+
+
+@pytest.fixture(autouse=True)
+def schedules(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches in the emulator explore schedules, if the option says so. Float sums may differ by rounding."""
+    seeds = request.config.getoption("--schedules")
+    if not seeds or request.node.get_closest_marker("one_schedule"):
+        return
+    from tilejit.emulator import Sanitizer, explore
+    from tilejit.emulator.policy import POLICIES
+    from tilejit.runtime.launch import EmulatorEntry, host_arrays, host_memory
+
+    def launch(self: Any, grid: Any, flat: tuple, stream: Any) -> None:
+        def run(policy: str, seed: int, listener: Any) -> Any:
+            return self.run(grid, flat, policy=policy, seed=seed, listener=listener)
+
+        found = explore(self.compiled.name, run, host_memory(flat),
+                        host_arrays({n: flat[i] for n, i in self.at.items()}), POLICIES, range(seeds), Sanitizer, 1e-5)
+        self.report = found.runs[0].report
+        found.check()
+
+    monkeypatch.setattr(EmulatorEntry, "launch", launch)
 
 
 def remarks_of(resources: Any) -> set[str]:

@@ -5,11 +5,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import HOST
-from tilejit.runtime.compile import compile_kernel
+from tilejit.runtime.emulated import emulated
 from tilejit.runtime.jit import Kernel
-from tilejit.runtime.launch import EmulatorEntry, host_arrays, host_memory
-from tilejit.runtime.signature import common_device
+from tilejit.runtime.launch import host_arrays, host_memory
 
 if TYPE_CHECKING:
     from tilejit.emulator import Exploration, Report
@@ -31,23 +29,15 @@ def check(kernel: Kernel, grid: Any, /, *args: Any, seeds: Iterable[int] = range
     `print(tilejit.check(...))` is for reading, `.check()` raises EmulatorError if there is a finding, `.groups` and
     `.runs` are the data. Raises LaunchError for arguments that do not fit, CompilationError as a launch does.
     """
-    if not isinstance(kernel, Kernel):
-        raise LaunchError(f"check needs a kernel, found {kernel!r}")
     seeds, policies = list(seeds), list(policies)
     if not seeds or not policies:
-        raise LaunchError(f"{kernel.__name__}: check needs a seed and a policy, found {seeds} and {policies}")
-    _, plan, flat = kernel._bound(args, constants)
-    dims = kernel.grid(grid, plan, flat)
-    arguments = {n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}
-    if common_device(arguments) not in (HOST, None):
-        raise LaunchError(f"{kernel.__name__}: check runs on the CPU and needs host arrays, these are on a GPU")
-    compiled = compile_kernel(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
-    entry = EmulatorEntry(compiled, plan.at, flat)
+        raise LaunchError(f"check needs a seed and a policy, found {seeds} and {policies}")
+    call = emulated("check", kernel, grid, args, constants)
 
     from tilejit.emulator import Sanitizer, explore
 
     def launch(policy: str, seed: int, listener: Listener | None) -> Report:
-        return entry.run(dims, flat, policy=policy, seed=seed, listener=listener)
+        return call.entry.run(call.grid, call.flat, policy=policy, seed=seed, listener=listener)
 
-    return explore(f"{compiled.name}[{', '.join(map(str, dims))}]", launch, host_memory(flat), host_arrays(arguments),
-                   policies, seeds, Sanitizer if sanitize else None, tolerance)
+    return explore(f"{kernel.__name__}[{', '.join(map(str, call.grid))}]", launch, host_memory(call.flat),
+                   host_arrays(call.arguments), policies, seeds, Sanitizer if sanitize else None, tolerance)

@@ -3,15 +3,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import HOST
-from tilejit.runtime.compile import compile_kernel
+from tilejit.runtime.emulated import emulated
 from tilejit.runtime.jit import Kernel
-from tilejit.runtime.launch import EmulatorEntry
-from tilejit.runtime.signature import common_device
 
 if TYPE_CHECKING:
     from tilejit.emulator.replay import Rates, Span
@@ -66,31 +64,24 @@ def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeli
     Raises LaunchError for arguments that do not fit, for a picture of a CTA that was not recorded or of no clocks,
     CompilationError as a launch does.
     """
-    if not isinstance(kernel, Kernel):
-        raise LaunchError(f"timeline needs a kernel, found {kernel!r}")
     from tilejit.emulator.picture import chrome_trace, draw
     from tilejit.emulator.replay import Rates, Replay
     from tilejit.emulator.timeline import Recorder
 
-    _, plan, flat = kernel._bound(args, constants)
-    dims = kernel.grid(grid, plan, flat)
-    if common_device({n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}) not in (HOST, None):
-        raise LaunchError(f"{kernel.__name__}: timeline runs on the CPU and needs host arrays, these are on a GPU")
-    if not 0 <= picture < min(ctas, dims[0] * dims[1] * dims[2]):
-        raise LaunchError(f"timeline: no CTA {picture} among the first {ctas} of the grid {dims}")
+    call = emulated("timeline", kernel, grid, args, constants)
+    if not 0 <= picture < min(ctas, prod(call.grid) * prod(call.entry.compiled.metadata.cluster)):
+        raise LaunchError(f"timeline: no CTA {picture} among the first {ctas} of the grid {call.grid}")
     if window is not None and window[0] >= window[1]:
         raise LaunchError(f"timeline: no clocks in the window {window}")
     path = Path(out)
     if path.suffix not in _PICTURES:
         path = path.with_suffix(".svg") if path.suffix == ".json" else Path(f"{path}.svg")
-    compiled = compile_kernel(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
-    entry = EmulatorEntry(compiled, plan.at, flat)
     recorder = Recorder(ctas)
-    report = entry.run(dims, flat, listener=recorder)
+    report = call.entry.run(call.grid, call.flat, listener=recorder)
     spans = Replay(recorder, rates or Rates()).run()
-    roles = {w.warp: entry.program.role(w.warp) for w in recorder.warps}
+    roles = {w.warp: call.entry.program.role(w.warp) for w in recorder.warps}
     trace = path.with_suffix(".json")
     trace.write_text(json.dumps(chrome_trace(spans, roles, kernel.__name__)))
     chosen = [s for s in spans if s.cta == picture]
-    draw(chosen, roles, f"{kernel.__name__}, grid {dims}: CTA {picture}", path, window)
+    draw(chosen, roles, f"{kernel.__name__}, grid {call.grid}: CTA {picture}", path, window)
     return Timeline(tuple(spans), report, (trace, path))

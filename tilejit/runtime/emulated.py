@@ -1,0 +1,37 @@
+"""A call that is bound and compiled for the emulator without being launched: what `check` and `timeline` start from."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import HOST
+from tilejit.runtime.compile import compile_kernel
+from tilejit.runtime.jit import Kernel
+from tilejit.runtime.launch import EmulatorEntry, Grid
+from tilejit.runtime.signature import common_device
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A compiled kernel, and the grid and arguments of one launch: flat, and by the names of the parameters."""
+
+    entry: EmulatorEntry
+    grid: Grid
+    flat: tuple
+    arguments: dict[str, Any]
+
+
+def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[str, Any]) -> Emulated:
+    """Bind `kernel[grid](*args, **constants)` for the function named `what`.
+
+    Raises LaunchError for arguments that do not fit or are not in host memory, CompilationError as a launch does."""
+    if not isinstance(kernel, Kernel):
+        raise LaunchError(f"{what} needs a kernel, found {kernel!r}")
+    _, plan, flat = kernel._bound(args, constants)
+    dims = kernel.grid(grid, plan, flat)
+    arguments = {n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}
+    if common_device(arguments) not in (HOST, None):
+        raise LaunchError(f"{kernel.__name__}: {what} runs on the CPU and needs host arrays, these are on a GPU")
+    compiled = compile_kernel(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
+    return Emulated(EmulatorEntry(compiled, plan.at, flat), dims, flat, arguments)
