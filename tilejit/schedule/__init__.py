@@ -3,7 +3,9 @@
     plan        the schedule as data
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
-    rewrite     clones the function for a role, replacing loads, products and stores by the protocol
+    cluster     programs of several CTAs
+    rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
+                products and stores
     allocate    gives every buffer, barrier and scratch area its place in shared memory
 """
 from __future__ import annotations

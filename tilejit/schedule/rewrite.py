@@ -7,25 +7,19 @@ outer loops and a persistent kernel never drains its rings between tiles.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing, total_warps, uses, walk
-from tilejit.ir.types import Barrier, Buffer, DType, Tile, int32
-from tilejit.layout.named import default_blocked
-from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.store import splits_by_registers, stripes_of
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
+from tilejit.ir.types import Barrier, int32
+from tilejit.schedule.channels import Channels
 from tilejit.schedule.plan import (
     Plan,
     Ring,
-    ahead_slice,
     check_descriptor,
-    needed_by_producer,
     pure_slice,
-    shared_operand,
     wgmma_reads,
 )
+from tilejit.schedule.products import Products
+from tilejit.schedule.role import Shared, walk_op
 
 
 def register_split(num_warps: int) -> tuple[int, int, int]:
@@ -38,15 +32,6 @@ def register_split(num_warps: int) -> tuple[int, int, int]:
         return launch, 0, 0
     producer = 40 if groups <= 3 else 24
     return launch, producer, min(240, (launch * groups - producer) // (groups - 1) // 8 * 8)
-
-
-@dataclass(eq=False)
-class Shared:
-    """The values that stand for one ring: its barriers and one buffer per load."""
-
-    full: Value
-    empty: Value
-    buffers: dict[Op, Value]
 
 
 def carry_out(fn: Function, plan: Plan) -> Function:
@@ -98,24 +83,8 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter:
-    """Clones one role's slice. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
-
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none)."""
-
-    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
-                 env: dict[Value, Value], role: str):
-        self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
-        self.uses = uses(fn.body)
-        self.needed = needed_by_producer(fn, plan) if role == "producer" else None
-        self.state: dict[tuple[Ring, str], tuple[Value, ...]] = {}
-        self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
-        self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
-        self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
-        self.owed: list[Ring] = []                # rings to release when those have read their slots
-        self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
-        self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
-        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
+class RoleWriter(Channels, Products):
+    """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
         """The role's block."""
@@ -138,7 +107,6 @@ class RoleWriter:
                 b.op("store_wait")
         return block
 
-    # -- blocks ---------------------------------------------------------------------------------------
     def block(self, src: Block, b: Builder) -> None:
         """Clone the ops of a block; rings whose loads are here are released after their last reader."""
         releases = self._release_points(src)
@@ -153,26 +121,6 @@ class RoleWriter:
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
-
-    def _settle(self, op: Op, b: Builder) -> None:
-        """Wait for the products in flight that an op needs: all of them at control flow and other meetings."""
-        if not self.flight:
-            return
-        count = len(self.flight)
-        if not op.regions and "sync" not in op.define.effects and "terminator" not in op.define.traits:
-            used = [i for i, (old, _) in enumerate(self.flight) if old in op.operands]
-            count = max(used) + 1 if used else 0
-        if not count:
-            return
-        settled, self.flight = self.flight[:count], self.flight[count:]
-        tiles = b.op("dot_wait", *(new for _, new in settled), pending=len(self.flight)).results
-        for (old, _), tile in zip(settled, tiles):
-            tile.name = old.name
-            self.env[old] = tile
-        if not self.flight:
-            for ring in self.owed:
-                self._release(ring, b)
-            self.owed = []
 
     def _release_points(self, src: Block) -> dict[int, list[Ring]]:
         points: dict[int, list[Ring]] = {}
@@ -229,34 +177,11 @@ class RoleWriter:
         else:
             self._clone(op, b)
 
-    def _clone(self, op: Op, b: Builder) -> None:
-        b.insert(clone_op(op, self.env))
-
     def _keeps_control(self, op: Op) -> bool:
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
         return any(x.name == "desc_load" for x in walk_op(op))
-
-    # -- control flow ---------------------------------------------------------------------------------
-    def _keys(self, op: Op) -> list[tuple[Ring, str]]:
-        """The tickets that an op with regions advances."""
-        inside = {x for x in walk_op(op) if x.name == "desc_load"}
-        return [key for key in self.state if any(load in inside for load in key[0].loads)]
-
-    def _state(self, keys: list[tuple[Ring, str]]) -> list[Value]:
-        return [v for key in keys for v in self.state[key]]
-
-    def _set_state(self, keys: list[tuple[Ring, str]], values: list[Value]) -> None:
-        it = iter(values)
-        for key in keys:
-            self.state[key] = tuple(next(it) for _ in self.state[key])
-            for v, what in zip(self.state[key], ("slot", "parity")):
-                v.name = v.name or f"{key[0].name}_{what}"
-
-    def _kept(self, values: list[Value]) -> list[int]:
-        """Indices of the carried values (or results) that this role needs."""
-        return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
@@ -419,198 +344,3 @@ class RoleWriter:
         self._set_state(keys, new.results[len(kept):])
         for i, res in zip(kept, new.results):
             self.env[op.results[i]] = res
-
-    # -- loads ----------------------------------------------------------------------------------------
-    def _load(self, op: Op, b: Builder) -> None:
-        """Fill or await a ring's ticket, where the last of its loads stands."""
-        ring = self.plan.ring_of(op)
-        assert ring is not None
-        if op is not ring.loads[-1]:
-            return
-        if self.role == "producer":
-            self._issue(ring, self.env, b)
-            self._advance(ring, "fill", b)
-            return
-        if self.role == "inline" and not ring.ahead:
-            region = Block()
-            self._issue(ring, self.env, Builder(region, loc=op.loc))
-            b.op("elect", regions=[region])
-            self._advance(ring, "fill", b)
-        slot, parity = self.state[ring, "use"]
-        b.op("mbar_wait", self.shared[ring].full, slot, parity)
-        self.current[ring] = slot
-        self._advance(ring, "use", b)
-        for load in ring.loads:
-            self.views[load] = b("view", self.shared[ring].buffers[load], slot)
-            if not ring.views:
-                self._to_registers(load, b)
-
-    def _to_registers(self, load: Op, b: Builder) -> None:
-        if not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
-                   self.uses.get(load.result, ())):
-            return
-        t = load.result.type
-        assert isinstance(t, Tile)
-        if t.layout is None:
-            t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
-        value = b("local_load", self.views[load], type=t)
-        value.name = load.result.name
-        self.env[load.result] = value
-
-    def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
-        new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
-        self.state[ring, kind] = tuple(new)
-
-    def _issue(self, ring: Ring, env: dict[Value, Value], b: Builder) -> None:
-        """Wait for the slot of the fill ticket, announce the bytes, copy."""
-        s = self.shared[ring]
-        slot, parity = self.state[ring, "fill"]
-        b.op("mbar_wait", s.empty, slot, parity)
-        b.op("mbar_expect", s.full, slot, bytes=ring.bytes)
-        for load in ring.loads:
-            desc, *offsets = (env[v] for v in load.operands)
-            b.loc = load.loc
-            copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
-            if load in ring.rows:
-                copy.attrs["slice"] = ring.rows[load]
-            elif ring.ctas > 1:
-                copy.attrs["multicast"] = ring.ctas
-
-    # -- inline form: issue ahead -----------------------------------------------------------------------
-    def _prologue(self, ring: Ring, loop: Op, b: Builder) -> None:
-        """Fill slots-1 tickets before the loop, each only if the loop gets that far."""
-        lo, _, step = (self.env[v] for v in loop.operands[:3])
-        iv = lo
-        for _ in range(ring.slots - 1):
-            self._issue_if(ring, loop, iv, b)
-            iv = b("add", iv, step)
-
-    def _issue_ahead(self, ring: Ring, loop: Op, b: Builder) -> None:
-        """At the end of iteration i: fill the ticket of iteration i + slots - 1."""
-        step = self.env[loop.operands[2]]
-        iv = self.env[loop.regions[0].args[0]]
-        distance = b("mul", step, b.const(ring.slots - 1, step.type))
-        self._issue_if(ring, loop, b("add", iv, distance), b)
-
-    def _issue_if(self, ring: Ring, loop: Op, iv: Value, b: Builder) -> None:
-        hi = self.env[loop.operands[1]]
-        inside = b("cmp", iv, hi, pred="lt")
-        env = dict(self.env)
-        env[loop.regions[0].args[0]] = iv
-        region = Block()
-        inner = Builder(region, loc=loop.loc)
-        for op in ahead_slice(ring) or []:
-            inner.insert(clone_op(op, env))
-        self._issue(ring, env, inner)
-        b.op("elect", inside, regions=[region])
-        before = self.state[ring, "fill"]
-        self._advance(ring, "fill", b)
-        after = self.state[ring, "fill"]
-        self.state[ring, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
-
-    # -- releases -------------------------------------------------------------------------------------
-    def _release(self, ring: Ring, b: Builder) -> None:
-        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.ctas)
-
-    def _release_last(self, ring: Ring, b: Builder) -> None:
-        """Release the slot of the iteration before, if there was one."""
-        (last,) = self.state[ring, "last"]
-        some = b("cmp", last, b.const(0, int32), pred="ge")
-        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.ctas)
-
-    # -- products and stores ----------------------------------------------------------------------------
-    def _dot(self, op: Op, b: Builder) -> None:
-        loop = op.parent.parent if op.parent else None
-        chain = self.plan.chains.get(loop, {}) if loop is not None else {}
-        a, bb = (self._operand(op, i, b) for i in (0, 1))
-        acc = self.env[op.operands[2]]
-        if op not in chain:
-            acc = b("pend", acc)
-        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
-        result = b("dot_async", a, bb, acc, **extra)
-        result.name = op.result.name
-        if op not in chain:
-            self.flight.append((op.result, result))
-            return
-        self.env[op.result] = result
-        if op is not list(chain)[-1]:
-            return
-        fenced = b.op("dot_fence", *(self.env[dot.result] for dot in chain), pending=len(chain)).results
-        for dot, value in zip(chain, fenced):
-            value.name = dot.result.name
-            self.env[dot.result] = value
-        for ring in self.plan.rings:
-            if (ring, "last") in self.state:
-                self._release_last(ring, b)
-                self.state[ring, "last"] = (self.current[ring],)
-
-    def _operand(self, dot: Op, index: int, b: Builder) -> Value:
-        """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
-        load = wgmma_reads(dot, index)
-        if load is not None:
-            found = shared_operand(dot.operands[index])
-            assert found is not None
-            view = self.views[load]
-            return b("view_trans", view, order=(1, 0)) if found[1] else view
-        value = self._in_registers(dot.operands[index], b)
-        t = value.type
-        assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
-        k_order = (1, 0) if index == 0 else (0, 1)
-        regs = t.layout.bases_of("register")
-        natural = (1, 0) if regs and regs[0] == (0, 1) else (0, 1)
-        order = natural if t.elem.bits == 16 else k_order
-        buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
-                          type=tile_buffer(t, 1, order), private=True)
-        self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
-                                f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore
-        view = b("view", buffer, b.const(0, int32))
-        b.op("role_sync")            # the product before may still read the buffer elsewhere
-        b.op("local_store", view, value)
-        b.op("fence_async")
-        b.op("role_sync")
-        return view
-
-    def _in_registers(self, v: Value, b: Builder) -> Value:
-        """A dot operand that wgmma cannot read in place, in registers (transposed copies included)."""
-        if v in self.env:
-            return self.env[v]
-        op = v.op
-        assert isinstance(op, Op) and op.name == "trans", op
-        inner = self._in_registers(op.operands[0], b)
-        assert isinstance(inner.type, Tile) and inner.type.layout is not None
-        order = tuple(op.attrs["order"])
-        t = Tile(tuple(inner.type.shape[i] for i in order), inner.type.elem,
-                 inner.type.layout.transpose(order))
-        return b.op("trans", inner, order=order, result_types=[t]).result
-
-    def _store(self, op: Op, b: Builder) -> None:
-        """A staging ring of two column pieces, or one whole tile where registers do not split that way."""
-        desc, value, *offsets = (self.env[v] for v in op.operands)
-        t = value.type
-        assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
-        slots = 2 if t.shape[-1] > columns else 1
-        if not splits_by_registers(t.layout, columns):
-            columns, slots = t.shape[-1], 1
-        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
-            stripes = stripes_of(t.layout, total_warps(self.fn))
-        ctas = self.plan.ctas
-        if ctas > 1 and stripes < ctas:
-            raise CompilationError(f"num_ctas={ctas}: the rows of what is stored do not divide between CTAs", op.loc)
-        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
-        ring: Buffer = tile_buffer(piece, slots * stripes // ctas, tuple(reversed(range(len(t.shape)))))
-        # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
-        key = ring, stripes
-        if key not in self.staging:
-            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
-                                          private=True)
-        self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {stripes // ctas * ring.slot_bytes} bytes"
-                                + (", every warpgroup its own rows" if stripes > 1 else ""))
-        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)
-
-
-def walk_op(op: Op) -> list[Op]:
-    """All ops inside the regions of an op."""
-    return [x for region in op.regions for x in walk(region)]
-

@@ -1,0 +1,124 @@
+"""Products and stores: wgmma groups in flight and their waits, operands that go through registers, staged stores."""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Builder, Op, Value, total_warps
+from tilejit.ir.types import Buffer, DType, Tile, int32
+from tilejit.ptx.smem import tile_buffer
+from tilejit.ptx.store import splits_by_registers, stripes_of
+from tilejit.schedule.plan import shared_operand, wgmma_reads
+from tilejit.schedule.role import RoleState
+
+
+class Products(RoleState):
+    """The part of a role's writer that deals with `dot`, `desc_store` and `desc_atomic`."""
+
+    def _settle(self, op: Op, b: Builder) -> None:
+        """Wait for the products in flight that an op needs: all of them at control flow and other meetings."""
+        if not self.flight:
+            return
+        count = len(self.flight)
+        if not op.regions and "sync" not in op.define.effects and "terminator" not in op.define.traits:
+            used = [i for i, (old, _) in enumerate(self.flight) if old in op.operands]
+            count = max(used) + 1 if used else 0
+        if not count:
+            return
+        settled, self.flight = self.flight[:count], self.flight[count:]
+        tiles = b.op("dot_wait", *(new for _, new in settled), pending=len(self.flight)).results
+        for (old, _), tile in zip(settled, tiles):
+            tile.name = old.name
+            self.env[old] = tile
+        if not self.flight:
+            for ring in self.owed:
+                self._release(ring, b)
+            self.owed = []
+
+    def _dot(self, op: Op, b: Builder) -> None:
+        loop = op.parent.parent if op.parent else None
+        chain = self.plan.chains.get(loop, {}) if loop is not None else {}
+        a, bb = (self._operand(op, i, b) for i in (0, 1))
+        acc = self.env[op.operands[2]]
+        if op not in chain:
+            acc = b("pend", acc)
+        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        result = b("dot_async", a, bb, acc, **extra)
+        result.name = op.result.name
+        if op not in chain:
+            self.flight.append((op.result, result))
+            return
+        self.env[op.result] = result
+        if op is not list(chain)[-1]:
+            return
+        fenced = b.op("dot_fence", *(self.env[dot.result] for dot in chain), pending=len(chain)).results
+        for dot, value in zip(chain, fenced):
+            value.name = dot.result.name
+            self.env[dot.result] = value
+        for ring in self.plan.rings:
+            if (ring, "last") in self.state:
+                self._release_last(ring, b)
+                self.state[ring, "last"] = (self.current[ring],)
+
+    def _operand(self, dot: Op, index: int, b: Builder) -> Value:
+        """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
+        load = wgmma_reads(dot, index)
+        if load is not None:
+            found = shared_operand(dot.operands[index])
+            assert found is not None
+            view = self.views[load]
+            return b("view_trans", view, order=(1, 0)) if found[1] else view
+        value = self._in_registers(dot.operands[index], b)
+        t = value.type
+        assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
+        k_order = (1, 0) if index == 0 else (0, 1)
+        regs = t.layout.bases_of("register")
+        natural = (1, 0) if regs and regs[0] == (0, 1) else (0, 1)
+        order = natural if t.elem.bits == 16 else k_order
+        buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
+                          type=tile_buffer(t, 1, order), private=True)
+        self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
+                                f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore
+        view = b("view", buffer, b.const(0, int32))
+        b.op("role_sync")            # the product before may still read the buffer elsewhere
+        b.op("local_store", view, value)
+        b.op("fence_async")
+        b.op("role_sync")
+        return view
+
+    def _in_registers(self, v: Value, b: Builder) -> Value:
+        """A dot operand that wgmma cannot read in place, in registers (transposed copies included)."""
+        if v in self.env:
+            return self.env[v]
+        op = v.op
+        assert isinstance(op, Op) and op.name == "trans", op
+        inner = self._in_registers(op.operands[0], b)
+        assert isinstance(inner.type, Tile) and inner.type.layout is not None
+        order = tuple(op.attrs["order"])
+        t = Tile(tuple(inner.type.shape[i] for i in order), inner.type.elem,
+                 inner.type.layout.transpose(order))
+        return b.op("trans", inner, order=order, result_types=[t]).result
+
+    def _store(self, op: Op, b: Builder) -> None:
+        """A staging ring of two column pieces, or one whole tile where registers do not split that way."""
+        desc, value, *offsets = (self.env[v] for v in op.operands)
+        t = value.type
+        assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
+        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
+        slots = 2 if t.shape[-1] > columns else 1
+        if not splits_by_registers(t.layout, columns):
+            columns, slots = t.shape[-1], 1
+        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
+            stripes = stripes_of(t.layout, total_warps(self.fn))
+        ctas = self.plan.ctas
+        if ctas > 1 and stripes < ctas:
+            raise CompilationError(f"num_ctas={ctas}: the rows of what is stored do not divide between CTAs", op.loc)
+        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
+        ring: Buffer = tile_buffer(piece, slots * stripes // ctas, tuple(reversed(range(len(t.shape)))))
+        # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
+        key = ring, stripes
+        if key not in self.staging:
+            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
+                                          private=True)
+        self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
+                                f"columns at a time in {slots} x {stripes // ctas * ring.slot_bytes} bytes"
+                                + (", every warpgroup its own rows" if stripes > 1 else ""))
+        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)

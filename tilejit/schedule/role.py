@@ -1,0 +1,78 @@
+"""What writing one role keeps track of: values, tickets of its rings, slots in use, products in flight."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
+from tilejit.ir.types import Buffer, int32
+from tilejit.schedule.plan import Plan, Ring, needed_by_producer
+
+
+@dataclass(eq=False)
+class Shared:
+    """The values that stand for one ring: its barriers and one buffer per load."""
+
+    full: Value
+    empty: Value
+    buffers: dict[Op, Value]
+
+
+class RoleState:
+    """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
+
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none)."""
+
+    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
+                 env: dict[Value, Value], role: str):
+        self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
+        self.uses = uses(fn.body)
+        self.needed = needed_by_producer(fn, plan) if role == "producer" else None
+        self.state: dict[tuple[Ring, str], tuple[Value, ...]] = {}
+        self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
+        self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
+        self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
+        self.owed: list[Ring] = []                # rings to release when those have read their slots
+        self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
+        self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
+        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
+
+    def _clone(self, op: Op, b: Builder) -> None:
+        b.insert(clone_op(op, self.env))
+
+    def _keys(self, op: Op) -> list[tuple[Ring, str]]:
+        """The tickets that an op with regions advances."""
+        inside = {x for x in walk_op(op) if x.name == "desc_load"}
+        return [key for key in self.state if any(load in inside for load in key[0].loads)]
+
+    def _state(self, keys: list[tuple[Ring, str]]) -> list[Value]:
+        return [v for key in keys for v in self.state[key]]
+
+    def _set_state(self, keys: list[tuple[Ring, str]], values: list[Value]) -> None:
+        it = iter(values)
+        for key in keys:
+            self.state[key] = tuple(next(it) for _ in self.state[key])
+            for v, what in zip(self.state[key], ("slot", "parity")):
+                v.name = v.name or f"{key[0].name}_{what}"
+
+    def _kept(self, values: list[Value]) -> list[int]:
+        """Indices of the carried values (or results) that this role needs."""
+        return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
+
+    def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
+        new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
+        self.state[ring, kind] = tuple(new)
+
+    def _release(self, ring: Ring, b: Builder) -> None:
+        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.ctas)
+
+    def _release_last(self, ring: Ring, b: Builder) -> None:
+        """Release the slot of the iteration before, if there was one."""
+        (last,) = self.state[ring, "last"]
+        some = b("cmp", last, b.const(0, int32), pred="ge")
+        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.ctas)
+
+
+def walk_op(op: Op) -> list[Op]:
+    """All ops inside the regions of an op."""
+    return [x for region in op.regions for x in walk(region)]
