@@ -9,7 +9,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit.emulator.printing import formatted
 
-pytestmark = pytest.mark.remarks("stack", "C7510", reason="vprintf takes its values in local memory; it is a call")
+pytestmark = [pytest.mark.remarks("stack", "C7510", reason="vprintf takes its values in local memory; it is a call"),
+              pytest.mark.one_schedule]         # what is printed is counted
 
 
 def printed(capfd, kernel, *args, **options):

@@ -34,6 +34,7 @@ def test_without_rich_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bar.bar is None
 
 
+@pytest.mark.one_schedule
 def test_a_launch_counts_its_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 

@@ -88,7 +88,7 @@ class Device:
         self.index, self.pid, self.lost, self.last = index, os.getpid(), "", ""
         self.handle = check(driver.cuDeviceGet(index), f"opening GPU {index}")
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.handle), f"opening a context on GPU {index}")
-        self.name = check(driver.cuDeviceGetName(128, self.handle), "cuDeviceGetName").rstrip(b"\0").decode()
+        self.name = check(driver.cuDeviceGetName(128, self.handle), "cuDeviceGetName").split(b"\0")[0].decode()
         self.capability = (self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR"))
         self.multiprocessors = self.attribute("MULTIPROCESSOR_COUNT")
         self.max_shared = self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
