@@ -109,3 +109,21 @@ def test_matmul_tiles():
     shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
     assert {size: (t.m, t.n) for size, t in shape.items()} == {
         256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (128, 256), 8192: (128, 256)}
+
+
+def test_matmul_hands_deep_products_on(monkeypatch):
+    """Few tiles and many blocks of K: divided; the same with fewer blocks, or more tiles: not."""
+    import importlib
+
+    module = importlib.import_module("tilejit.kernels.matmul")
+    calls = []
+    monkeypatch.setattr(module, "matmul_streamk", lambda *args: calls.append(args) or args[4])
+    for m, k in ((64, 64 * 128), (64, 64 * 127), (64, 64 * 128 + 4)):
+        a, b = np.zeros((m, k), np.float16), np.zeros((m, k), np.float16)
+        with tilejit.knobs(target="evaluator"):
+            out = module.matmul(a, b.T, activation="relu")
+        assert out.shape == (m, m)
+    ((a, _, bias, activation, _),) = calls
+    assert a.shape == (64, 64 * 128) and bias is None and activation == "relu"
+    facts = tilejit.ir.types.fp16, (4096, 64 * 128), (64 * 128, 1), 0, True
+    assert not module._deep(facts, (facts[0], (64 * 128, 4096), (1, 64 * 128), 0, True), 132)

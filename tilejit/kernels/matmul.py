@@ -8,6 +8,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels.copy import copy_matrix, pitched
+from tilejit.kernels.streamk import matmul_streamk
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -73,6 +74,8 @@ TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Til
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
 COPIED_FROM = 2 ** 27
+#: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them.
+DEEP_FROM = 128
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
@@ -172,7 +175,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major; fp8 and fp32 are
     read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
-    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead).
+    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few tiles
+    with a deep K are handed to `matmul_streamk`, whose sums have no fixed order.
     Raises LaunchError for what does not fit."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
     if out is None:
@@ -183,18 +187,33 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     ic = tilejit.array_info(out)
     bias_facts = None if bias is None else _facts(tilejit.array_info(bias))
     orders = _orders(_facts(ia), _facts(ib), bias_facts, _facts(ic), activation)
-    target, target_info = out, ic
+    base_a, base_b, target, target_info = a, b, out, ic
     if ia.shape[0] * ia.shape[1] * ib.shape[1] >= COPIED_FROM:
-        a, ia = _readable(a, ia, orders[0], True)
-        b, ib = _readable(b, ib, orders[1], False)
+        base_a, ia = _readable(a, ia, orders[0], True)
+        base_b, ib = _readable(b, ib, orders[1], False)
         if not _pitched(_facts(ic)):
             target, target_info = pitched(out, ic, True)
+    if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors()):
+        return matmul_streamk(a, b, bias, activation, out)
     grid, (da, db, dc), sizes, constants = _launch(
         _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors())
-    matmul_kernel[grid](da.over(a, ia), db.over(b, ib), dc.over(target, target_info), bias, *sizes, **constants)
+    matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
+                        **constants)
     if target is not out:
         copy_matrix(target, target_info, out, ic)
     return out
+
+
+@lru_cache(maxsize=1024)
+def _deep(a: Facts, b: Facts, sms: int) -> bool:
+    """Whether a product has so few tiles, and so deep ones, that dividing K pays."""
+    (m, k), n, size = a[1], b[1][1], a[0].bytes
+    in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
+    blocks = tilejit.cdiv(k * size, 128)
+    if blocks < DEEP_FROM or not in_place or not (_pitched(a) and _pitched(b)):
+        return False
+    t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
+    return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
 
 
 def _pitched(x: Facts) -> bool:
