@@ -114,7 +114,7 @@ def cases_of(name: str) -> tuple[Case, ...]:
     if name in ("fp8", "fp8-block"):
         return tuple(Case(name, *s, dtype="fp8", variant="block" if name == "fp8-block" else "") for s in BIG + ODD_FP8)
     if name == "decode":
-        return tuple(Case(name, m, n, k) for n, k in DECODE_WEIGHTS for m in DECODE_ROWS)
+        return tuple(Case(name, m, n, k) for m in DECODE_ROWS for n, k in DECODE_WEIGHTS)
     if name == "splitk":
         return tuple(Case(name, *s) for s in SPLIT)
     if name == "batched":

@@ -10,6 +10,7 @@ import matmul_ours as ours
 import peers_pallas
 import peers_torch
 import peers_triton
+import peers_triton_build
 import torch
 from contender import Build, Contender, Work, rotate
 from matmul_cases import Case
@@ -257,4 +258,5 @@ def device() -> Any:
         gc.collect()
         torch.cuda.empty_cache()
 
-    return Device(prepare, lambda x: x.fill_(float("nan")), torch.cuda.synchronize, gpu_burst, free)
+    return Device(prepare, lambda x: x.fill_(float("nan")), torch.cuda.synchronize, gpu_burst, free,
+                  peers_triton_build.ready)

@@ -199,11 +199,15 @@ def environment() -> dict[str, Any]:
     for name in ("torch", "triton", "jax"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    root = Path(__file__).resolve().parent.parent
     smi = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {"date": datetime.date.today().isoformat(),
             "gpu": driver.current_device().name if driver.available() else "", "driver": smi.split("\n")[0],
-            "versions": versions, "commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD")}
+            "versions": versions, "commit": commit()}
+
+
+def commit() -> str:
+    """The short name of the commit that tilejit was checked out at; empty text outside a checkout."""
+    return _output("git", "-C", str(Path(__file__).resolve().parent.parent), "rev-parse", "--short", "HEAD")
 
 
 def _output(*command: str) -> str:
