@@ -256,7 +256,7 @@ class Autotuner(Wrapper):
         if model is not None:
             top = 1.0 if top is None else top
             if isinstance(top, bool) or not isinstance(top, int) and not (isinstance(top, float) and 0 < top <= 1):
-                raise ArgumentError(f"{self.__name__}: top_k must be an integer, or a part of 1 as a float, found {top}")
+                raise ArgumentError(f"{self.__name__}: top_k is an integer, or a part of 1 as a float, found {top}")
             count = max(1, int(len(self.configs) * top) if isinstance(top, float) else top)
             if len(configs) > count:
                 configs = sorted(configs, key=lambda c: model(**named, **kwargs, **c.all_kwargs()))[:count]
@@ -302,8 +302,9 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
 
     Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns
     those to consider, `perf_model(**everything)` estimates times, of which the `top_k` (a number, or a part as a
-    float) least are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value` are put
-    back after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace that.
+    float) least are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value`
+    are put back after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace
+    that.
     `do_bench(call, quantiles=...)` returns milliseconds (or a list whose first number counts); without it
     `tilejit.testing.do_bench` measures, for `warmup` and `rep` milliseconds. `cache_results` keeps what was measured on
     disk, beside the compiled kernels, for later processes on the same kind of GPU.

@@ -1,6 +1,7 @@
 """What autotuning needs of the machine: the cost of a call, errors of one configuration only, contents of arrays."""
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
@@ -37,6 +38,8 @@ def cost(call: Callable[..., Any]) -> float:
     if target == "evaluator":
         call()
         return 0.0
+    if importlib.util.find_spec("torch") is None:
+        raise LaunchError("autotune: timing on a GPU needs torch; without it give a do_bench")
     from tilejit.testing import do_bench
 
     return float(do_bench(call, quantiles=(0.5, 0.2, 0.8))[0])
