@@ -45,6 +45,12 @@ def gains(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def choices(rows: Sequence[Row]) -> list[str]:
+    """The library's choice against the best of many ways, a line a case: time over time, and which they are."""
+    return [f"{r['case']}: heuristic time / best time {1 / r['ratio']:.3f}; {r['ours_note']} against {r['note']}"
+            for r in measured(rows) if r["ratio"]]
+
+
 def latest(rows: Iterable[Row]) -> list[Row]:
     """The records of each case's last measurement: earlier ones, which may hold other versions' numbers, go."""
     groups: dict[str, list[Row]] = {}
@@ -156,7 +162,8 @@ def show(name: str, rows: Sequence[Row], stream: Any = None) -> None:
             print(plain(title, heads, lines), file=stream)
     else:
         print(plain(title, heads, lines), file=stream)
-    for text in [*(gains(rows) if name == "ablation" else ()), *verdicts(name, rows), *reasons(rows)]:
+    for text in [*(gains(rows) if name == "ablation" else ()), *(choices(rows) if name == "tuning" else ()),
+                 *verdicts(name, rows), *reasons(rows)]:
         print(f"  {text}", file=stream)
     stream.flush()
 

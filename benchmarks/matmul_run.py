@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contender import Absent, Build, Contender, Work, reason
+from contender import Absent, Build, Contender, Work, fatal, reason
 from matmul_cases import Case
 
 from tilejit.testing import Burst, bench_group, bench_sustained, pair_ratio, row
@@ -129,12 +129,6 @@ def run_case(case: Case, device: Device, options: Options, until: float, emit: E
     if OURS in found and len(found) == 1:
         rows.append(absent(case, "all peers", "none ran"))
     return rows
-
-
-def fatal(error: Exception) -> bool:
-    """Whether nothing works in this process after this error: one of the GPU's, but not a full memory."""
-    text = str(error)
-    return ("CUDA error" in text or "CUDA_ERROR" in text) and "out of memory" not in text.lower()
 
 
 def best_peer(found: dict[str, Contender], times: dict[str, list[float]]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contender import Absent, Contender, rotate
+from contender import Absent, Contender, race, rotate
 
 try:
     import triton
@@ -190,41 +190,24 @@ def tuned(case: Any, a: Any, bs: list[Any], out: Any, scale: Any, folder: Path |
                      note=f"{config.label}, best of {len(found) - len(failed)}")
 
 
-#: A configuration that takes this much longer than the best in a first look is timed no more; at most so many are.
-SLOWER, FINALISTS = 1.15, 3
-
-
-def finalists(first: dict[str, float]) -> list[str]:
-    """Who is timed again after a first look (name -> milliseconds), the fastest first."""
-    order = sorted(first, key=lambda x: first[x])
-    return [x for x in order if first[x] <= SLOWER * first[order[0]]][:FINALISTS]
-
-
 def fastest(a: Any, bs: list[Any], out: Any, scale: Any, choice: list[Config], failed: str) -> Config:
-    """Looks at every configuration of `choice` once, then times the best few in bursts. Raises Absent if none runs."""
-    import torch
+    """The best of `choice` by a race. Raises Absent if none runs, with `failed` if that is not empty."""
+    from tilejit.testing import gpu_burst
 
-    from tilejit.testing import bench_group, gpu_burst
-
-    bursts, first = {}, {}
-    for config in choice:
-        try:
-            burst = gpu_burst(rotate([launcher(a, b, out, scale, config) for b in bs]))
+    def entrant(config: Config) -> Callable[[], Any]:
+        def make() -> Any:
+            call = rotate([launcher(a, b, out, scale, config) for b in bs])
             with quiet():
-                burst(2)
-            bursts[config.label], first[config.label] = burst, burst(2)
-        except Exception as error:
-            if "CUDA error" in str(error):
-                raise
-            failed = failed or f"{config.label}: {type(error).__name__}: {str(error)[:100]}"
-    if not bursts:
-        raise Absent(f"no configuration runs; {failed[:140]}")
-    best = finalists(first)
-    if len(best) > 1:
-        again = bench_group({x: bursts[x] for x in best}, rounds=3, burst_ms=3.0, rest=8)
-        best.sort(key=lambda x: sorted(again[x])[1])
-    torch.cuda.synchronize()
-    return next(c for c in choice if c.label == best[0])
+                call()
+            return gpu_burst(call)
+
+        return make
+
+    found = race({c.label: entrant(c) for c in choice})
+    if not found.order:
+        why = failed or "; ".join(f"{name}: {text}" for name, text in found.failed.items())
+        raise Absent(f"no configuration runs; {why[:140]}")
+    return next(c for c in choice if c.label == found.order[0])
 
 
 class quiet:

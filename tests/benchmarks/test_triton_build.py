@@ -97,9 +97,11 @@ def test_what_was_tried_is_not_tried_again(building, peer, tmp_path, monkeypatch
     assert len(started) == len(peer.BIG)
 
 
-def test_only_the_best_of_a_first_look_are_timed_again(peer):
-    assert peer.finalists({"a": 1.0, "b": 1.3, "c": 0.9, "d": 1.01, "e": 0.95}) == ["c", "e", "a"]
-    assert peer.finalists({"a": 1.0, "b": 2.0}) == ["a"]
+def test_only_the_best_of_a_first_look_are_timed_again():
+    import contender
+    assert contender.finalists({"a": 1.0, "b": 1.3, "c": 0.9, "d": 1.01, "e": 0.95}) == ["c", "e", "a"]
+    import contender
+    assert contender.finalists({"a": 1.0, "b": 2.0}) == ["a"]
 
 
 def test_notes_are_kept(peer, tmp_path):
