@@ -84,7 +84,8 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         line.append(f"{best['ratio']:.3f} [{best['spread'][0]:.3f}, {best['spread'][1]:.3f}]"
                     if best and best["ratio"] is not None else "-")
         load = best.get("sustained") if best else None
-        line.append(f"{load['ratio']:.3f} ({number(load['ours'])} / {number(load['peer'])})" if load else "-")
+        line.append(f"{load['ratio']:.3f} ({number(load['ours'])} / {number(load['peer'])})"
+                    + " by host" * (load.get("launched by") == "host") if load else "-")
         line.append(f"{best['ours_error']:.1e}" if best and "ours_error" in best else "-")
         lines.append(line)
     return ["case", "tilejit", *peers, "best peer", "burst ratio [quartiles]", "sustained ratio (ours / theirs)",

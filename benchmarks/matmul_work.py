@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -266,11 +266,18 @@ def device() -> Any:
     """What the comparison asks of a GPU."""
     from matmul_run import Device
 
-    from tilejit.testing import gpu_burst
+    from tilejit.testing import gpu_burst, graph_burst
 
     def free() -> None:
         gc.collect()
         torch.cuda.empty_cache()
 
+    def steady(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any] | None:
+        try:
+            return {name: graph_burst(call) for name, call in calls.items()}
+        except Exception:                  # whatever a library does not allow in a capture; a broken GPU shows up next
+            torch.cuda.synchronize()
+            return None
+
     return Device(prepare, lambda x: x.fill_(float("nan")), torch.cuda.synchronize, gpu_burst, free,
-                  peers_triton_build.ready)
+                  peers_triton_build.ready, steady)

@@ -148,6 +148,31 @@ def gpu_burst(fn: Callable[[], Any]) -> Burst:
     return run
 
 
+def graph_burst(fn: Callable[[], Any], calls: int = 20) -> Burst:
+    """Times replays of a CUDA graph of `calls` calls, so that launching costs the host nothing (needs torch).
+
+    Every kernel has run before. Raises what torch or a kernel raises for calls that cannot be captured."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    fn()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            fn()
+
+    def run(wanted: int) -> float:
+        start, end, replays = torch.cuda.Event(True), torch.cuda.Event(True), max(1, round(wanted / calls))
+        start.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / (replays * calls)
+
+    return run
+
+
 def bench_group(bursts: Mapping[str, Burst], rounds: int = 5, burst_ms: float = 5.0, rest: float = 10.0,
                 until: float = float("inf")) -> dict[str, list[float]]:
     """Interleaved short bursts of several contenders: milliseconds a call, name -> one number a round.

@@ -176,6 +176,21 @@ def test_gains_of_an_ablation(report):
     assert report.gains(rows) == ["a: inline 50, ws 100 (+100.0%), the library's choice 121 (+21.0%)"]
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+def test_load_comes_from_graphs_where_both_can_be_captured(running, cases, report, graphs):
+    from contender import Contender, Work
+
+    work = Work(lambda: Contender(lambda: "x"), {"cublas": lambda: Contender(lambda: "y")}, lambda result: 1e-3, 1e-2)
+    steady = {"tilejit": lambda n: 1.0, "cublas": lambda n: 3.0}
+    device = running.Device(lambda c: work, lambda x: None, lambda: None, lambda call: (lambda n: 2.0), lambda: None,
+                            steady=lambda calls: {n: steady[n] for n in calls} if graphs else None)
+    (found,) = running.run_case(cases.Case("bf16", 64, 64, 64), device, running.Options(rest=0), float("inf"), lambda e: None)
+    assert found["ratio"] == pytest.approx(1.0)
+    assert found["sustained"]["ratio"] == pytest.approx(3.0 if graphs else 1.0)
+    heads, (line,) = report.table([found])
+    assert line[heads.index("sustained ratio (ours / theirs)")].endswith(" by host") != graphs
+
+
 def test_ratios_scale_with_the_work(running, cases):
     """A copy of twice the bytes in twice the time is the same bandwidth."""
     from contender import Contender, Work
