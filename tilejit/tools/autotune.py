@@ -29,7 +29,7 @@ from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import IGNORED, OPTIONS
 from tilejit.runtime.signature import ArgumentError
 from tilejit.tools import tuned
-from tilejit.tools.costs import Run, Saved, cost, launch, out_of_resources, zero
+from tilejit.tools.costs import Run, Saved, cost, launch, out_of_resources, unit, zero
 from tilejit.tools.wrapper import Call, Wrapper, call_of, check_names
 
 #: times a call: do_bench(call, quantiles=(0.5, 0.2, 0.8)) -> milliseconds, one number or a list whose first counts
@@ -269,7 +269,7 @@ class Autotuner(Wrapper):
         """Every choice so far, and what it was made from."""
         lines = []
         for key, times in self.timings.items():
-            lines.append(f"{self.__name__} for {key[1:]}:")
+            lines.append(f"{self.__name__} for {key[1:]} ({unit() if self.bench is None else 'milliseconds'}):")
             lines += [f"  {t:.4g}  {c}{'  (best)' if c == self.cache[key] else ''}"
                       for c, t in sorted(times.items(), key=lambda ct: ct[1])]
             lines += [f"  -  {c}: {_line(e)}" for c, e in self.failures[key].items()]

@@ -45,6 +45,11 @@ def cost(call: Callable[..., Any]) -> float:
     return float(do_bench(call, quantiles=(0.5, 0.2, 0.8))[0])
 
 
+def unit() -> str:
+    """What `cost` counts here."""
+    return {"emulator": "clocks of a model", "evaluator": "not timed"}.get(default_target(), "milliseconds")
+
+
 def clocks(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> int:
     """Clocks of a launch in the emulator, by the timeline's model of a multiprocessor: the longest of the first CTAs,
     times the waves in which an H200's multiprocessors, one CTA each, would run all of them. The arrays are left as they
