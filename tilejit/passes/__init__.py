@@ -21,6 +21,13 @@ def layouts(fn: Function) -> Function:
     return assign_layouts(fn) or fn
 
 
+def copies(fn: Function) -> Function:
+    """Mark the loads that may be asynchronous copies."""
+    from tilejit.passes.copies import mark_copies
+
+    return mark_copies(fn)
+
+
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
@@ -28,6 +35,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("lower_desc", lower_desc),
     ("simplify2", simplify),
     ("layouts", layouts),
+    ("copies", copies),
 )
 
 

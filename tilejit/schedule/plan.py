@@ -1,7 +1,8 @@
 """The schedule of a function as data: rings, depths, accumulator chains, roles; and what is asked of tile IR for it.
 
-A `Ring` groups the descriptor loads with the same producer point (block), the
-same consumers and the same depth: they share one pair of `full`/`empty` barriers and one expect_tx.
+A `Ring` groups the loads of one kind with the same producer point (block), the same consumers and the same depth: they
+share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor) and
+"async" (cp.async, through pointers).
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tilejit.ptx.smem import tile_buffer
 
 @dataclass(eq=False)
 class Ring:
-    """A channel: `slots` buffers per load, filled by TMA; see design.md on the protocol."""
+    """A channel: `slots` buffers per load, filled by copies of one kind; see design.md on the protocol."""
 
     name: str
     loads: list[Op]
@@ -28,6 +29,7 @@ class Ring:
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
     rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+    kind: str = "tensor"
 
     @property
     def bytes(self) -> int:
@@ -40,11 +42,11 @@ class Ring:
         return sum(self.buffer(op).slot_stride for op in self.loads) + 16
 
     def buffer(self, load: Op) -> Buffer:
-        """The ring buffer of one load, in each CTA: memory order is the tensor's, last dimension fastest."""
+        """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type
         assert isinstance(t, Tile)
         shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
-        return tile_buffer(Tile(shape, t.elem), self.slots, tuple(reversed(range(len(shape)))))
+        return tile_buffer(Tile(shape, t.elem), self.slots, memory_order(load))
 
     @property
     def release(self) -> str:
@@ -66,14 +68,31 @@ class Plan:
     map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
 
     def ring_of(self, op: Op) -> Ring | None:
-        """The ring that a descriptor load goes through."""
+        """The ring that a load goes through."""
         return next((r for r in self.rings if op in r.loads), None)
+
+    @property
+    def produced(self) -> list[Ring]:
+        """The rings that a producer role fills: those that one thread can. Consumers fill the others themselves."""
+        return [r for r in self.rings if r.kind != "async"]
+
+
+def kind_of(op: Op) -> str:
+    """The kind of copy that a load may be; empty for what is no such load."""
+    if op.name == "desc_load":
+        return "tensor"
+    return "async" if "copy" in op.attrs else ""
+
+
+def memory_order(load: Op) -> tuple[int, ...]:
+    """The dimensions of a load's tile from fastest to slowest in memory; a descriptor's last one is the fastest."""
+    return load.attrs.get("copy") or tuple(reversed(range(len(load.result.type.shape))))  # type: ignore[union-attr]
 
 
 def shared_operand(v: Value) -> tuple[Op, bool] | None:
-    """(descriptor load, transposed) if a dot operand is a loaded block or its transpose."""
+    """(load, transposed) if a dot operand is a tile that is copied to shared memory, or its transpose."""
     op = v.op
-    if isinstance(op, Op) and op.name == "desc_load" and len(op.results[0].type.shape) == 2:  # type: ignore
+    if isinstance(op, Op) and kind_of(op) and len(op.results[0].type.shape) == 2:  # type: ignore
         return op, False
     if isinstance(op, Op) and op.name == "trans" and tuple(op.attrs["order"]) == (1, 0):
         inner = shared_operand(op.operands[0])
@@ -82,14 +101,14 @@ def shared_operand(v: Value) -> tuple[Op, bool] | None:
 
 
 def wgmma_reads(dot: Op, index: int) -> Op | None:
-    """The descriptor load that a dot operand can be read from in place, or None.
+    """The load whose slot a dot operand can be read from in place, or None.
 
     8- and 32-bit operands must be K-major (PTX ISA, wgmma: transposes exist for 16-bit types only)."""
     found = shared_operand(dot.operands[index])
     if found is None:
         return None
     load, transposed = found
-    k_fastest = transposed if index == 1 else not transposed
+    k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
 
@@ -113,7 +132,7 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
             elif outer.name == "while":
                 work.append(outer.regions[0].terminator.operands[0])
 
-    for ring in plan.rings:
+    for ring in plan.produced:
         for load in ring.loads:
             work.extend(load.operands)
             control(load)
@@ -158,11 +177,74 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
     return needed
 
 
-def ahead_slice(ring: Ring) -> list[Op] | None:
-    """The pure ops of the loop body that the loads' operands need, in order; None if that is not enough."""
+@dataclass(frozen=True)
+class Ahead:
+    """How to compute the operands of loads for another iteration: what the loop carries for them (indices), the ops
+    that make the operands, and the ops that carry those values on."""
+
+    carried: tuple[int, ...]
+    ops: list[Op]
+    steps: list[Op]
+
+
+def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
+    """What of a loop's body must run ahead for some values in it, or the op because of which it cannot."""
+    body = loop.regions[0]
+    wanted: set[Op] = set()
+    carried: set[int] = set()
+    work = [(v, wanted) for v in values]
+    steps: set[Op] = set()
+    while work:
+        v, into = work.pop()
+        if v.op is body and v.index and v.index - 1 not in carried:
+            carried.add(v.index - 1)
+            work.append((body.terminator.operands[v.index - 1], steps))
+        if not isinstance(v.op, Op) or v.op in into:
+            continue
+        at = v.op
+        while at.parent is not body and at.parent is not None and at.parent.parent is not None:
+            at = at.parent.parent
+        if at.parent is not body:
+            continue
+        if not at.define.pure or at.regions:
+            return at
+        into.add(at)
+        work.extend((x, into) for x in at.operands)
+    return Ahead(tuple(sorted(carried)), [op for op in body.ops if op in wanted],
+                 [op for op in body.ops if op in steps])
+
+
+def ahead_slice(ring: Ring) -> Ahead | None:
+    """What must run ahead for a ring's loads; None if it cannot."""
     assert ring.loop is not None
-    body = ring.loop.regions[0]
-    return pure_slice(body, [v for op in ring.loads for v in op.operands], set(body.args[1:]))
+    found = address_slice(ring.loop, [v for op in ring.loads for v in op.operands])
+    return found if isinstance(found, Ahead) else None
+
+
+def argument_of(v: Value) -> Value | None:
+    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
+    seen: set[Value] = set()
+    while v not in seen:
+        seen.add(v)
+        if isinstance(v.op, Op):
+            if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc", "convert"):
+                return None
+            v = v.op.operands[0]
+        elif v.op is not None and v.op.parent is not None and v.op.parent.name == "for" and v.index:
+            start, end = v.op.parent.operands[v.index + 2], v.op.terminator.operands[v.index - 1]
+            if _moved(end) is not v:
+                return None
+            v = start
+        else:
+            return v if v.op is not None and v.op.parent is None else None
+    return None
+
+
+def _moved(v: Value) -> Value:
+    """The pointer that a chain of additions starts from."""
+    while isinstance(v.op, Op) and v.op.name in ("ptr_add", "convert", "hint"):
+        v = v.op.operands[0]
+    return v
 
 
 def pure_slice(block: Block, values: Iterable[Value], forbidden: Set[Value] = frozenset()) -> list[Op] | None:

@@ -72,6 +72,19 @@ def tma_load(o: Op) -> list[Type]:
     return []
 
 
+@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write", traits="scheduled")
+def async_copy(o: Op) -> list[Type]:
+    """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
+    the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
+    return []
+
+
+@op("async_arrive", "barrier slot", effects="sync", traits="scheduled")
+def async_arrive(o: Op) -> list[Type]:
+    """Every thread of the role arrives on barrier[slot] once its earlier `async_copy`s have landed."""
+    return []
+
+
 @op("view", "buffer slot", traits="scheduled")
 def view(o: Op) -> list[Type]:
     """One slot of a ring, as an operand of a product or a local load."""
