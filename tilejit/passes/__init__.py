@@ -11,6 +11,7 @@ from tilejit.ir.core import Function
 from tilejit.ir.verify import verify
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
 
 
@@ -33,6 +34,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
     ("flatten", flatten),
     ("lower_desc", lower_desc),
+    ("rows", find_rows),
     ("simplify2", simplify),
     ("layouts", layouts),
     ("copies", copies),

@@ -1,4 +1,4 @@
-"""Which loads through pointers can be asynchronous copies into shared memory; the scheduler decides which will be.
+"""Which loads through pointers can be asynchronous copies into shared memory.
 
 A load is marked with `copy`, the dimensions of its tile from fastest to slowest in memory, if `cp.async` can do it: a
 tile in a loop that computes a product (or that the author gave a depth), whose accesses are 4, 8 or 16 bytes a thread
@@ -9,6 +9,7 @@ and whose masked elements are zeros. For the others of such loops the report say
 from __future__ import annotations
 
 from tilejit.ir import Function, Op, enclosing, walk
+from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
 
@@ -23,7 +24,7 @@ def mark_copies(fn: Function) -> Function:
     for op in walk(fn.body):
         if op.name != "load" or not isinstance(op.result.type, Tile) or not in_pipelined_loop(fn, op):
             continue
-        problem = copy_problem(op)
+        problem = copy_problem(op) or ahead_problem(op)
         if problem:
             report_unpipelined(fn, op, problem)
         else:

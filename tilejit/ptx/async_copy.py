@@ -1,4 +1,4 @@
-"""Emitters of cp.async: every thread copies 4, 8 or 16 bytes at a time from global to shared memory (PTX ISA, cp.async)."""
+"""Emitters of asynchronous copies without a tensor map: cp.async by every thread, 1-D bulk copies by one."""
 from __future__ import annotations
 
 from tilejit.ir import Op
@@ -33,3 +33,15 @@ def _async_copy(e: Emitter, op: Op) -> None:
 @emits("async_arrive")
 def _async_arrive(e: Emitter, op: Op) -> None:
     e.p("cp.async.mbarrier.arrive.noinc.shared.b64", barrier_address(e, *op.operands))
+
+
+@emits("row_copy")
+def _row_copy(e: Emitter, op: Op) -> None:
+    """One bulk copy of the row (PTX ISA, cp.async.bulk)."""
+    ring, slot, barrier, base, size = op.operands
+    some = None
+    if not (isinstance(size.op, Op) and size.op.name == "const"):
+        some = e.p.new("pred", "setp.ne.s32", e.scalar(size), 0)
+    e.p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
+        f"[{slot_address(e, ring, e.scalar(slot))}]", f"[{e.scalar(base)}]", e.scalar(size),
+        barrier_address(e, barrier, slot), pred=some)

@@ -1,7 +1,7 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
     plan        the schedule as data
-    copies      which loads through pointers can be asynchronous copies
+    copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
     cluster     programs of several CTAs
@@ -16,7 +16,7 @@ from dataclasses import replace
 from tilejit.ir import Function
 from tilejit.ir.dead import drop_dead
 from tilejit.schedule.allocate import LIMIT, allocate, check_size
-from tilejit.schedule.copies import marked, settle, unmark
+from tilejit.schedule.copies import marked, unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
@@ -33,14 +33,21 @@ def run(fn: Function) -> Function:
     Where `num_stages` is not given, rings are as deep as shared memory allows. Raises CompilationError for a
     schedule that was asked for and cannot be, or that needs more shared memory than there is."""
     notes = list(fn.attrs.get("report", []))
-    settle(fn, notes)
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
     new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
+    slots = 2
     if wishes.slots is None:
         most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
         spare = LIMIT - new.attrs["shared_bytes"]
         slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), most))
         new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
+    excess, side = new.attrs["shared_bytes"] - LIMIT, [r for r in plan.rings if r.side]
+    if excess > 0 and side:      # small rings beside those that feed products give way first
+        caps = (n for n in range(max(r.slots for r in side), 1, -1)
+                if sum(r.ticket_bytes * max(0, r.slots - n) for r in side) >= excess)
+        wishes = replace(wishes, slots=wishes.slots or slots, side=next(caps, None))
+        if wishes.side:
+            new, plan = _attempt(fn, wishes, notes)
     if new.attrs["shared_bytes"] > LIMIT and any(r.kind == "async" and r.open for r in plan.rings):
         for load in marked(fn):
             unmark(load, "there is no shared memory for two slots", notes)

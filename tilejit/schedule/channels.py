@@ -1,12 +1,13 @@
 """Loads through rings: filling tickets, awaiting them, and filling them ahead where one role does both.
 
     tensor   one thread announces the bytes on `full` and starts the TMA copies
+    row      one thread announces the bytes and starts the bulk copies
     async    every thread starts its cp.async copies and arrives on `full` when they have landed
 """
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, clone_op
-from tilejit.ir.types import Tile
+from tilejit.ir.types import Tile, int32
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.plan import Ring, ahead_slice, wgmma_reads
 from tilejit.schedule.role import RoleState
@@ -31,6 +32,7 @@ class Channels(RoleState):
             b.op("elect", regions=[region])
             self._advance(ring, "fill", b)
         slot, parity = self.state[ring, "use"]
+        slot = self._place(ring, slot, b)
         b.op("mbar_wait", self.shared[ring].full, slot, parity)
         if ring.kind == "async" and any(self._in_place(load) for load in ring.loads):
             b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
@@ -60,7 +62,8 @@ class Channels(RoleState):
         assert isinstance(t, Tile)
         if t.layout is None:
             t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
-        value = b("local_load", self.views[load], type=t)
+        limit = [self.env[v] for v in load.operands[1:]] if load.name == "row_load" else []
+        value = b("local_load", self.views[load], *limit, type=t)
         value.name = load.result.name
         self.env[load.result] = value
 
@@ -68,6 +71,7 @@ class Channels(RoleState):
         """Wait for the slot of the fill ticket and start its copies, which complete on `full`."""
         s = self.shared[ring]
         slot, parity = self.state[ring, "fill"]
+        slot = self._place(ring, slot, b)
         b.op("mbar_wait", s.empty, slot, parity)
         if ring.kind == "async":
             for load in ring.loads:
@@ -75,6 +79,9 @@ class Channels(RoleState):
                 extra = {k: v for k, v in load.attrs.items() if k in ("cache", "vec")}
                 b.op("async_copy", s.buffers[load], slot, *(env[v] for v in load.operands[:2]), **extra)
             b.op("async_arrive", s.full, slot)
+            return
+        if ring.kind == "row":
+            self._issue_rows(ring, slot, env, b)
             return
         b.op("mbar_expect", s.full, slot, bytes=ring.bytes)
         for load in ring.loads:
@@ -85,6 +92,22 @@ class Channels(RoleState):
                 copy.attrs["slice"] = ring.rows[load]
             elif ring.ctas > 1:
                 copy.attrs["multicast"] = ring.ctas
+
+    def _issue_rows(self, ring: Ring, slot: Value, env: dict[Value, Value], b: Builder) -> None:
+        """Announce and start the copies of rows, each as long as its limit says."""
+        s, known, more, sizes = self.shared[ring], 0, None, []
+        for load in ring.loads:
+            buffer = ring.buffer(load)
+            if len(load.operands) == 1:
+                known += buffer.slot_bytes
+                sizes.append(b.const(buffer.slot_bytes, int32))
+                continue
+            sizes.append(b("mul", env[load.operands[1]], b.const(buffer.elem.bytes, int32)))
+            more = b("add", more, sizes[-1]) if more else sizes[-1]
+        b.op("mbar_expect", s.full, slot, *([more] if more else []), bytes=known)
+        for load, size in zip(ring.loads, sizes):
+            b.loc = load.loc
+            b.op("row_copy", s.buffers[load], slot, s.full, env[load.operands[0]], size)
 
     def _prologue(self, ring: Ring, loop: Op, b: Builder) -> None:
         """Fill slots-1 tickets before the loop, each only if the loop gets that far."""

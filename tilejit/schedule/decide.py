@@ -4,22 +4,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.ahead import argument_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, argument_of, kind_of, needed_by_producer, place, wgmma_reads
-
+from tilejit.schedule.plan import Plan, Ring, ahead_slice, kind_of, needed_by_producer, place, wgmma_reads
 
 #: kind of a ring -> the copies that fill it, in the report's words.
-COPIES = {"tensor": "TMA tiles", "async": "cp.async"}
+COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers. None: open."""
+    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
+    side rings. None: open."""
 
     slots: int | None
     groups: int | None
+    side: int | None = None
 
 
 def make_plan(fn: Function, wishes: Wishes) -> Plan:
@@ -42,7 +44,9 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         if key in groups:
             groups[key].loads.append(op)
         else:
-            groups[key] = Ring("", [op], depth, loop, views, kind=kind)
+            groups[key] = Ring("", [op], depth, loop, views, kind=kind, local=kind == "async")
+            if groups[key].side:
+                groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
     for ring in plan.rings:
@@ -54,6 +58,8 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _choose_form(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
+    for ring in plan.rings:
+        ring.groups = plan.groups if ring.local else 1
     _say(plan, fn.attrs["num_warps"])
     return plan
 
@@ -88,11 +94,16 @@ def _choose_form(fn: Function, plan: Plan) -> None:
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
         reason = producer_problem(fn, plan)
+        rows = [r for r in plan.rings if r.kind == "row"]
+        if reason and rows:
+            for ring in rows:
+                ring.local = True
+            reason = producer_problem(fn, plan)
     plan.specialised = not reason
     if plan.rings and reason:
         say(f"inline: {reason}")
     for ring in plan.rings:
-        if (ring.kind == "async" or not plan.specialised) and ring.loop is not None and ring.slots > 1:
+        if (ring.local or not plan.specialised) and ring.loop is not None and ring.slots > 1:
             problem = ahead_problem(ring)
             ring.ahead = not problem
             if problem:
@@ -144,8 +155,8 @@ def _say(plan: Plan, warps: int) -> None:
     elif plan.specialised:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
-        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}, "
-            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
+        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}"
+            f"{' by the consumers' if ring.local and plan.specialised else ''}, {'wgmma reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")

@@ -1,8 +1,8 @@
 """The schedule of a function as data: rings, depths, accumulator chains, roles; and what is asked of tile IR for it.
 
 A `Ring` groups the loads of one kind with the same producer point (block), the same consumers and the same depth: they
-share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor) and
-"async" (cp.async, through pointers).
+share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor),
+"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers).
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, enclosing, walk
+from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
 
@@ -30,6 +31,8 @@ class Ring:
     ctas: int = 1                         # of the cluster that fills and empties it together
     rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
     kind: str = "tensor"
+    local: bool = False                   # the threads that read the slots fill them too, where there are roles
+    groups: int = 1                       # of consumers, each of which fills slots of its own
 
     @property
     def bytes(self) -> int:
@@ -39,14 +42,19 @@ class Ring:
     @property
     def ticket_bytes(self) -> int:
         """Bytes of shared memory that one more slot takes, its two mbarriers included."""
-        return sum(self.buffer(op).slot_stride for op in self.loads) + 16
+        return self.groups * (sum(self.buffer(op).slot_stride for op in self.loads) + 16)
 
     def buffer(self, load: Op) -> Buffer:
         """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type
         assert isinstance(t, Tile)
         shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
-        return tile_buffer(Tile(shape, t.elem), self.slots, memory_order(load))
+        return tile_buffer(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
+
+    @property
+    def side(self) -> bool:
+        """Whether its tiles are read into registers beside those that products read: fewer slots will do."""
+        return self.kind != "tensor" and not self.views
 
     @property
     def release(self) -> str:
@@ -73,14 +81,16 @@ class Plan:
 
     @property
     def produced(self) -> list[Ring]:
-        """The rings that a producer role fills: those that one thread can. Consumers fill the others themselves."""
-        return [r for r in self.rings if r.kind != "async"]
+        """The rings that a producer role fills. Consumers fill the others themselves."""
+        return [r for r in self.rings if not r.local]
 
 
 def kind_of(op: Op) -> str:
     """The kind of copy that a load may be; empty for what is no such load."""
     if op.name == "desc_load":
         return "tensor"
+    if op.name == "row_load":
+        return "row"
     return "async" if "copy" in op.attrs else ""
 
 
@@ -177,74 +187,11 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
     return needed
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """How to compute the operands of loads for another iteration: what the loop carries for them (indices), the ops
-    that make the operands, and the ops that carry those values on."""
-
-    carried: tuple[int, ...]
-    ops: list[Op]
-    steps: list[Op]
-
-
-def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
-    """What of a loop's body must run ahead for some values in it, or the op because of which it cannot."""
-    body = loop.regions[0]
-    wanted: set[Op] = set()
-    carried: set[int] = set()
-    work = [(v, wanted) for v in values]
-    steps: set[Op] = set()
-    while work:
-        v, into = work.pop()
-        if v.op is body and v.index and v.index - 1 not in carried:
-            carried.add(v.index - 1)
-            work.append((body.terminator.operands[v.index - 1], steps))
-        if not isinstance(v.op, Op) or v.op in into:
-            continue
-        at = v.op
-        while at.parent is not body and at.parent is not None and at.parent.parent is not None:
-            at = at.parent.parent
-        if at.parent is not body:
-            continue
-        if not at.define.pure or at.regions:
-            return at
-        into.add(at)
-        work.extend((x, into) for x in at.operands)
-    return Ahead(tuple(sorted(carried)), [op for op in body.ops if op in wanted],
-                 [op for op in body.ops if op in steps])
-
-
 def ahead_slice(ring: Ring) -> Ahead | None:
     """What must run ahead for a ring's loads; None if it cannot."""
     assert ring.loop is not None
     found = address_slice(ring.loop, [v for op in ring.loads for v in op.operands])
     return found if isinstance(found, Ahead) else None
-
-
-def argument_of(v: Value) -> Value | None:
-    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
-    seen: set[Value] = set()
-    while v not in seen:
-        seen.add(v)
-        if isinstance(v.op, Op):
-            if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc", "convert"):
-                return None
-            v = v.op.operands[0]
-        elif v.op is not None and v.op.parent is not None and v.op.parent.name == "for" and v.index:
-            start, end = v.op.parent.operands[v.index + 2], v.op.terminator.operands[v.index - 1]
-            if _moved(end) is not v:
-                return None
-            v = start
-        else:
-            return v if v.op is not None and v.op.parent is None else None
-    return None
-
-
-def _moved(v: Value) -> Value:
-    """The pointer that a chain of additions starts from."""
-    while isinstance(v.op, Op) and v.op.name in ("ptr_add", "convert", "hint"):
-        v = v.op.operands[0]
-    return v
 
 
 def pure_slice(block: Block, values: Iterable[Value], forbidden: Set[Value] = frozenset()) -> list[Op] | None:

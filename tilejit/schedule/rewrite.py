@@ -72,8 +72,10 @@ def carry_out(fn: Function, plan: Plan) -> Function:
 
 def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
-    full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 32 * warps if ring.kind == "async" else 1))
-    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.ctas))
+    full = b("barriers", name=f"{ring.name}.full", type=Barrier(
+        ring.slots * ring.groups, 32 * warps if ring.kind == "async" else 1))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(
+        ring.slots * ring.groups, arrivals * ring.ctas))
     buffers = {}
     for i, load in enumerate(ring.loads):
         if ring.kind == "tensor":
@@ -264,13 +266,16 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         worker = Builder(work, loc=op.loc)
         worker.op("mbar_wait", barrier, group, phase)
-        last = [x for x in body.ops if kind_of(x) or any(kind_of(y) for y in walk_op(x))][-1]
+        shared = {load for ring in self.plan.produced for load in ring.loads}
+        last = [x for x in body.ops if x in shared or shared.intersection(walk_op(x))][-1]
         self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
         worker.op("yield", *self._state(keys))
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
+            if ring.local:
+                continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
                 skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)

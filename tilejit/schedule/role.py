@@ -58,7 +58,13 @@ class RoleState:
 
     def _fills(self, ring: Ring) -> bool:
         """Whether this role issues a ring's copies, and awaits them too: the only role, or the threads that copy."""
-        return self.role == "inline" or self.role == "consumer" and ring.kind == "async"
+        return self.role == "inline" or self.role == "consumer" and ring.local
+
+    def _place(self, ring: Ring, slot: Value, b: Builder) -> Value:
+        """The slot of a ticket among those of all groups of consumers."""
+        if ring.groups == 1:
+            return slot
+        return b("add", slot, b("mul", b("group_index"), b.const(ring.slots, int32)))
 
     def _kept(self, values: list[Value]) -> list[int]:
         """Indices of the carried values (or results) that this role needs."""
