@@ -1,7 +1,7 @@
 """Loads of contiguous rows in pipelined loops become `row_load`: one bulk copy from a scalar address.
 
 A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`,
-with n and the first i known to be multiples of 16 bytes) or switch it off as a whole; the bound becomes the row's limit.
+with n and the first i known to be multiples of 16 bytes) or switch it off as a whole; the bound becomes its limit.
 
     %i = add splat(%m), arange {start=0, end=128}
     %s = load (ptr_add splat(%p), %i), (cmp %i, splat(%n) {pred="lt"})
@@ -28,7 +28,7 @@ def find_rows(fn: Function) -> Function:
     """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
              and len(op.result.type.shape) == 1 and in_pipelined_loop(fn, op)]
-    if not loads or fn.attrs.get("num_ctas", 1) > 1:
+    if not loads or fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("target") == "sm_80":
         return fn
     facts = analyse(fn)
     for load in loads:
@@ -62,7 +62,7 @@ class _Row:
         self.load, self.facts, self.b = load, facts, b
         self.firsts: dict[Value, Value] = {}
         self.result = load.result
-        (self.size,) = load.result.type.shape  # type: ignore[union-attr]
+        self.size: int = load.result.type.shape[0]  # type: ignore[union-attr]
 
     def problem(self) -> str:
         """Why the load stays a load; empty if `result` replaces it."""
@@ -140,7 +140,8 @@ class _Row:
         if start is None or end is None:
             return None
         left = self.b("sub", end, start)
-        inside = self.b("minimum", self.b("maximum", left, self._count(0, left.type)), self._count(self.size, left.type))
+        none, all_ = (self._count(n, left.type) for n in (0, self.size))
+        inside = self.b("minimum", self.b("maximum", left, none), all_)
         return inside if inside.type == int32 else self.b("cast", inside, dtype=int32)
 
     def _count(self, n: int, t: Any = int32) -> Value:

@@ -204,7 +204,8 @@ def _local_load(e: Emitter, op: Op) -> None:
     for a in accesses(e, tile.layout, view.type, e.views[view]):
         taken = [regs[i] for i in a.registers]
         if len(op.operands) > 1:
-            at = e.p.new("b32", "xor.b32", e.thread_coord(tile.layout, 0), tile.layout.apply(register=a.registers[0])[0])
+            (here,) = tile.layout.apply(register=a.registers[0])
+            at = e.p.new("b32", "xor.b32", e.thread_coord(tile.layout, 0), here)
             pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
             for r in taken:
                 e.p(f"mov.{reg_class(tile.elem)}", r, literal(0, tile.elem))

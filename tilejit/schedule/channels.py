@@ -55,17 +55,18 @@ class Channels(RoleState):
         return False
 
     def _to_registers(self, load: Op, b: Builder) -> None:
-        if not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
-                   self.uses.get(load.result, ())):
-            return
-        t = load.result.type
-        assert isinstance(t, Tile)
-        if t.layout is None:
-            t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
+        """Read a slot in the layouts that are asked for: conversions of the tile are reads of their own."""
+        users = [u for u, i in self.uses.get(load.result, ())
+                 if not (u.name == "dot" and i < 2 and wgmma_reads(u, i))]
         limit = [self.env[v] for v in load.operands[1:]] if load.name == "row_load" else []
-        value = b("local_load", self.views[load], *limit, type=t)
-        value.name = load.result.name
-        self.env[load.result] = value
+        for result in dict.fromkeys(u.result if _converts(u, load) else load.result for u in users):
+            t = result.type
+            assert isinstance(t, Tile)
+            if t.layout is None:
+                t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
+            value = b("local_load", self.views[load], *limit, type=t)
+            value.name = load.result.name
+            self.env[result] = value
 
     def _issue(self, ring: Ring, env: dict[Value, Value], b: Builder) -> None:
         """Wait for the slot of the fill ticket and start its copies, which complete on `full`."""
@@ -155,3 +156,8 @@ class Channels(RoleState):
         for op in found.steps:
             b.insert(clone_op(op, env))
         self.state[ring, "ahead"] = tuple(env[body.terminator.operands[i]] for i in found.carried)
+
+
+def _converts(op: Op, load: Op) -> bool:
+    """Whether an op is a change of layout of a load's tile, where the tile is."""
+    return op.name == "convert" and op.parent is load.parent

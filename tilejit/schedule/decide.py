@@ -155,8 +155,9 @@ def _say(plan: Plan, warps: int) -> None:
     elif plan.specialised:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
-        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}"
-            f"{' by the consumers' if ring.local and plan.specialised else ''}, {'wgmma reads the slots' if ring.views else 'read into registers'}")
+        who = " by the consumers" if ring.local and plan.specialised else ""
+        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
+            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")

@@ -161,6 +161,8 @@ class RoleWriter(Channels, Products):
                 getattr(self, f"_{op.name}")(op, b)
         elif kind_of(op):
             self._load(op, b)
+        elif op.name == "convert" and op.result in self.env:
+            pass                     # read from its slot in that layout
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
