@@ -146,7 +146,9 @@ class Channels(RoleState):
         self._issue(ring, env, inner)
         if ring.kind == "async":
             inner.op("yield")
-            b.op("if", inside, regions=[region])
+            nothing = Block()
+            Builder(nothing, loc=loop.loc).op("yield")
+            b.op("if", inside, regions=[region, nothing])
         else:
             b.op("elect", inside, regions=[region])
         before = self.state[ring, "fill"]
