@@ -16,7 +16,7 @@ from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, walk
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
-from tilejit.passes.copies import in_pipelined_loop
+from tilejit.passes.copies import wants_copies
 from tilejit.passes.rules import const_of
 
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
@@ -27,7 +27,7 @@ _SAME_FIRST = ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", 
 def find_rows(fn: Function) -> Function:
     """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
-             and len(op.result.type.shape) == 1 and in_pipelined_loop(fn, op)]
+             and len(op.result.type.shape) == 1 and wants_copies(fn, op)]
     if not loads or fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("target") == "sm_80":
         return fn
     facts = analyse(fn)
