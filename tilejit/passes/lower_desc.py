@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.rules import const_of
 
@@ -46,6 +47,9 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
     """Why a descriptor cannot be a tensor map made on the host, or None if it can."""
     t = desc.type
     assert isinstance(t, Desc)
+    target = target_of(fn)
+    if not target.hopper:
+        return f"{target.name} has no TMA"
     if not t.tma:
         return "TMA is turned off for it"
     if t.block_shape[-1] * t.elem.bytes < 16:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
@@ -72,6 +73,7 @@ class Emitter:
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA
+        self.target = target_of(fn)
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
@@ -222,7 +224,7 @@ def param_decl(name: str, param: Param) -> str:
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """The PTX text of a scheduled function, and what the runtime must know to launch it."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, print, reduce, shape, store, tma, wgmma  # noqa: F401
+    from tilejit.ptx import arith, control, convert, kernel, memory, mma, print, reduce, shape, store, tma, wgmma  # noqa: F401
 
     e = Emitter(fn)
     kernel.prologue(e)

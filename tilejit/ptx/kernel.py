@@ -1,10 +1,12 @@
 """The frame of a kernel: parameters, thread ids, barrier initialisation, roles, and the entry header."""
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
+from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Op, Value, walk
+from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
+from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
     Expr,
     KernelMetadata,
@@ -303,8 +305,27 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     directives = [f".maxntid {threads}, 1, 1", ".minnctapersm 1", *cluster]
     if attrs.get("maxnreg"):
         directives.append(f".maxnreg {attrs['maxnreg']}")
+    target = e.target
+    check_instructions(e, target)
     text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()], directives,
-                    attrs.get("target", "sm_90a"), f"{e.version[0]}.{e.version[1]}",
+                    target.name, f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                (ctas, 1, 1), attrs.get("target", "sm_90a"))
+                                (ctas, 1, 1), target.name)
+
+
+def check_instructions(e: Emitter, target: Target) -> None:
+    """Raise CompilationError, at the user's line, for the first instruction that the target does not have."""
+    if target.hopper:
+        return                       # the newest target: the table has nothing above it
+    loc = None
+    files = {str(i): file for file, i in e.p.files.items()}
+    for line in e.p.lines:
+        words = line.split()
+        if words[0] == ".loc":
+            loc = Loc(files[words[1]], int(words[2]))
+        elif line.startswith("    ") and words[0][0] not in "/{}.":
+            opcode = words[words[0].startswith("@")].rstrip(";")
+            needed = required_sm(opcode)
+            if needed > target.sm:
+                raise CompilationError(f"{opcode} needs sm_{needed}, the kernel is compiled for {target.name}", loc)

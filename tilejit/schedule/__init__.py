@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilejit.ir import Function
-from tilejit.schedule.allocate import LIMIT, allocate, check_size
+from tilejit.schedule.allocate import allocate, check_size, limit
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
@@ -35,10 +35,10 @@ def run(fn: Function) -> Function:
     if wishes.slots is None:
         slots = INLINE_SLOTS
         if plan.specialised:
-            spare = LIMIT - new.attrs["shared_bytes"]
+            spare = limit(new) - new.attrs["shared_bytes"]
             slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), MOST_SLOTS))
         new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
-    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
+    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > limit(new):
         new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
     check_size(new, plan)

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
@@ -81,6 +83,9 @@ def _choose_form(fn: Function, plan: Plan) -> None:
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
         reason = producer_problem(fn, plan)
+    if any(asked) and not target_of(fn).hopper:
+        raise CompilationError(f"warp_specialize=True: {target_of(fn).name} has no roles of warps: leave it out, "
+                               "or use target=\"sm_90a\"", fn.loc)
     plan.specialised = not reason
     if plan.rings and reason:
         say(f"inline: {reason}")

@@ -86,7 +86,7 @@ def wgmma_reads(dot: Op, index: int) -> Op | None:
 
     8- and 32-bit operands must be K-major (PTX ISA, wgmma: transposes exist for 16-bit types only)."""
     found = shared_operand(dot.operands[index])
-    if found is None:
+    if found is None or "unit" in dot.attrs:
         return None
     load, transposed = found
     k_fastest = transposed if index == 1 else not transposed

@@ -160,7 +160,7 @@ class RoleWriter(Channels, Products):
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
-        elif op.name == "dot":
+        elif op.name == "dot" and "unit" not in op.attrs:
             self._dot(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
