@@ -183,7 +183,8 @@ def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
     """Everything that decides the code, as JSON: source, arguments, options, compiler and assembler."""
     return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(),
             "target": options.get("target", DEFAULT), "source": source.fingerprint(),
-            "args": {n: _argument(n, a) for n, a in args.items()}, "options": {n: plain(v, n) for n, v in options.items()}}
+            "args": {n: _argument(n, a) for n, a in args.items()},
+            "options": {n: plain(v, n) for n, v in options.items()}}
 
 
 def _argument(name: str, a: Arg) -> dict[str, Any]:
