@@ -65,7 +65,7 @@ class DeviceEntry:
         if dev.capability[0] != target.sm // 10:
             cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
         self.loaded = driver.LoadedKernel(dev, cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
-                                          meta.shared_bytes, meta.cluster, target)
+                                          meta.shared_bytes, meta.cluster, meta.pdl, target)
         if cubin is None:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
