@@ -70,6 +70,7 @@ class Emitter:
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
+        self.packed: dict[tuple[str, ...], str] = {}     # elements read together -> the 32-bit register of all
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA

@@ -7,7 +7,8 @@ from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
-from tilejit.ptx.pack import load_shared, store_shared
+from tilejit.ptx.ldmatrix import load_tile
+from tilejit.ptx.pack import store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
@@ -197,10 +198,7 @@ def _view_trans(e: Emitter, op: Op) -> None:
 def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
-    regs = e.fresh(tile)
-    for a in accesses(e, tile.layout, view.type, e.views[view]):
-        load_shared(e, tile.elem, [regs[i] for i in a.registers], a.address)
-    e.set(op.result, regs)
+    e.set(op.result, load_tile(e, tile, view.type, e.views[view]))
 
 
 @emits("local_store")
