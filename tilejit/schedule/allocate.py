@@ -38,9 +38,12 @@ def allocate(fn: Function, plan: Plan) -> Function:
         return at
 
     private: list[Op] = []
+    small: list[Op] = []
     for op in fn.body.ops:
         if op.name == "alloc" and op.attrs.get("private"):
             private.append(op)
+        elif op.name == "alloc" and _size(op)[1] < _ATOM:
+            small.append(op)         # after what is aligned wider, so that nothing is lost between them
         elif op.name == "alloc":
             op.attrs["offset"] = take(op.attrs["name"], *_size(op))
     for i, (role, groups, block) in enumerate(_roles(fn)):
@@ -60,6 +63,8 @@ def allocate(fn: Function, plan: Plan) -> Function:
             stride = -(-(offset - start) // _ATOM) * _ATOM
             roles.attrs["private_bytes"] = stride     # type: ignore[union-attr]
             take(f"the same for {groups - 1} more", start + groups * stride - offset, 1)
+    for op in small:
+        op.attrs["offset"] = take(op.attrs["name"], *_size(op))
     for op in fn.body.ops:
         if op.name == "barriers":
             barrier = op.attrs["type"]
