@@ -107,7 +107,7 @@ class Assignment:
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            copied = op.name in ("desc_load", "row_load")
+            copied = op.name in ("desc_load", "row_load", "block_load")
             v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.set(v, self.default(v, 16))
@@ -233,7 +233,7 @@ def _arrives_in_shared(v: Value) -> bool:
     """Whether a dot operand is read from a ring (perhaps transposed or cast on the way): in any layout alike."""
     while isinstance(v.op, Op) and (v.op.name == "trans" or v.op.name == "cast"):
         v = v.op.operands[0]
-    return isinstance(v.op, Op) and v.op.name == "desc_load"
+    return isinstance(v.op, Op) and v.op.name in ("desc_load", "block_load")
 
 
 def _weight(access: Op) -> tuple[int, int]:

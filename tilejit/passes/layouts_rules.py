@@ -10,11 +10,12 @@ from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile, Type
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
+from tilejit.layout.named import blocked
 
 #: Ops that touch global memory through a tile of pointers (operand 0); the mask, if any, comes last.
 ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
 #: Ops that hand a tile of registers (operand 1) to TMA.
-BLOCK_WRITES = ("desc_store", "desc_atomic")
+BLOCK_WRITES = ("desc_store", "desc_atomic", "block_store")
 FLOW = ("for", "while", "if")
 #: Folds: all inputs share one layout.
 FOLDS = ("reduce", "scan")
@@ -128,6 +129,10 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
         targets = {2: result}
         if "unit" in op.attrs and result is not None:
             targets |= {i: operand_layout(op, i, result) for i in (0, 1)}
+    elif op.name == "block_store":
+        t = tile(op.operands[1].type)
+        assert t.layout is not None
+        targets = {1: blocked(t.shape, t.layout.in_size("warp"), max(1, 16 // t.elem.bytes))}  # type: ignore
     elif op.name in (*ACCESSES, *FOLDS, "join", "device_assert"):
         targets = dict.fromkeys(range(1, len(op.operands)), layout_of(op.operands[0]))
     elif "shape" in op.define.traits and op.name != "convert":

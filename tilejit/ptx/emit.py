@@ -228,6 +228,7 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
     from tilejit.ptx import (  # noqa: F401
         arith,
         async_copy,
+        block,
         control,
         convert,
         kernel,

@@ -184,7 +184,8 @@ def init_barriers(e: Emitter) -> None:
         for s in range(t.slots):
             p.comment(f"{op.attrs['name']}[{s}]")
             p("mbarrier.init.shared::cta.b64", f"[{e.smem}+{op.attrs['offset'] + 8 * s}]", t.count)
-    p("fence.mbarrier_init.release.cluster")
+    if e.target.hopper:
+        p("fence.mbarrier_init.release.cluster")
     for param in e.maps.values():
         p("prefetch.tensormap", f"[{param}]")
     p.place(skip)

@@ -94,7 +94,7 @@ def _ticket_skip(e: Emitter, op: Op) -> None:
 
 @emits("mbar_wait")
 def _mbar_wait(e: Emitter, op: Op) -> None:
-    """Spin on try_wait (each try suspends the thread for a hardware-defined time)."""
+    """Spin on try_wait (each try suspends the thread for a hardware-defined time), or on test_wait before sm_90."""
     p = e.p
     barrier, slot, parity = op.operands[:3]
     address = barrier_address(e, barrier, slot)
@@ -104,7 +104,7 @@ def _mbar_wait(e: Emitter, op: Op) -> None:
         p("bra", done, pred=f"!{pred}")
     p.place(again)
     ready = p.reg("pred")
-    p("mbarrier.try_wait.parity.shared::cta.b64", ready, address, e.scalar(parity))
+    p(f"mbarrier.{'try' if e.target.hopper else 'test'}_wait.parity.shared::cta.b64", ready, address, e.scalar(parity))
     p("bra", done, pred=ready)
     p("bra", again)
     p.place(done)

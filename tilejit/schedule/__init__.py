@@ -48,7 +48,7 @@ def run(fn: Function) -> Function:
         wishes = replace(wishes, slots=wishes.slots or slots, side=next(caps, None))
         if wishes.side:
             new, plan = _attempt(fn, wishes, notes)
-    if new.attrs["shared_bytes"] > limit(new) and any(r.kind == "async" and r.open for r in plan.rings):
+    if new.attrs["shared_bytes"] > limit(new) and marked(fn):
         for load in marked(fn):
             unmark(load, "there is no shared memory for two slots", notes)
         return run(fn)

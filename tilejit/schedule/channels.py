@@ -26,7 +26,10 @@ class Channels(RoleState):
             self._issue(ring, self.env, b)
             self._advance(ring, "fill", b)
             return
-        if self._fills(ring) and not ring.ahead:
+        if self._fills(ring) and not ring.ahead and ring.kind == "async":
+            self._issue(ring, self.env, b)
+            self._advance(ring, "fill", b)
+        elif self._fills(ring) and not ring.ahead:
             region = Block()
             self._issue(ring, self.env, Builder(region, loc=op.loc))
             b.op("elect", regions=[region])
@@ -77,6 +80,10 @@ class Channels(RoleState):
         if ring.kind == "async":
             for load in ring.loads:
                 b.loc = load.loc
+                if load.name == "block_load":
+                    b.op("block_copy", s.buffers[load], slot, *(env[v] for v in load.operands),
+                         block=load.attrs["block"])
+                    continue
                 extra = {k: v for k, v in load.attrs.items() if k in ("cache", "vec")}
                 b.op("async_copy", s.buffers[load], slot, *(env[v] for v in load.operands[:2]), **extra)
             b.op("async_arrive", s.full, slot)

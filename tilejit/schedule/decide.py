@@ -40,7 +40,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
         kind = kind_of(op)
-        if kind == "async":
+        if op.name == "load":
             depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
         key = (kind, op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:

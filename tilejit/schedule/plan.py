@@ -2,7 +2,7 @@
 
 A `Ring` groups the loads of one kind with the same producer point (block), the same consumers and the same depth: they
 share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor),
-"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers).
+"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers, or of blocks where there is no TMA).
 """
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def kind_of(op: Op) -> str:
         return "tensor"
     if op.name == "row_load":
         return "row"
-    return "async" if "copy" in op.attrs else ""
+    return "async" if "copy" in op.attrs or op.name == "block_load" else ""
 
 
 def memory_order(load: Op) -> tuple[int, ...]:
