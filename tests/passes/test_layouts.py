@@ -305,9 +305,19 @@ def test_a_product_that_wgmma_cannot_do_is_done_by_mma_sync():
     assert dot.attrs["unit"] == "mma"
     acc = dot.result.type.layout
     assert acc == mma_accumulator(dot.result.type.shape, 2)
+    assert [v.type.layout for v in dot.operands[:2]] == [None, None], "ldmatrix reads the slots"
+
+
+def test_operands_of_mma_sync_are_converted():
+    """Tiles in registers come in the fragments' layout."""
+    fn = assigned("""
+  %x = const {value=1.0} : bf16[64x64]
+  %y = exp %x
+  %z = const {value=0.0} : fp32[64x64]
+  %d = dot %y, %y, %z""", num_warps=2)
+    (dot,) = [op for op in walk(fn.body) if op.name == "dot"]
     for index in (0, 1):
-        t = dot.operands[index].type
-        assert t.layout == mma_operand(acc, index, t.shape[1 - index], t.elem.bytes)
+        assert dot.operands[index].type.layout == mma_operand(dot.result.type.layout, index, 64, 2)
 
 
 def test_a_product_of_several_ctas_needs_wgmma():

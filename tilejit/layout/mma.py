@@ -61,8 +61,10 @@ def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) 
     registers = [*_steps(along, 1, pack)]
     if index == 0:
         registers.append((8, 0))
-    registers += _steps(along, 4 * pack, k)
-    registers += [b for b in accumulator.bases_of("register") if b[keep] >= outer]  # type: ignore[misc]
+    steps = _steps(along, 4 * pack, k)
+    kept = [b for b in accumulator.bases_of("register") if b[keep] >= outer]
+    first = index                             # B: two neighbours in N make four matrices of one k step
+    registers += [*steps[:1], *kept[:first], *steps[1:], *kept[first:]]  # type: ignore[list-item]
     lanes = [_unit(along, pack), _unit(along, 2 * pack), *(_unit(keep, 1 << i) for i in range(3))]
     warps = [at(b) for b in accumulator.bases_of("warp")]
     shape = (k, accumulator.shape[1]) if index else (accumulator.shape[0], k)

@@ -49,6 +49,9 @@ from tilejit.passes.layouts_rules import (
     tile,
 )
 
+#: Loads of blocks, which arrive in shared memory.
+_BLOCKS = ("desc_load", "block_load")
+
 
 def assign_layouts(fn: Function) -> Function:
     """Assign layouts in place; appends the conversions that remain to `attrs["report"]`."""
@@ -107,7 +110,7 @@ class Assignment:
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            copied = op.name in ("desc_load", "row_load", "block_load")
+            copied = op.name in (*_BLOCKS, "row_load")
             v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.set(v, self.default(v, 16))
@@ -154,8 +157,15 @@ class Assignment:
         """True for blocks that only products read, in place."""
         if not _loaded_block(v):
             return False
-        return all((u.name == "dot" and i < 2 and "unit" not in u.attrs)
+        return all((u.name == "dot" and i < 2 and ("unit" not in u.attrs or self.by_matrices(v, i)))
                    or (u.name == "trans" and self.in_shared(u.result)) for u, i in self.uses.get(v, ()))
+
+    def by_matrices(self, v: Value, index: int) -> bool:
+        """Whether ldmatrix can read an operand of mma.sync from the slot of its load (see `reads_slot`)."""
+        transposed = False
+        while isinstance(v.op, Op) and v.op.name == "trans":
+            v, transposed = v.op.operands[0], not transposed
+        return tile(v.type).elem.bits == 16 or transposed == (index == 1)
 
     def set(self, v: Value, layout: LinearLayout) -> None:
         """Choose a tile's layout if it has none and lives in registers; tied values get the same."""
@@ -233,7 +243,7 @@ def _arrives_in_shared(v: Value) -> bool:
     """Whether a dot operand is read from a ring (perhaps transposed or cast on the way): in any layout alike."""
     while isinstance(v.op, Op) and (v.op.name == "trans" or v.op.name == "cast"):
         v = v.op.operands[0]
-    return isinstance(v.op, Op) and v.op.name in ("desc_load", "block_load")
+    return isinstance(v.op, Op) and v.op.name in _BLOCKS
 
 
 def _weight(access: Op) -> tuple[int, int]:
@@ -246,6 +256,6 @@ def _weight(access: Op) -> tuple[int, int]:
 def _loaded_block(v: Value) -> bool:
     """True for a matrix that a descriptor loads, and for transposes of one."""
     op = v.op
-    if not isinstance(op, Op) or op.name not in ("desc_load", "trans") or len(tile(v.type).shape) != 2:
+    if not isinstance(op, Op) or op.name not in (*_BLOCKS, "trans") or len(tile(v.type).shape) != 2:
         return False
-    return op.name == "desc_load" or _loaded_block(op.operands[0])
+    return op.name in _BLOCKS or _loaded_block(op.operands[0])

@@ -10,7 +10,7 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, kind_of, needed_by_producer, place, wgmma_reads
+from tilejit.schedule.plan import Plan, Ring, ahead_slice, in_place, kind_of, needed_by_producer, place, reads_slot
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
@@ -47,6 +47,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
             groups[key].loads.append(op)
         else:
             groups[key] = Ring("", [op], depth, loop, views, kind=kind, local=kind == "async")
+            groups[key].by_warps = any("unit" in dot.attrs for dot in dots)
             if groups[key].side:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
@@ -70,11 +71,10 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     """The dots that read a loaded block in place, and whether nothing else reads it."""
     dots, only = [], True
     for op, index in table.get(value, ()):
-        if op.name == "dot" and index < 2 and wgmma_reads(op, index):
+        if op.name == "dot" and index < 2 and reads_slot(op, index):
             dots.append(op)
-        elif op.name == "trans" and all(u.name == "dot" and i < 2 and wgmma_reads(u, i)
-                                        for u, i in table.get(op.result, ())):
-            dots += [u for u, _ in table.get(op.result, ())]
+        elif op.name in ("trans", "convert") and in_place(op.result, table):
+            dots += _readers(op.result, table)[0]
         else:
             only = False
     return dots, only and bool(dots)
@@ -89,7 +89,7 @@ def _choose_form(fn: Function, plan: Plan) -> None:
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
     reason = ""
     if not wanted:
-        reason = "no loop feeds wgmma from descriptor loads"
+        reason = "no loop feeds products from descriptor loads"
     elif asked and not any(asked):
         reason = "warp_specialize=False"
     elif warps not in (4, 8, 16):
@@ -161,8 +161,9 @@ def _say(plan: Plan, warps: int) -> None:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
         who = " by the consumers" if ring.local and plan.specialised else ""
+        unit = "mma.sync" if ring.by_warps else "wgmma"
         say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
-            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
+            f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")
