@@ -109,13 +109,24 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
     kind = suffix(t)
     if t.is_float:
         rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
-        if name == "mul" and t.bits == 16:
+        if t.name == "bf16" and not e.target.hopper:
+            each(e, op, lambda a, b: _bf16_by_fma(e, name, a, b))
+        elif name == "mul" and t.bits == 16:
             each(e, op, lambda a, b: p.new(cls, f"mul.rn.{kind}", a, b))
         else:
             each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
         return
     low = "mul.lo" if name == "mul" else name
     each(e, op, lambda a, b: wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b)))
+
+
+def _bf16_by_fma(e: Emitter, name: str, a: str, b: str) -> str:
+    """bf16 add, sub and mul where only fma is there (PTX ISA, add: sm_90): the same bits, signs of zeros included."""
+    one, minus_one, minus_zero = "0x3F80", "0xBF80", "0x8000"
+    x, y, z = {"add": (a, one, b), "sub": (b, minus_one, a), "mul": (a, b, minus_zero)}[name]
+    constant = z if name == "mul" else y
+    reg = e.p.new("b16", "mov.b16", constant)
+    return e.p.new("b16", "fma.rn.bf16", x, *((y, reg) if name == "mul" else (reg, z)))
 
 
 @emits("div")
@@ -256,6 +267,10 @@ def _cmp(e: Emitter, op: Op) -> None:
         return
     if isinstance(t, DType) and t.is_float and pred == "ne":
         pred = "neu"
+    if isinstance(t, DType) and t.name == "bf16" and not e.target.hopper:        # setp.bf16 came with sm_90
+        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, FP32),
+                                       cast_element(e, b, t, FP32)))
+        return
     if isinstance(t, DType) and t.is_fp8:
         f16 = DType("fp16", "float", 16)
         each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, f16),

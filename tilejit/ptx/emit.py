@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
@@ -69,9 +70,11 @@ class Emitter:
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
+        self.packed: dict[tuple[str, ...], str] = {}     # elements read together -> the 32-bit register of all
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA
+        self.target = target_of(fn)
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
@@ -225,10 +228,12 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
     from tilejit.ptx import (  # noqa: F401
         arith,
         async_copy,
+        block,
         control,
         convert,
         kernel,
         memory,
+        mma,
         print,
         reduce,
         shape,
