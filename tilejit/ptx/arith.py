@@ -62,15 +62,16 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
 
 
 def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
-    """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once."""
-    lists = [e.get(v) for v in op.operands]
-    done: dict[tuple[str, ...], str] = {}
-    out = []
-    for regs in zip(*lists):
-        if regs not in done:
-            done[regs] = make(*regs)
-        out.append(done[regs])
-    e.set(op.result, out)
+    """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once.
+
+    `make` must not depend on the names of its operands (`Ptx.repeat`)."""
+    every = list(zip(*(e.get(v) for v in op.operands)))
+    different = list(dict.fromkeys(every))
+    made = e.p.repeat(make, different)
+    if len(different) < len(every):
+        done = dict(zip(different, made))
+        made = [done[regs] for regs in every]
+    e.set(op.result, made)
 
 
 def wrap8(e: Emitter, t: DType, reg: str) -> str:
@@ -274,8 +275,11 @@ def _select(e: Emitter, op: Op) -> None:
             return p.new("pred", "or.pred", yes, no)
         each(e, op, boolean)
         return
-    cls = reg_class(t)
-    each(e, op, lambda c, a, b: a if a == b else p.new(cls, f"selp.{cls}", a, b, c))
+    cls, (_, yes, no) = reg_class(t), map(e.get, op.operands)
+    if yes == no:
+        e.set(op.result, yes)
+        return
+    each(e, op, lambda c, a, b: p.new(cls, f"selp.{cls}", a, b, c))
 
 
 @emits("ptr_add")
