@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 #: Register class -> name prefix.
 CLASSES = {"pred": "p", "b16": "h", "b32": "r", "b64": "rd", "f32": "f", "f64": "fd"}
@@ -70,9 +70,9 @@ class Ptx:
         slots = [place[x] for x in pieces if x in place]
         pick = itemgetter(*slots) if slots else lambda names: ()
         results = place[made] if isinstance(made, str) else [place[r] for r in made]
-        out: list = []
-        for o in operands:
-            names = [*o]
+        out: list[Any] = []
+        for regs in operands:
+            names = list(regs)
             for cls, prefix, n in new:
                 start = self.counts[cls]
                 self.counts[cls] = start + n

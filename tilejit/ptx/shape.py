@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op
@@ -16,17 +17,23 @@ def layout_of(tile: object) -> LinearLayout:
     return tile.layout
 
 
-def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> list[int]:
+def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
     """For each register of dst, the register of src that holds the same element in the same thread.
 
     Both layouts have the same shape. The layout pass inserts `convert` where this is not possible."""
     if src.bases_of("lane") != dst.bases_of("lane") or src.bases_of("warp") != dst.bases_of("warp"):
         raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
                                op.loc)
+    return _registers_in(src, dst.registers())
+
+
+@lru_cache(maxsize=1024)
+def _registers_in(layout: LinearLayout, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The first register of the layout that holds each of the elements in the first thread."""
     where: dict[tuple[int, ...], int] = {}
-    for r, at in enumerate(src.registers()):
+    for r, at in enumerate(layout.registers()):
         where.setdefault(at, r)
-    return [where[at] for at in dst.registers()]
+    return tuple(where[at] for at in elements)
 
 
 def _rename(view: Callable[[LinearLayout, Op], LinearLayout]) -> Callable[[Emitter, Op], None]:
@@ -62,13 +69,8 @@ def _broadcast(e: Emitter, op: Op) -> None:
     target = dst.project(t.shape)
     if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
         raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
-    where: dict[tuple[int, ...], int] = {}
-    for r, at in enumerate(source.registers()):
-        where.setdefault(at, r)
-    out = []
-    for at in dst.registers():
-        out.append(src[where[tuple(x if s > 1 else 0 for x, s in zip(at, t.shape))]])
-    e.set(op.result, out)
+    elements = tuple(tuple(x if s > 1 else 0 for x, s in zip(at, t.shape)) for at in dst.registers())
+    e.set(op.result, [src[i] for i in _registers_in(source, elements)])
 
 
 @emits("arange")
@@ -104,6 +106,5 @@ def _split(e: Emitter, op: Op) -> None:
     """Each half takes the registers whose last coordinate is 0 or 1."""
     src, layout = e.get(op.operands[0]), layout_of(op.operands[0].type)
     for half, result in enumerate(op.results):
-        dst = layout_of(result.type)
-        where = {at: r for r, at in reversed(list(enumerate(layout.registers())))}
-        e.set(result, [src[where[at + (half,)]] for at in dst.registers()])
+        elements = tuple((*at, half) for at in layout_of(result.type).registers())
+        e.set(result, [src[i] for i in _registers_in(layout, elements)])
