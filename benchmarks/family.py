@@ -22,6 +22,7 @@ from tilejit.kernels import batched, fused, grouped, matmul, mixed, scaled, stre
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+DTYPES = {"fp32": tilejit.language.float32, "int32": tilejit.language.int32}
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 #: Multiprocessors that the calls see: programs of four tiles take two each.
 MULTIPROCESSORS = 2
@@ -139,7 +140,7 @@ def with_arrays(e: dict[str, Any], n: int) -> dict[str, Any]:
     if "bias" in e:
         e["bias"] = matrix(n)
     if "out_dtype" in e:
-        e["out_dtype"] = getattr(tilejit.language, {"fp32": "float32"}[e["out_dtype"]])
+        e["out_dtype"] = DTYPES[e["out_dtype"]]
     return e
 
 
@@ -199,7 +200,7 @@ def batches() -> Iterator[Configuration]:
 #: Extras of the fused kernels: name -> values beside none.
 EXTRAS: dict[str, tuple[Any, ...]] = {
     "scale_a": ("one", "rows"), "scale_b": ("one", "columns"), "bias": (True,), "activation": ("relu", "gelu", "silu"),
-    "residual": (True, "unaligned"), "z": (True,), "reduction": ("sum", "squares", "max")}
+    "residual": (True, "unaligned"), "z": (True,), "reduction": ("sum", "squares", "max"), "out_dtype": ("fp32",)}
 FULL = {"scale_a": "rows", "scale_b": "columns", "bias": True, "activation": "gelu", "residual": True, "z": True,
         "reduction": "max"}
 
@@ -219,6 +220,7 @@ def fuseds() -> Iterator[Configuration]:
         formats = [f for f in (*FORMATS, *INTEGERS) if not gated or not f.b_rows]
         ways = [(f, e) for f in formats for e in ({}, FULL)] + [(PLAIN, e) for e in extras()]
         ways += [(f, {"out_dtype": "int32"}) for f in INTEGERS if not gated]
+        ways += [(PLAIN, {"activation": a, "out_dtype": "fp32", **b}) for a in ACTIVATIONS[1:] for b in ({}, {"bias": True})]
         for t in tiles:
             m, n = extents(t.m, t.n)
             for f, e in ways:
@@ -249,7 +251,7 @@ def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any
     if "reduction" in e:
         made.update(reduction=e["reduction"], reduced=np.zeros(m, F32))
     if "out_dtype" in e:
-        made["out_dtype"] = tilejit.language.int32
+        made["out_dtype"] = DTYPES[e["out_dtype"]]
     return (fused.gated_matmul if gated else fused.fused_matmul)(a, b, **made)
 
 

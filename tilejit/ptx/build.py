@@ -55,32 +55,40 @@ class Ptx:
 
     def repeat(self, make: Callable[..., Made], operands: Sequence[tuple[str, ...]]) -> list[Made]:
         """[make(*o) for o in operands], where `make` emits instructions and returns registers, the same way whatever
-        the names of its operands are: the text of one call is repeated with other names, registers and all."""
+        the names of its operands are."""
         if len(operands) < _TEMPLATE_FROM:
             return [make(*o) for o in operands]
-        first, lines, self.lines = dict(self.counts), self.lines, []
-        made = make(*(f"%{i}" for i in range(len(operands[0]))))
+        return self.template(make, len(operands[0]))(operands)
+
+    def template(self, make: Callable[..., Made], arity: int) -> Callable[[Sequence[tuple[str, ...]]], list[Made]]:
+        """What `repeat` does with `make`, as a function of its operands: `make` is called once, now, and its text is
+        repeated with other names of operands and registers."""
+        counts, lines, self.lines = dict(self.counts), self.lines, []
+        made = make(*(f"%{i}" for i in range(arity)))
         pieces = _NAME.split("\n".join(self.lines))
-        new = [(cls, CLASSES[cls], n - first[cls]) for cls, n in self.counts.items() if n > first[cls]]
-        self.counts, self.lines = first, lines
-        names = [f"%{i}" for i in range(len(operands[0]))]
-        names += [f"%{prefix}{first[cls] + i}" for cls, prefix, n in new for i in range(n)]
+        new = [(cls, CLASSES[cls], counts[cls], n - counts[cls]) for cls, n in self.counts.items() if n > counts[cls]]
+        self.counts, self.lines = counts, lines
+        names = [f"%{i}" for i in range(arity)] + [f"%{prefix}{first + i}" for _, prefix, first, n in new for i in range(n)]
         place = {name: i for i, name in enumerate(names)}
         text = "".join("%s" if x in place else x.replace("%", "%%") for x in pieces)
         slots = [place[x] for x in pieces if x in place]
         pick = itemgetter(*slots) if slots else lambda names: ()
         results = place[made] if isinstance(made, str) else [place[r] for r in made]
-        out: list[Any] = []
-        for regs in operands:
-            names = list(regs)
-            for cls, prefix, n in new:
-                start = self.counts[cls]
-                self.counts[cls] = start + n
-                names += [f"%{prefix}{i}" for i in range(start, start + n)]
-            if text:
-                lines.append(text % pick(names))
-            out.append(names[results] if isinstance(results, int) else [names[i] for i in results])
-        return out
+
+        def apply(operands: Sequence[tuple[str, ...]]) -> list[Any]:
+            out = []
+            for regs in operands:
+                names = list(regs)
+                for cls, prefix, _, n in new:
+                    start = self.counts[cls]
+                    self.counts[cls] = start + n
+                    names += [f"%{prefix}{i}" for i in range(start, start + n)]
+                if text:
+                    self.lines.append(text % pick(names))
+                out.append(names[results] if isinstance(results, int) else [names[i] for i in results])
+            return out
+
+        return apply
 
     def label(self, base: str) -> str:
         """A fresh label name (not yet placed)."""

@@ -1,7 +1,6 @@
 """Emitters that only rename registers: layouts say which source register each result register is."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from tilejit.errors import CompilationError
@@ -36,18 +35,20 @@ def _registers_in(layout: LinearLayout, elements: tuple[tuple[int, ...], ...]) -
     return tuple(where[at] for at in elements)
 
 
-def _rename(view: Callable[[LinearLayout, Op], LinearLayout]) -> Callable[[Emitter, Op], None]:
-    """An emitter whose source, seen through `view`, has the result's shape."""
-    def emitter(e: Emitter, op: Op) -> None:
-        src = e.get(op.operands[0])
-        source = view(layout_of(op.operands[0].type), op)
-        e.set(op.result, [src[i] for i in renamed(source, layout_of(op.result.type), op)])
-    return emitter
+def source_layout(op: Op) -> LinearLayout:
+    """The layout of the operand of a rename, seen in the shape of its result."""
+    layout = layout_of(op.operands[0].type)
+    if op.name == "expand_dims":
+        return layout.expand_dims(op.attrs["axis"])
+    if op.name == "reshape":
+        return layout.reshape(tuple(op.attrs["shape"]))
+    return layout.transpose(tuple(op.attrs["order"]))
 
 
-emits("expand_dims")(_rename(lambda layout, op: layout.expand_dims(op.attrs["axis"])))
-emits("reshape")(_rename(lambda layout, op: layout.reshape(tuple(op.attrs["shape"]))))
-emits("trans")(_rename(lambda layout, op: layout.transpose(tuple(op.attrs["order"]))))
+@emits("expand_dims", "reshape", "trans")
+def _rename(e: Emitter, op: Op) -> None:
+    src = e.get(op.operands[0])
+    e.set(op.result, [src[i] for i in renamed(source_layout(op), layout_of(op.result.type), op)])
 
 
 @emits("hint")
