@@ -38,7 +38,7 @@ from tilejit.runtime.target import default_target
 _overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "num_consumer_groups": None,
-                           "maxnreg": None, "launch_pdl": True, "debug": False}
+                           "maxnreg": None, "launch_pdl": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.
 IGNORED = frozenset({"enable_fp_fusion", "launch_cooperative_grid"})
 _DECORATOR_IGNORED = frozenset({"version", "repr", "launch_metadata", "noinline"})
@@ -137,6 +137,7 @@ class Kernel:
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
         """The options of a call; those that are None are left out."""
         given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
+        given["target"] = given["target"] or knobs.current().arch or None
         return {k: v for k, v in given.items() if v is not None}
 
     def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:
