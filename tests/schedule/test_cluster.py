@@ -10,7 +10,7 @@ from tilejit.kernels.matmul import matmul_kernel
 BF16 = ml_dtypes.bfloat16
 
 
-def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, **options):
+def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, bk=64, **options):
     """The kernel's result and the exact one."""
     rng = np.random.default_rng(1)
     a = rng.integers(-3, 4, (m, k) if a_rows else (k, m)).astype(BF16)
@@ -22,7 +22,7 @@ def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, **opt
 
     with tilejit.knobs(target="emulator"):
         compiled = matmul_kernel[(grid,)](
-            desc(a, bm, 64, a_rows), desc(b, 64, bn, b_rows), desc(out, bm, bn, True), bias, m, n, k, BM=bm, BN=bn, BK=64,
+            desc(a, bm, bk, a_rows), desc(b, bk, bn, b_rows), desc(out, bm, bn, True), bias, m, n, k, BM=bm, BN=bn, BK=bk,
             GROUP=4, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=None, **options)
     a, b = (a if a_rows else a.T).astype(np.float32), (b if b_rows else b.T).astype(np.float32)
     exact = a @ b + (0 if bias is None else bias.astype(np.float32))

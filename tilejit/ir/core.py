@@ -192,6 +192,11 @@ def total_warps(fn: Function) -> int:
     return int(fn.attrs["num_warps"]) * int(fn.attrs.get("num_ctas", 1))
 
 
+def divides_k(fn: Function) -> bool:
+    """Whether the CTAs of a program's cluster divide what products sum over, instead of rows."""
+    return fn.attrs.get("num_ctas", 1) > 1 and fn.attrs.get("cluster_split") == "K"
+
+
 def enclosing(op: Op) -> Iterator[Op]:
     """The ops whose regions contain `op`, innermost first."""
     block = op.parent

@@ -24,8 +24,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Tile
+from tilejit.layout.clusters import copies, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked, wgmma_accumulator
@@ -66,6 +67,7 @@ class Assignment:
     def __init__(self, fn: Function, facts: Facts):
         self.fn = fn
         self.warps: int = total_warps(fn)
+        self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.accesses = Accesses(fn, facts)
         self.uses = uses(fn.body)
         self.ops = list(walk(fn.body))
@@ -80,7 +82,8 @@ class Assignment:
                 self.set(op.result, self.accumulator(op))
         self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
-            near = self.chosen.get(op.operands[1]) if op.name == "store" else None
+            near = self.chosen.get(op.operands[1]) if op.name == "store" else \
+                self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
@@ -100,6 +103,10 @@ class Assignment:
         """The layout that wgmma gives a product."""
         shape = tile(dot.result.type).shape
         try:
+            if divides_k(self.fn):
+                part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
+                rows_from_each(part, self.ctas)
+                return part
             return wgmma_accumulator(shape, self.warps)  # type: ignore[arg-type]
         except ValueError as e:
             raise CompilationError(f"dot: {e}", dot.loc) from None
@@ -108,7 +115,8 @@ class Assignment:
         """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
         t = tile(v.type)
         spread = max(1, t.numel // (32 * self.warps))
-        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))))
+        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))),
+                       last=copies(len(t.shape), self.ctas))
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""

@@ -5,6 +5,7 @@ import numpy as np
 
 from tilejit.ir import Function, Op, Value, total_warps, walk
 from tilejit.ir.types import Ptr, Tile, elem_of
+from tilejit.layout.clusters import copies, cta_bases
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked
 from tilejit.passes.axis import AxisInfo, vector_width
@@ -20,6 +21,7 @@ class Accesses:
 
     def __init__(self, fn: Function, facts: Facts):
         self.warps: int = total_warps(fn)
+        self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.facts = facts
         self.ops = [op for op in walk(fn.body)
                     if op.name in ACCESSES and isinstance(op.operands[0].type, Tile)]
@@ -38,11 +40,12 @@ class Accesses:
 
     def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
         """Neighbouring threads on neighbouring addresses; if that costs nothing, with the warps of `near`,
-        so that a tile in that layout need not leave its warp."""
+        so that a tile in that layout need not leave its warp. CTAs hold what they hold of `near`, or all."""
         t = tile(op.operands[0].type)
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
-        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order)
+        last = cta_bases(near, self.ctas) if near is not None else copies(len(t.shape), self.ctas)
+        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last)
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
             other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))

@@ -92,17 +92,19 @@ def _ticket_skip(e: Emitter, op: Op) -> None:
 
 @emits("mbar_wait")
 def _mbar_wait(e: Emitter, op: Op) -> None:
+    barrier, slot, parity = op.operands[:3]
+    wait_phase(e, barrier_address(e, barrier, slot), e.scalar(parity), _pred(e, op, 3))
+
+
+def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -> None:
     """Spin on try_wait (each try suspends the thread for a hardware-defined time)."""
     p = e.p
-    barrier, slot, parity = op.operands[:3]
-    address = barrier_address(e, barrier, slot)
     again, done = p.label("wait"), p.label("ready")
-    pred = _pred(e, op, 3)
     if pred:
         p("bra", done, pred=f"!{pred}")
     p.place(again)
     ready = p.reg("pred")
-    p("mbarrier.try_wait.parity.shared::cta.b64", ready, address, e.scalar(parity))
+    p("mbarrier.try_wait.parity.shared::cta.b64", ready, address, parity)
     p("bra", done, pred=ready)
     p("bra", again)
     p.place(done)

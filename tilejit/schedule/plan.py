@@ -27,7 +27,12 @@ class Ring:
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
-    rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+    slices: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice: along what
+
+    @property
+    def peers(self) -> int:
+        """CTAs whose consumers empty a slot: all of the cluster if any of them writes to it, else this one."""
+        return self.ctas if any(load not in self.slices for load in self.loads) else 1
 
     @property
     def bytes(self) -> int:
@@ -43,13 +48,24 @@ class Ring:
         """The ring buffer of one load, in each CTA: memory order is the tensor's, last dimension fastest."""
         t = load.result.type
         assert isinstance(t, Tile)
-        shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
+        shape = tuple(n // self.ctas if d == self.slices.get(load) else n for d, n in enumerate(t.shape))
         return tile_buffer(Tile(shape, t.elem), self.slots, tuple(reversed(range(len(shape)))))
 
     @property
     def release(self) -> str:
         """Who arrives on `empty`: one thread per warpgroup after wgmma, one lane per warp after reads."""
         return "warpgroup" if self.views else "warp"
+
+
+@dataclass(eq=False)
+class Exchange:
+    """Where the parts of a tile meet that the CTAs of a cluster have (`cluster_sum`): `slots` areas in every CTA."""
+
+    name: str
+    loads: list[Op]                       # the op
+    rounds: int                           # how often all CTAs hand over a share of the tile
+    slots: int
+    bytes: int                            # of one slot
 
 
 @dataclass
@@ -62,6 +78,7 @@ class Plan:
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
+    exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
     map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
 

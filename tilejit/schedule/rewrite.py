@@ -11,7 +11,9 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.plan import (
+    Exchange,
     Plan,
     Ring,
     check_descriptor,
@@ -72,7 +74,7 @@ def carry_out(fn: Function, plan: Plan) -> Function:
 def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
     full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 1))
-    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.ctas))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.peers))
     buffers = {}
     for i, load in enumerate(ring.loads):
         check_descriptor(load)
@@ -83,7 +85,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products):
+class RoleWriter(Channels, Products, Exchanges):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -97,6 +99,8 @@ class RoleWriter(Channels, Products):
             if self.role == "producer" or self.role == "inline":
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
+        for exchange in self.plan.exchanges if self.role != "producer" else ():
+            self.state[exchange, "parity"] = (zero,)
         if self.role == "producer":
             region = Block()
             b.op("elect", regions=[region])
@@ -162,6 +166,8 @@ class RoleWriter(Channels, Products):
                 self._clone(op, b)
         elif op.name == "dot":
             self._dot(op, b)
+        elif op.name == "cluster_sum":
+            self._exchange(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)
@@ -267,6 +273,8 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
+            if isinstance(ring, Exchange):       # each group has its own
+                continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
                 skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)

@@ -114,12 +114,13 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind?", effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots. slice: the dimension
+    of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
