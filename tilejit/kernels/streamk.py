@@ -201,6 +201,11 @@ class Config:
     k_bytes: int = 128
     ctas: int = 1
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a launch with several CTAs a program."""
+        return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
+
     def stages(self, out_bytes: int) -> int:
         """Blocks that fit in shared memory beside what is staged for the workspace and the result.
 
@@ -359,7 +364,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     return t, (da, db, dc), (m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
         ACTIVATION=activation, ADD=accumulate, ORDERED=ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
-        num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **(dict(num_ctas=t.ctas, cluster_split="K", num_consumer_groups=1) if t.ctas > 1 else {}))
+        num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
