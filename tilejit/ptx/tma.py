@@ -8,7 +8,7 @@ from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
+from tilejit.ptx.smem import accesses, slot_address, slot_offset, slot_rows, span_elements
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
 MAX_BOX = 256
@@ -166,8 +166,9 @@ def _tma_load(e: Emitter, op: Op) -> None:
     elif "multicast" in op.attrs:
         d = slowest(blocks)
         starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
-        row = tuple(part.shape[d] if i == d else 0 for i in range(len(part.shape)))
-        base = p.new("b32", "mad.lo.u32", e.rank, slot_offset(blocks, row), base)
+        # The bytes of the shares before: a share may begin inside a swizzle pattern, which goes by addresses.
+        before = slot_rows(part) * span_elements(blocks) * blocks.elem.bytes
+        base = p.new("b32", "mad.lo.u32", e.rank, before, base)
         many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
     for at, offset in pieces(blocks, part):
         coords = coordinates(e, starts, at)

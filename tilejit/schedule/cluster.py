@@ -54,7 +54,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
             plan.report.append(f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast")
     if by_k:
         plan.report.append(f"cluster of {ctas} CTAs, which divide K: each has a part of every sum")
-        plan_exchanges(fn, plan)
+    plan_exchanges(fn, plan)
 
 
 def _form_problem(plan: Plan) -> str:
@@ -86,8 +86,8 @@ def _op_problem(op: Op, ctas: int, by_k: bool) -> str:
         return ""
     tiles = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
     bases = [cta_bases(t.layout, ctas) for t in tiles if t.layout is not None]
-    if op.name == "convert" and bases[0] == bases[1] and all(any(b) for b in bases[0]):
-        return ""
-    if op.name == "reduce" and all(not b[op.attrs["axis"]] for b in bases[0]):
-        return ""
+    if op.name == "convert" and (bases[0] == bases[1] or not any(map(any, bases[0]))):
+        return ""                    # each CTA has what it needs
+    if op.name == "reduce" and len({bool(b[op.attrs["axis"]]) for b in bases[0]}) == 1:
+        return ""                    # along what CTAs divide, or each has what it folds
     return f"{op.name} would move elements between CTAs"

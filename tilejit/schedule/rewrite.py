@@ -168,6 +168,8 @@ class RoleWriter(Channels, Products, Exchanges):
             self._dot(op, b)
         elif op.name == "cluster_sum":
             self._exchange(op, b)
+        elif op.name == "reduce":
+            self._reduce(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)

@@ -134,6 +134,13 @@ def store_wait(o: Op) -> list[Type]:
     return []
 
 
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural")
+def cluster_fold(o: Op) -> list[Type]:
+    """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
+    CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
+    return [v.type for v in o.operands[:-4]]
+
+
 @op("pend", "acc", traits="scheduled")
 def pend(o: Op) -> list[Type]:
     """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""

@@ -69,11 +69,12 @@ def _cluster_sum(m: Any, o: Op, part: np.ndarray, *_: Any) -> np.ndarray:
     return part
 
 
-@op("reduce", "inputs*", "axis", traits="structural")
+@op("reduce", "inputs*", "axis ctas?", traits="structural")
 def reduce(o: Op) -> list[Type]:
     """Fold each input along `axis` with the region (2n scalars in: running, then next; n out).
 
-    The order of the folds is not fixed. A rank-1 input gives a scalar."""
+    The order of the folds is not fixed. A rank-1 input gives a scalar. ctas: the CTAs of the cluster that divide the
+    axis; each folds what it has (`cluster_fold` does the rest)."""
     axis = o.attrs["axis"]
     out: list[Type] = []
     for v in o.operands:
