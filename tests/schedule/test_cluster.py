@@ -67,9 +67,14 @@ def symmetric(a_desc, b_desc, out):
     tl.store(out + tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :], acc + acc.T)
 
 
+@tilejit.kernel
+def moved(a_desc, b_desc):
+    b_desc.store([0, 0], a_desc.load([0, 0]))
+
+
 def test_what_cannot_be_divided():
     with pytest.raises(tilejit.CompilationError, match="num_ctas=2: the kernel is not specialised"):
-        plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=2)
+        moved.compile("desc<bf16[128x64]>", "desc<bf16[128x64]>", num_ctas=2)
     with pytest.raises(tilejit.CompilationError, match="64 for every warpgroup of every CTA"):
         product(128, 128, 64, 128, 128, num_ctas=2, num_warps=8)
     with pytest.raises(tilejit.CompilationError, match="convert would move elements between CTAs"):

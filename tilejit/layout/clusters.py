@@ -22,6 +22,12 @@ def copies(rank: int, ctas: int) -> tuple[Basis, ...]:
     return ((0,) * rank,) * (ctas.bit_length() - 1)
 
 
+def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
+    """The bases of the CTA's index where CTA i holds the i-th of equal parts along a dimension."""
+    bits = range(ctas.bit_length() - 1)
+    return tuple(tuple((n // ctas << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
+
+
 def in_each(layout: LinearLayout, ctas: int) -> LinearLayout:
     """A layout for the warps of one CTA as that of a tile that every CTA holds whole."""
     zeros = copies(layout.rank, ctas)
@@ -32,8 +38,8 @@ def divided_dim(layout: LinearLayout, ctas: int) -> int | None:
     """The dimension of which CTA i holds the i-th of equal parts; None if the CTAs divide the tile otherwise or not."""
     bases = cta_bases(layout, ctas)
     for d, size in enumerate(layout.shape):
-        if all(b == tuple((size // ctas << i) * (k == d) for k in range(layout.rank)) for i, b in enumerate(bases)):
-            return d if size >= ctas else None
+        if size >= ctas and bases == parts_of(layout.shape, d, ctas):
+            return d
     return None
 
 
@@ -43,7 +49,7 @@ def rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
     Lanes stay; the warps whose rows are elsewhere take columns instead, as long as a thread keeps four elements, and
     are copies after that. Raises ValueError where rows of different CTAs are in one warp's lanes."""
     rows = layout.shape[0] // ctas
-    cta = [((rows << i), *([0] * (layout.rank - 1))) for i in range(ctas.bit_length() - 1)]
+    cta = parts_of(layout.shape, 0, ctas)
     local = within(layout, ctas)
     registers = [b for b in local.bases_of("register") if b not in cta]
     warps = [b for b in local.bases_of("warp") if b not in cta]

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, divides_k, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Tile
-from tilejit.layout.clusters import copies, in_each, rows_from_each
+from tilejit.layout.clusters import in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked, wgmma_accumulator
@@ -116,7 +116,7 @@ class Assignment:
         t = tile(v.type)
         spread = max(1, t.numel // (32 * self.warps))
         return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))),
-                       last=copies(len(t.shape), self.ctas))
+                       last=self.accesses.of_ctas(t.shape))
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""

@@ -6,6 +6,8 @@ needed by all: each CTA loads a slice of it and multicasts that to all.
 
 With `cluster_split="K"` the CTAs divide what products sum over: each loads its own slice along K of both operands, and
 has a part of every product. The parts are summed (`exchange.py`) where `passes/divide_k.py` says.
+
+Where there are no products, the CTAs divide the longest dimension of large tiles, and each has all of small ones.
 """
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     by_k = divides_k(fn)
     problem = _form_problem(plan)
     for op in walk(fn.body) if not problem else ():
-        problem = problem or _op_problem(op, ctas, by_k)
+        problem = problem or _op_problem(op, ctas, by_k, plan.specialised)
         if problem:
             raise CompilationError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
@@ -58,14 +60,14 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
 
 
 def _form_problem(plan: Plan) -> str:
-    if not plan.specialised:
+    if plan.rings and not plan.specialised:
         return "the kernel is not specialised"
     if any(not ring.views for ring in plan.rings):
         return "blocks that are read into registers cannot be divided between CTAs"
     return ""
 
 
-def _op_problem(op: Op, ctas: int, by_k: bool) -> str:
+def _op_problem(op: Op, ctas: int, by_k: bool, specialised: bool) -> str:
     """Why an op cannot be divided between CTAs; empty if it can."""
     if op.name == "dot":
         t = op.result.type
@@ -80,6 +82,8 @@ def _op_problem(op: Op, ctas: int, by_k: bool) -> str:
         if divided_dim(t.layout, ctas) != 0:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
+    if op.name == "debug_barrier" and specialised:
+        return "debug_barrier would be a meeting of one CTA"
     if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
         return f"{op.name} of one number would happen once in every CTA"
     if scratch_bytes(op) == 0:
