@@ -25,8 +25,8 @@ class Shared:
 class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none),
-    "parity" (of an exchange's first round)."""
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
+    the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round)."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
@@ -57,8 +57,19 @@ class RoleState:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-            for v, what in zip(self.state[key], ("parity",) if key[1] == "parity" else ("slot", "parity")):
+            names = {"ahead": (), "parity": ("parity",)}.get(key[1], ("slot", "parity"))
+            for v, what in zip(self.state[key], names):
                 v.name = v.name or f"{key[0].name}_{what}"
+
+    def _fills(self, ring: Ring) -> bool:
+        """Whether this role issues a ring's copies, and awaits them too: the only role, or the threads that copy."""
+        return self.role == "inline" or self.role == "consumer" and ring.local
+
+    def _place(self, ring: Ring, slot: Value, b: Builder) -> Value:
+        """The slot of a ticket among those of all groups of consumers."""
+        if ring.groups == 1:
+            return slot
+        return b("add", slot, b("mul", b("group_index"), b.const(ring.slots, int32)))
 
     def _kept(self, values: list[Value]) -> list[int]:
         """Indices of the carried values (or results) that this role needs."""
