@@ -1,4 +1,7 @@
 """Clusters whose CTAs divide K: parts of products that meet in distributed shared memory."""
+import re
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -6,10 +9,13 @@ from test_cluster import product
 
 import tilejit
 import tilejit.language as tl
+from tilejit.emulator import Sanitizer, explore
+from tilejit.emulator.policy import POLICIES
 from tilejit.kernels.matmul import matmul_kernel
 from tilejit.layout.clusters import divided_dim, in_each, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.layout.named import wgmma_accumulator
+from tilejit.runtime.launch import EmulatorEntry, host_memory
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -113,7 +119,7 @@ def test_what_cannot_be():
     types = ("desc<bf16[64x128]>", "desc<bf16[64x128]>", "*fp32", "int32")
     with pytest.raises(tilejit.CompilationError, match="a product adds to something other than zeros"):
         started.compile(*types, BK=128, START=1.0, EVERY=False, num_ctas=2, cluster_split="K")
-    with pytest.raises(tilejit.CompilationError, match="a block of 16 along K has 1 parts of 32 bytes"):
+    with pytest.raises(tilejit.CompilationError, match="num_ctas=2 needs wgmma, which does not divide .* and a K of 8"):
         started.compile("desc<bf16[64x16]>", "desc<bf16[64x16]>", *types[2:], BK=16, START=0.0, EVERY=False, num_ctas=2,
                         cluster_split="K")
     with pytest.raises(tilejit.CompilationError, match="cluster_split='N' is not legal"):
@@ -131,3 +137,49 @@ def test_sanitizer(groups, ctas):
                   BM=64, BN=16, BK=64 * ctas, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_ctas=ctas,
                   cluster_split="K", num_consumer_groups=groups, seeds=range(2)).check()
     assert rel_error(out, a.astype(np.float32) @ b.astype(np.float32).T) < 4e-3
+
+
+def exchanged(edit):
+    """Two tiles, one after the other, by a pair of CTAs; `edit` changes the PTX, knowing the offsets of barriers."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((n, 128)).astype(BF16) for n in (64, 32)]
+    out = np.zeros((64, 32), BF16)
+    boxes = ((arrays[0], (64, 128)), (arrays[1], (16, 128)), (out, (64, 16)))
+    args = (*(tilejit.TensorDescriptor.from_tensor(*x) for x in boxes), None, 64, 32, 128)
+    constants = dict(BM=64, BN=16, BK=128, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_ctas=2,
+                     cluster_split="K", num_consumer_groups=1)
+    build = matmul_kernel.compile(*args, **constants)
+    names = dict(re.findall(r"// (acc\.\w+\[0\])\s+mbarrier\.init\S+ \[\S+\+(\d+)\]", build.ptx))
+    text = edit(build.ptx, names)
+    assert text != build.ptx or edit is unchanged
+    _, plan, flat = matmul_kernel._bound(args, constants)
+    entry = EmulatorEntry(replace(build, ptx=text), plan.at, flat)
+    return explore("k", lambda policy, seed, listener: entry.run((1, 1, 1), flat, policy=policy, seed=seed, listener=listener),
+                   host_memory(flat), {"out": out}, POLICIES, range(3), Sanitizer, 0.0)
+
+
+def unchanged(text, names):
+    return text
+
+
+def no_wait(which):
+    def edit(text, names):
+        wait = rf"mbarrier\.try_wait\S+ (%\w+), \[\S+\+{names[which]}\], %\w+;"
+        return re.sub(wait, r"setp.eq.u32 \1, 0, 0;", text)
+    return edit
+
+
+def fewer_bytes(text, names):
+    return re.sub(rf"(expect_tx\S+ _, \[\S+\+{names['acc.full[0]']}\]), (\d+)", r"\1, 2032", text)
+
+
+def no_release(text, names):
+    return re.sub(rf"@%p\d+ mbarrier\.arrive\.shared::cluster\S+ _, \[\S+\+{names['acc.free[0]']}\];", "", text)
+
+
+@pytest.mark.parametrize("edit, kinds", [
+    (unchanged, set()), (no_wait("acc.full[0]"), {"slot-read-early"}), (no_wait("acc.free[0]"), {"slot-overwritten"}),
+    (fewer_bytes, {"tx-count", "deadlock", "slot-read-early"}), (no_release, {"deadlock"})])
+def test_the_sanitizer_knows_the_protocol(edit, kinds):
+    found = exchanged(edit)
+    assert bool(found.kinds) == bool(kinds) and (not kinds or found.kinds & kinds), found

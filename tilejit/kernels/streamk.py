@@ -265,11 +265,10 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
         for t in tiles:
             count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
-                if 1 < c <= steps and at_once(c, multiprocessors):
-                    yield replace(t, programs=min(count, at_once(c, multiprocessors)), ctas=c)
-            if ctas is not None and ctas > 1:
-                continue
-            for s in (1, None) if split is None else (split,):
+                most = at_once(c, multiprocessors)
+                if c > 1 and (ctas is not None or most and c <= steps):
+                    yield replace(t, programs=min(count, max(1, most)), ctas=c)
+            for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs, stream_tiles=stream)
 

@@ -19,9 +19,6 @@ from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.exchange import plan_exchanges
 from tilejit.schedule.plan import Plan, shared_operand
 
-#: Bytes of K that one wgmma consumes, the least that a CTA may have of a block.
-K_BYTES = 32
-
 
 def plan_cluster(fn: Function, plan: Plan) -> None:
     """Set `plan.ctas` and, of every load, the dimension whose slices belong to CTAs.
@@ -74,12 +71,7 @@ def _op_problem(op: Op, ctas: int, by_k: bool, specialised: bool) -> str:
         assert isinstance(t, Tile) and t.layout is not None
         if any(shared_operand(op.operands[i]) is None for i in (0, 1)):
             return "operands of products must be loaded through descriptors"
-        if by_k:
-            a = op.operands[0].type
-            assert isinstance(a, Tile)
-            most = a.shape[1] * max(1, a.elem.bits // 8) // K_BYTES
-            return "" if most >= ctas else f"a block of {a.shape[1]} along K has {most} parts of {K_BYTES} bytes"
-        if divided_dim(t.layout, ctas) != 0:
+        if not by_k and divided_dim(t.layout, ctas) != 0:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
     if op.name == "debug_barrier" and specialised:
