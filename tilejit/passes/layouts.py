@@ -24,11 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tilejit.errors import CompilationError
-<<<<<<< HEAD
 from tilejit.ir import Function, Op, Value, divides_k, enclosing, product_warps, total_warps, uses, walk
-=======
-from tilejit.ir import Function, Op, Value, divides_k, enclosing, total_warps, uses, walk
->>>>>>> h/cluster
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import in_each, rows_from_each
@@ -79,24 +75,15 @@ def choose_units(fn: Function) -> None:
         if op.name != "dot":
             continue
         a, c = (tile(v.type) for v in (op.operands[0], op.result))
-<<<<<<< HEAD
-        unit = product_unit(target_of(fn), product_warps(fn), *c.shape, a.shape[1], a.elem.bits // 8)  # type: ignore
-        if unit == "mma":
-            op.attrs["unit"] = unit
-            if fn.attrs.get("num_ctas", 1) > 1:
-                raise CompilationError(f"dot: num_ctas={fn.attrs['num_ctas']} needs wgmma, which does not divide a "
-                                       f"{c} over {product_warps(fn)} warps", op.loc)
-=======
-        warps, k, ctas = total_warps(fn), a.shape[1], fn.attrs.get("num_ctas", 1)
+        warps, k, ctas = product_warps(fn), a.shape[1], fn.attrs.get("num_ctas", 1)
         if divides_k(fn):
-            warps, k = warps // ctas, k // ctas
+            k //= ctas
         unit = product_unit(target_of(fn), warps, *c.shape, k, a.elem.bits // 8)  # type: ignore
         if unit == "mma":
             op.attrs["unit"] = unit
             if ctas > 1:
                 raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c} and a K of {k} "
                                        f"over {warps} warps", op.loc)
->>>>>>> h/cluster
 
 
 class Assignment:

@@ -290,11 +290,7 @@ class RoleWriter(Channels, Products, Exchanges):
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
-<<<<<<< HEAD
             if isinstance(ring, Exchange) or ring.local:     # each group has its own
-=======
-            if isinstance(ring, Exchange) or ring.local:        # each group has its own
->>>>>>> h/cluster
                 continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(

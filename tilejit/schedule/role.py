@@ -11,11 +11,8 @@ from tilejit.schedule.plan import Exchange, Plan, Ring, needed_by_producer
 
 #: What a ticket belongs to, and its kind.
 Key = tuple[Union[Ring, Exchange], str]
-<<<<<<< HEAD
 #: Names of a ticket's values, where they are not a slot and its parity.
 _NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
-=======
->>>>>>> h/cluster
 
 
 @dataclass(eq=False)
@@ -62,12 +59,7 @@ class RoleState:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-<<<<<<< HEAD
             for v, what in zip(self.state[key], _NAMES.get(key[1], ("slot", "parity"))):
-=======
-            names = {"ahead": (), "parity": ("parity",)}.get(key[1], ("slot", "parity"))
-            for v, what in zip(self.state[key], names):
->>>>>>> h/cluster
                 v.name = v.name or f"{key[0].name}_{what}"
 
     def _fills(self, ring: Ring) -> bool:
