@@ -35,6 +35,13 @@ def multiprocessors() -> int:
     return driver.multiprocessors() if driver.available() else 132
 
 
+def chip() -> str:
+    """What launches that do not say it are compiled for, "sm_90a" or "sm_80": the knob `arch`."""
+    from tilejit.runtime import knobs
+
+    return knobs.chip()
+
+
 def __getattr__(name: str) -> Any:
     if name == "check":
         from tilejit.runtime.check import check
@@ -52,5 +59,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = ["ArrayInfo", "AssemblyError", "CompilationError", "CompiledKernel", "CudaError", "DeviceArray", "Kernel",
-           "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "cdiv", "check", "empty", "empty_like",
-           "jit", "kernel", "knobs", "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]
+           "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "cdiv", "check", "chip", "empty",
+           "empty_like", "jit", "kernel", "knobs", "multiprocessors", "next_power_of_2", "timeline", "to_device",
+           "zeros"]

@@ -70,6 +70,8 @@ class Tiles:
 #: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
 TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Tiles(128, 128, 4, 1, 0.93, 0.6),
          Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.5), Tiles(64, 64, 4, 1, 0.5, 0.4))
+#: Those of a single CTA, for chips without clusters.
+SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
@@ -143,14 +145,16 @@ def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | 
 
 
 @lru_cache(maxsize=1024)
-def _launch(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int) -> tuple[
+def _launch(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int,
+            chip: str = "sm_90a") -> tuple[
         tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]]:
     """Grid, descriptors to put over the arrays, M, N, K, and constants of one problem."""
     a_rows, b_rows = _orders(a, b, bias, c, activation)
     dtype, (m, k), n = a[0], a[1], b[1][1]
     # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
-    for tiles in (choose_tiles(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b)),
+    for tiles in (choose_tiles(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b),
+                               TILES if chip == "sm_90a" else SINGLE_TILES),
                   POINTER_TILES) if in_place else (POINTER_TILES,):
         bk = tiles.k_bytes // dtype.bytes
         descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
@@ -196,7 +200,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors()):
         return matmul_streamk(a, b, bias, activation, out)
     grid, (da, db, dc), sizes, constants = _launch(
-        _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors())
+        _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors(),
+        tilejit.chip())
     matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
                         **constants)
     if target is not out:
