@@ -12,8 +12,9 @@ import tilejit
 import tilejit.language as tl
 from tilejit import kernels
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.matmul import SINGLE_TILES, matmul_kernel
+from tilejit.kernels.matmul import matmul_kernel
 from tilejit.kernels.softmax import softmax_kernel
+from tilejit.kernels.tiles import SINGLE_TILES
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.text import parse
 from tilejit.testing import rel_error

@@ -134,6 +134,7 @@ def test_why_a_load_is_not_pipelined(parts, why):
 def test_num_stages_one_copies_nothing():
     fn, report = scheduled(OPTIONS=", num_stages=1")
     assert "ring" not in report and counts(fn)["load"] == 3
+    assert report.count("not pipelined, num_stages=1") == 3
 
 
 @pytest.mark.parametrize("stages", [2, 3, 5])

@@ -61,12 +61,12 @@ def ahead_problem(load: Op) -> str:
     for op in walk(body):
         if op.define.effects & {"sync", "shared_write"} or op.attrs.get("sem") not in (None, "relaxed"):
             return f"{op.name}{_line(op)} orders it after other threads' work"
-        if "write" in op.define.effects and _may_alias(source, op):
+        if "write" in op.define.effects and may_alias(source, op):
             return f"{op.name}{_line(op)} may write what it reads"
     return ""
 
 
-def _may_alias(source: Value | None, write: Op) -> bool:
+def may_alias(source: Value | None, write: Op) -> bool:
     """Different arguments are different memory; what an address is computed from must be known to tell."""
     other = argument_of(write.operands[0]) if write.operands else None
     return source is None or other is None or source is other

@@ -24,33 +24,36 @@ def mark_copies(fn: Function) -> Function:
     for op in walk(fn.body):
         if op.name != "load" or not isinstance(op.result.type, Tile) or not in_pipelined_loop(fn, op):
             continue
-        problem = copy_problem(op) or ahead_problem(op)
-        if problem:
-            report_unpipelined(fn, op, problem)
-        else:
+        problem = "num_stages=1" if _depth(fn, op) == 1 else copy_problem(op) or ahead_problem(op)
+        if not problem:
             op.attrs["copy"] = memory_order(op)
+            continue
+        where = op.loc.short() if op.loc else "?"
+        fn.attrs.setdefault("report", []).append(
+            f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}")
     return fn
 
 
-def report_unpipelined(fn: Function, op: Op, problem: str) -> None:
-    """Say in the report why a load stays what it is."""
-    fn.attrs.setdefault("report", []).append(
-        f"load {op.result.name or 'of a tile'} at {op.loc.short() if op.loc else '?'}: not pipelined, {problem}")
+def _loop(op: Op) -> Op | None:
+    return next((x for x in enclosing(op) if x.name in ("for", "while")), None)
+
+
+def _depth(fn: Function, op: Op) -> int | None:
+    loop = _loop(op)
+    return (loop.attrs.get("num_stages") if loop else None) or fn.attrs.get("num_stages")
 
 
 def in_pipelined_loop(fn: Function, op: Op) -> bool:
     """Whether the innermost loop around an op asks for its loads ahead of time: by computing a product itself, or by
-    a depth of its own."""
-    loop = next((x for x in enclosing(op) if x.name in ("for", "while")), None)
-    if loop is None:
-        return False
-    depth = loop.attrs.get("num_stages") or fn.attrs.get("num_stages")
-    if depth == 1:
-        return False
-    if loop.attrs.get("num_stages"):
-        return True
-    return any(x.name == "dot" and next(y for y in enclosing(x) if y.name in ("for", "while")) is loop
-               for region in loop.regions for x in walk(region))
+    a depth of its own (of 1: to leave them)."""
+    loop = _loop(op)
+    return loop is not None and (bool(loop.attrs.get("num_stages")) or any(
+        x.name == "dot" and _loop(x) is loop for region in loop.regions for x in walk(region)))
+
+
+def wants_copies(fn: Function, op: Op) -> bool:
+    """Whether a load in a pipelined loop may become a copy."""
+    return in_pipelined_loop(fn, op) and _depth(fn, op) != 1
 
 
 def copy_problem(op: Op) -> str:

@@ -57,12 +57,13 @@ def assign_layouts(fn: Function) -> Function:
     """Assign layouts in place; appends the conversions that remain to `attrs["report"]`."""
     split_cheap(fn)
     choose_units(fn)
-    for v, layout in Assignment(fn, analyse(fn)).run().items():
+    facts = analyse(fn)
+    for v, layout in Assignment(fn, facts).run().items():
         v.type = tile(v.type).with_layout(layout)
     layouts_convert.insert(fn)
     layouts_convert.improve(fn)
-    merge_copies(fn.body, {})
-    set_vectors(fn, analyse(fn))
+    merge_copies(fn.body, {}, {})
+    set_vectors(fn, facts)
     fn.attrs.setdefault("report", []).extend(layouts_convert.describe(fn))
     return fn
 
@@ -199,12 +200,12 @@ class Assignment:
         elif op.name == "dot":
             yield op.operands[2], layout
         elif op.name in ACCESSES:
-            if self.worth_it(op, layout, into=False):
+            if any(x not in self.chosen for x in op.operands) and self.worth_it(op, layout, into=False):
                 yield from ((x, layout) for x in op.operands)
         elif op.name == "scan" or "elementwise" in op.define.traits:
             yield from ((x, layout) for x in (*op.operands, *op.results))
         elif "shape" in op.define.traits and op.name != "splat":
-            yield from ((x, backward(op, layout)) for x in op.operands)
+            yield from ((x, backward(op, layout)) for x in op.operands if x not in self.chosen)
 
     def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout
                      ) -> Iterator[tuple[Value, LinearLayout | None]]:
@@ -224,7 +225,7 @@ class Assignment:
         else:
             if op.name in FOLDS or op.name == "join":
                 yield from ((x, layout) for x in op.operands)
-            yield from ((r, forward(op, layout)) for r in op.results)
+            yield from ((r, forward(op, layout)) for r in op.results if r not in self.chosen)
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
         """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, walk
-from tilejit.ir.ahead import ahead_problem
+from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
-from tilejit.passes.copies import in_pipelined_loop
+from tilejit.passes.copies import wants_copies
 from tilejit.passes.rules import const_of
 
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
@@ -27,7 +27,7 @@ _SAME_FIRST = ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", 
 def find_rows(fn: Function) -> Function:
     """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
-             and len(op.result.type.shape) == 1 and in_pipelined_loop(fn, op)]
+             and len(op.result.type.shape) == 1 and wants_copies(fn, op)]
     if not loads or fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("target") == "sm_80":
         return fn
     facts = analyse(fn)
@@ -35,7 +35,7 @@ def find_rows(fn: Function) -> Function:
         block = load.parent
         assert block is not None
         new = Block()
-        row = _Row(load, facts, Builder(new, loc=load.loc))
+        row = _Row(fn, load, facts, Builder(new, loc=load.loc))
         problem = row.problem()
         if problem:
             if problem != _NO_ROW:
@@ -58,8 +58,8 @@ _NO_ROW = "its addresses do not count up"
 class _Row:
     """One load, looked at as a row; builds the scalars that stand for it."""
 
-    def __init__(self, load: Op, facts: dict[Value, AxisInfo], b: Builder):
-        self.load, self.facts, self.b = load, facts, b
+    def __init__(self, fn: Function, load: Op, facts: dict[Value, AxisInfo], b: Builder):
+        self.fn, self.load, self.facts, self.b = fn, load, facts, b
         self.firsts: dict[Value, Value] = {}
         self.result = load.result
         self.size: int = load.result.type.shape[0]  # type: ignore[union-attr]
@@ -70,6 +70,8 @@ class _Row:
         info = self.facts[load.operands[0]]
         if info.contiguity[0] < self.size or ahead_problem(load) or load.attrs.get("volatile"):
             return _NO_ROW
+        if any("write" in x.define.effects and may_alias(argument_of(load.operands[0]), x) for x in walk(self.fn.body)):
+            return "the kernel may write what it reads, through another proxy"
         if not isinstance(elem, DType) or elem.kind == "bool" or self.size * elem.bytes % UNIT:
             return _NO_ROW
         if len(load.operands) > 2 and str(const_of(load.operands[2])) not in ("0", "0.0"):

@@ -158,13 +158,12 @@ def _cast(e: Emitter, op: Op) -> None:
     regs = e.get(op.operands[0])
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
     if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
-        pairs = zip(regs[::2], regs[1::2])
-        e.set(op.result, [r for lo, hi in pairs for r in cast_pair(e, lo, hi, src, dst, rounding)])
+        pairs = e.p.repeat(lambda lo, hi: cast_pair(e, lo, hi, src, dst, rounding), list(zip(regs[::2], regs[1::2])))
+        e.set(op.result, [r for pair in pairs for r in pair])
         return
-    done: dict[str, str] = {}
-    for r in regs:
-        if r not in done:
-            done[r] = cast_element(e, r, src, dst, rounding)
+    different = list(dict.fromkeys(regs))
+    made = e.p.repeat(lambda r: cast_element(e, r, src, dst, rounding), [(r,) for r in different])
+    done = dict(zip(different, made))
     e.set(op.result, [done[r] for r in regs])
 
 

@@ -67,6 +67,7 @@ class Emitter:
     def __init__(self, fn: Function):
         self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
         self.values: dict[Value, list[str]] = {}
+        self.run: dict[Value, Op] = {}           # elementwise values that are still to be computed; see runs.py
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
@@ -194,13 +195,22 @@ class Emitter:
     # -- walking ----------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
         """Emit the ops of a block in order (terminators are handled by the op that owns the block)."""
+        from tilejit.ptx import runs
+
         for op in block.ops:
-            if op.loc is not None:
-                self.p.loc(op.loc.file, op.loc.line)
-            self.note(op)
+            if runs.step(self, op):
+                continue
+            self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
             EMITTERS[op.name](self, op)
+        runs.finish(self)
+
+    def at(self, op: Op) -> None:
+        """What follows belongs to op: its line in the user's source, and a comment."""
+        if op.loc is not None:
+            self.p.loc(op.loc.file, op.loc.line)
+        self.note(op)
 
     def note(self, op: Op) -> None:
         """A comment that names a tile op: `acc = dot_async : pending<fp32[128x256]>`."""

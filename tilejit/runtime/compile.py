@@ -151,13 +151,15 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
         if isinstance(arg, DescParam):
             attrs["padding"] = arg.padding
     fn = stages("frontend", fn)
+    if not stages.active:
+        return passes.run(fn)
     last: list[Function] = []
 
     def seen(name: str, now: Function) -> None:
         last[:] = [stages(name, now)]
 
     fn = passes.run(fn, seen)
-    return last[0] if last and stages.override else fn
+    return last[0] if stages.override else fn
 
 
 def schedule(fn: Function) -> Function:

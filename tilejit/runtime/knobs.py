@@ -53,6 +53,8 @@ class Knobs:
     launch_blocking: bool = False
     #: `perf`: print what makes a compiled kernel slow (spills, serialised wgmma, lost TMA) to stderr
     warn: str = ""
+    #: print what autotuning chose
+    print_autotune: bool = False
 
 
 _DEFAULTS = Knobs()
