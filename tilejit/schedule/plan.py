@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, enclosing, walk
 from tilejit.ir.types import Buffer, Desc, DType, Tile
+from tilejit.layout.named import wgmma_a_operand
 from tilejit.ptx.smem import tile_buffer
 
 
@@ -92,6 +93,18 @@ def wgmma_reads(dot: Op, index: int) -> Op | None:
     k_fastest = transposed if index == 1 else not transposed
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
+
+
+def from_registers(dot: Op) -> bool:
+    """Whether a product's first operand is a computed tile whose layout is wgmma's own."""
+    t = dot.operands[0].type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    if t.layout is None or shared_operand(dot.operands[0]) is not None:
+        return False
+    try:
+        return t.layout == wgmma_a_operand(t.shape, t.layout.in_size("warp"), t.elem.bytes)  # type: ignore[arg-type]
+    except ValueError:
+        return False
 
 
 def place(op: Op | None) -> str:

@@ -6,7 +6,7 @@ from tilejit.ir import Builder, Op, Value, total_warps
 from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
-from tilejit.schedule.plan import shared_operand, wgmma_reads
+from tilejit.schedule.plan import from_registers, place, shared_operand, wgmma_reads
 from tilejit.schedule.role import RoleState
 
 
@@ -59,8 +59,11 @@ class Products(RoleState):
                 self.state[ring, "last"] = (self.current[ring],)
 
     def _operand(self, dot: Op, index: int, b: Builder) -> Value:
-        """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
+        """A dot operand: the ring's slot in place, registers, or a staging buffer written from registers."""
         load = wgmma_reads(dot, index)
+        if index == 0 and from_registers(dot):
+            self.plan.report.append(f"dot operand a at {place(dot)} from registers")
+            return self.env[dot.operands[0]]
         if load is not None:
             found = shared_operand(dot.operands[index])
             assert found is not None

@@ -143,9 +143,9 @@ def pend(o: Op) -> list[Type]:
 
 @op("dot_async", "a b acc", "precision?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
-    """Issue acc += a @ b (views [M,K] and [K,N]) as one wgmma group and commit it."""
+    """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it."""
     a, b, acc = (v.type for v in o.operands)
-    assert isinstance(a, Buffer) and isinstance(b, Buffer)
+    assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
     if not isinstance(acc, Pending):
         raise CompilationError(f"dot_async: expected a pending accumulator, found {acc}", o.loc)
     return [acc]
