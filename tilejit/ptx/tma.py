@@ -198,7 +198,7 @@ def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
     regs = e.fresh(tile)
-    for a in accesses(e, tile.layout, view.type, e.views[view]):
+    for a in accesses(e, tile.layout, view.type, e.views[view], at=op.attrs.get("at")):
         load_shared(e, tile.elem, [regs[i] for i in a.registers], a.address)
     e.set(op.result, regs)
 

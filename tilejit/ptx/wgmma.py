@@ -104,24 +104,29 @@ def _dot_async(e: Emitter, op: Op) -> None:
         base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
         tail += [int(not a.k_major)] if elem.bytes == 2 else []
 
-        def first_operand(m: int, k: int) -> str:
-            return p.new("b64", "add.u64", base_a, a.offset(m, k) >> 4)
+        left = _in_place(e, base_a, a)
     else:
-        first_operand = _fragments(e, va)
+        left = _fragments(e, va)
     tail += [int(not b.k_major)] if elem.bytes == 2 else []
     add = p.new("pred", "setp.ne.b32", 1, 0)
     start = acc.op if isinstance(acc.op, Op) and acc.op.name == "pend" else None
     first_adds = add if start is None or not _starts_at_zero(e, start) else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
+    k0 = op.attrs.get("k", 0)
     for k in range(0, va.type.shape[1], step):
         for first in range(0, len(regs), chunk):
             m0, n0 = layout.apply(register=first)
-            da = first_operand(m0, k)
-            db = p.new("b64", "add.u64", base_b, b.offset(n0, k) >> 4)
+            da = left(m0, k)
+            db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)
             acc_list = "{" + ", ".join(regs[first:first + chunk]) + "}"
             p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)
+
+
+def _in_place(e: Emitter, base: str, a: Operand) -> Callable[[int, int], str]:
+    """The descriptor of the block of a first operand in shared memory that starts at (m, k)."""
+    return lambda m, k: e.p.new("b64", "add.u64", base, a.offset(m, k) >> 4)
 
 
 def _fragments(e: Emitter, a: Value) -> Callable[[int, int], str]:

@@ -36,7 +36,7 @@ class Channels(RoleState):
                 self._to_registers(load, b)
 
     def _to_registers(self, load: Op, b: Builder) -> None:
-        if not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
+        if load in self.piecewise or not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
                    self.uses.get(load.result, ())):
             return
         t = load.result.type

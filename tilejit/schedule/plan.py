@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, enclosing, walk
 from tilejit.ir.types import Buffer, Desc, DType, Tile
-from tilejit.layout.named import wgmma_a_operand
 from tilejit.ptx.smem import tile_buffer
+
+if TYPE_CHECKING:
+    from tilejit.schedule.pieces import Pieces
 
 
 @dataclass(eq=False)
@@ -59,6 +62,7 @@ class Plan:
 
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
+    pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
     specialised: bool = False
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps
@@ -93,18 +97,6 @@ def wgmma_reads(dot: Op, index: int) -> Op | None:
     k_fastest = transposed if index == 1 else not transposed
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
-
-
-def from_registers(dot: Op) -> bool:
-    """Whether a product's first operand is a computed tile whose layout is wgmma's own."""
-    t = dot.operands[0].type
-    assert isinstance(t, Tile) and isinstance(t.elem, DType)
-    if t.layout is None or shared_operand(dot.operands[0]) is not None:
-        return False
-    try:
-        return t.layout == wgmma_a_operand(t.shape, t.layout.in_size("warp"), t.elem.bytes)  # type: ignore[arg-type]
-    except ValueError:
-        return False
 
 
 def place(op: Op | None) -> str:

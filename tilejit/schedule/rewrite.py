@@ -117,7 +117,7 @@ class RoleWriter(Channels, Products):
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
-                if self.flight:
+                if self.flight and not self._read_into_registers(ring):
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
@@ -141,7 +141,11 @@ class RoleWriter(Channels, Products):
             for op, index in self.uses.get(work.pop(), ()):
                 if op.name == "trans":
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load:
+                elif op in self.piecewise:
+                    work.append(op.result)
+                    continue
+                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load \
+                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -160,6 +164,8 @@ class RoleWriter(Channels, Products):
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op in self.piecewise:
+            pass
         elif op.name == "dot":
             self._dot(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
