@@ -43,6 +43,17 @@ def prologue(e: Emitter) -> None:
         elif op.name in ("desc_shape", "desc_stride", "desc_base"):
             desc_query(e, op)
     init_barriers(e)
+    follow(e)
+
+
+def follow(e: Emitter) -> None:
+    """Programmatic dependent launch (PTX ISA, griddepcontrol): up to here, a kernel overlaps with the end of the one
+    ahead of it in the stream; nothing is read or written before that one has ended and its writes are visible.
+
+    The kernel that follows may start as soon as all CTAs of this one run: it waits here just the same."""
+    if e.fn.attrs.get("launch_pdl"):
+        e.p("griddepcontrol.launch_dependents")
+        e.p("griddepcontrol.wait")
 
 
 def name_buffers(e: Emitter) -> None:
@@ -307,4 +318,4 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
                     attrs.get("target", "sm_90a"), f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                (ctas, 1, 1), attrs.get("target", "sm_90a"))
+                                (ctas, 1, 1), attrs.get("target", "sm_90a"), bool(attrs.get("launch_pdl")))

@@ -61,7 +61,7 @@ class DeviceEntry:
         meta = compiled.metadata
         self.compiled, self.index, self.blocking = compiled, dev.index, blocking
         self.loaded = driver.LoadedKernel(dev, compiled.cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
-                                          meta.shared_bytes, meta.cluster)
+                                          meta.shared_bytes, meta.cluster, meta.pdl)
         if compiled.resources is None:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
