@@ -63,8 +63,8 @@ def widened(x, zeros, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DT
         # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
         bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
         power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
-        even = ((x & 15).to(tl.int16) | bits).to(DTYPE, bitcast=True)
-        odd = ((x >> 4).to(tl.int16) | bits).to(DTYPE, bitcast=True)
+        both = (x.to(tl.int32) * 0x1001 & 0x000F000F) | (bits << 16 | bits)
+        even, odd = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
         y = tl.join(even, odd).reshape(BM, BK)
         if zeros is None:
             y = y - (power + 8.0)

@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.pack import in_pairs
 
 FP32 = DType("fp32", "float", 32)
 LOG2E = "0f3FB8AA3B"
@@ -108,6 +109,10 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
         raise CompilationError(f"{name}: {t} is a storage type, cast it before computing", op.loc)
     kind = suffix(t)
     if t.is_float:
+        pairs = in_pairs(e, f"{name}.rn.{kind}x2", *map(e.get, op.operands)) if t.bits == 16 else None
+        if pairs is not None:
+            e.set(op.result, pairs)
+            return
         rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
         if name == "mul" and t.bits == 16:
             each(e, op, lambda a, b: p.new(cls, f"mul.rn.{kind}", a, b))

@@ -38,8 +38,8 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
         # for each other.
         if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
             if any(dot.parent is body and from_registers(dot) for dot in dots):
-                plan.report.append(f"loop at {place(loop)}: every iteration waits for its products, whose first operand "
-                                   "comes from registers")
+                plan.report.append(f"loop at {place(loop)}: every iteration waits for its products, which take first "
+                                   "operands from registers")
             continue
         plan.chains[loop] = found
         for ring in plan.rings:
