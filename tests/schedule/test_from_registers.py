@@ -64,6 +64,24 @@ def two_sums(w_desc, x_desc, y_desc, c_desc, K, BM: tl.constexpr, BN: tl.constex
     c_desc.store([0, 0], acc + more)
 
 
+@tilejit.kernel
+def columns(a_desc, b_desc, c_desc, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """C = A^T B^T with int8 A, which is transposed in registers."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(tl.cdiv(K, BK)):
+        a = a_desc.load([k * BK, 0]).to(tl.bfloat16)
+        acc = tl.dot(a.T, b_desc.load([0, k * BK]).T, acc)
+    c_desc.store([0, 0], acc)
+
+
+@tilejit.kernel
+def outside(a_desc, b_desc, c_desc, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """C = 2 A B^T, a block of columns at a time, the first operand computed once."""
+    a = (a_desc.load([0, 0]).to(tl.float32) * 2.0).to(tl.bfloat16)
+    for n in range(0, N, BN):
+        c_desc.store([0, n], tl.dot(a, b_desc.load([n, 0]).T))
+
+
 def numbers(shape, dtype="bf16", seed=0):
     """Small integers: every sum is exact."""
     return np.random.default_rng(seed).integers(-8, 8, shape).astype(NUMPY[dtype])
@@ -162,6 +180,20 @@ def test_two_products_of_one_operand(dtype):
     np.testing.assert_array_equal(out, w.astype(np.float32) @ (x.astype(np.float32) + y.astype(np.float32)).T)
     report = emulated("test", two_sums, (1,), args, dict(BM=128, BN=32, BK=64)).entry.compiled.report()
     assert "every iteration waits for its products, which take first operands from registers" in report
+
+
+@pytest.mark.parametrize("kernel", [columns, outside])
+def test_where_operands_come_from(kernel):
+    """Transposed while it is computed; computed before the loop."""
+    a, b = numbers((192, 64), "int8") if kernel is columns else numbers((64, 64)), numbers((192, 64), seed=1)
+    b = b.T.copy()[:32] if kernel is columns else b
+    out = np.zeros((64, 32 if kernel is columns else 192), np.float32)
+    args = block(a, [64, 64]), block(b, [32, 64]), block(out, [64, 32]), 192
+    tilejit.check(kernel, (1,), *args, seeds=[0], BM=64, BN=32, BK=64, num_warps=4).check()
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    np.testing.assert_array_equal(out, a.T @ b.T if kernel is columns else 2 * a @ b.T)
+    report = emulated("test", kernel, (1,), args, dict(BM=64, BN=32, BK=64)).entry.compiled.report()
+    assert "from registers" in report and "through" not in report
 
 
 def test_too_large_for_registers():

@@ -108,12 +108,16 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
         m = (first + rest % height) * BM
         n = rest // height * BN
         acc = tl.zeros((BM, BN), tl.float32)
+        if SCALE_STEPS > 0:
+            rows = m + tl.arange(0, BM)
+            at = rows * scale_down + k0 // SCALE_STEPS * scale_across
+            scale = tl.load(scales + at, rows < M, other=0.0)
+            zero = scale if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
         for k in range(k0, k1):
-            if SCALE_STEPS > 0:
-                rows = m + tl.arange(0, BM)
-                at = rows * scale_down + k // SCALE_STEPS * scale_across
-                scale = tl.load(scales + at, rows < M, other=0.0)
-                zero = None if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
+            if SCALE_STEPS > 0:              # the next block's are on their way while this one is multiplied
+                at = rows * scale_down + tl.minimum(k + 1, k1 - 1) // SCALE_STEPS * scale_across
+                next_scale = tl.load(scales + at, rows < M, other=0.0)
+                next_zero = next_scale if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
             if A_BITS == 4:
                 a = a_desc.load([m, k * (BK // 2)])
             elif A_ROWS:
@@ -129,8 +133,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
             elif SCALE_STEPS == 0:
                 acc = tl.dot(widened(a, None, BM, BK, A_BITS, b_desc.dtype), b, acc)
             else:
-                part = tl.dot(widened(a, zero, BM, BK, A_BITS, b_desc.dtype), b)
+                part = tl.dot(widened(a, None if zeros is None else zero, BM, BK, A_BITS, b_desc.dtype), b)
                 acc = tl.fma(part, scale.to(tl.float32)[:, None], acc)
+                scale, zero = next_scale, next_zero
         if ADD:
             if C_ROWS:
                 c_desc.atomic_add([m, n], acc)
