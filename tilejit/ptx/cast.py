@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.widen import widen, widens
+from tilejit.ptx.widen import halves, in_pairs, widen, widens
 
 _F8 = {"fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 _F = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "tf32": "f32", "fp64": "f64"}
@@ -145,36 +145,16 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
     return out
 
 
-def _half(e: Emitter, op: Op) -> list[str]:
-    """The low halves of 32-bit integers, or the high ones if the operand is just those, shifted down.
-
-    As halves of one word, both go back into one word (`pack.words`) without an instruction."""
-    source, at = op.operands[0], "{{{}, _}}"
-    maker = source.op
-    if isinstance(maker, Op) and maker.name == "shr":
-        by = maker.operands[1].op
-        while isinstance(by, Op) and by.name in ("part", "splat", "broadcast"):
-            by = by.operands[0].op
-        if isinstance(by, Op) and by.name == "const" and by.attrs["value"] == 16:
-            source, at = maker.operands[0], "{{_, {}}}"
-    done: dict[str, str] = {}
-    for r in e.get(source):
-        if r not in done:
-            done[r] = e.p.reg("b16")
-            e.halves[done[r]] = r, int(source is not op.operands[0])
-            e.p("mov.b32", at.format(done[r]), r)
-    return [done[r] for r in e.get(source)]
-
-
 @emits("cast")
 def _cast(e: Emitter, op: Op) -> None:
     src, dst = (_UINT64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
     regs = e.get(op.operands[0])
-    if src.is_int and src.bits == 32 and dst.is_int and dst.bits == 16:
-        e.set(op.result, _half(e, op))
+    half = halves(e, op)
+    if half is not None:
+        e.set(op.result, half)
         return
     if widens(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
-        e.set(op.result, widen(e, regs, dst))
+        e.set(op.result, widen(e, regs, dst, in_pairs(e, op.operands[0])))
         return
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
     if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):

@@ -69,8 +69,6 @@ class Emitter:
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
-        self.bytes: dict[str, tuple[str, int]] = {}    # loaded 8-bit element -> the word that has it, and which byte
-        self.halves: dict[str, tuple[str, int]] = {}   # 16-bit register -> the word that it is half 0 or 1 of
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA

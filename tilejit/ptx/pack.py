@@ -13,7 +13,7 @@ def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
     """Pack 8- or 16-bit elements (a multiple of four bytes of them) into `.b32` registers, low first."""
     p = e.p
     if elem.bits == 16:
-        return [word(e, lo, hi) for lo, hi in zip(regs[::2], regs[1::2])]
+        return [p.new("b32", "mov.b32", f"{{{lo}, {hi}}}") for lo, hi in zip(regs[::2], regs[1::2])]
     out = []
     for i in range(0, len(regs), 4):
         wide = [p.new("b32", "cvt.u32.u16", r) for r in regs[i:i + 4]]
@@ -23,34 +23,10 @@ def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
     return out
 
 
-def word(e: Emitter, lo: str, hi: str) -> str:
-    """Two 16-bit registers as one `.b32`: the one that they are the halves of, if there is one."""
-    (a, i), (b, j) = (e.halves.get(r, ("", r)) for r in (lo, hi))
-    return a if a and a == b and (i, j) == (0, 1) else e.p.new("b32", "mov.b32", f"{{{lo}, {hi}}}")
-
-
-def in_pairs(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[str] | None:
-    """opcode.x2 on two elements at a time, where all of a's registers are the halves of words; None elsewhere."""
-    if len(a) % 2 or any(r not in e.halves for r in a) or any(
-            e.halves[lo] != (e.halves[hi][0], 0) or e.halves[hi][1] != 1 for lo, hi in zip(a[::2], a[1::2])):
-        return None
-    out: list[str] = []
-    done: dict[tuple[str, ...], str] = {}
-    for lo, hi, x, y in zip(a[::2], a[1::2], b[::2], b[1::2]):
-        if (x, y) not in done:
-            done[x, y] = word(e, x, y)
-        both = e.p.new("b32", opcode, word(e, lo, hi), done[x, y])
-        pair = e.p.regs("b16", 2)
-        e.p("mov.b32", f"{{{pair[0]}, {pair[1]}}}", both)
-        e.halves.update({pair[0]: (both, 0), pair[1]: (both, 1)})
-        out += pair
-    return out
-
-
-def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], apart: bool = True) -> None:
+def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], pairs: bool = False) -> None:
     """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended).
 
-    Without `apart` bytes stay in their words (`Emitter.bytes` says where), and the registers are not written."""
+    With `pairs` two 8-bit elements stay in the register of the first, and that of the second is not written."""
     p = e.p
     if elem.bits == 16:
         for i, word in enumerate(packed):
@@ -58,10 +34,10 @@ def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], apart: 
         return
     kind = "s32" if isinstance(elem, DType) and elem.is_signed else "u32"
     for i, word in enumerate(packed):
+        if pairs:
+            p("mov.b32", f"{{{regs[4 * i]}, {regs[4 * i + 2]}}}", word)
+            continue
         for j in range(4):
-            e.bytes[regs[4 * i + j]] = word, j
-            if not apart:
-                continue
             byte = p.new("b32", f"bfe.{kind}", word, 8 * j, 8)
             p("cvt.u16.u32", regs[4 * i + j], byte)
 
@@ -100,8 +76,8 @@ def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
 
 
 def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
-         pred: str | None = None, apart: bool = True) -> None:
-    """One load instruction of 1 to 16 bytes into `regs`; `apart`: see `unpack`.
+         pred: str | None = None, pairs: bool = False) -> None:
+    """One load instruction of 1 to 16 bytes into `regs`; `pairs`: see `unpack`.
 
     With `pred`, the registers keep what they hold where it is false; for packed elements the caller's
     values are packed first, so they survive."""
@@ -115,15 +91,13 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
     size = max(1, elem.bits // 8) * len(regs)
     if isinstance(elem, Ptr) or elem.bits >= 32 or size < 4:
         if elem.bits == 8 and len(regs) > 1:
-            both = _pair(e, regs) if pred else p.reg("b16")
+            both = _pair(e, regs) if pred else regs[0] if pairs else p.reg("b16")
             p(f"{opcode}.b16", both, address, pred=pred)
+            if pairs:
+                return
             signed = isinstance(elem, DType) and elem.is_signed
             wide = p.new("b32", "cvt.u32.u16", both)
             for j, r in enumerate(regs):
-                if not pred:
-                    e.bytes[r] = wide, j
-                if not apart:
-                    continue
                 byte32 = p.new("b32", f"bfe.{'s32' if signed else 'u32'}", wide, 8 * j, 8)
                 p("cvt.u16.u32", r, byte32)
             return
@@ -133,7 +107,7 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
     packed = words(e, elem, regs) if pred else p.regs("b32", size // 4)
     vec = f".v{len(packed)}" if len(packed) > 1 else ""
     p(f"{opcode}{vec}.b32", _vector(packed), address, pred=pred)
-    unpack(e, elem, packed, regs, apart)
+    unpack(e, elem, packed, regs, pairs)
 
 
 def _pair(e: Emitter, regs: list[str]) -> str:
@@ -150,6 +124,6 @@ def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
     store(e, "st.shared", elem, regs, address, pred)
 
 
-def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, apart: bool = True) -> None:
-    """Read neighbouring elements from shared memory; `apart`: see `unpack`."""
-    load(e, "ld.shared", elem, regs, address, apart=apart)
+def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pairs: bool = False) -> None:
+    """Read neighbouring elements from shared memory; `pairs`: see `unpack`."""
+    load(e, "ld.shared", elem, regs, address, pairs=pairs)

@@ -9,7 +9,7 @@ from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
-from tilejit.ptx.widen import only_widened
+from tilejit.ptx.widen import in_pairs
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
 MAX_BOX = 256
@@ -199,9 +199,9 @@ def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
     regs = e.fresh(tile)
-    apart = not only_widened(e, op)
+    pairs = in_pairs(e, op.result)
     for a in accesses(e, tile.layout, view.type, e.views[view], at=op.attrs.get("at")):
-        load_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, apart or len(a.registers) == 1)
+        load_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, pairs)
     e.set(op.result, regs)
 
 
