@@ -17,7 +17,8 @@ from tilejit.ptx.pack import words
 from tilejit.ptx.smem import slot_rows, span_elements
 
 _MODE = {128: 1, 64: 2, 32: 3, 0: 0}
-_NAMES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "tf32": "tf32", "fp8e4nv": "e4m3",
+#: Element types as the tensor cores call them.
+NAMES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "tf32": "tf32", "fp8e4nv": "e4m3",
           "fp8e5": "e5m2", "int8": "s8", "uint8": "u8"}
 #: Bytes of K that one wgmma consumes.
 K_BYTES = 32
@@ -95,7 +96,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
-    kind += f".{_NAMES[elem.name]}.{_NAMES[vb.type.elem.name]}"
+    kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"
     if tile.elem.is_int and elem != vb.type.elem:
         e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
     tail: list[object] = [] if tile.elem.is_int else [1, 1]

@@ -54,7 +54,9 @@ def _widened(e: Emitter, both: str, dst: DType) -> str:
     if dst.name == "bf16":
         low = p.new("b32", "lop3.b32", both, "0x007F007F", "0x43004300", AND_OR)
         sign = p.new("b32", "lop3.b32", both, "0x00800080", "0x43004300", AND_OR)
-        return p.new("b32", "sub.rn.bf16x2", low, sign)
+        if e.target.hopper:
+            return p.new("b32", "sub.rn.bf16x2", low, sign)
+        return p.new("b32", "fma.rn.bf16x2", sign, p.new("b32", "mov.b32", "0xBF80BF80"), low)
     shifted = p.new("b32", "lop3.b32", both, "0x00FF00FF", "0x64806480", _AND_XOR)
     return p.new("b32", "sub.rn.f16x2", shifted, p.new("b32", "mov.b32", "0x64806480"))
 

@@ -5,7 +5,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, walk
 from tilejit.ir.types import Tile
 from tilejit.schedule.pieces import from_registers
-from tilejit.schedule.plan import Plan, place, pure_slice, wgmma_reads
+from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -29,7 +29,9 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
             index = body.args.index(acc) - 1
             if table.get(dot.result) != [(body.terminator, index)]:
                 break
-            if wgmma_reads(dot, 1) is None or wgmma_reads(dot, 0) is None and dot not in plan.pieces:
+            if "unit" in dot.attrs or reads_slot(dot, 1) is None:
+                break
+            if reads_slot(dot, 0) is None and dot not in plan.pieces:
                 break
             if dot in plan.pieces and len(dots) > 1:
                 break
@@ -72,7 +74,7 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
-    loops = [op for op in fn.body.ops if any(x.name in ("desc_load", "dot") for r in op.regions for x in walk(r))]
+    loops = [op for op in fn.body.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
     if len(loops) != 1 or loops[0].name != "for":
         return None, "all products must be in one loop over tiles"
     loop = loops[0]
@@ -82,6 +84,8 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
     body = loop.regions[0]
     for ring in plan.rings:
+        if ring.local and ring.loop is loop:
+            return None, "consumers copy a load that is directly in the loop over tiles"
         for load in ring.loads:
             around = [x for x in enclosing(load) if x is not loop]
             if loop not in enclosing(load) or len(around) > 1 or any(x.name != "for" for x in around):

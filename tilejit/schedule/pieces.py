@@ -99,7 +99,10 @@ def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], en
         if x in made or x not in pieces.axes:
             return made.get(x, env.get(x, x))
         t, axis = piece_type(pieces, x), pieces.axes[x]
-        made[x] = b("part", env[x], axis=axis, start=index * t.shape[axis], type=t)
+        if isinstance(x.op, Op) and x.op.name == "const":
+            made[x] = b("const", value=x.op.attrs["value"], type=t)
+        else:
+            made[x] = b("part", env[x], axis=axis, start=index * t.shape[axis], type=t)
         return made[x]
 
     for op in pieces.ops:

@@ -7,7 +7,7 @@ from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import Ring, place, shared_operand, wgmma_reads
+from tilejit.schedule.plan import Ring, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 
 
@@ -98,17 +98,32 @@ class Products(RoleState):
         """Whether a ring's slots have been read, by threads, once the product that they are for has been issued."""
         return all(load in self.piecewise for load in ring.loads)
 
+    def _dot_mma(self, op: Op, b: Builder) -> None:
+        """A product by mma.sync, of slots or registers."""
+        operands = [self._view(op, i, b) or self.env[op.operands[i]] for i in (0, 1)]
+        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        result = b("dot_mma", *operands, self.env[op.operands[2]], **extra)
+        result.name, result.type = op.result.name, op.result.type
+        self.env[op.result] = result
+
+    def _view(self, dot: Op, index: int, b: Builder) -> Value | None:
+        """The ring's slot that a dot operand is read from in place, or None."""
+        load = reads_slot(dot, index)
+        if load is None:
+            return None
+        found = shared_operand(dot.operands[index])
+        assert found is not None
+        view = self.views[load]
+        return b("view_trans", view, order=(1, 0)) if found[1] else view
+
     def _operand(self, dot: Op, index: int, b: Builder) -> Value:
         """A dot operand: the ring's slot in place, registers, or a staging buffer written from registers."""
-        load = wgmma_reads(dot, index)
+        slot = self._view(dot, index, b)
+        if slot is not None:
+            return slot
         if index == 0 and from_registers(dot):
             self.plan.report.append(f"dot operand a at {place(dot)} from registers")
             return self.env[dot.operands[0]]
-        if load is not None:
-            found = shared_operand(dot.operands[index])
-            assert found is not None
-            view = self.views[load]
-            return b("view_trans", view, order=(1, 0)) if found[1] else view
         value = self._in_registers(dot.operands[index], b)
         t = value.type
         assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
