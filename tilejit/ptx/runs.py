@@ -19,7 +19,8 @@ _PAIR = 2
 #: Tiles of fewer registers a thread are emitted op by op.
 _LEAST = 8
 #: Ops that name registers anew or make constants: they need not wait for a run that they do not read.
-_FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint"})
+_FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint",
+                   "part"})
 #: Ops that a run may end in on its way to a TMA store, one register for one.
 _RENAMES = frozenset({"reshape", "trans"})
 
