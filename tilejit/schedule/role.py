@@ -11,6 +11,8 @@ from tilejit.schedule.plan import Exchange, Plan, Ring, needed_by_producer
 
 #: What a ticket belongs to, and its kind.
 Key = tuple[Union[Ring, Exchange], str]
+#: Names of a ticket's values, where they are not a slot and its parity.
+_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
 
 
 @dataclass(eq=False)
@@ -38,6 +40,7 @@ class RoleState:
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
+        self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
@@ -57,8 +60,7 @@ class RoleState:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-            names = {"ahead": (), "parity": ("parity",)}.get(key[1], ("slot", "parity"))
-            for v, what in zip(self.state[key], names):
+            for v, what in zip(self.state[key], _NAMES.get(key[1], ("slot", "parity"))):
                 v.name = v.name or f"{key[0].name}_{what}"
 
     def _fills(self, ring: Ring) -> bool:
