@@ -8,7 +8,7 @@ from tilejit.frontend import Const, KernelSource, Param, build
 from tilejit.ir import walk
 from tilejit.ir.types import Buffer, Desc, Ptr, bf16, fp32, int32
 from tilejit.ir.verify import verify
-from tilejit.schedule.allocate import LIMIT
+from tilejit.schedule.allocate import limit
 
 
 def matmul(a_desc, b_desc, c_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
@@ -137,7 +137,7 @@ def test_nothing_overlaps_in_shared_memory(kernel, warps):
     assert len(taken) >= 4
     for (_, _, end), (_, start, _) in zip(taken, taken[1:]):
         assert end <= start
-    assert taken[-1][2] == fn.attrs["shared_bytes"] <= LIMIT
+    assert taken[-1][2] == fn.attrs["shared_bytes"] <= limit(fn)
     for op in fn.body.ops:
         if op.name == "alloc":
             t = op.attrs["type"]

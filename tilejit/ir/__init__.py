@@ -9,6 +9,7 @@ from tilejit.ir.core import (
     Value,
     clone_block,
     clone_op,
+    computes,
     enclosing,
     erase,
     replace,
@@ -18,5 +19,5 @@ from tilejit.ir.core import (
 )
 from tilejit.ir.table import OPS, OpDef
 
-__all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op",
+__all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
            "enclosing", "erase", "replace", "total_warps", "types", "uses", "walk", "_ops"]

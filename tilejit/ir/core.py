@@ -11,7 +11,7 @@ from typing import Any
 
 from tilejit.errors import Loc
 from tilejit.ir.table import OPS, OpDef
-from tilejit.ir.types import Type
+from tilejit.ir.types import DType, Ptr, Tile, Type
 
 
 class Value:
@@ -185,6 +185,13 @@ def clone_block(block: Block, mapping: dict[Value, Value],
             copy.parent = new
             new.ops.append(copy)
     return new
+
+
+def computes(op: Op) -> tuple:
+    """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
+    operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
+    attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())]
+    return op.name, tuple(operands), tuple(attrs), tuple(r.type for r in op.results)
 
 
 def total_warps(fn: Function) -> int:

@@ -35,11 +35,14 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
 
 
 def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Function:
-    """Run every pass on a function, verifying after each; `dump(name, fn)` sees each result."""
+    """Run every pass on a function, verifying before the first and after the last; `dump(name, fn)` sees the result of
+    each, which is then verified too."""
     verify(fn)
     for name, step in PIPELINE:
         fn = step(fn)
         if dump is not None:
             dump(name, fn)
+            verify(fn)
+    if dump is None:
         verify(fn)
     return fn

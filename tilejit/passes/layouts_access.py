@@ -90,8 +90,12 @@ def access_width(op: Op, facts: Facts, dim: int) -> int:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """The `vec` attribute of loads and stores: elements per instruction in their final layout."""
+    """The `vec` attribute of loads and stores: elements per instruction in their final layout.
+
+    `facts` are those of before conversions were put in, which they add theirs to."""
     for op in walk(fn.body):
+        if op.name == "convert":
+            facts[op.result] = facts[op.operands[0]]
         t = op.operands[0].type if op.name in ("load", "store") else None
         if not isinstance(t, Tile):
             continue

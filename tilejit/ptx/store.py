@@ -4,6 +4,7 @@ from __future__ import annotations
 from tilejit.ir import Op
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
+from tilejit.ptx import runs
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
@@ -20,7 +21,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
     _, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
-    tmap, regs = tensor_map(e, op), e.get(value)
+    tmap, piece = tensor_map(e, op), runs.parts(e, value)
     slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
@@ -33,10 +34,11 @@ def _tma_store(e: Emitter, op: Op) -> None:
         stripe = p.new("b32", "shr.u32", e.role.warp, 2)
         where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
     for i in range(tile.shape[-1] // columns):
+        regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
         p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
         meet()
         at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at, i, columns)
+        _stage(e, tile, regs, buffer, at)
         p("fence.proxy.async.shared::cta")
         meet()
         for box, offset in pieces(in_blocks(buffer, op.operands[0])):
@@ -44,6 +46,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
             p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
               f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
         p("cp.async.bulk.commit_group", pred=leader)
+    e.run.clear()
 
 
 def warpgroup_leader(e: Emitter) -> str:
@@ -62,21 +65,18 @@ def stripes_of(layout: LinearLayout, warps: int) -> int:
     return groups if divide and all(b[0] < stripe for b in others) else 1
 
 
-def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, piece: int,
-           columns: int) -> None:
+def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str) -> None:
     """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
     layout = tile.layout
     assert layout is not None
-    last = len(tile.shape) - 1
     local = piece_layout(layout, buffer.shape)
-    mine = [r for r, at in enumerate(layout.registers()) if at[last] // columns == piece]
     if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
+        _stmatrix(e, local, buffer, regs, at)
         return
     assert isinstance(tile.elem, DType)
     owner = e.owner(layout)
     for a in accesses(e, local, buffer, at):
-        store_shared(e, tile.elem, [regs[mine[i]] for i in a.registers], a.address, owner)
+        store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
 def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:

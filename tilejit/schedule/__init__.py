@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tilejit.ir import Function
 from tilejit.ir.dead import drop_dead
-from tilejit.schedule.allocate import LIMIT, allocate, check_size
+from tilejit.schedule.allocate import allocate, check_size, limit
 from tilejit.schedule.copies import marked, unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
@@ -38,21 +38,21 @@ def run(fn: Function) -> Function:
     slots = 2
     if wishes.slots is None:
         most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
-        spare = LIMIT - new.attrs["shared_bytes"]
+        spare = limit(new) - new.attrs["shared_bytes"]
         slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), most))
         new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
-    excess, side = new.attrs["shared_bytes"] - LIMIT, [r for r in plan.rings if r.side]
+    excess, side = new.attrs["shared_bytes"] - limit(new), [r for r in plan.rings if r.side]
     if excess > 0 and side:      # small rings beside those that feed products give way first
         caps = (n for n in range(max(r.slots for r in side), 1, -1)
                 if sum(r.ticket_bytes * max(0, r.slots - n) for r in side) >= excess)
         wishes = replace(wishes, slots=wishes.slots or slots, side=next(caps, None))
         if wishes.side:
             new, plan = _attempt(fn, wishes, notes)
-    if new.attrs["shared_bytes"] > LIMIT and any(r.kind == "async" and r.open for r in plan.rings):
+    if new.attrs["shared_bytes"] > limit(new) and marked(fn):
         for load in marked(fn):
             unmark(load, "there is no shared memory for two slots", notes)
         return run(fn)
-    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
+    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > limit(new):
         new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
     check_size(new, plan)

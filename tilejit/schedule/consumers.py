@@ -4,7 +4,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, walk
 from tilejit.ir.types import DType, Tile
-from tilejit.schedule.plan import Plan, kind_of, pure_slice, wgmma_reads
+from tilejit.schedule.plan import Plan, kind_of, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -25,7 +25,7 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
             index = body.args.index(acc) - 1
             if table.get(dot.result) != [(body.terminator, index)]:
                 break
-            if any(wgmma_reads(dot, i) is None for i in (0, 1)):
+            if "unit" in dot.attrs or any(reads_slot(dot, i) is None for i in (0, 1)):
                 break
             found[dot] = index
         # A slot released one iteration late needs a second slot, or the producer and the consumer wait

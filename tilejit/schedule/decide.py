@@ -3,12 +3,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.ahead import argument_of
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, kind_of, needed_by_producer, place, wgmma_reads
+from tilejit.schedule.plan import Plan, Ring, ahead_slice, in_place, kind_of, needed_by_producer, place, reads_slot
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
@@ -41,13 +43,14 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
         kind = kind_of(op)
-        if kind == "async":
+        if op.name == "load":
             depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
         key = (kind, op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:
             groups[key].loads.append(op)
         else:
             groups[key] = Ring("", [op], depth, loop, views, kind=kind, local=kind == "async")
+            groups[key].by_warps = any("unit" in dot.attrs for dot in dots)
             if groups[key].side:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
@@ -71,11 +74,10 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     """The dots that read a loaded block in place, and whether nothing else reads it."""
     dots, only = [], True
     for op, index in table.get(value, ()):
-        if op.name == "dot" and index < 2 and wgmma_reads(op, index):
+        if op.name == "dot" and index < 2 and reads_slot(op, index):
             dots.append(op)
-        elif op.name == "trans" and all(u.name == "dot" and i < 2 and wgmma_reads(u, i)
-                                        for u, i in table.get(op.result, ())):
-            dots += [u for u, _ in table.get(op.result, ())]
+        elif op.name in ("trans", "convert") and in_place(op.result, table):
+            dots += _readers(op.result, table)[0]
         else:
             only = False
     return dots, only and bool(dots)
@@ -91,9 +93,10 @@ def _choose_form(fn: Function, plan: Plan) -> None:
     copied = [r for r in plan.rings if r.kind == "async"]
     wanted = [r for r in plan.produced if r.loop is not None and r.views]
     reason = ""
+    hopper = target_of(fn).hopper
     if not wanted and not (any(asked) and any(r.views for r in copied)):
-        reason = "no loop feeds wgmma from descriptor loads"
-        if any(r.views for r in copied):
+        reason = "no loop feeds products from descriptor loads"
+        if hopper and any(r.views for r in copied):
             reason = "the threads that compute also copy (cp.async; warp_specialize=True gives them a role)"
     elif asked and not any(asked):
         reason = "warp_specialize=False"
@@ -101,6 +104,9 @@ def _choose_form(fn: Function, plan: Plan) -> None:
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
         reason = _let_produce(fn, plan, copied, not wanted)
+    if any(asked) and not hopper:
+        raise CompilationError(f"warp_specialize=True: {target_of(fn).name} has no roles of warps: leave it out, "
+                               "or use target=\"sm_90a\"", fn.loc)
     plan.specialised = not reason
     if plan.rings and reason:
         say(f"inline: {reason}")
@@ -180,8 +186,9 @@ def _say(plan: Plan, warps: int) -> None:
         say(f"specialised: {producer} + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
         who = " by the consumers" if ring.local and plan.specialised else ""
+        unit = "mma.sync" if ring.by_warps else "wgmma"
         say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
-            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
+            f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")

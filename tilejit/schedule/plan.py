@@ -2,7 +2,7 @@
 
 A `Ring` groups the loads of one kind with the same producer point (block), the same consumers and the same depth: they
 share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor),
-"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers).
+"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers, or of blocks where there is no TMA).
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ring:
     loads: list[Op]
     slots: int
     loop: Op | None                       # the innermost loop around the loads
-    views: bool                           # all loads are read by wgmma only, straight from the slot
+    views: bool                           # all loads are read by products only, straight from the slot
     deferred: bool = False                # slot released one iteration late, behind `wait_group 1`
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
     open: bool = False                    # the author does not say how deep it is
@@ -33,6 +33,7 @@ class Ring:
     kind: str = "tensor"
     local: bool = False                   # the threads that read the slots fill them too, where there are roles
     groups: int = 1                       # of consumers, each of which fills slots of its own
+    by_warps: bool = False                # mma.sync reads the slots: every warp for itself
 
     @property
     def bytes(self) -> int:
@@ -59,7 +60,7 @@ class Ring:
     @property
     def release(self) -> str:
         """Who arrives on `empty`: one thread per warpgroup after wgmma, one lane per warp after reads."""
-        return "warpgroup" if self.views else "warp"
+        return "warpgroup" if self.views and not self.by_warps else "warp"
 
 
 @dataclass
@@ -97,7 +98,7 @@ def kind_of(op: Op) -> str:
         return "tensor"
     if op.name == "row_load":
         return "row"
-    return "async" if "copy" in op.attrs else ""
+    return "async" if "copy" in op.attrs or op.name == "block_load" else ""
 
 
 def memory_order(load: Op) -> tuple[int, ...]:
@@ -110,16 +111,18 @@ def shared_operand(v: Value) -> tuple[Op, bool] | None:
     op = v.op
     if isinstance(op, Op) and kind_of(op) and len(op.results[0].type.shape) == 2:  # type: ignore
         return op, False
+    if isinstance(op, Op) and op.name == "convert":       # to the layout that mma.sync takes: it reads the slot in any
+        return shared_operand(op.operands[0])
     if isinstance(op, Op) and op.name == "trans" and tuple(op.attrs["order"]) == (1, 0):
         inner = shared_operand(op.operands[0])
         return (inner[0], not inner[1]) if inner else None
     return None
 
 
-def wgmma_reads(dot: Op, index: int) -> Op | None:
-    """The load whose slot a dot operand can be read from in place, or None.
+def reads_slot(dot: Op, index: int) -> Op | None:
+    """The load whose slot a dot operand can be read from in place, by wgmma or by ldmatrix, or None.
 
-    8- and 32-bit operands must be K-major (PTX ISA, wgmma: transposes exist for 16-bit types only)."""
+    8- and 32-bit operands must be K-major (PTX ISA, wgmma and ldmatrix: transposes exist for 16-bit types only)."""
     found = shared_operand(dot.operands[index])
     if found is None:
         return None
@@ -127,6 +130,14 @@ def wgmma_reads(dot: Op, index: int) -> Op | None:
     k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
+
+
+def in_place(v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether nothing but products reads a loaded tile (or a transpose of it), and they read its slot."""
+    users = table.get(v, ())
+    return bool(users) and all(
+        (u.name == "dot" and i < 2 and reads_slot(u, i) is not None)
+        or (u.name in ("trans", "convert") and in_place(u.result, table)) for u, i in users)
 
 
 def place(op: Op | None) -> str:

@@ -6,7 +6,7 @@ from tilejit.ir import Builder, Op, Value, total_warps
 from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
-from tilejit.schedule.plan import shared_operand, wgmma_reads
+from tilejit.schedule.plan import reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 
 
@@ -58,14 +58,29 @@ class Products(RoleState):
                 self._release_last(ring, b)
                 self.state[ring, "last"] = (self.current[ring],)
 
+    def _dot_mma(self, op: Op, b: Builder) -> None:
+        """A product by mma.sync, of slots or registers."""
+        operands = [self._view(op, i, b) or self.env[op.operands[i]] for i in (0, 1)]
+        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        result = b("dot_mma", *operands, self.env[op.operands[2]], **extra)
+        result.name, result.type = op.result.name, op.result.type
+        self.env[op.result] = result
+
+    def _view(self, dot: Op, index: int, b: Builder) -> Value | None:
+        """The ring's slot that a dot operand is read from in place, or None."""
+        load = reads_slot(dot, index)
+        if load is None:
+            return None
+        found = shared_operand(dot.operands[index])
+        assert found is not None
+        view = self.views[load]
+        return b("view_trans", view, order=(1, 0)) if found[1] else view
+
     def _operand(self, dot: Op, index: int, b: Builder) -> Value:
         """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
-        load = wgmma_reads(dot, index)
-        if load is not None:
-            found = shared_operand(dot.operands[index])
-            assert found is not None
-            view = self.views[load]
-            return b("view_trans", view, order=(1, 0)) if found[1] else view
+        slot = self._view(dot, index, b)
+        if slot is not None:
+            return slot
         value = self._in_registers(dot.operands[index], b)
         t = value.type
         assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)

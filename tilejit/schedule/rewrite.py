@@ -15,9 +15,11 @@ from tilejit.schedule.plan import (
     Plan,
     Ring,
     check_descriptor,
+    in_place,
     kind_of,
     pure_slice,
-    wgmma_reads,
+    reads_slot,
+    shared_operand,
 )
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
@@ -150,9 +152,9 @@ class RoleWriter(Channels, Products):
         work = [load.result]
         while work:
             for op, index in self.uses.get(work.pop(), ()):
-                if op.name == "trans":
+                if op.name in ("trans", "convert"):
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load:
+                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load:
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -173,6 +175,8 @@ class RoleWriter(Channels, Products):
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op.name == "dot" and "unit" in op.attrs:
+            self._dot_mma(op, b)
         elif op.name == "dot":
             self._dot(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
@@ -187,6 +191,8 @@ class RoleWriter(Channels, Products):
             self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
+        elif op.name in ("trans", "convert") and shared_operand(op.result) and in_place(op.result, self.uses):
+            pass                     # products read the slot
         else:
             self._clone(op, b)
 

@@ -178,6 +178,14 @@ def dot_async(o: Op) -> list[Type]:
     return [acc]
 
 
+@op("dot_mma", "a b acc", "precision?", effects="shared_read", traits="scheduled")
+def dot_mma(o: Op) -> list[Type]:
+    """acc + a @ b by mma.sync; a and b are tiles in its layouts, or views of slots."""
+    for v in o.operands[:2]:
+        assert isinstance(v.type, (Buffer, Tile))
+    return [o.operands[2].type]
+
+
 @op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled")
 def dot_wait(o: Op) -> list[Type]:
     """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles.

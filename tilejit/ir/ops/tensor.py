@@ -34,9 +34,10 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
     return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
-@op("dot", "a b acc", "precision?")
+@op("dot", "a b acc", "precision? unit?")
 def dot(o: Op) -> list[Type]:
     """acc + a @ b with a [M,K], b [K,N], acc [M,N]; `precision` is tf32 (default) or ieee for fp32 inputs.
+    `unit`, set with the layouts, says what computes it: mma (mma.sync), or else wgmma.
 
     Products are exact and sums at least fp32 (int32 for int8); their order is not fixed."""
     a, b, acc = (v.type for v in o.operands)
