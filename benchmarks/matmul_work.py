@@ -126,7 +126,7 @@ def tuning(case: Case) -> Work:
     product = columns_of(b)
     error = checker(lambda i: product(a[i].double()), case.m)
     bound = ROUNDED + (case.k / FP8_STEP * FP8_LOSS if case.dtype == "fp8" else 0.0)
-    note = matmul_tuning.chosen(case.m, case.n, case.k, a.element_size(), case.k * a.element_size() % 32 != 0)
+    note = matmul_tuning.chosen(case.m, case.n, case.k, a.element_size())
     others = {} if case.dtype == "fp8" else {"stream-K": ours.streamk(a, b, theirs)}
     return Work(lambda: Contender(ours.plain(a, b, out), out, note=note),
                 {"best of many": lambda: matmul_tuning.best(a, b, theirs, others, gpu_burst)}, error, bound)

@@ -46,14 +46,14 @@ class Config:
 
     def shared(self, element: int) -> int:
         """Bytes of shared memory: the stages, and the staging of the result (two bytes an element)."""
-        result = 0 if self.ws else self.bm * self.bn * 2 // (2 if self.halves else 1)
+        result = self.bm * self.bn * 2 // (2 if self.halves else 1)
         return self.stages * (self.bm + self.bn) * self.bk * element + result
 
 
 #: For 16-bit operands; `bk` counts 16-bit elements and is doubled for 8-bit ones. Warp specialisation takes four
 #: warps a consumer group there and splits a tile of 128 rows between two groups.
 BIG = (Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, halves=True), Config(128, 256, 64, 8, 3, group=16),
-       Config(128, 256, 64, 8, 3, flatten=False), Config(128, 256, 64, 4, 4, flatten=False, ws=True),
+       Config(128, 256, 64, 8, 3, flatten=False), Config(128, 256, 64, 4, 3, flatten=False, ws=True),
        Config(256, 128, 64, 8, 3), Config(256, 128, 64, 8, 4, halves=True),
        Config(128, 128, 64, 4, 5), Config(128, 128, 64, 8, 5), Config(128, 128, 128, 8, 3),
        Config(128, 128, 64, 4, 6, flatten=False, ws=True))
@@ -69,12 +69,21 @@ def configs(m: int, element: int) -> tuple[Config, ...]:
     return tuple(c for c in scaled if c.shared(element) <= SHARED_LIMIT)
 
 
-def _matmul(a_desc, b_desc, c_desc, c_ptr, scale, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+def _matmul(a_desc, b_desc, c_desc, scale, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
             GROUP: tl.constexpr, B_ROWS: tl.constexpr, HALVES: tl.constexpr, SCALED: tl.constexpr,
             FLATTEN: tl.constexpr, WS: tl.constexpr):
     """C = scale * A @ B: A [M, K]; b_desc sees B as [K, N] (B_ROWS) or as [N, K]; tiles go round in groups of rows.
 
-    With WS the result goes out through pointers: Triton 3.6 splits a tile between groups of warps only so."""
+    With WS the first three are pointers to contiguous matrices: Triton 3.6 splits a tile between two groups of warps,
+    but not the blocks of descriptors made on the host (each group waits for half of the bytes that arrive, forever), and
+    it shifts the rows of a store through pointers twice."""
+    if WS:
+        a_desc = tl.make_tensor_descriptor(a_desc, [M, K], [K, 1], [BM, BK])
+        if B_ROWS:
+            b_desc = tl.make_tensor_descriptor(b_desc, [K, N], [N, 1], [BK, BN])
+        else:
+            b_desc = tl.make_tensor_descriptor(b_desc, [N, K], [K, 1], [BN, BK])
+        c_desc = tl.make_tensor_descriptor(c_desc, [M, N], [N, 1], [BM, BN])
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, BK)
@@ -94,12 +103,7 @@ def _matmul(a_desc, b_desc, c_desc, c_ptr, scale, M, N, K, BM: tl.constexpr, BN:
             acc = tl.dot(a, b, acc)
         if SCALED:
             acc = acc * tl.load(scale)
-        if WS:
-            rows = m + tl.arange(0, BM)
-            columns = n + tl.arange(0, BN)
-            mask = (rows < M)[:, None] & (columns < N)[None, :]
-            tl.store(c_ptr + rows.to(tl.int64)[:, None] * N + columns[None, :], acc.to(c_desc.dtype), mask=mask)
-        elif HALVES:
+        if HALVES:
             left, right = acc.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
             c_desc.store([m, n], left.to(c_desc.dtype))
             c_desc.store([m, n + BN // 2], right.to(c_desc.dtype))
@@ -119,9 +123,12 @@ def call_of(a: Any, b: Any, out: Any, scale: Any, config: Config) -> tuple[tuple
     b_rows = b.stride(1) == 1
     halves = config.bn // 2 if config.halves else config.bn
     view, block = (b, [config.bk, config.bn]) if b_rows else (b.T, [config.bn, config.bk])
-    descs = (TensorDescriptor.from_tensor(a, [config.bm, config.bk]), TensorDescriptor.from_tensor(view, block),
-             TensorDescriptor.from_tensor(out, [config.bm, halves]))
-    return (*descs, out, scale if scale is not None else out, m, n, k), dict(
+    if config.ws and any(x.stride(0) != x.shape[1] or x.stride(0) * x.dtype.itemsize % 16 for x in (a, view, out)):
+        raise Absent("warp specialisation is for contiguous matrices with rows of a multiple of 16 bytes")
+    operands = (a, view, out) if config.ws else (
+        TensorDescriptor.from_tensor(a, [config.bm, config.bk]), TensorDescriptor.from_tensor(view, block),
+        TensorDescriptor.from_tensor(out, [config.bm, halves]))
+    return (*operands, scale if scale is not None else out, m, n, k), dict(
         BM=config.bm, BN=config.bn, BK=config.bk, GROUP=config.group, B_ROWS=b_rows, HALVES=config.halves,
         SCALED=scale is not None, FLATTEN=config.flatten, WS=config.ws, num_warps=config.warps,
         num_stages=config.stages)
@@ -134,6 +141,8 @@ def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     grid = (min(sms, triton.cdiv(a.shape[0], config.bm) * triton.cdiv(b.shape[1], config.bn)),)
     args, options = call_of(a, b, out, scale, config)
+    if config.ws:                                              # descriptors made on the device lie in memory of theirs
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=a.device))
     return lambda: KERNEL[grid](*args, **options)
 
 

@@ -136,7 +136,8 @@ def ready(cases: Iterable[Case], limit: float = LIMIT, folder: Path | None = Non
     known.tried.update(found)
     known.save()
     bad = [f"  triton without {name}: {why}" for name, why in found.items() if why]
-    return "\n".join([f"  triton: {len(found) - len(bad)} of {len(found)} configurations work, "
+    verb = "work" if on_gpu() else "compile"
+    return "\n".join([f"  triton: {len(found) - len(bad)} of {len(found)} configurations {verb}, "
                       f"{time.monotonic() - began:.0f} s", *bad])
 
 

@@ -39,40 +39,54 @@ def matrices(m=300, n=280, k=136):
 def test_every_way_has_its_own_name(tuning):
     found = tuning.ways()
     assert len({w.label for w in found}) == len(found) >= 20
-    assert {(t.m, t.n) for t in tuning.library().TILES} <= {(w.m, w.n) for w in found}
+    assert {tuning.of_tiles(t) for t in tuning.tiles.TILES} <= set(found)
 
 
-def test_the_librarys_own_choice_is_among_them(tuning):
+def test_the_librarys_own_choice_is_among_the_plans(tuning):
     cases = importlib.import_module("matmul_cases")
-    names = {w.label for w in tuning.ways()}
     for c in cases.cases_of("tuning"):
         size = cases.BYTES[c.dtype]
-        assert tuning.chosen(c.m, c.n, c.k, size, c.k * size % 32 != 0) in names
+        found = tuning.plans(c.m, c.n, c.k, size)
+        assert tuning.chosen(c.m, c.n, c.k, size) in found, c.label
+        assert 25 <= len(found) <= 40
+
+
+@pytest.mark.parametrize("m, n", [(3000, 7000), (4096, 4096), (2049, 6152)])
+def test_the_parts_of_a_plan_are_the_whole_result(tuning, m, n):
+    for plan in tuning.plans(m, n, 4096, 2).values():
+        seen = np.zeros((m, n), np.uint8)
+        for _, (m0, n0, m1, n1) in plan:
+            seen[m0:m1, n0:n1] += 1
+        assert (seen == 1).all()
 
 
 def test_every_way_compiles(tuning, monkeypatch):
-    """To PTX, for both dtypes; what cannot be compiled would be left out on a GPU and should not be in the list."""
+    """To PTX, every raster but one left out; what cannot be compiled should not be in the list."""
+    monkeypatch.setenv("TILEJIT_PTXAS", "driver")
     out = np.zeros((300, 280), ml_dtypes.bfloat16)
-    for dtype, ways in ((ml_dtypes.bfloat16, tuning.ways()), (ml_dtypes.float8_e4m3fn, tuning.ways()[::3])):
+    ways = [w for w in tuning.ways() if w.group * w.ctas == 16 or w.stages or w.turns]
+    for dtype, ways in ((ml_dtypes.bfloat16, ways), (ml_dtypes.float8_e4m3fn, ways[::4])):
         a, b, _ = matrices(k=144)
-        launches = {w.label: tuning.launch_of(a.astype(dtype), b.T.astype(dtype).T, out, w) for w in ways}
-        monkeypatch.setenv("TILEJIT_PTXAS", "driver")
-        assert tuning.prepared(launches) == {}
+        a, b = a.astype(dtype), b.T.astype(dtype).T
+        assert tuning.prepared({w.label: [tuning.launch_of(a, b, out, w, (0, 0, 300, 280))] for w in ways}) == {}
 
 
-def test_the_best_way_computes_the_product_and_says_who_it_is(tuning, monkeypatch):
+def test_the_best_plan_computes_the_product_and_says_what_it_is(tuning, monkeypatch):
+    """Here the divided one is best; one that does not fit into shared memory is left out."""
     monkeypatch.setenv("TILEJIT_TARGET", "emulator")
     a, b, exact = matrices()
-    out, seen = np.full(exact.shape, np.nan, exact.dtype), []
+    out, seen, whole = np.full(exact.shape, np.nan, exact.dtype), [], (0, 0, 300, 280)
 
     def burst(call):
         seen.append(call)
         return lambda calls: {1: 0.5}.get(seen.index(call), 1.0)
 
-    choice = [tuning.Way(128, 256, 8), tuning.Way(64, 64, 4), tuning.Way(128, 256, 8, stages=8)]
-    found = tuning.best(a, b, out, {"other": lambda: None}, burst, choice)
-    assert found.note == "64x64x128B w4 g16, best of 3" and found.out is out
-    assert np.array_equal(found.call(), exact)
+    Way = tuning.Way
+    found = [((Way(128, 256, 8), whole),), ((Way(128, 128, 4), (0, 0, 256, 280)), (Way(64, 64, 4), (256, 0, 300, 280))),
+             ((Way(128, 256, 8, stages=8), whole),)]
+    best = tuning.best(a, b, out, {"other": lambda: None}, burst, {tuning.name_of(p): p for p in found})
+    assert best.note == "128x128x128B w4 g16 to 256,280 + 64x64x128B w4 g16, best of 3" and best.out is out
+    assert np.array_equal(best.call(), exact)
 
 
 def test_a_race(contender):

@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import Iterator
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, enclosing, product_warps, total_warps, uses, walk
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import Tile
+from tilejit.layout.clusters import in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_accumulator
@@ -74,12 +75,15 @@ def choose_units(fn: Function) -> None:
         if op.name != "dot":
             continue
         a, c = (tile(v.type) for v in (op.operands[0], op.result))
-        unit = product_unit(target_of(fn), total_warps(fn), *c.shape, a.shape[1], a.elem.bits // 8)  # type: ignore
+        warps, k, ctas = product_warps(fn), a.shape[1], fn.attrs.get("num_ctas", 1)
+        if divides_k(fn):
+            k //= ctas
+        unit = product_unit(target_of(fn), warps, *c.shape, k, a.elem.bits // 8)  # type: ignore
         if unit == "mma":
             op.attrs["unit"] = unit
-            if fn.attrs.get("num_ctas", 1) > 1:
-                raise CompilationError(f"dot: num_ctas={fn.attrs['num_ctas']} needs wgmma, which does not divide a "
-                                       f"{c} over {total_warps(fn)} warps", op.loc)
+            if ctas > 1:
+                raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c} and a K of {k} "
+                                       f"over {warps} warps", op.loc)
 
 
 class Assignment:
@@ -88,6 +92,7 @@ class Assignment:
     def __init__(self, fn: Function, facts: Facts):
         self.fn = fn
         self.warps: int = total_warps(fn)
+        self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.accesses = Accesses(fn, facts)
         self.uses = uses(fn.body)
         self.ops = list(walk(fn.body))
@@ -107,7 +112,8 @@ class Assignment:
                     self.set(op.operands[index], operand_layout(op, index, self.chosen[op.result]))
                     self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
-            near = self.chosen.get(op.operands[1]) if op.name == "store" else None
+            near = self.chosen.get(op.operands[1]) if op.name == "store" else \
+                self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
@@ -130,6 +136,10 @@ class Assignment:
         if "unit" in dot.attrs:
             return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
         try:
+            if divides_k(self.fn):
+                part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
+                rows_from_each(part, self.ctas)
+                return part
             return wgmma_accumulator(shape, self.warps)  # type: ignore[arg-type]
         except ValueError as e:
             raise CompilationError(f"dot: {e}", dot.loc) from None
@@ -152,7 +162,8 @@ class Assignment:
         """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
         t = tile(v.type)
         spread = max(1, t.numel // (32 * self.warps))
-        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))))
+        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))),
+                       last=self.accesses.of_ctas(t.shape))
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile, Type
+from tilejit.layout.clusters import rows_from_each
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
 from tilejit.layout.named import blocked
@@ -68,6 +69,8 @@ def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
         return layout.join()
     if name == "split":
         return _split(layout)
+    if name == "cluster_sum":
+        return rows_from_each(layout, op.attrs["ctas"])
     return None
 
 
@@ -155,7 +158,7 @@ def natural(op: Op) -> LinearLayout | None:
     """The layout in which an op produces its results, where its first operand decides it."""
     if op.name in ACCESSES:
         return layout_of(op.operands[0])
-    if op.name in (*FOLDS, "join"):
+    if op.name in (*FOLDS, "join", "cluster_sum"):
         source = layout_of(op.operands[0])
         return forward(op, source) if source is not None else None
     return None

@@ -119,10 +119,14 @@ class Emitter:
         return self.role.coords[key]
 
     def owner(self, layout: LinearLayout) -> str | None:
-        """Predicate: this thread is the first of those that hold the same elements; None if all differ."""
+        """Predicate: this thread is the first of those that hold the same elements; None if all differ.
+
+        A layout for the warps of one CTA asks for the first of those in its own CTA."""
         if layout not in self.role.owners:
+            local = self.role.local_warp and layout.in_size("warp") == self.role.warps
             masks = [(src, sum(1 << i for i, b in enumerate(layout.bases_of(name)) if not any(b)))
-                     for name, src in (("lane", self.role.lane), ("warp", self.role.warp))]
+                     for name, src in (("lane", self.role.lane),
+                                       ("warp", self.role.local_warp if local else self.role.warp))]
             masks = [(src, m) for src, m in masks if m]
 
             def make() -> str:
@@ -239,8 +243,10 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
         arith,
         async_copy,
         block,
+        cluster_fold,
         control,
         convert,
+        exchange,
         kernel,
         memory,
         mma,

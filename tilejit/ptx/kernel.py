@@ -30,6 +30,8 @@ def prologue(e: Emitter) -> None:
     role.warp = p.new("b32", "shfl.sync.idx.b32", warp, 0, 31, -1)
     if e.fn.attrs.get("num_ctas", 1) > 1:
         e.rank = p.new("b32", "mov.u32", "%cluster_ctarank")
+        if not any(op.name == "roles" for op in e.fn.body.ops):
+            count_warps(e)
     role.mark = len(p.lines)
     if e.fn.attrs.get("shared_bytes", 0):
         raw = p.new("b32", "mov.u32", "smem")
@@ -46,6 +48,12 @@ def prologue(e: Emitter) -> None:
             desc_query(e, op)
     init_barriers(e)
     follow(e)
+
+
+def count_warps(e: Emitter) -> None:
+    """Number the role's warps as layouts do, one CTA of the cluster after another."""
+    e.role.local_warp = e.role.warp
+    e.role.warp = e.p.new("b32", "mad.lo.u32", e.rank, e.role.warps, e.role.warp)
 
 
 def follow(e: Emitter) -> None:
@@ -266,9 +274,8 @@ def _roles(e: Emitter, op: Op) -> None:
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
         if groups > 1:
             _enter_group(e, op, barrier, warps // groups)
-        if e.rank and i == 0:        # the consumers' layouts count the warps of all CTAs
-            e.role.local_warp = e.role.warp
-            e.role.warp = p.new("b32", "mad.lo.u32", e.rank, warps // groups, e.role.warp)
+        if e.rank and i == 0:        # the consumers compute on tiles
+            count_warps(e)
         e.role.mark = len(p.lines)
         e.block(op.regions[i])
         e.private = e.smem
@@ -302,6 +309,8 @@ def _group_index(e: Emitter, op: Op) -> None:
 
 @emits("return")
 def _return(e: Emitter, op: Op) -> None:
+    if e.rank and e.role.local_warp:     # as after roles
+        cluster_sync(e)
     e.p("ret")
 
 

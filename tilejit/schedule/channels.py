@@ -95,8 +95,8 @@ class Channels(RoleState):
             desc, *offsets = (env[v] for v in load.operands)
             b.loc = load.loc
             copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
-            if load in ring.rows:
-                copy.attrs["slice"] = ring.rows[load]
+            if load in ring.slices:
+                copy.attrs["slice"] = ring.slices[load]
             elif ring.ctas > 1:
                 copy.attrs["multicast"] = ring.ctas
 

@@ -29,11 +29,16 @@ class Ring:
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
-    rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+    slices: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice: along what
     kind: str = "tensor"
     local: bool = False                   # the threads that read the slots fill them too, where there are roles
     groups: int = 1                       # of consumers, each of which fills slots of its own
     by_warps: bool = False                # mma.sync reads the slots: every warp for itself
+
+    @property
+    def peers(self) -> int:
+        """CTAs whose consumers empty a slot: all of the cluster if any of them writes to it, else this one."""
+        return self.ctas if any(load not in self.slices for load in self.loads) else 1
 
     @property
     def bytes(self) -> int:
@@ -49,7 +54,7 @@ class Ring:
         """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type
         assert isinstance(t, Tile)
-        shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
+        shape = tuple(n // self.ctas if d == self.slices.get(load) else n for d, n in enumerate(t.shape))
         return tile_buffer(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
 
     @property
@@ -63,6 +68,17 @@ class Ring:
         return "warpgroup" if self.views and not self.by_warps else "warp"
 
 
+@dataclass(eq=False)
+class Exchange:
+    """Where the parts of a tile meet that the CTAs of a cluster have (`cluster_sum`): `slots` areas in every CTA."""
+
+    name: str
+    loads: list[Op]                       # the op
+    rounds: int                           # how often all CTAs hand over a share of the tile
+    slots: int
+    bytes: int                            # of one slot
+
+
 @dataclass
 class Plan:
     """Everything that the rewrite carries out."""
@@ -74,6 +90,7 @@ class Plan:
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     producers: int = 4                    # warps of the producer role
+    exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
     map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
 

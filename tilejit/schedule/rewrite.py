@@ -11,7 +11,9 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.plan import (
+    Exchange,
     Plan,
     Ring,
     check_descriptor,
@@ -81,7 +83,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     full = b("barriers", name=f"{ring.name}.full", type=Barrier(
         ring.slots * ring.groups, 32 * warps if ring.kind == "async" else 1))
     empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(
-        ring.slots * ring.groups, arrivals * ring.ctas))
+        ring.slots * ring.groups, arrivals * ring.peers))
     buffers = {}
     for i, load in enumerate(ring.loads):
         if ring.kind == "tensor":
@@ -93,7 +95,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products):
+class RoleWriter(Channels, Products, Exchanges):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -107,6 +109,8 @@ class RoleWriter(Channels, Products):
             if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
+        for exchange in self.plan.exchanges if self.role != "producer" else ():
+            self.state[exchange, "parity"] = (zero,)
         if self.role == "producer" and self.plan.threads_produce:
             self.block(self.fn.body, b)
             b.op("async_wait")
@@ -179,6 +183,10 @@ class RoleWriter(Channels, Products):
             self._dot_mma(op, b)
         elif op.name == "dot":
             self._dot(op, b)
+        elif op.name == "cluster_sum":
+            self._exchange(op, b)
+        elif op.name == "reduce":
+            self._reduce(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)
@@ -289,7 +297,7 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
-            if ring.local:
+            if isinstance(ring, Exchange) or ring.local:     # each group has its own
                 continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(

@@ -141,12 +141,13 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind?", effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots. slice: the dimension
+    of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
@@ -158,6 +159,13 @@ def tma_store(o: Op) -> list[Type]:
 def store_wait(o: Op) -> list[Type]:
     """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
     return []
+
+
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural")
+def cluster_fold(o: Op) -> list[Type]:
+    """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
+    CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
+    return [v.type for v in o.operands[:-4]]
 
 
 @op("pend", "acc", traits="scheduled")
