@@ -57,6 +57,8 @@ class Channels(RoleState):
 
     def _to_registers(self, load: Op, b: Builder) -> None:
         """Read a slot in the layouts that are asked for: conversions of the tile are reads of their own."""
+        if load in self.piecewise:
+            return
         users = [u for u, i in self.uses.get(load.result, ())
                  if not (u.name == "dot" and i < 2 and reads_slot(u, i))
                  and not (u.name in ("trans", "convert") and in_place(u.result, self.uses))]

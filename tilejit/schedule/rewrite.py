@@ -134,7 +134,7 @@ class RoleWriter(Channels, Products, Exchanges):
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
-                if self.flight:
+                if self.flight and not self._read_into_registers(ring):
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
@@ -158,7 +158,11 @@ class RoleWriter(Channels, Products, Exchanges):
             for op, index in self.uses.get(work.pop(), ()):
                 if op.name in ("trans", "convert"):
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load:
+                elif op in self.piecewise:
+                    work.append(op.result)
+                    continue
+                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
+                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -179,6 +183,8 @@ class RoleWriter(Channels, Products, Exchanges):
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op in self.piecewise:
+            pass
         elif op.name == "dot" and "unit" in op.attrs:
             self._dot_mma(op, b)
         elif op.name == "dot":
