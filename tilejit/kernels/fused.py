@@ -20,7 +20,7 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
-from tilejit.kernels.streamk import ACTIVATIONS, activate
+from tilejit.kernels.activations import ACTIVATIONS, activate
 
 
 @tilejit.kernel

@@ -6,6 +6,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.streamk import choose, matmul_streamk
 from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
@@ -44,13 +45,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
         if bias is not None:
             cols = n + tl.arange(0, BN)
             acc = acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-        if ACTIVATION == "relu":
-            acc = tl.maximum(acc, 0.0)
-        elif ACTIVATION == "gelu":
-            acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
-        elif ACTIVATION == "silu":
-            acc = acc * tl.sigmoid(acc)
-        c_desc.store([m, n], acc.to(c_desc.dtype))
+        c_desc.store([m, n], activate(acc, ACTIVATION).to(c_desc.dtype))
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
@@ -60,7 +55,6 @@ COPIED_FROM = 2 ** 27
 #: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
 #: meet in memory, and by clusters.
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
-ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 

@@ -13,7 +13,9 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import Workspace, check_vector, facts, facts_of, operand, require_tma, result
-from tilejit.kernels.streamk import ACTIVATIONS, Config, divide, meeting, streamk_kernel
+from tilejit.kernels.activations import ACTIVATIONS
+from tilejit.kernels.parts import sum_parts
+from tilejit.kernels.streamk import GROUP, Config, divide, meeting, streamk_kernel
 
 #: Tiles of C^T by the rows of X that they hold.
 TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True), Config(128, 128, 8, True))
@@ -55,8 +57,11 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     plan = _plan(ix, iw, iscales, izeros, ibias, facts(out), activation, ordered, split, tilejit.multiprocessors())
     if plan is not None:
         t, (dw, dx, dc), numbers, constants = plan
-        streamk_kernel[(t.programs,)](dw.over(weight), dx.over(x), dc.over(out), *meeting(_WHAT, x, t, workspace), bias,
-                                      scales, zeros, *numbers, **constants)
+        meet = meeting(_WHAT, x, t, workspace)
+        streamk_kernel[(t.programs,)](dw.over(weight), dx.over(x), dc.over(out), *meet, bias, scales, zeros, *numbers,
+                                      **constants)
+        if t.parts:
+            sum_parts(meet[1], out, tilejit.array_info(out), bias, activation, (t.m, t.n), t.parts, GROUP, True)
     return out
 
 
@@ -88,8 +93,8 @@ def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     dw, dx, dc = mw.descriptor(t.m, bk * bits // 8), mx.descriptor(t.n, bk), mc.descriptor(t.n, t.m)
     require_tma(_WHAT, weight=dw, x=dx, out=dc)
     return t, (dw, dx, dc), (n, m, k, t.stream_tiles, down, across), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=activation, ADD=False,
-        ORDERED=ordered, A_BITS=bits, SCALE_STEPS=group // bk, num_warps=t.warps,
+        BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=activation, ADD=False,
+        ORDERED=ordered, A_BITS=bits, SCALE_STEPS=group // bk, PARTS=t.parts, num_warps=t.warps,
         num_stages=stages(t, bk, bits, mc.dtype.bytes))
 
 

@@ -4,7 +4,9 @@ All tiles together are tiles * steps blocks of K. The first `stream_tiles` tiles
 blocks as there are programs (stream-K: arXiv 2301.03598); split-K is the case in which the number of programs is a
 multiple of the number of tiles. The rest are whole tiles, one a program at a time.
 
-A run covers parts of tiles. Parts of one tile meet in a workspace tile of fp32, in one of three ways:
+A run covers parts of tiles. Where every program has one part of one tile, it stores the part (PARTS), and a second
+kernel sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a workspace tile of fp32, in one of
+three ways:
 
     ADD         the output is fp32 and holds numbers to add to: every part is added to it by TMA, in no fixed order
     ORDERED     part after part: each waits for the tile's flag to say that the blocks before its own are done, adds
@@ -39,21 +41,10 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
+from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.parts import sum_parts
 
 _WHAT = "matmul_streamk"
-ACTIVATIONS = (None, "relu", "gelu", "silu")
-
-
-@tilejit.kernel
-def activate(x, ACTIVATION: tl.constexpr):
-    """An activation function of fp32 values: None, "relu", "gelu" (exact) or "silu"."""
-    if ACTIVATION == "relu":
-        x = tl.maximum(x, 0.0)
-    elif ACTIVATION == "gelu":
-        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    elif ACTIVATION == "silu":
-        x = x * tl.sigmoid(x)
-    return x
 
 
 @tilejit.kernel
@@ -80,14 +71,16 @@ def widened(x, zeros, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DT
 def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales, zeros, M, N, K, stream_tiles,
                    scale_down, scale_across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
                    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
-                   ADD: tl.constexpr, ORDERED: tl.constexpr, A_BITS: tl.constexpr, SCALE_STEPS: tl.constexpr):
+                   ADD: tl.constexpr, ORDERED: tl.constexpr, A_BITS: tl.constexpr, SCALE_STEPS: tl.constexpr,
+                   PARTS: tl.constexpr):
     """C [M, N] = act(A [M, K] @ B [K, N] + bias), or with ADD: C += A @ B.
 
     A_BITS: 0, or A's integers have 8 or 4 bits and are widened to B's dtype in the loop (`widened`; A_ROWS); then
     scales (and zeros, or None) have a number per row of A and SCALE_STEPS blocks of K (0: per row).
     A_ROWS, B_ROWS, C_ROWS: the descriptor sees the matrix itself, else its transpose; with C_ROWS false bias has a
     value per row. parts: the workspace, fp32 [stream_tiles * BM, BN], seen by part_desc in blocks [BM, BN]; flags:
-    int32 [stream_tiles], zero; None, all three: there are whole tiles only."""
+    int32 [stream_tiles], zero; None, all three: there are whole tiles only. PARTS: 0, or programs a tile, each of which
+    stores its part as tile number program_id of part_desc."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, BK)
@@ -96,8 +89,12 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
     blocks = stream_tiles * steps
     share = blocks // programs
     extra = blocks % programs
-    begin = pid * share + tl.minimum(pid, extra)
-    end = begin + share + tl.where(pid < extra, 1, 0)
+    if PARTS > 0:
+        begin = pid // PARTS * steps + pid % PARTS * steps // PARTS
+        end = pid // PARTS * steps + (pid % PARTS + 1) * steps // PARTS
+    else:
+        begin = pid * share + tl.minimum(pid, extra)
+        end = begin + share + tl.where(pid < extra, 1, 0)
     last = (end - 1) // steps
     pieces = tl.where(end > begin, last - begin // steps + 1, 0)
     whole = tl.cdiv(tl.maximum(tiles_m * tiles_n - stream_tiles - pid, 0), programs)
@@ -139,7 +136,12 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                 part = tl.dot(widened(a, None if zeros is None else zero, BM, BK, A_BITS, b_desc.dtype), b)
                 acc = tl.fma(part, scale.to(tl.float32)[:, None], acc)
                 scale, zero = next_scale, next_zero
-        if ADD:
+        if A_BITS > 0 and SCALE_STEPS == 0:
+            rows = m + tl.arange(0, BM)
+            acc *= tl.load(scales + rows * scale_down, rows < M, other=0.0).to(tl.float32)[:, None]
+        if PARTS > 0:
+            part_desc.store([pid * BM, 0], acc)
+        elif ADD:
             if C_ROWS:
                 c_desc.atomic_add([m, n], acc)
             else:
@@ -174,9 +176,6 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                         tl.debug_barrier()           # a thread may clear what another one reads
                         tl.store(mine + at, tl.zeros((BM, BN), tl.float32))
                     tl.store(flags + tile, 0)
-                if A_BITS > 0 and SCALE_STEPS == 0:
-                    rows = m + tl.arange(0, BM)
-                    acc *= tl.load(scales + rows * scale_down, rows < M, other=0.0).to(tl.float32)[:, None]
                 if bias is not None:
                     if C_ROWS:
                         cols = n + tl.arange(0, BN)
@@ -207,6 +206,21 @@ class Config:
     ctas: int = 1
 
     @property
+    def parts(self) -> int:
+        """Programs that have a part of each tile, if all tiles are divided so; else 0."""
+        even = self.stream_tiles and self.programs % self.stream_tiles == 0
+        return self.programs // self.stream_tiles if even else 0
+
+    def workspace(self, like: Any) -> Workspace:
+        """A new workspace for this product."""
+        return Workspace(like, self.met * self.m * self.n, self.stream_tiles)
+
+    @property
+    def met(self) -> int:
+        """Tiles of partial sums."""
+        return self.programs if self.parts else self.stream_tiles
+
+    @property
     def options(self) -> dict[str, Any]:
         """Options of a launch with several CTAs a program."""
         return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
@@ -230,6 +244,8 @@ class Config:
 _SHARED = 222 * 1024
 
 
+#: Tile rows of a group: a wave's operands stay in L2.
+GROUP = 8
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
@@ -247,8 +263,9 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
 
     The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
     as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
-    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs: through
-    memory, or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
+    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs: a second
+    launch and 40 bytes a cycle each way; 1.5 cycles an element where parts meet in flight; or 16 bytes a cycle between
+    the CTAs of a cluster and two round trips."""
     tiles = TILES
     if m <= 64:
         width = next(t.n for t in DECODE_TILES if m <= t.n)
@@ -264,7 +281,8 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
             return max(waves * tilejit.cdiv(steps, t.ctas) * block, memory) + waves * (2000 + part / 16)
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + parts * (3000 + 1.5 * t.m * t.n)
+        meet = 6000 + 0.2 * t.m * t.n if t.parts else parts * (3000 + 1.5 * t.m * t.n)
+        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + meet
 
     def divided() -> Iterator[Config]:
         for t in tiles:
@@ -282,8 +300,8 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
 
 def at_once(ctas: int, multiprocessors: int) -> int:
     """Clusters of so many CTAs, one a multiprocessor, that run at once. The multiprocessors of a cluster are neighbours
-    (of a GPC, which has 16 or 18): larger ones than 2 leave some alone."""
-    return multiprocessors // ctas if ctas <= 2 else multiprocessors // 8 * 8 // ctas
+    (of a GPC): larger ones than 2 leave some alone (an H200 has room for 66, 30 and 15 of 2, 4 and 8)."""
+    return multiprocessors // ctas if ctas <= 2 else max(0, multiprocessors // 8 - 1) * 8 // ctas
 
 
 def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:
@@ -326,9 +344,11 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     if plan is not None:
         t, (da, db, dc), sizes, constants = plan
         first, second = (b, a) if t.swap else (a, b)
-        parts = (None, None, None) if accumulate or t.ctas > 1 else meeting(_WHAT, a, t, workspace)
-        streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *parts, bias, None, None, *sizes,
+        meet = (None, None, None) if accumulate or t.ctas > 1 else meeting(_WHAT, a, t, workspace)
+        streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *meet, bias, None, None, *sizes,
                                       t.stream_tiles, 0, 0, **constants)
+        if constants["PARTS"]:
+            sum_parts(meet[1], out, tilejit.array_info(out), bias, activation, (t.m, t.n), t.parts, GROUP, t.swap)
     return out
 
 
@@ -366,17 +386,15 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     return t, (da, db, dc), (m, n, k), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
+        BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
         ACTIVATION=activation, ADD=accumulate, ORDERED=ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
-        num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
+        PARTS=0 if accumulate else t.parts,         num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags."""
-    floats = t.stream_tiles * t.m * t.n
-    w = Workspace(like, floats, t.stream_tiles) if workspace is None else \
-        workspace.check(what, floats, t.stream_tiles)
-    return w.tiles(t.stream_tiles, t.m, t.n), w.parts_array, w.flags_array
+    w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
+    return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
 
 
 def _ctas(asked: int | None) -> int | None:
@@ -388,4 +406,4 @@ def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = N
     """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas)`."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
     t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split, _ctas(ctas))
-    return Workspace(a, t.stream_tiles * t.m * t.n, t.stream_tiles)
+    return t.workspace(a)
