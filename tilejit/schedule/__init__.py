@@ -6,14 +6,15 @@
     cluster     programs of several CTAs
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
-    allocate    gives every buffer, barrier and scratch area its place in shared memory
+    allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
+                (liveness, packing), behind separations that are there or that it puts in (separate)
 """
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tilejit.ir import Function
-from tilejit.schedule.allocate import LIMIT, allocate, check_size
+from tilejit.schedule.allocate import LIMIT, Allocator, allocate, check_size
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
@@ -35,12 +36,14 @@ def run(fn: Function) -> Function:
     if wishes.slots is None:
         slots = INLINE_SLOTS
         if plan.specialised:
-            spare = LIMIT - new.attrs["shared_bytes"]
-            slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), MOST_SLOTS))
-        new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
+            slots = Allocator(new).slots({r.name for r in plan.rings if r.open}, MOST_SLOTS)
+        if slots != 2:
+            new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
+    allocate(new, plan)
     if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
         new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
+        allocate(new, plan)
     check_size(new, plan)
     new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
     return new
@@ -49,4 +52,4 @@ def run(fn: Function) -> Function:
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
     fn.attrs["report"] = list(notes)
     plan = make_plan(fn, wishes)
-    return allocate(carry_out(fn, plan), plan), plan
+    return carry_out(fn, plan), plan

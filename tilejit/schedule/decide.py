@@ -38,11 +38,15 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
             groups[key] = Ring("", [op], depth, loop, views)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
+    named: dict[str, int] = {}
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
             users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
             op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
         ring.name = "_".join(op.result.name for op in ring.loads)
+        named[ring.name] = named.get(ring.name, 0) + 1
+        if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
+            ring.name += f".{named[ring.name]}"
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
     plan_cluster(fn, plan)

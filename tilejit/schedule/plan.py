@@ -63,7 +63,7 @@ class Plan:
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     report: list[str] = field(default_factory=list)
-    map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
+    map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a descriptor load goes through."""

@@ -127,9 +127,11 @@ def tma_store(o: Op) -> list[Type]:
     return []
 
 
-@op("store_wait", "", effects="sync", traits="scheduled")
+@op("store_wait", "", "read?", effects="sync", traits="scheduled")
 def store_wait(o: Op) -> list[Type]:
-    """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
+    """Wait until all TMA stores of this role are complete: read from shared memory, and written.
+
+    With `read` only the threads that stored wait, and only until shared memory has been read."""
     return []
 
 
