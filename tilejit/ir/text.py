@@ -39,6 +39,7 @@ from tilejit.ir.types import (
     Type,
 )
 
+_OPERAND = re.compile(r"[ \t]*%")
 _TYPES = (DType, Ptr, Tile, Desc, Buffer, Barrier, Pending)
 
 
@@ -248,7 +249,8 @@ class _Parser:
         if name not in OPS:
             raise self.fail(f"no op is called {name}")
         operands = []
-        while m := self.take(r"%([\w.]+)"):
+        here = _OPERAND.match(self.s, self.pos)          # not the result of an op on the next line
+        while here and (m := self.take(r"%([\w.]+)")):
             if m[1] not in self.scope:
                 raise self.fail(f"%{m[1]} is not defined here")
             operands.append(self.scope[m[1]])

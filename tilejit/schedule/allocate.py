@@ -81,7 +81,7 @@ class Allocator:
         return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride, level)
 
     def levels(self) -> range:
-        """What sharing may cost. Rings are drained from tile to tile only if they would not have two slots otherwise."""
+        """What sharing may cost: rings are drained from tile to tile only to have two slots at all."""
         deep = any(a.kind == "ring" and a.slots > 2 for a in self.live.areas)
         return range(FREE, WAIT + 1 if deep else DRAIN + 1)
 

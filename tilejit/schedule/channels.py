@@ -36,8 +36,10 @@ class Channels(RoleState):
                 self._to_registers(load, b)
 
     def _to_registers(self, load: Op, b: Builder) -> None:
-        if not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
-                   self.uses.get(load.result, ())):
+        in_place = (u.name == "dot" and i < 2 and wgmma_reads(u, i)
+                    or u.name == "promote_reuse" and u.result not in self.uses
+                    for u, i in self.uses.get(load.result, ()))
+        if all(in_place):
             return
         t = load.result.type
         assert isinstance(t, Tile)

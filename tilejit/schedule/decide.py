@@ -59,6 +59,8 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     """The dots that read a loaded block in place, and whether nothing else reads it."""
     dots, only = [], True
     for op, index in table.get(value, ()):
+        if op.name == "promote_reuse" and not table.get(op.result):
+            continue
         if op.name == "dot" and index < 2 and wgmma_reads(op, index):
             dots.append(op)
         elif op.name == "trans" and all(u.name == "dot" and i < 2 and wgmma_reads(u, i)

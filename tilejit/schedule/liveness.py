@@ -68,7 +68,7 @@ class Liveness:
         self.scratch = {op: n for block in regions for op in walk(block) if (n := scratch_bytes(op))}
         self.areas = list(self._buffers())
         self.areas += self._scratch({op for area in self.areas for ops in area.accesses for op in ops})
-        self.hints = [op for op in self.order[0] if op.name == "promote_reuse"]
+        self.hints = [op for op in self.order[0] if op.name == "reuse"]
         self._steps: dict[tuple[Area, Area], list[Step] | None] = {}
 
     def _buffers(self) -> Iterable[Area]:
@@ -100,7 +100,7 @@ class Liveness:
         """The ops that use a buffer, or views of it."""
         found = []
         for op, _ in self.uses.get(v, ()):
-            if op.name == "promote_reuse":
+            if op.name == "reuse":
                 continue
             found.append(op)
             if op.name in ("view", "view_trans"):
@@ -142,7 +142,7 @@ class Liveness:
         for before in reversed(op.parent.ops[:op.parent.ops.index(op)]):
             if before.name == "role_sync":
                 return True
-            if not before.define.pure:
+            if not before.define.pure and before.name != "reuse":
                 return False
         return False
 
@@ -207,7 +207,8 @@ class Liveness:
                 there = self._mirror(area, depth, around)
                 if there is None or loops and set(around) != {"for"}:
                     return None
-        if there is not None and x.kind == y.kind == "ring" and self.span(first, 1, there)[1] >= self.span(then, 1, there)[0]:
+        if there is not None and x.kind == y.kind == "ring" and \
+                self.span(first, 1, there)[1] >= self.span(then, 1, there)[0]:
             return None
         steps = [self._step(first, then, block, False, there, loops)]
         if loops:

@@ -94,6 +94,32 @@ def wgmma_reads(dot: Op, index: int) -> Op | None:
     return load if k_fastest or elem.bits == 16 else None
 
 
+def behind(value: Value) -> set[Op]:
+    """The descriptor loads and products that a value is computed from, through loops and branches."""
+    seen: set[Value] = set()
+    work, found = [value], set()
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        op = v.op
+        if isinstance(op, Block):
+            owner = op.parent
+            if owner is not None and owner.name == "for" and v.index > 0:
+                work += [owner.operands[v.index + 2], op.terminator.operands[v.index - 1]]
+            elif owner is not None and owner.name == "while":
+                work += [owner.operands[v.index], owner.regions[1].terminator.operands[v.index]]
+        elif op is not None:
+            if op.name in ("desc_load", "dot"):
+                found.add(op)
+            work += op.operands[3 + v.index:4 + v.index] if op.name == "for" else op.operands
+            work += [r.terminator.operands[v.index + (r.terminator.name == "condition")] for r in op.regions
+                     if r.terminator.name in ("yield", "condition") and r is not
+                     (op.regions[1] if op.name == "while" else None)]
+    return found
+
+
 def place(op: Op | None) -> str:
     """Where an op comes from, for reports."""
     return op.loc.short() if op is not None and op.loc else "?"

@@ -162,6 +162,8 @@ class RoleWriter(Channels, Products):
                 self._clone(op, b)
         elif op.name == "dot":
             self._dot(op, b)
+        elif op.name == "promote_reuse":
+            self._promote_reuse(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)

@@ -34,6 +34,7 @@ class RoleState:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
+        self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 

@@ -80,7 +80,10 @@ def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
         at = step.block.ops.index(inside(step.block, step.hint)) + 1        # type: ignore[arg-type]
     b = Builder(step.block, at, step.block.ops[at].loc)
     for name in needs:
-        b.op(name, **({"read": True} if name == "store_wait" else {}))
+        if name == "store_wait":
+            b.op(name, read=True)
+        else:
+            b.op(name)
 
 
 def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[Step]) -> None:

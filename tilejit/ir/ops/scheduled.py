@@ -25,6 +25,12 @@ def barriers(o: Op) -> list[Type]:
     return [o.attrs["type"]]
 
 
+@op("reuse", "buffers*", effects="sync", traits="scheduled")
+def reuse(o: Op) -> list[Type]:
+    """The author's word that nothing needs these buffers from here on: the allocator may separate here."""
+    return []
+
+
 @op("ticket_next", "slot parity", "slots", traits="scheduled")
 def ticket_next(o: Op) -> list[Type]:
     """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
