@@ -93,13 +93,14 @@ class Allocator:
     def slots(self, rings: Set[str], most: int) -> int:
         """How many slots, up to `most`, these rings can have: with cheap sharing if that makes `ENOUGH_SLOTS`, with
         what roles wait for if that makes more, with a ring that is drained only if there are not two otherwise."""
-        def deepest(level: int) -> int:
-            return next((n for n in range(most, 1, -1) if self.place(level, rings, n).total <= LIMIT), 1)
-
-        found = deepest(MEET)
+        found = self.deepest(MEET, rings, most)
         if found < ENOUGH_SLOTS:
-            found = max(found, min(deepest(WAIT), ENOUGH_SLOTS))
-        return found if found > 1 else min(2, deepest(DRAIN))
+            found = max(found, min(self.deepest(WAIT, rings, most), ENOUGH_SLOTS))
+        return found if found > 1 else max(1, self.deepest(DRAIN, rings, 2))
+
+    def deepest(self, level: int, rings: Set[str], most: int) -> int:
+        """The most slots that these rings can have; 0 if not even one."""
+        return next((n for n in range(most, 0, -1) if self.place(level, rings, n).total <= LIMIT), 0)
 
 
 def allocate(fn: Function, plan: Plan) -> Function:
@@ -145,10 +146,11 @@ def check_size(fn: Function, plan: Plan) -> None:
     total = fn.attrs["shared_bytes"]
     if total <= LIMIT:
         return
-    rings = [r for r in plan.rings if r.slots > 1]
+    rings = {r.name for r in plan.rings if r.slots > 1}
     notes = [f"{name}: {size} bytes" for _, size, name, _ in plan.map]
     if rings:
-        depth = max(r.slots for r in rings)
-        fits = depth - -(-(total - LIMIT) // sum(r.bytes for r in rings))
+        allocator = Allocator(fn)
+        most = max(r.slots for r in plan.rings) - 1
+        fits = allocator.deepest(WAIT, rings, most) or allocator.deepest(DRAIN, rings, min(2, most))
         notes.append(f"num_stages={fits} fits" if fits >= 1 else "no num_stages fits: use smaller blocks")
     raise CompilationError(f"shared memory: {total} bytes needed, {LIMIT} available", fn.loc, tuple(notes))

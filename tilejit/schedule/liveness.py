@@ -204,9 +204,10 @@ class Liveness:
         there = None
         for area in (x, y):
             if len(self.frames) > 1 and area.kind == "ring":
-                there = self._mirror(area, depth, around)
-                if there is None or loops and set(around) != {"for"}:
+                same = self._mirror(area, depth, around)
+                if same is None or there not in (None, same) or loops and set(around) != {"for"}:
                     return None
+                there = same
         if there is not None and x.kind == y.kind == "ring" and \
                 self.span(first, 1, there)[1] >= self.span(then, 1, there)[0]:
             return None
