@@ -171,3 +171,53 @@ def test_random_kernels_in_the_emulator(kernel, warps, tightness):
         if kind:
             exact[rows] = expected(kind, a[rows], b)
     assert np.array_equal(out, exact.astype(BF16))
+
+
+#: A kernel of two warpgroups with one ring and the staging of its store, as the rewrite leaves it.
+TEXT = """
+#rows = <128x64 register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] \
+warp=[[16,0],[32,0],[64,0]]>
+kernel @f(%src: desc<bf16[128x64]>, %dst: desc<bf16[128x64]>) {num_warps=8} {
+  %full = barriers {name="x.full"} : barrier<2, count=1>
+  %empty = barriers {name="x.empty"} : barrier<2, count=8>
+  %x = alloc {name="x"} : buffer<2xbf16[128x64], swizzle=128, order=1x0>
+  %stage = alloc {name="stage", private=true} : buffer<2xbf16[64x64], swizzle=128, order=1x0>
+  %0 = const {value=0} : int32
+  %1 = const {value=1} : int32
+  elect {
+    mbar_wait %empty, %0, %1
+    mbar_expect %full, %0 {bytes=16384}
+    tma_load %x, %0, %full, %src, %0, %0
+  }
+  mbar_wait %full, %0, %0
+  %view = view %x, %0 : buffer<view bf16[128x64], swizzle=128, order=1x0>
+  %tile = local_load %view : bf16[128x64, #rows]
+  mbar_arrive %empty, %0 {per="warp", ctas=1}
+  %sum = add %tile, %tile : bf16[128x64, #rows]
+  tma_store %dst, %sum, %stage, %0, %0 {columns=64, stripes=2}
+  store_wait
+  return
+}
+"""
+
+
+def test_text_in_and_out(monkeypatch):
+    """Where there is room, only offsets are added; where there is none, one more line: a meeting before the store."""
+    def lines(limit):
+        monkeypatch.setattr(ALLOCATE, "LIMIT", limit)
+        fn, plan = parse_function(TEXT), Plan()
+        verify(fn)
+        allocate(fn, plan)
+        verify(fn)
+        text = print_function(fn)
+        assert print_function(parse_function(text)) == text
+        return [line.strip() for line in text.splitlines()[1:]], plan.report, fn.attrs["shared_bytes"]
+
+    roomy, report, size = lines(100000)
+    assert size == 2 * 16384 + 2 * 8192 + 32 and not any("separation" in x for x in report)
+    tight, report, size = lines(40000)
+    assert size == 2 * 16384 + 32 and "separation: role_sync between x and stage" in report
+    assert "shared memory: 32800 bytes, 16384 saved by reuse" in report
+    assert tight[tight.index("role_sync") + 1].startswith("tma_store %dst")
+    assert [x.split("{")[0] for x in tight if x != "role_sync"] == [x.split("{")[0] for x in roomy]
+    assert '%stage = alloc {name="stage", private=true, offset=0}' in "\n".join(tight)

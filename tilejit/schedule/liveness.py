@@ -92,7 +92,7 @@ class Liveness:
                 touching += self._retired(touching)
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
-                       bool(op.attrs.get("private")), accesses, kind == "ring" and "local_load" in names,
+                       bool(op.attrs.get("private")), accesses, "local_load" in names,
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring)
 
