@@ -26,7 +26,7 @@ class Channels(RoleState):
             self._issue(ring, self.env, Builder(region, loc=op.loc))
             b.op("elect", regions=[region])
             self._advance(ring, "fill", b)
-        slot, parity = self.state[ring, "use"]
+        slot, parity = self.state[ring.channel, "use"]
         b.op("mbar_wait", self.shared[ring].full, slot, parity)
         self.current[ring] = slot
         self._advance(ring, "use", b)
@@ -52,7 +52,7 @@ class Channels(RoleState):
     def _issue(self, ring: Ring, env: dict[Value, Value], b: Builder) -> None:
         """Wait for the slot of the fill ticket, announce the bytes, copy."""
         s = self.shared[ring]
-        slot, parity = self.state[ring, "fill"]
+        slot, parity = self.state[ring.channel, "fill"]
         b.op("mbar_wait", s.empty, slot, parity)
         b.op("mbar_expect", s.full, slot, bytes=ring.bytes)
         for load in ring.loads:
@@ -90,7 +90,7 @@ class Channels(RoleState):
             inner.insert(clone_op(op, env))
         self._issue(ring, env, inner)
         b.op("elect", inside, regions=[region])
-        before = self.state[ring, "fill"]
+        before = self.state[ring.channel, "fill"]
         self._advance(ring, "fill", b)
-        after = self.state[ring, "fill"]
-        self.state[ring, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
+        after = self.state[ring.channel, "fill"]
+        self.state[ring.channel, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))

@@ -51,6 +51,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _choose_form(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
+    _go_on(plan)
     _say(plan, fn.attrs["num_warps"])
     return plan
 
@@ -145,6 +146,23 @@ def ahead_problem(ring: Ring) -> str:
     return ""
 
 
+def _go_on(plan: Plan) -> None:
+    """Loops one after another whose rings are alike use one: the tickets run on, and nothing is drained in between."""
+    def shape(ring: Ring) -> tuple:
+        return (ring.slots, ring.release, ring.ctas, ring.ahead, [ring.rows.get(x) for x in ring.loads],
+                [ring.buffer(x) for x in ring.loads])
+
+    for i, ring in enumerate(plan.rings) if plan.groups == 1 else ():
+        if ring.loop is None or ring.slots == 1:
+            continue
+        for other in plan.rings[:i]:
+            loops = [r.loop for r in plan.rings[:i] if r.channel is other]
+            if loops and shape(other) == shape(ring) and ring.loop not in loops and \
+                    all(loop is not None and loop.parent is ring.loop.parent for loop in loops):
+                ring.before = other
+                break
+
+
 def _say(plan: Plan, warps: int) -> None:
     """The plan in the report's words."""
     say = plan.report.append
@@ -154,7 +172,8 @@ def _say(plan: Plan, warps: int) -> None:
     elif plan.specialised:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
-        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, "
+        say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else
+            f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, "
             f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)

@@ -28,6 +28,12 @@ class Ring:
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
     rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+    before: Ring | None = None            # the ring of a loop before, in whose slots and barriers this one goes on
+
+    @property
+    def channel(self) -> Ring:
+        """The ring that has the slots, barriers and tickets: itself, or the one before."""
+        return self.before or self
 
     @property
     def bytes(self) -> int:

@@ -40,7 +40,13 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                    fn.arg_attrs, fn.attrs, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
-    shared = {ring: _allocate_ring(top, ring, warps) for ring in plan.rings}
+    shared: dict[Ring, Shared] = {}
+    for ring in plan.rings:
+        if ring.before is None:
+            shared[ring] = _allocate_ring(top, ring, warps)
+        else:
+            have = shared[ring.before]
+            shared[ring] = Shared(have.full, have.empty, dict(zip(ring.loads, have.buffers.values())))
     args = dict(zip(fn.body.args, new.body.args))
     if plan.specialised:
         consumers = warps * plan.groups
@@ -91,7 +97,7 @@ class RoleWriter(Channels, Products):
         block = Block()
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
-        for ring in self.plan.rings:
+        for ring in (r for r in self.plan.rings if r.channel is r):
             if self.role != "producer":
                 self.state[ring, "use"] = (zero, zero)
             if self.role == "producer" or self.role == "inline":

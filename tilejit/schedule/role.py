@@ -44,7 +44,8 @@ class RoleState:
     def _keys(self, op: Op) -> list[tuple[Ring, str]]:
         """The tickets that an op with regions advances."""
         inside = {x for x in walk_op(op) if x.name == "desc_load"}
-        return [key for key in self.state if any(load in inside for load in key[0].loads)]
+        return [key for key in self.state if any(load in inside for ring in self.plan.rings
+                                                 if key[0] in (ring, ring.channel) for load in ring.loads)]
 
     def _state(self, keys: list[tuple[Ring, str]]) -> list[Value]:
         return [v for key in keys for v in self.state[key]]
@@ -61,8 +62,8 @@ class RoleState:
         return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
 
     def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
-        new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
-        self.state[ring, kind] = tuple(new)
+        new = b.op("ticket_next", *self.state[ring.channel, kind], slots=ring.slots).results
+        self.state[ring.channel, kind] = tuple(new)
 
     def _release(self, ring: Ring, b: Builder) -> None:
         b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.ctas)
