@@ -105,7 +105,7 @@ def test_a_and_b_share_one_ring():
     a, b = (t for name, t in rings_of(fn).items() if name in ("a", "b"))
     assert (a.shape, b.shape) == ((128, 64), (256, 64)) and a.swizzle == b.swizzle == 128
     size = 2 * (128 + 256) * 64
-    assert f"ring a_b: 4 slots x {size} bytes, wgmma reads the slots" in fn.attrs["report"]
+    assert f"ring a_b: 4 slots x {size} bytes, TMA tiles, wgmma reads the slots" in fn.attrs["report"]
     expects = [op for op in walk(fn.body) if op.name == "mbar_expect"]
     assert [op.attrs["bytes"] for op in expects] == [size]
     full_and_empty = [op.attrs["type"] for op in fn.body.ops if op.name == "barriers"]

@@ -84,7 +84,8 @@ class Assignment:
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            v = op.result if op.name == "desc_load" else op.operands[1] if op.name in BLOCK_WRITES else None
+            copied = op.name in ("desc_load", "row_load")
+            v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.set(v, self.default(v, 16))
                 self.spread()

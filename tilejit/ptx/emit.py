@@ -222,7 +222,20 @@ def param_decl(name: str, param: Param) -> str:
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """The PTX text of a scheduled function, and what the runtime must know to launch it."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, print, reduce, shape, store, tma, wgmma  # noqa: F401
+    from tilejit.ptx import (  # noqa: F401
+        arith,
+        async_copy,
+        control,
+        convert,
+        kernel,
+        memory,
+        print,
+        reduce,
+        shape,
+        store,
+        tma,
+        wgmma,
+    )
 
     e = Emitter(fn)
     kernel.prologue(e)

@@ -117,6 +117,6 @@ def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
     store(e, "st.shared", elem, regs, address, pred)
 
 
-def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str) -> None:
-    """Read neighbouring elements from shared memory."""
-    load(e, "ld.shared", elem, regs, address)
+def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: str | None = None) -> None:
+    """Read neighbouring elements from shared memory; see `load` on `pred`."""
+    load(e, "ld.shared", elem, regs, address, pred)

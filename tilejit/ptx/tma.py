@@ -5,7 +5,8 @@ from itertools import product
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
-from tilejit.ptx.emit import Emitter, emits
+from tilejit.ptx.arith import literal
+from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
@@ -142,8 +143,10 @@ def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> Non
 
 @emits("mbar_expect")
 def _mbar_expect(e: Emitter, op: Op) -> None:
-    e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]),
-        op.attrs["bytes"])
+    size: object = op.attrs["bytes"]
+    if len(op.operands) > 2:
+        size = e.p.new("b32", "add.u32", e.scalar(op.operands[2]), op.attrs["bytes"])
+    e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), size)
 
 
 @emits("tma_load")
@@ -197,9 +200,16 @@ def _view_trans(e: Emitter, op: Op) -> None:
 def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
-    regs = e.fresh(tile)
+    regs, pred = e.fresh(tile), None
     for a in accesses(e, tile.layout, view.type, e.views[view]):
-        load_shared(e, tile.elem, [regs[i] for i in a.registers], a.address)
+        taken = [regs[i] for i in a.registers]
+        if len(op.operands) > 1:
+            (here,) = tile.layout.apply(register=a.registers[0])
+            at = e.p.new("b32", "xor.b32", e.thread_coord(tile.layout, 0), here)
+            pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
+            for r in taken:
+                e.p(f"mov.{reg_class(tile.elem)}", r, literal(0, tile.elem))
+        load_shared(e, tile.elem, taken, a.address, pred)
     e.set(op.result, regs)
 
 

@@ -1,6 +1,7 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
     plan        the schedule as data
+    copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
     cluster     programs of several CTAs
@@ -14,7 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilejit.ir import Function
-from tilejit.schedule.allocate import LIMIT, Allocator, allocate, check_size
+from tilejit.ir.dead import drop_dead
+from tilejit.schedule.allocate import LIMIT, WAIT, Allocator, allocate, check_size
+from tilejit.schedule.copies import marked, unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
@@ -30,23 +33,39 @@ def run(fn: Function) -> Function:
 
     Where `num_stages` is not given, rings are as deep as shared memory allows. Raises CompilationError for a
     schedule that was asked for and cannot be, or that needs more shared memory than there is."""
-    notes = fn.attrs.get("report", [])
+    notes = list(fn.attrs.get("report", []))
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
-    new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
-    if wishes.slots is None:
-        slots = INLINE_SLOTS
-        if plan.specialised:
-            slots = Allocator(new).slots({r.name for r in plan.rings if r.open}, MOST_SLOTS)
-        if slots != 2:
-            new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
-    allocate(new, plan)
+    new, plan = _fitted(fn, wishes, notes)
+    if new.attrs["shared_bytes"] > LIMIT and any(r.kind == "async" and r.open for r in plan.rings):
+        for load in marked(fn):
+            unmark(load, "there is no shared memory for two slots", notes)
+        return run(fn)
     if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
-        new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
+        new, plan = _fitted(fn, replace(wishes, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
-        allocate(new, plan)
     check_size(new, plan)
+    drop_dead(new)
     new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
     return new
+
+
+def _fitted(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
+    """The function with its shared memory laid out, for rings as deep as asked for or, where that is open, as fit."""
+    new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
+    if wishes.slots is None:
+        wishes = replace(wishes, slots=Allocator(new).slots(
+            {r.name: r.groups for r in plan.rings if r.open and r.slots > 1},
+            MOST_SLOTS if plan.specialised else INLINE_SLOTS))
+        if wishes.slots != 2:
+            new, plan = _attempt(fn, wishes, notes)
+    side = [r for r in plan.rings if r.side and r.slots > 1]
+    if side:                     # small rings beside those that feed products give way first
+        allocator = Allocator(new)
+        if allocator.best().total > LIMIT:
+            most = max(r.slots for r in side) - 1
+            wishes = replace(wishes, side=max(2, allocator.deepest(WAIT, {r.name: r.groups for r in side}, most)))
+            new, plan = _attempt(fn, wishes, notes)
+    return allocate(new, plan), plan
 
 
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:

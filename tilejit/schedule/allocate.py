@@ -7,7 +7,7 @@ start, and take few bytes, so they are never invalidated either.
 """
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
@@ -53,8 +53,10 @@ class Allocator:
             self._costs[x, y] = self._costs[y, x] = cost(self.live, x, y)
         return self._costs[x, y]
 
-    def place(self, level: int, rings: Set[str] = frozenset(), slots: int = 0) -> Placement:
-        """The smallest placement found in which sharing costs no more than `level`; `rings` have so many `slots`."""
+    def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0) -> Placement:
+        """The smallest placement found in which sharing costs no more than `level`; `rings` (name: how many of it there
+        are, one for each group) have so many `slots`."""
+        slots_of = {ring: slots * times for ring, times in (rings or {}).items()}
         groups = self.live.groups
         shared = [a for a in self.live.areas if groups == 1 or not a.private]
         private = [a for a in self.live.areas if a not in shared]
@@ -64,7 +66,7 @@ class Allocator:
                 price = self.cost(areas[i], areas[j])
                 return price is None or price > level
 
-            found = pack([Item((slots if a.ring in rings else a.slots) * a.stride, a.align, self.live.start(a))
+            found = pack([Item(slots_of.get(a.ring, a.slots) * a.stride, a.align, self.live.start(a))
                           for a in areas], clash)
             return dict(zip(areas, found.offsets)), found.total
 
@@ -77,7 +79,7 @@ class Allocator:
             offsets.update({a: start + at for a, at in inner.items()})
             end = start + groups * stride
         barriers = self.barriers + (reserved(self.live) if level >= WAIT else 0)
-        barriers += sum(16 * (slots - n) for ring, n in self.live.rings().items() if ring in rings)
+        barriers += sum(16 * (slots_of[ring] - n) for ring, n in self.live.rings().items() if ring in slots_of)
         return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride, level)
 
     def levels(self) -> range:
@@ -90,7 +92,7 @@ class Allocator:
         return next((p for p in map(self.place, self.levels()) if p.total <= LIMIT), None) or \
             min(map(self.place, self.levels()), key=lambda p: p.total)
 
-    def slots(self, rings: Set[str], most: int) -> int:
+    def slots(self, rings: Mapping[str, int], most: int) -> int:
         """How many slots, up to `most`, these rings can have: with cheap sharing if that makes `ENOUGH_SLOTS`, with
         what roles wait for if that makes more, with a ring that is drained only if there are not two otherwise."""
         found = self.deepest(MEET, rings, most)
@@ -98,7 +100,7 @@ class Allocator:
             found = max(found, min(self.deepest(WAIT, rings, most), ENOUGH_SLOTS))
         return found if found > 1 else max(1, self.deepest(DRAIN, rings, 2))
 
-    def deepest(self, level: int, rings: Set[str], most: int) -> int:
+    def deepest(self, level: int, rings: Mapping[str, int], most: int) -> int:
         """The most slots that these rings can have; 0 if not even one."""
         return next((n for n in range(most, 0, -1) if self.place(level, rings, n).total <= LIMIT), 0)
 
@@ -146,7 +148,7 @@ def check_size(fn: Function, plan: Plan) -> None:
     total = fn.attrs["shared_bytes"]
     if total <= LIMIT:
         return
-    rings = {r.name for r in plan.rings if r.slots > 1}
+    rings = {r.name: r.groups for r in plan.rings if r.slots > 1}
     notes = [f"{name}: {size} bytes" for _, size, name, _ in plan.map]
     if rings:
         allocator = Allocator(fn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, walk
 from tilejit.ir.types import Tile
-from tilejit.schedule.plan import Plan, pure_slice, wgmma_reads
+from tilejit.schedule.plan import Plan, kind_of, pure_slice, wgmma_reads
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -63,7 +63,7 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
-    loops = [op for op in fn.body.ops if any(x.name in ("desc_load", "dot") for r in op.regions for x in walk(r))]
+    loops = [op for op in fn.body.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
     if len(loops) != 1 or loops[0].name != "for":
         return None, "all products must be in one loop over tiles"
     loop = loops[0]
@@ -73,6 +73,8 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
     body = loop.regions[0]
     for ring in plan.rings:
+        if ring.local and ring.loop is loop:
+            return None, "consumers copy a load that is directly in the loop over tiles"
         for load in ring.loads:
             around = [x for x in enclosing(load) if x is not loop]
             if loop not in enclosing(load) or len(around) > 1 or any(x.name != "for" for x in around):

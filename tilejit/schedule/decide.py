@@ -4,18 +4,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.ahead import argument_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, needed_by_producer, place, wgmma_reads
+from tilejit.schedule.plan import Plan, Ring, ahead_slice, kind_of, needed_by_producer, place, wgmma_reads
+
+#: kind of a ring -> the copies that fill it, in the report's words.
+COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers. None: open."""
+    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
+    side rings. None: open."""
 
     slots: int | None
     groups: int | None
+    side: int | None = None
 
 
 def make_plan(fn: Function, wishes: Wishes) -> Plan:
@@ -23,7 +29,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     assert wishes.slots is not None
     plan = Plan(report=fn.attrs.setdefault("report", []))
     table = uses(fn.body)
-    loads = [op for op in walk(fn.body) if op.name == "desc_load"]
+    loads = [op for op in walk(fn.body) if kind_of(op)]
     groups: dict[tuple, Ring] = {}
     for op in loads:
         dots, views = _readers(op.result, table)
@@ -31,11 +37,16 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         depth = 1
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
-        key = (op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
+        kind = kind_of(op)
+        if kind == "async":
+            depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
+        key = (kind, op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:
             groups[key].loads.append(op)
         else:
-            groups[key] = Ring("", [op], depth, loop, views)
+            groups[key] = Ring("", [op], depth, loop, views, kind=kind, local=kind == "async")
+            if groups[key].side:
+                groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
     named: dict[str, int] = {}
@@ -51,6 +62,8 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _choose_form(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
+    for ring in plan.rings:
+        ring.groups = plan.groups if ring.local else 1
     _go_on(plan)
     _say(plan, fn.attrs["num_warps"])
     return plan
@@ -76,7 +89,7 @@ def _choose_form(fn: Function, plan: Plan) -> None:
     """Specialise when wgmma loops read TMA rings and the loads' addresses do not need the results."""
     say = plan.report.append
     warps = fn.attrs["num_warps"]
-    wanted = [r for r in plan.rings if r.loop is not None and r.views]
+    wanted = [r for r in plan.produced if r.loop is not None and r.views]
     asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
     reason = ""
@@ -88,13 +101,16 @@ def _choose_form(fn: Function, plan: Plan) -> None:
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
         reason = producer_problem(fn, plan)
+        rows = [r for r in plan.rings if r.kind == "row"]
+        if reason and rows:
+            for ring in rows:
+                ring.local = True
+            reason = producer_problem(fn, plan)
     plan.specialised = not reason
     if plan.rings and reason:
         say(f"inline: {reason}")
-    if not plan.specialised:
-        for ring in plan.rings:
-            if ring.loop is None or ring.slots == 1:
-                continue
+    for ring in plan.rings:
+        if (ring.local or not plan.specialised) and ring.loop is not None and ring.slots > 1:
             problem = ahead_problem(ring)
             ring.ahead = not problem
             if problem:
@@ -116,20 +132,11 @@ def producer_problem(fn: Function, plan: Plan) -> str:
 def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
     """Whether producer and consumers may each do a load: of one number, outside the pipelined loops, from an
     argument that the kernel does not write."""
-    source = _argument_of(op.operands[0])
+    source = argument_of(op.operands[0])
     return (op.name == "load" and not isinstance(op.result.type, Tile) and source is not None
-            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.rings)
-            and not any(_argument_of(x.operands[0]) is source for x in walk(fn.body)
+            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.produced)
+            and not any(argument_of(x.operands[0]) is source for x in walk(fn.body)
                         if "write" in x.define.effects and x.operands))
-
-
-def _argument_of(v: Value) -> Value | None:
-    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
-    while isinstance(v.op, Op):
-        if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc"):
-            return None
-        v = v.op.operands[0]
-    return v if v.op is not None and v.op.parent is None else None
 
 
 def ahead_problem(ring: Ring) -> str:
@@ -142,15 +149,15 @@ def ahead_problem(ring: Ring) -> str:
     if any(op.parent is not body for op in ring.loads):
         return "the load is under a condition"
     if ahead_slice(ring) is None:
-        return "the address depends on a value carried by the loop"
+        return "the address cannot be computed ahead of time"
     return ""
 
 
 def _go_on(plan: Plan) -> None:
     """Loops one after another whose rings are alike use one: the tickets run on, and nothing is drained in between."""
     def shape(ring: Ring) -> tuple:
-        return (ring.slots, ring.release, ring.ctas, ring.ahead, [ring.rows.get(x) for x in ring.loads],
-                [ring.buffer(x) for x in ring.loads])
+        return (ring.kind, ring.local, ring.slots, ring.release, ring.ctas, ring.ahead,
+                [ring.rows.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
 
     for i, ring in enumerate(plan.rings) if plan.groups == 1 else ():
         if ring.loop is None or ring.slots == 1:
@@ -172,8 +179,9 @@ def _say(plan: Plan, warps: int) -> None:
     elif plan.specialised:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
+        who = " by the consumers" if ring.local and plan.specialised else ""
         say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else
-            f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, "
+            f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
             f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)

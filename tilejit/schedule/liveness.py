@@ -13,6 +13,9 @@ from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Buffer
 from tilejit.ptx.scratch import scratch_bytes
 
+#: Ops that start copies into the slots of a ring; all but cp.async write through the async proxy.
+COPIES = frozenset({"tma_load", "row_copy", "async_copy"})
+
 
 @dataclass(eq=False)
 class Area:
@@ -80,11 +83,10 @@ class Liveness:
             assert isinstance(buffer, Buffer)
             touching = self._touching(op.result)
             names = {x.name for x in touching}
-            kind = "store" if "tma_store" in names else "ring" if "tma_load" in names else "operand"
+            kind = "store" if "tma_store" in names else "ring" if names & COPIES else "operand"
             ring = ""
             if kind == "ring":
-                full = next(x for x in touching if x.name == "tma_load").operands[2].op
-                assert isinstance(full, Op)
+                full = _full(next(x for x in touching if x.name in COPIES))
                 ring = full.attrs["name"].removesuffix(".full")
                 empty = barriers.get(f"{ring}.empty")
                 touching += [user for b in (full, empty) if b is not None for user, _ in self.uses.get(b.result, ())]
@@ -92,7 +94,7 @@ class Liveness:
                 touching += self._retired(touching)
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
-                       bool(op.attrs.get("private")), accesses, "local_load" in names,
+                       bool(op.attrs.get("private")), accesses, bool(names & {"local_load", "async_copy"}),
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring)
 
@@ -203,12 +205,12 @@ class Liveness:
             return None
         there = None
         for area in (x, y):
-            if len(self.frames) > 1 and area.kind == "ring":
+            if len(self.frames) > 1 and area.kind == "ring" and area.accesses[1]:
                 same = self._mirror(area, depth, around)
                 if same is None or there not in (None, same) or loops and set(around) != {"for"}:
                     return None
                 there = same
-        if there is not None and x.kind == y.kind == "ring" and \
+        if there is not None and x.accesses[1] and y.accesses[1] and \
                 self.span(first, 1, there)[1] >= self.span(then, 1, there)[0]:
             return None
         steps = [self._step(first, then, block, False, there, loops)]
@@ -217,7 +219,7 @@ class Liveness:
         return steps
 
     def _step(self, first: Area, then: Area, block: Block, wraps: bool, there: Block | None, loops: int) -> Step:
-        across = there is not None and then.kind == "ring"
+        across = there is not None and bool(then.accesses[1])
         hint = next((h for h in self.hints if first.alloc is not None and first.alloc.result in h.operands
                      and (wraps or self._between(h, first, then, block))), None)
         return Step(first, then, block, wraps, across, there if across else None, loops, hint)
@@ -271,6 +273,16 @@ def _frame(block: Block) -> Block:
     if len(elects) == 1 and all(op is elects[0] or op.define.pure for op in block.ops):
         return elects[0].regions[0]
     return block
+
+
+def _full(copy: Op) -> Op:
+    """The `barriers` op that an asynchronous copy completes on."""
+    if copy.name == "async_copy":
+        assert copy.parent is not None
+        copy = next(op for op in copy.parent.ops[copy.parent.ops.index(copy):] if op.name == "async_arrive")
+    barrier = copy.operands[0 if copy.name == "async_arrive" else 2].op
+    assert isinstance(barrier, Op)
+    return barrier
 
 
 def _line(op: Op | None) -> str:

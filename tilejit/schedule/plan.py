@@ -1,7 +1,8 @@
 """The schedule of a function as data: rings, depths, accumulator chains, roles; and what is asked of tile IR for it.
 
-A `Ring` groups the descriptor loads with the same producer point (block), the
-same consumers and the same depth: they share one pair of `full`/`empty` barriers and one expect_tx.
+A `Ring` groups the loads of one kind with the same producer point (block), the same consumers and the same depth: they
+share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor),
+"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers).
 """
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, enclosing, walk
+from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
 
 
 @dataclass(eq=False)
 class Ring:
-    """A channel: `slots` buffers per load, filled by TMA; see design.md on the protocol."""
+    """A channel: `slots` buffers per load, filled by copies of one kind; see design.md on the protocol."""
 
     name: str
     loads: list[Op]
@@ -28,6 +30,9 @@ class Ring:
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
     rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+    kind: str = "tensor"
+    local: bool = False                   # the threads that read the slots fill them too, where there are roles
+    groups: int = 1                       # of consumers, each of which fills slots of its own
     before: Ring | None = None            # the ring of a loop before, in whose slots and barriers this one goes on
 
     @property
@@ -43,14 +48,19 @@ class Ring:
     @property
     def ticket_bytes(self) -> int:
         """Bytes of shared memory that one more slot takes, its two mbarriers included."""
-        return sum(self.buffer(op).slot_stride for op in self.loads) + 16
+        return self.groups * (sum(self.buffer(op).slot_stride for op in self.loads) + 16)
 
     def buffer(self, load: Op) -> Buffer:
-        """The ring buffer of one load, in each CTA: memory order is the tensor's, last dimension fastest."""
+        """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type
         assert isinstance(t, Tile)
         shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
-        return tile_buffer(Tile(shape, t.elem), self.slots, tuple(reversed(range(len(shape)))))
+        return tile_buffer(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
+
+    @property
+    def side(self) -> bool:
+        """Whether its tiles are read into registers beside those that products read: fewer slots will do."""
+        return self.kind != "tensor" and not self.views
 
     @property
     def release(self) -> str:
@@ -72,14 +82,33 @@ class Plan:
     map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
     def ring_of(self, op: Op) -> Ring | None:
-        """The ring that a descriptor load goes through."""
+        """The ring that a load goes through."""
         return next((r for r in self.rings if op in r.loads), None)
+
+    @property
+    def produced(self) -> list[Ring]:
+        """The rings that a producer role fills. Consumers fill the others themselves."""
+        return [r for r in self.rings if not r.local]
+
+
+def kind_of(op: Op) -> str:
+    """The kind of copy that a load may be; empty for what is no such load."""
+    if op.name == "desc_load":
+        return "tensor"
+    if op.name == "row_load":
+        return "row"
+    return "async" if "copy" in op.attrs else ""
+
+
+def memory_order(load: Op) -> tuple[int, ...]:
+    """The dimensions of a load's tile from fastest to slowest in memory; a descriptor's last one is the fastest."""
+    return load.attrs.get("copy") or tuple(reversed(range(len(load.result.type.shape))))  # type: ignore[union-attr]
 
 
 def shared_operand(v: Value) -> tuple[Op, bool] | None:
-    """(descriptor load, transposed) if a dot operand is a loaded block or its transpose."""
+    """(load, transposed) if a dot operand is a tile that is copied to shared memory, or its transpose."""
     op = v.op
-    if isinstance(op, Op) and op.name == "desc_load" and len(op.results[0].type.shape) == 2:  # type: ignore
+    if isinstance(op, Op) and kind_of(op) and len(op.results[0].type.shape) == 2:  # type: ignore
         return op, False
     if isinstance(op, Op) and op.name == "trans" and tuple(op.attrs["order"]) == (1, 0):
         inner = shared_operand(op.operands[0])
@@ -88,20 +117,20 @@ def shared_operand(v: Value) -> tuple[Op, bool] | None:
 
 
 def wgmma_reads(dot: Op, index: int) -> Op | None:
-    """The descriptor load that a dot operand can be read from in place, or None.
+    """The load whose slot a dot operand can be read from in place, or None.
 
     8- and 32-bit operands must be K-major (PTX ISA, wgmma: transposes exist for 16-bit types only)."""
     found = shared_operand(dot.operands[index])
     if found is None:
         return None
     load, transposed = found
-    k_fastest = transposed if index == 1 else not transposed
+    k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
 
 
 def behind(value: Value) -> set[Op]:
-    """The descriptor loads and products that a value is computed from, through loops and branches."""
+    """The copied loads and products that a value is computed from, through loops and branches."""
     seen: set[Value] = set()
     work, found = [value], set()
     while work:
@@ -117,7 +146,7 @@ def behind(value: Value) -> set[Op]:
             elif owner is not None and owner.name == "while":
                 work += [owner.operands[v.index], owner.regions[1].terminator.operands[v.index]]
         elif op is not None:
-            if op.name in ("desc_load", "dot"):
+            if kind_of(op) or op.name == "dot":
                 found.add(op)
             work += op.operands[3 + v.index:4 + v.index] if op.name == "for" else op.operands
             work += [r.terminator.operands[v.index + (r.terminator.name == "condition")] for r in op.regions
@@ -145,7 +174,7 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
             elif outer.name == "while":
                 work.append(outer.regions[0].terminator.operands[0])
 
-    for ring in plan.rings:
+    for ring in plan.produced:
         for load in ring.loads:
             work.extend(load.operands)
             control(load)
@@ -190,11 +219,11 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
     return needed
 
 
-def ahead_slice(ring: Ring) -> list[Op] | None:
-    """The pure ops of the loop body that the loads' operands need, in order; None if that is not enough."""
+def ahead_slice(ring: Ring) -> Ahead | None:
+    """What must run ahead for a ring's loads; None if it cannot."""
     assert ring.loop is not None
-    body = ring.loop.regions[0]
-    return pure_slice(body, [v for op in ring.loads for v in op.operands], set(body.args[1:]))
+    found = address_slice(ring.loop, [v for op in ring.loads for v in op.operands])
+    return found if isinstance(found, Ahead) else None
 
 
 def pure_slice(block: Block, values: Iterable[Value], forbidden: Set[Value] = frozenset()) -> list[Op] | None:

@@ -15,6 +15,7 @@ from tilejit.schedule.plan import (
     Plan,
     Ring,
     check_descriptor,
+    kind_of,
     pure_slice,
     wgmma_reads,
 )
@@ -77,11 +78,14 @@ def carry_out(fn: Function, plan: Plan) -> Function:
 
 def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
-    full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 1))
-    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.ctas))
+    full = b("barriers", name=f"{ring.name}.full", type=Barrier(
+        ring.slots * ring.groups, 32 * warps if ring.kind == "async" else 1))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(
+        ring.slots * ring.groups, arrivals * ring.ctas))
     buffers = {}
     for i, load in enumerate(ring.loads):
-        check_descriptor(load)
+        if ring.kind == "tensor":
+            check_descriptor(load)
         name = load.result.name or f"{ring.name}{i}"
         buffers[load] = b("alloc", name=name, type=ring.buffer(load))
         buffers[load].name = name
@@ -97,10 +101,11 @@ class RoleWriter(Channels, Products):
         block = Block()
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
-        for ring in (r for r in self.plan.rings if r.channel is r):
+        rings = self.plan.produced if self.role == "producer" else self.plan.rings
+        for ring in (r for r in rings if r.channel is r):
             if self.role != "producer":
                 self.state[ring, "use"] = (zero, zero)
-            if self.role == "producer" or self.role == "inline":
+            if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
         if self.role == "producer":
@@ -161,8 +166,10 @@ class RoleWriter(Channels, Products):
         if op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
-        elif op.name == "desc_load":
+        elif kind_of(op):
             self._load(op, b)
+        elif op.name == "convert" and op.result in self.env:
+            pass                     # read from its slot in that layout
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
@@ -189,7 +196,7 @@ class RoleWriter(Channels, Products):
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
-        return any(x.name == "desc_load" for x in walk_op(op))
+        return any(x in ring.loads for ring in self.plan.produced for x in walk_op(op))
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
@@ -198,7 +205,7 @@ class RoleWriter(Channels, Products):
         body = op.regions[0]
         chain = self.plan.chains.get(op, {}) if self.role != "producer" else {}
         deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
-        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op]
+        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op and self._fills(r)]
         for ring in deferred:
             self.state[ring, "last"] = (b.const(-1, int32),)
         for ring in ahead:
@@ -238,6 +245,8 @@ class RoleWriter(Channels, Products):
             for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs), pending=0).results):
                 tile.name = old.name
                 self.env[old] = tile
+        for ring in ahead:
+            del self.state[ring, "ahead"]
         for ring in deferred:
             self._release_last(ring, b)
             del self.state[ring, "last"]
@@ -268,13 +277,16 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         worker = Builder(work, loc=op.loc)
         worker.op("mbar_wait", barrier, group, phase)
-        last = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))][-1]
+        shared = {load for ring in self.plan.produced for load in ring.loads}
+        last = [x for x in body.ops if x in shared or shared.intersection(walk_op(x))][-1]
         self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
         worker.op("yield", *self._state(keys))
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
+            if ring.local:
+                continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
                 skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Plan, Ring, needed_by_producer
+from tilejit.schedule.plan import Plan, Ring, kind_of, needed_by_producer
 
 
 @dataclass(eq=False)
@@ -21,7 +21,8 @@ class Shared:
 class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none)."""
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
+    the loop carries for addresses, in the iteration of the fill ticket)."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
@@ -43,7 +44,7 @@ class RoleState:
 
     def _keys(self, op: Op) -> list[tuple[Ring, str]]:
         """The tickets that an op with regions advances."""
-        inside = {x for x in walk_op(op) if x.name == "desc_load"}
+        inside = {x for x in walk_op(op) if kind_of(x)}
         return [key for key in self.state if any(load in inside for ring in self.plan.rings
                                                  if key[0] in (ring, ring.channel) for load in ring.loads)]
 
@@ -54,8 +55,18 @@ class RoleState:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-            for v, what in zip(self.state[key], ("slot", "parity")):
+            for v, what in zip(self.state[key], ("slot", "parity") if key[1] != "ahead" else ()):
                 v.name = v.name or f"{key[0].name}_{what}"
+
+    def _fills(self, ring: Ring) -> bool:
+        """Whether this role issues a ring's copies, and awaits them too: the only role, or the threads that copy."""
+        return self.role == "inline" or self.role == "consumer" and ring.local
+
+    def _place(self, ring: Ring, slot: Value, b: Builder) -> Value:
+        """The slot of a ticket among those of all groups of consumers."""
+        if ring.groups == 1:
+            return slot
+        return b("add", slot, b("mul", b("group_index"), b.const(ring.slots, int32)))
 
     def _kept(self, values: list[Value]) -> list[int]:
         """Indices of the carried values (or results) that this role needs."""

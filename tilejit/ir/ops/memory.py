@@ -13,6 +13,7 @@ from tilejit.ir.core import Op
 from tilejit.ir.table import op
 from tilejit.ir.types import (
     Desc,
+    DType,
     Ptr,
     Tile,
     Type,
@@ -38,9 +39,11 @@ def _shapes_agree(o: Op) -> None:
         raise CompilationError(f"{o.name}: shapes differ: {found}", o.loc)
 
 
-@op("load", "ptr mask? other?", "cache? evict? volatile?", effects="read", traits="elementwise")
+@op("load", "ptr mask? other?", "cache? evict? volatile? copy?", effects="read", traits="elementwise")
 def load(o: Op) -> list[Type]:
-    """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte."""
+    """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte.
+
+    `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory."""
     _shapes_agree(o)
     return [_pointee(o)]
 
@@ -48,6 +51,26 @@ def load(o: Op) -> list[Type]:
 @load.meaning
 def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -> np.ndarray:
     return m.load(o, ptr, elem_of(o.results[0].type), mask, other)
+
+
+@op("row_load", "base limit?", "size", effects="read")
+def row_load(o: Op) -> list[Type]:
+    """The `size` contiguous elements at base, which starts 16 bytes; zeros from element `limit` (0 to size) on.
+
+    limit is a multiple of 16 bytes."""
+    e = o.operands[0].type
+    if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
+        raise CompilationError(f"row_load: expected a pointer, found {e}", o.loc)
+    return [Tile((o.attrs["size"],), e.elem)]
+
+
+@row_load.meaning
+def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
+    t = o.results[0].type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    at = np.arange(t.shape[0])
+    address = base + (at * t.elem.bytes).astype(base.dtype)
+    return m.load(o, address, t.elem, None if limit is None else at < limit)
 
 
 @op("store", "ptr value mask?", "cache? evict?", effects="write", traits="elementwise")

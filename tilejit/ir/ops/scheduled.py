@@ -62,9 +62,9 @@ def mbar_arrive(o: Op) -> list[Type]:
     return []
 
 
-@op("mbar_expect", "barrier slot pred?", "bytes", effects="sync", traits="scheduled")
+@op("mbar_expect", "barrier slot more?", "bytes", effects="sync", traits="scheduled")
 def mbar_expect(o: Op) -> list[Type]:
-    """Arrive on barrier[slot] and announce `bytes` of asynchronous copies for this phase."""
+    """Arrive on barrier[slot] and announce `bytes` (and `more`) of asynchronous copies for this phase."""
     return []
 
 
@@ -75,6 +75,26 @@ def tma_load(o: Op) -> list[Type]:
 
     slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
     each of which copies its part of the rows into that slot of all."""
+    return []
+
+
+@op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled")
+def row_copy(o: Op) -> list[Type]:
+    """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
+    barrier[slot]; nothing for size 0."""
+    return []
+
+
+@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write", traits="scheduled")
+def async_copy(o: Op) -> list[Type]:
+    """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
+    the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
+    return []
+
+
+@op("async_arrive", "barrier slot", effects="sync", traits="scheduled")
+def async_arrive(o: Op) -> list[Type]:
+    """Every thread of the role arrives on barrier[slot] once its earlier `async_copy`s have landed."""
     return []
 
 
@@ -95,9 +115,10 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view", "type", effects="shared_read", traits="scheduled")
+@op("local_load", "view limit?", "type", effects="shared_read", traits="scheduled")
 def local_load(o: Op) -> list[Type]:
-    """A slot's elements in registers, in the layout of the result's type."""
+    """A slot's elements in registers, in the layout of the result's type. Elements of a row from `limit` on, which ends
+    16 bytes, are zero and not read."""
     return [o.attrs["type"]]
 
 
