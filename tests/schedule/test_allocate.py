@@ -69,14 +69,14 @@ def scheduled(limit, stages, warps, bm=64, bn=64, **constants):
                  "c_desc": Param(Desc(bf16, (bm, bn))), "K": Param(int32), "BM": Const(bm), "BN": Const(bn),
                  **{n: Const(v) for n, v in constants.items()}}
     options = {"num_warps": warps, "num_stages": stages, "num_consumer_groups": 1}
-    before, ALLOCATE.LIMIT = ALLOCATE.LIMIT, limit
+    before, ALLOCATE.limit = ALLOCATE.limit, lambda fn: limit
     try:
         return schedule.run(passes.run(build(KernelSource(pieces), described, options)))
     except CompilationError as e:
         assert "bytes needed" in e.message, e
         return None
     finally:
-        ALLOCATE.LIMIT = before
+        ALLOCATE.limit = before
 
 
 def places(live):
@@ -156,14 +156,14 @@ def test_random_kernels_in_the_emulator(kernel, warps, tightness):
     a, b = (rng.integers(-2, 3, (n, 192)).astype(BF16) for n in (5 * bm, 64))
     out = np.zeros((5 * bm, 64), BF16)
     desc = tilejit.TensorDescriptor.from_tensor
-    before, ALLOCATE.LIMIT = ALLOCATE.LIMIT, limit
+    before, ALLOCATE.limit = ALLOCATE.limit, lambda fn: limit
     try:
         with tilejit.knobs(target="emulator", cache=False):
             fresh = tilejit.kernel(pieces)
             tilejit.check(fresh, 1, desc(a, (bm, 64)), desc(b, (64, 64)), desc(out, (bm, 64)), 192, BM=bm, BN=64,
                           **constants, num_warps=warps, num_stages=stages, num_consumer_groups=1, seeds=[0]).check()
     finally:
-        ALLOCATE.LIMIT = before
+        ALLOCATE.limit = before
     tiles = 1 + kernel["TILES"]
     exact = np.zeros((5 * bm, 64), np.float32)
     for kind, first, count in ((kernel["X"], 0, tiles), (kernel["Y"], 2, tiles), (kernel["Z"], 4, 1)):
@@ -204,7 +204,7 @@ kernel @f(%src: desc<bf16[128x64]>, %dst: desc<bf16[128x64]>) {num_warps=8} {
 def test_text_in_and_out(monkeypatch):
     """Where there is room, only offsets are added; where there is none, one more line: a meeting before the store."""
     def lines(limit):
-        monkeypatch.setattr(ALLOCATE, "LIMIT", limit)
+        monkeypatch.setattr(ALLOCATE, "limit", lambda fn: limit)
         fn, plan = parse_function(TEXT), Plan()
         verify(fn)
         allocate(fn, plan)

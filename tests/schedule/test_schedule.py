@@ -10,7 +10,7 @@ from tilejit.frontend import Const, KernelSource, Param, build
 from tilejit.ir import walk
 from tilejit.ir.types import Buffer, Desc, Ptr, bf16, fp32, int32
 from tilejit.ir.verify import verify
-from tilejit.schedule.allocate import LIMIT
+from tilejit.schedule.allocate import limit
 
 
 def matmul(a_desc, b_desc, c_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
@@ -140,7 +140,7 @@ def test_nothing_overlaps_in_shared_memory(kernel, warps):
     for (name, _, end), (other, start, _) in zip(taken, taken[1:]):
         # what a kernel stores after its only loop may have bytes of the loop's rings, which are read by then
         assert end <= start or kernel is inline_matmul and "c_desc_stage" in (name, other)
-    assert max(end for _, _, end in taken) == fn.attrs["shared_bytes"] <= LIMIT
+    assert max(end for _, _, end in taken) == fn.attrs["shared_bytes"] <= limit(fn)
     for op in fn.body.ops:
         if op.name == "alloc":
             t = op.attrs["type"]

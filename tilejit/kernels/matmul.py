@@ -7,8 +7,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels.copy import copy_matrix, pitched
-from tilejit.kernels.streamk import matmul_streamk
-from tilejit.kernels.tiles import Tiles, choose_tiles, divide_result
+from tilejit.kernels.streamk import choose, matmul_streamk
+from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -57,8 +57,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
 COPIED_FROM = 2 ** 27
-#: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them.
-DEEP_FROM = 128
+#: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
+#: meet in memory, and by clusters.
+DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
@@ -115,7 +116,8 @@ Launch = tuple[tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int,
 
 
 @lru_cache(maxsize=1024)
-def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int) -> tuple[Launch, ...]:
+def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int,
+              chip: str = "sm_90a") -> tuple[Launch, ...]:
     """The launches of one problem, one for each part of the result."""
     a_rows, b_rows = _orders(a, b, bias, c, activation)
     dtype, (m, k), n = a[0], a[1], b[1][1]
@@ -123,7 +125,10 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
     made = []
     if in_place:
-        for part in divide_result(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b)):
+        blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a) or _ragged(b)
+        parts = divide_result(m, n, blocks, sms, ragged) if chip == "sm_90a" else \
+            [Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES))]
+        for part in parts:
             made.append(_launch(part.tiles, (part.m0, part.n0, part.m1, part.n1), a, b, c, activation, sms))
     if not in_place or not all(d.tma for _, descriptors, _, _ in made for d in descriptors):
         made = [_launch(POINTER_TILES, (0, 0, m, n), a, b, c, activation, sms)]
@@ -157,7 +162,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
     bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few tiles
-    with a deep K are handed to `matmul_streamk`, whose sums have no fixed order.
+    with a deep K are handed to `matmul_streamk`, whose sums may have no fixed order.
     Raises LaunchError for what does not fit."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
     if out is None:
@@ -177,7 +182,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors()):
         return matmul_streamk(a, b, bias, activation, out)
     for grid, (da, db, dc), sizes, constants in _launches(
-            _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors()):
+            _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors(),
+            tilejit.chip()):
         matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
                             **constants)
     if target is not out:
@@ -191,7 +197,9 @@ def _deep(a: Facts, b: Facts, sms: int) -> bool:
     (m, k), n, size = a[1], b[1][1], a[0].bytes
     in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
     blocks = tilejit.cdiv(k * size, 128)
-    if blocks < DEEP_FROM or not in_place or not (_pitched(a) and _pitched(b)):
+    if blocks < DEEP_FROM_BY_CLUSTERS or not in_place or not (_pitched(a) and _pitched(b)):
+        return False
+    if blocks < DEEP_FROM and choose(m, n, k, size, sms).ctas == 1:
         return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms

@@ -31,6 +31,8 @@ class Tiles:
 #: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
 TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Tiles(128, 128, 4, 1, 0.93, 0.6),
          Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.5), Tiles(64, 64, 4, 1, 0.5, 0.4))
+#: Those of a single CTA, for chips without clusters.
+SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
     if exact > (1 - LOSS) * least:
         return best
     for t in TILES:
-        for rows, columns in _mains(m, n, t, t.programs(multiprocessors)):
+        for rows, columns in mains(m, n, t, t.programs(multiprocessors)):
             parts = [Part(0, 0, rows, columns, t)]
             if columns < n:
                 parts.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
@@ -107,7 +109,7 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
     return best
 
 
-def _mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:
+def mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:
     """Rows and columns of first parts made of whole tiles: all that fit, or as many rows or columns of tiles as fill
     whole waves."""
     for rows in {m, m // t.m * t.m} - {0}:

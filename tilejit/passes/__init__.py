@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tilejit.ir.core import Function
 from tilejit.ir.verify import verify
+from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.rows import find_rows
@@ -36,17 +37,21 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("lower_desc", lower_desc),
     ("rows", find_rows),
     ("simplify2", simplify),
+    ("divide_k", divide_k),
     ("layouts", layouts),
     ("copies", copies),
 )
 
 
 def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Function:
-    """Run every pass on a function, verifying after each; `dump(name, fn)` sees each result."""
+    """Run every pass on a function, verifying before the first and after the last; `dump(name, fn)` sees the result of
+    each, which is then verified too."""
     verify(fn)
     for name, step in PIPELINE:
         fn = step(fn)
         if dump is not None:
             dump(name, fn)
+            verify(fn)
+    if dump is None:
         verify(fn)
     return fn

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir.core import Block, Function, Op, Value, replace
+from tilejit.ir.core import Block, Function, Op, Value, computes, replace
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.evaluate import fold
 from tilejit.ir.numeric import constant
@@ -23,7 +23,7 @@ def simplify(fn: Function) -> Function:
     """Simplify a function in place until nothing changes; returns it."""
     for _ in range(_ROUNDS):
         rewriter = _Rewriter()
-        rewriter.block(fn.body, {})
+        rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
         changed = rewriter.changed
         changed |= _hoist(fn.body)
@@ -34,13 +34,15 @@ def simplify(fn: Function) -> Function:
 
 
 class _Rewriter:
-    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed)."""
+    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
+    ops that dominate the current one, by what they compute, and `here` the keys of those in its block."""
 
     def __init__(self) -> None:
         self.mapping: dict[Value, Value] = {}
         self.changed = False
         self.out: list[Op] = []
-        self.known: dict[Any, Op] = {}
+        self.known: dict[tuple, Op] = {}
+        self.here: list[tuple] = []
         self.loc: Any = None
 
     def final(self, v: Value) -> Value:
@@ -48,15 +50,17 @@ class _Rewriter:
             v = self.mapping[v]
         return v
 
-    def block(self, block: Block, known: dict[Any, Op]) -> None:
-        """Rewrite a block; `known` holds the pure ops that dominate it, by what they compute."""
-        outer = self.out, self.known
-        self.out, self.known = [], dict(known)
+    def block(self, block: Block) -> None:
+        """Rewrite a block."""
+        outer = self.out, self.here
+        self.out, self.here = [], []
         self.ops(block.ops)
         block.ops = self.out
         for op in block.ops:
             op.parent = block
-        self.out, self.known = outer
+        for key in self.here:
+            del self.known[key]
+        self.out, self.here = outer
 
     def ops(self, ops: list[Op]) -> None:
         for op in ops:
@@ -80,7 +84,7 @@ class _Rewriter:
         outer, self.loc = self.loc, op.loc
         if not (self._inlined(op) or self._replaced(op)):
             for region in op.regions:
-                self.block(region, self.known)
+                self.block(region)
             self._invariants(op)
             self.out.append(op)
         self.loc = outer
@@ -102,7 +106,10 @@ class _Rewriter:
             self.mapping[op.result] = new
             self.changed = True
             return True
-        before = self.known.setdefault(_key(op), op)
+        key = computes(op)
+        before = self.known.setdefault(key, op)
+        if before is op:
+            self.here.append(key)
         if before is not op:
             self.mapping.update(zip(op.results, before.results))
             self.changed = True
@@ -167,14 +174,6 @@ class _Rewriter:
                 self.mapping[res] = init
                 replace(body, {arg: init})
                 self.changed |= arg is not init
-
-
-def _key(op: Op) -> Any:
-    operands = [id(v) for v in op.operands]
-    if "commutative" in op.define.traits:
-        operands.sort()
-    return op.name, tuple(operands), repr(sorted(op.attrs.items(), key=lambda kv: kv[0])), \
-        tuple(r.type for r in op.results)
 
 
 # -- loops ------------------------------------------------------------------------------------------

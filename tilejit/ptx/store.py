@@ -4,6 +4,7 @@ from __future__ import annotations
 from tilejit.ir import Op
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
+from tilejit.ptx import runs
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
@@ -20,30 +21,36 @@ def _tma_store(e: Emitter, op: Op) -> None:
     _, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
-    tmap, regs = tensor_map(e, op), e.get(value)
-    slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
+    tmap, piece = tensor_map(e, op), runs.parts(e, value)
+    slots, shape = buffer.slots // stripes, list(tile.shape)
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        shape[d] //= e.fn.attrs["num_ctas"]
+        where[d] = p.new("b32", "mad.lo.s32", e.rank, shape[d], where[d])
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
-        stripe = p.new("b32", "shr.u32", e.role.warp, 2)
-        where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
-    for i in range(tile.shape[-1] // columns):
+        where[0] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[0])
+    bases: dict[int, str] = {}
+    for i in range(shape[-1] // columns):
+        regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
         p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
         meet()
-        at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at, i, columns)
+        shift = i % slots * buffer.slot_stride
+        _stage(e, tile, regs, buffer, base, shift, bases)
         p("fence.proxy.async.shared::cta")
         meet()
         for box, offset in pieces(in_blocks(buffer, op.operands[0])):
             coords = coordinates(e, where, (*box[:-1], box[-1] + i * columns))
             p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
-              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
+              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{base}+{shift + offset}]", pred=leader)
         p("cp.async.bulk.commit_group", pred=leader)
+    e.run.clear()
 
 
 def warpgroup_leader(e: Emitter) -> str:
@@ -51,9 +58,10 @@ def warpgroup_leader(e: Emitter) -> str:
     return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
 
 
-def stripes_of(layout: LinearLayout, warps: int) -> int:
-    """Into how many stripes of rows the warpgroups divide a matrix, one each, in order; 1 if they do not."""
-    groups, rows = warps // 4, layout.shape[0]
+def stripes_of(layout: LinearLayout, rows: int, warps: int) -> int:
+    """Into how many stripes of rows the warpgroups divide a matrix of `rows` rows, one each, in order; 1 if they do
+    not."""
+    groups = warps // 4
     if groups < 2 or len(layout.shape) != 2 or rows // groups < 8:
         return 1
     stripe = rows // groups
@@ -62,21 +70,21 @@ def stripes_of(layout: LinearLayout, warps: int) -> int:
     return groups if divide and all(b[0] < stripe for b in others) else 1
 
 
-def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, piece: int,
-           columns: int) -> None:
-    """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
+def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
+           bases: dict[int, str]) -> None:
+    """Write the registers of one column piece into the staging slot at base + shift, by stmatrix where it fits.
+
+    `bases`: addresses in the slot at `base`, which all slots share."""
     layout = tile.layout
     assert layout is not None
-    last = len(tile.shape) - 1
     local = piece_layout(layout, buffer.shape)
-    mine = [r for r, at in enumerate(layout.registers()) if at[last] // columns == piece]
     if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
+        _stmatrix(e, local, buffer, regs, base, shift, bases)
         return
     assert isinstance(tile.elem, DType)
     owner = e.owner(layout)
-    for a in accesses(e, local, buffer, at):
-        store_shared(e, tile.elem, [regs[mine[i]] for i in a.registers], a.address, owner)
+    for a in accesses(e, local, buffer, base, shift=shift, bases=bases):
+        store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
 def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
@@ -105,7 +113,8 @@ def stmatrix_fits(layout, buffer: Buffer) -> bool:
             and all(b[1] == 0 for b in layout.bases_of("warp")))
 
 
-def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> None:
+def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], base: str, shift: int,
+              bases: dict[int, str]) -> None:
     """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
     p, rows = e.p, layout.bases_of("warp")
     key = (layout, buffer, "stmatrix")
@@ -118,10 +127,10 @@ def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> N
     for first in range(0, len(regs), 8):
         const = slot_offset(buffer, layout.apply(register=first))
         mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain
-        part = p.new("b32", "xor.b32", thread, mixed) if mixed else thread
-        address = p.new("b32", "add.u32", at, part)
+        if mixed not in bases:
+            bases[mixed] = p.new("b32", "add.u32", base, p.new("b32", "xor.b32", thread, mixed) if mixed else thread)
         quad = words(e, buffer.elem, regs[first:first + 8])
-        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{address}+{const ^ mixed}]",
+        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{bases[mixed]}+{shift + (const ^ mixed)}]",
           f"{{{', '.join(quad)}}}")
 
 

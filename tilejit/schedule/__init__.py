@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from tilejit.ir import Function
 from tilejit.ir.dead import drop_dead
-from tilejit.schedule.allocate import LIMIT, WAIT, Allocator, allocate, check_size
+from tilejit.ir.target import target_of
+from tilejit.schedule.allocate import WAIT, Allocator, allocate, check_size, fits
 from tilejit.schedule.copies import marked, unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
@@ -36,11 +37,14 @@ def run(fn: Function) -> Function:
     notes = list(fn.attrs.get("report", []))
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
     new, plan = _fitted(fn, wishes, notes)
-    if new.attrs["shared_bytes"] > LIMIT and any(r.kind == "async" and r.open for r in plan.rings):
+    while wishes.slots and wishes.slots > 1 and not fits(new) and not target_of(fn).hopper:
+        wishes = replace(wishes, slots=wishes.slots - 1)         # depths are chosen for Hopper's larger shared memory
+        new, plan = _fitted(fn, wishes, [*notes, f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}"])
+    if not fits(new) and marked(fn):
         for load in marked(fn):
             unmark(load, "there is no shared memory for two slots", notes)
         return run(fn)
-    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
+    if plan.groups > 1 and wishes.groups is None and not fits(new):
         new, plan = _fitted(fn, replace(wishes, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
     check_size(new, plan)
@@ -61,7 +65,7 @@ def _fitted(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, P
     side = [r for r in plan.rings if r.side and r.slots > 1]
     if side:                     # small rings beside those that feed products give way first
         allocator = Allocator(new)
-        if allocator.best().total > LIMIT:
+        if allocator.best().total > allocator.limit:
             most = max(r.slots for r in side) - 1
             wishes = replace(wishes, side=max(2, allocator.deepest(WAIT, {r.name: r.groups for r in side}, most)))
             new, plan = _attempt(fn, wishes, notes)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Barrier
 from tilejit.schedule.liveness import Area, Liveness
 from tilejit.schedule.packing import Item, overlap, pack
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.separate import DRAIN, FREE, MEET, WAIT, cost, reserved, separate
 
-#: Shared memory that one CTA may use on sm_90 (CUDA programming guide, compute capability 9.0), less the
-#: bytes that rounding the base up to 1024 may cost.
-LIMIT = 232448 - 1023
+#: Bytes that rounding the base of shared memory up to 1024 may cost.
+_ROUNDING = 1023
 #: Bytes after which every swizzle pattern repeats: private areas of groups are this far apart, or a multiple.
 _ATOM = 1024
 #: Slots of a ring that hide the latency of copies: more are not worth that roles wait for each other.
@@ -43,7 +43,7 @@ class Allocator:
     """The areas of one scheduled function, and what sharing bytes between any two of them costs."""
 
     def __init__(self, fn: Function):
-        self.fn, self.live = fn, Liveness(fn)
+        self.fn, self.live, self.limit = fn, Liveness(fn), limit(fn)
         self.barriers = sum(8 * op.attrs["type"].slots for op in fn.body.ops if op.name == "barriers")
         self._costs: dict[tuple[Area, Area], int | None] = {}
 
@@ -89,7 +89,7 @@ class Allocator:
 
     def best(self) -> Placement:
         """The placement that fits with the cheapest sharing, or the smallest one."""
-        return next((p for p in map(self.place, self.levels()) if p.total <= LIMIT), None) or \
+        return next((p for p in map(self.place, self.levels()) if p.total <= self.limit), None) or \
             min(map(self.place, self.levels()), key=lambda p: p.total)
 
     def slots(self, rings: Mapping[str, int], most: int) -> int:
@@ -102,7 +102,17 @@ class Allocator:
 
     def deepest(self, level: int, rings: Mapping[str, int], most: int) -> int:
         """The most slots that these rings can have; 0 if not even one."""
-        return next((n for n in range(most, 0, -1) if self.place(level, rings, n).total <= LIMIT), 0)
+        return next((n for n in range(most, 0, -1) if self.place(level, rings, n).total <= self.limit), 0)
+
+
+def limit(fn: Function) -> int:
+    """Shared memory that the buffers of one CTA may take on the chip that the function is compiled for."""
+    return target_of(fn).shared_bytes - _ROUNDING
+
+
+def fits(fn: Function) -> bool:
+    """Whether a function whose shared memory is laid out gets by with what there is."""
+    return bool(fn.attrs["shared_bytes"] <= limit(fn))
 
 
 def allocate(fn: Function, plan: Plan) -> Function:
@@ -145,14 +155,14 @@ def allocate(fn: Function, plan: Plan) -> Function:
 
 def check_size(fn: Function, plan: Plan) -> None:
     """Raise CompilationError for too much shared memory: what takes it, and the largest num_stages that fits."""
-    total = fn.attrs["shared_bytes"]
-    if total <= LIMIT:
+    total, most = fn.attrs["shared_bytes"], limit(fn)
+    if total <= most:
         return
     rings = {r.name: r.groups for r in plan.rings if r.slots > 1}
     notes = [f"{name}: {size} bytes" for _, size, name, _ in plan.map]
     if rings:
         allocator = Allocator(fn)
-        most = max(r.slots for r in plan.rings) - 1
-        fits = allocator.deepest(WAIT, rings, most) or allocator.deepest(DRAIN, rings, min(2, most))
-        notes.append(f"num_stages={fits} fits" if fits >= 1 else "no num_stages fits: use smaller blocks")
-    raise CompilationError(f"shared memory: {total} bytes needed, {LIMIT} available", fn.loc, tuple(notes))
+        deep = max(r.slots for r in plan.rings) - 1
+        found = allocator.deepest(WAIT, rings, deep) or allocator.deepest(DRAIN, rings, min(2, deep))
+        notes.append(f"num_stages={found} fits" if found >= 1 else "no num_stages fits: use smaller blocks")
+    raise CompilationError(f"shared memory: {total} bytes needed, {most} available", fn.loc, tuple(notes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilejit.ir import Block, Builder, Op, Value, clone_op
 from tilejit.ir.types import Tile, int32
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.plan import Ring, ahead_slice, wgmma_reads
+from tilejit.schedule.plan import Ring, ahead_slice, in_place, reads_slot
 from tilejit.schedule.role import RoleState
 
 
@@ -26,7 +26,10 @@ class Channels(RoleState):
             self._issue(ring, self.env, b)
             self._advance(ring, "fill", b)
             return
-        if self._fills(ring) and not ring.ahead:
+        if self._fills(ring) and not ring.ahead and ring.kind == "async":
+            self._issue(ring, self.env, b)
+            self._advance(ring, "fill", b)
+        elif self._fills(ring) and not ring.ahead:
             region = Block()
             self._issue(ring, self.env, Builder(region, loc=op.loc))
             b.op("elect", regions=[region])
@@ -44,11 +47,11 @@ class Channels(RoleState):
                 self._to_registers(load, b)
 
     def _in_place(self, load: Op) -> bool:
-        """Whether a product reads the load's slot."""
+        """Whether a wgmma reads the load's slot."""
         readers = list(self.uses.get(load.result, ()))
         while readers:
             op, index = readers.pop()
-            if op.name == "dot" and index < 2 and wgmma_reads(op, index) is load:
+            if op.name == "dot" and index < 2 and "unit" not in op.attrs and reads_slot(op, index) is load:
                 return True
             if op.name == "trans":
                 readers += self.uses.get(op.result, ())
@@ -56,8 +59,11 @@ class Channels(RoleState):
 
     def _to_registers(self, load: Op, b: Builder) -> None:
         """Read a slot in the layouts that are asked for: conversions of the tile are reads of their own."""
+        if load in self.piecewise:
+            return
         users = [u for u, i in self.uses.get(load.result, ())
-                 if not (u.name == "dot" and i < 2 and wgmma_reads(u, i))]
+                 if not (u.name == "dot" and i < 2 and reads_slot(u, i))
+                 and not (u.name in ("trans", "convert") and in_place(u.result, self.uses))]
         limit = [self.env[v] for v in load.operands[1:]] if load.name == "row_load" else []
         for result in dict.fromkeys(u.result if _converts(u, load) else load.result for u in users):
             t = result.type
@@ -77,6 +83,10 @@ class Channels(RoleState):
         if ring.kind == "async":
             for load in ring.loads:
                 b.loc = load.loc
+                if load.name == "block_load":
+                    b.op("block_copy", s.buffers[load], slot, *(env[v] for v in load.operands),
+                         block=load.attrs["block"])
+                    continue
                 extra = {k: v for k, v in load.attrs.items() if k in ("cache", "vec")}
                 b.op("async_copy", s.buffers[load], slot, *(env[v] for v in load.operands[:2]), **extra)
             b.op("async_arrive", s.full, slot)
@@ -89,8 +99,8 @@ class Channels(RoleState):
             desc, *offsets = (env[v] for v in load.operands)
             b.loc = load.loc
             copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
-            if load in ring.rows:
-                copy.attrs["slice"] = ring.rows[load]
+            if load in ring.slices:
+                copy.attrs["slice"] = ring.slices[load]
             elif ring.ctas > 1:
                 copy.attrs["multicast"] = ring.ctas
 

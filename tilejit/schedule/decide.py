@@ -3,12 +3,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.ahead import argument_of
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, kind_of, needed_by_producer, place, wgmma_reads
+from tilejit.schedule.pieces import find_pieces
+from tilejit.schedule.plan import Plan, Ring, ahead_slice, in_place, kind_of, needed_by_producer, place, reads_slot
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
@@ -38,13 +41,14 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
         kind = kind_of(op)
-        if kind == "async":
+        if op.name == "load":
             depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
         key = (kind, op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:
             groups[key].loads.append(op)
         else:
             groups[key] = Ring("", [op], depth, loop, views, kind=kind, local=kind == "async")
+            groups[key].by_warps = any("unit" in dot.attrs for dot in dots)
             if groups[key].side:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
@@ -58,6 +62,8 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         named[ring.name] = named.get(ring.name, 0) + 1
         if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
             ring.name += f".{named[ring.name]}"
+    dots = [op for op in walk(fn.body) if op.name == "dot"]
+    plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
     plan_cluster(fn, plan)
@@ -75,11 +81,10 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     for op, index in table.get(value, ()):
         if op.name == "promote_reuse" and not table.get(op.result):
             continue
-        if op.name == "dot" and index < 2 and wgmma_reads(op, index):
+        if op.name == "dot" and index < 2 and reads_slot(op, index):
             dots.append(op)
-        elif op.name == "trans" and all(u.name == "dot" and i < 2 and wgmma_reads(u, i)
-                                        for u, i in table.get(op.result, ())):
-            dots += [u for u, _ in table.get(op.result, ())]
+        elif op.name in ("trans", "convert") and in_place(op.result, table):
+            dots += _readers(op.result, table)[0]
         else:
             only = False
     return dots, only and bool(dots)
@@ -94,7 +99,7 @@ def _choose_form(fn: Function, plan: Plan) -> None:
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
     reason = ""
     if not wanted:
-        reason = "no loop feeds wgmma from descriptor loads"
+        reason = "no loop feeds products from descriptor loads"
     elif asked and not any(asked):
         reason = "warp_specialize=False"
     elif warps not in (4, 8, 16):
@@ -106,6 +111,9 @@ def _choose_form(fn: Function, plan: Plan) -> None:
             for ring in rows:
                 ring.local = True
             reason = producer_problem(fn, plan)
+    if any(asked) and not target_of(fn).hopper:
+        raise CompilationError(f"warp_specialize=True: {target_of(fn).name} has no roles of warps: leave it out, "
+                               "or use target=\"sm_90a\"", fn.loc)
     plan.specialised = not reason
     if plan.rings and reason:
         say(f"inline: {reason}")
@@ -156,8 +164,8 @@ def ahead_problem(ring: Ring) -> str:
 def _go_on(plan: Plan) -> None:
     """Loops one after another whose rings are alike use one: the tickets run on, and nothing is drained in between."""
     def shape(ring: Ring) -> tuple:
-        return (ring.kind, ring.local, ring.slots, ring.release, ring.ctas, ring.ahead,
-                [ring.rows.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
+        return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.release, ring.ctas, ring.ahead,
+                [ring.slices.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
 
     for i, ring in enumerate(plan.rings) if plan.groups == 1 else ():
         if ring.loop is None or ring.slots == 1:
@@ -180,9 +188,10 @@ def _say(plan: Plan, warps: int) -> None:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
         who = " by the consumers" if ring.local and plan.specialised else ""
+        unit = "mma.sync" if ring.by_warps else "wgmma"
         say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else
             f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
-            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
+            f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")

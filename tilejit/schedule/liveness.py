@@ -15,6 +15,8 @@ from tilejit.ptx.scratch import scratch_bytes
 
 #: Ops that start copies into the slots of a ring; all but cp.async write through the async proxy.
 COPIES = frozenset({"tma_load", "row_copy", "async_copy"})
+#: Ops on buffers whose accesses all belong to the roles of this CTA, and to the copies that these await.
+KNOWN = COPIES | {"view", "view_trans", "local_load", "local_store", "dot_async", "dot_mma", "tma_store"}
 
 
 @dataclass(eq=False)
@@ -92,9 +94,11 @@ class Liveness:
                 touching += [user for b in (full, empty) if b is not None for user, _ in self.uses.get(b.result, ())]
             elif kind == "operand":
                 touching += self._retired(touching)
+            if names - KNOWN:            # other CTAs write there, whenever they are ready
+                touching = []
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
-                       bool(op.attrs.get("private")), accesses, bool(names & {"local_load", "async_copy"}),
+                       bool(op.attrs.get("private")), accesses, bool(names & {"local_load", "dot_mma", "async_copy"}),
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring)
 
@@ -199,6 +203,8 @@ class Liveness:
         if x1 >= y0 and y1 >= x0:
             return None
         first, then = (x, y) if x1 < y0 else (y, x)
+        if len(self.frames) == 1 and self.fn.attrs.get("num_ctas", 1) > 1 and "ring" in (x.kind, y.kind):
+            return None                  # the CTAs of a cluster fill each other's slots, and meet nowhere on the way
         around = [b.parent.name for b in chains[0][1:depth + 1] if b.parent is not None]
         loops = sum(name in ("for", "while") for name in around)
         if loops and not all(self._in_loops_of_its_own(a, block) for a in (x, y)):
@@ -250,7 +256,7 @@ class Liveness:
         """The live range in words: the outermost loop that it is used in, else its first and last line."""
         ops = area.accesses[0] or [op for ops in area.accesses for op in ops]
         if not ops:
-            return "unused"
+            return "throughout"
         role = 0 if area.accesses[0] else 1
         outer = {c[1].parent if len(c) > 1 else op for op in ops for c in [self.chain(op, role)]}
         if len(outer) == 1 and next(iter(outer)).name in ("for", "while"):      # type: ignore[union-attr]

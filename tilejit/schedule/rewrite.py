@@ -11,13 +11,17 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.plan import (
+    Exchange,
     Plan,
     Ring,
     check_descriptor,
+    in_place,
     kind_of,
     pure_slice,
-    wgmma_reads,
+    reads_slot,
+    shared_operand,
 )
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
@@ -81,7 +85,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     full = b("barriers", name=f"{ring.name}.full", type=Barrier(
         ring.slots * ring.groups, 32 * warps if ring.kind == "async" else 1))
     empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(
-        ring.slots * ring.groups, arrivals * ring.ctas))
+        ring.slots * ring.groups, arrivals * ring.peers))
     buffers = {}
     for i, load in enumerate(ring.loads):
         if ring.kind == "tensor":
@@ -93,7 +97,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products):
+class RoleWriter(Channels, Products, Exchanges):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -108,6 +112,8 @@ class RoleWriter(Channels, Products):
             if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
+        for exchange in self.plan.exchanges if self.role != "producer" else ():
+            self.state[exchange, "parity"] = (zero,)
         if self.role == "producer":
             region = Block()
             b.op("elect", regions=[region])
@@ -128,7 +134,7 @@ class RoleWriter(Channels, Products):
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
-                if self.flight:
+                if self.flight and not self._read_into_registers(ring):
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
@@ -150,9 +156,13 @@ class RoleWriter(Channels, Products):
         work = [load.result]
         while work:
             for op, index in self.uses.get(work.pop(), ()):
-                if op.name == "trans":
+                if op.name in ("trans", "convert"):
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load:
+                elif op in self.piecewise:
+                    work.append(op.result)
+                    continue
+                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
+                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -173,10 +183,18 @@ class RoleWriter(Channels, Products):
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op in self.piecewise:
+            pass
+        elif op.name == "dot" and "unit" in op.attrs:
+            self._dot_mma(op, b)
         elif op.name == "dot":
             self._dot(op, b)
         elif op.name == "promote_reuse":
             self._promote_reuse(op, b)
+        elif op.name == "cluster_sum":
+            self._exchange(op, b)
+        elif op.name == "reduce":
+            self._reduce(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)
@@ -189,6 +207,8 @@ class RoleWriter(Channels, Products):
             self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
+        elif op.name in ("trans", "convert") and shared_operand(op.result) and in_place(op.result, self.uses):
+            pass                     # products read the slot
         else:
             self._clone(op, b)
 
@@ -285,7 +305,7 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
-            if ring.local:
+            if isinstance(ring, Exchange) or ring.local:     # each group has its own
                 continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(

@@ -148,7 +148,7 @@ def _desc(o: Op) -> Desc:
     return d
 
 
-def _block(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+def block_addresses(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of a descriptor's block at `offsets`, and which of them are inside the tensor."""
     address, inside = np.array(d.base, np.int64), np.array(True)
     for axis, off in enumerate(offsets):
@@ -184,7 +184,7 @@ def desc_load(o: Op) -> list[Type]:
 @desc_load.meaning
 def _desc_load(m: Any, o: Op, desc: Any, *offsets: np.ndarray) -> np.ndarray:
     elem = _desc(o).elem
-    address, inside = _block(desc, elem, offsets)
+    address, inside = block_addresses(desc, elem, offsets)
     fill = num.constant(float("nan") if desc.padding == "nan" else 0, elem)
     return m.load(o, address, elem, inside, fill).reshape(shape_of(o.results[0].type))
 
@@ -207,7 +207,7 @@ def desc_store(o: Op) -> list[Type]:
 
 @desc_store.meaning
 def _desc_store(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
-    address, inside = _block(desc, _desc(o).elem, offsets)
+    address, inside = block_addresses(desc, _desc(o).elem, offsets)
     m.store(o, address, value.reshape(address.shape), inside)
     return []
 
@@ -236,7 +236,7 @@ def desc_atomic(o: Op) -> list[Type]:
 @desc_atomic.meaning
 def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
     elem = _desc(o).elem
-    address, inside = _block(desc, elem, offsets)
+    address, inside = block_addresses(desc, elem, offsets)
     m.read_modify_write(o, elem, address, inside, _COMBINE[o.attrs["kind"]], value.reshape(address.shape))
     return []
 

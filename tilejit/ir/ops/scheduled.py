@@ -115,10 +115,16 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view limit?", "type", effects="shared_read", traits="scheduled")
+@op("local_load", "view limit?", "type at?", effects="shared_read", traits="scheduled")
 def local_load(o: Op) -> list[Type]:
-    """A slot's elements in registers, in the layout of the result's type. Elements of a row from `limit` on, which ends
-    16 bytes, are zero and not read."""
+    """A slot's elements in registers, in the layout of the result's type; with `at` the part that starts there.
+    Elements of a row from `limit` on, which ends 16 bytes, are zero and not read."""
+    return [o.attrs["type"]]
+
+
+@op("part", "x", "axis start type", traits="scheduled")
+def part(o: Op) -> list[Type]:
+    """The part of a tile that starts at `start` along a dimension: some of its registers."""
     return [o.attrs["type"]]
 
 
@@ -141,12 +147,13 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind?", effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots. slice: the dimension
+    of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
@@ -162,6 +169,13 @@ def store_wait(o: Op) -> list[Type]:
     return []
 
 
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural")
+def cluster_fold(o: Op) -> list[Type]:
+    """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
+    CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
+    return [v.type for v in o.operands[:-4]]
+
+
 @op("pend", "acc", traits="scheduled")
 def pend(o: Op) -> list[Type]:
     """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""
@@ -170,14 +184,24 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? k?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
-    """Issue acc += a @ b (views [M,K] and [K,N]) as one wgmma group and commit it."""
+    """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
+
+    With `k` a has as many columns as it has, and they meet the rows of b from k on."""
     a, b, acc = (v.type for v in o.operands)
-    assert isinstance(a, Buffer) and isinstance(b, Buffer)
+    assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
     if not isinstance(acc, Pending):
         raise CompilationError(f"dot_async: expected a pending accumulator, found {acc}", o.loc)
     return [acc]
+
+
+@op("dot_mma", "a b acc", "precision?", effects="shared_read", traits="scheduled")
+def dot_mma(o: Op) -> list[Type]:
+    """acc + a @ b by mma.sync; a and b are tiles in its layouts, or views of slots."""
+    for v in o.operands[:2]:
+        assert isinstance(v.type, (Buffer, Tile))
+    return [o.operands[2].type]
 
 
 @op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled")
