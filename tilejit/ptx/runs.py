@@ -76,7 +76,7 @@ def finish(e: Emitter, op: Op | None = None) -> None:
 
 
 def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
-    """A function that gives some registers (an even number) of a value, and computes them first if that is to be done."""
+    """A function that gives some registers (an even number) of a value, and computes them if they are not there."""
     if v in e.values:
         regs = e.get(v)
         return lambda registers: [regs[i] for i in registers]
