@@ -25,10 +25,9 @@ def simplify(fn: Function) -> Function:
         rewriter = _Rewriter()
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
-        changed = rewriter.changed
-        changed |= _hoist(fn.body)
-        changed |= _drop_dead(fn)
-        if not changed:
+        hoisted = _hoist(fn.body)
+        _drop_dead(fn)                  # leaves nothing that could be rewritten further
+        if not (rewriter.changed or hoisted):
             break
     return fn
 
@@ -281,32 +280,27 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
     return kept, slots
 
 
-def _drop_dead(fn: Function) -> bool:
+def _drop_dead(fn: Function) -> None:
     """Remove ops, carried values and results that no effect needs."""
     kept, slots = _mark(fn)
-    changed = False
 
     def sweep(block: Block) -> None:
-        nonlocal changed
-        stay = [op for op in block.ops if op in kept or op.name in ("yield", "condition")]
-        changed |= len(stay) != len(block.ops)
-        block.ops = stay
-        for op in stay:
-            changed |= _narrow(op, slots)
+        block.ops = [op for op in block.ops if op in kept or op.name in ("yield", "condition")]
+        for op in block.ops:
+            _narrow(op, slots)
             for region in op.regions:
                 sweep(region)
 
     sweep(fn.body)
-    return changed
 
 
-def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
+def _narrow(op: Op, slots: set[tuple[Op, int]]) -> None:
     """Remove the slots of a structured op that are not needed."""
     if op.name not in ("for", "while", "if"):
-        return False
+        return
     keep = [i for i in range(len(op.results)) if (op, i) in slots]
     if len(keep) == len(op.results):
-        return False
+        return
 
     def cut(values: list[Value], first: int = 0) -> list[Value]:
         return values[:first] + [values[first + i] for i in keep]
@@ -324,4 +318,3 @@ def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
     op.results = cut(op.results)
     for i, r in enumerate(op.results):
         r.index = i
-    return True
