@@ -3,6 +3,7 @@ from typing import Any
 
 from tilejit.errors import (
     AssemblyError,
+    AutotuneError,
     CompilationError,
     CudaError,
     LaunchError,
@@ -13,6 +14,8 @@ from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.jit import Kernel, kernel
 from tilejit.runtime.knobs import knobs
+from tilejit.tools.autotune import Config, autotune
+from tilejit.tools.wrapper import heuristics
 
 __version__ = "0.1.0"
 jit = kernel
@@ -35,6 +38,13 @@ def multiprocessors() -> int:
     return driver.multiprocessors() if driver.available() else 132
 
 
+def chip() -> str:
+    """What launches that do not say it are compiled for, "sm_90a" or "sm_80": the knob `arch`."""
+    from tilejit.runtime import knobs
+
+    return knobs.chip()
+
+
 def __getattr__(name: str) -> Any:
     if name == "check":
         from tilejit.runtime.check import check
@@ -51,6 +61,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
 
 
-__all__ = ["ArrayInfo", "AssemblyError", "CompilationError", "CompiledKernel", "CudaError", "DeviceArray", "Kernel",
-           "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "cdiv", "check", "empty", "empty_like",
-           "jit", "kernel", "knobs", "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]
+__all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
+           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "autotune",
+           "cdiv", "check", "chip", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors",
+           "next_power_of_2", "timeline", "to_device", "zeros"]

@@ -54,7 +54,7 @@ def fake_torch():
 class State(ctypes.Structure):
     _fields_ = [("grid", ctypes.c_uint64 * 3), ("block", ctypes.c_uint64 * 3)] + [
         (n, ctypes.c_uint64) for n in ("shared", "stream")] + [("cluster", ctypes.c_uint64 * 3)] + [
-        (n, ctypes.c_uint64) for n in ("launches", "loads", "encodes", "allocated", "waits")]
+        (n, ctypes.c_uint64) for n in ("launches", "loads", "encodes", "allocated", "waits", "pdl")]
 
 
 stub = ctypes.CDLL("libcuda.so.1")
@@ -220,7 +220,7 @@ def errors():
     raises(DriverError, "driver 580", lambda: add_kernel[(1,)](x, y, o, 1000, BLOCK=512))
     fail("", 0)
     add_kernel[(1,)](x, y, o, 1000, BLOCK=512)
-    fail("cuLaunchKernel", 701)
+    fail("cuLaunchKernelEx", 701)
     error = raises(tilejit.CudaError, "launching add_kernel with grid (4, 1, 1)",
                    lambda: add_kernel[(4,)](x, y, o, 1000, BLOCK=512))
     assert error.code == 701 and error.name == "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
@@ -302,7 +302,20 @@ def clusters():
     loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, (2, 1, 1))
     loaded.launch((8, 3, 1), 11, 0)
     assert list(state.cluster) == [2, 1, 1] and list(state.grid) == [16, 3, 1] and list(state.block) == [128, 1, 1]
-    assert (state.shared, state.stream) == (1000, 11)
+    assert (state.shared, state.stream, state.pdl) == (1000, 11, 0)
+
+
+def dependent_launch():
+    """Kernels may start before the one ahead of them has ended, unless told otherwise; grids do not mix."""
+    fake_torch()
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+    for grid in (3, 4, 3):
+        add_kernel[(grid,)](x, y, o, 1000, BLOCK=512)
+        assert (state.grid[0], state.pdl) == (grid, 1)
+    add_kernel[(1,)](x, y, o, 1000, BLOCK=512, launch_pdl=False)
+    assert state.pdl == 0
 
 
 def threads():

@@ -10,7 +10,7 @@ typedef int R;
 #define API __attribute__((visibility("default")))
 
 /* What the tests read and set. */
-API struct { u64 grid[3], block[3], shared, stream, cluster[3], launches, loads, encodes, allocated, waits; } stub_state;
+API struct { u64 grid[3], block[3], shared, stream, cluster[3], launches, loads, encodes, allocated, waits, pdl; } stub_state;
 API unsigned char stub_params[32][128];
 API int stub_sizes[32];
 API int stub_count, stub_devices = 1, stub_capturing, stub_major = 9;
@@ -51,23 +51,18 @@ static void remember(void **params) {
     for (int i = 0; i < stub_count; i++) memcpy(stub_params[i], params[i], stub_sizes[i]);
     stub_state.launches++;
 }
-API R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                     unsigned shared, void *stream, void **params, void **extra) {
-    if (!current) return 201;
-    MAY_FAIL;
-    stub_state.grid[0] = gx; stub_state.grid[1] = gy; stub_state.grid[2] = gz;
-    stub_state.block[0] = bx; stub_state.block[1] = by; stub_state.block[2] = bz;
-    stub_state.shared = shared; stub_state.stream = (u64)stream;
-    remember(params);
-    return 0;
-}
 struct attr { int id; char pad[4]; union { unsigned dim[3]; char bytes[64]; } v; };
 struct config { unsigned g[3], b[3], shared; void *stream; struct attr *attrs; unsigned n; };
 API R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra) {
+    if (!current) return 201;
+    MAY_FAIL;
+    stub_state.pdl = 0;
     for (int i = 0; i < 3; i++) { stub_state.grid[i] = c->g[i]; stub_state.block[i] = c->b[i]; }
-    for (unsigned a = 0; a < c->n; a++)
+    for (unsigned a = 0; a < c->n; a++) {
         if (c->attrs[a].id == 4)
             for (int i = 0; i < 3; i++) stub_state.cluster[i] = c->attrs[a].v.dim[i];
+        if (c->attrs[a].id == 6) stub_state.pdl = c->attrs[a].v.dim[0];
+    }
     stub_state.shared = c->shared; stub_state.stream = (u64)c->stream;
     remember(params);
     return 0;

@@ -9,7 +9,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 CHECKS = ["launch", "descriptors", "rank_one", "bound", "arrays", "errors", "lost", "blocking", "without_ptxas", "other_chip",
-          "clusters", "threads", "forked", "quick"]
+          "clusters", "dependent_launch", "threads", "forked", "quick"]
 
 
 @pytest.fixture(scope="session")

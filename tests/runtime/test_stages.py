@@ -1,4 +1,6 @@
 """Dumps and overrides: every stage can be seen, and replaced by a file."""
+import re
+
 import numpy as np
 import pytest
 
@@ -129,6 +131,14 @@ def test_perf_warnings(capsys):
         assert "copy: descriptor d goes through pointers" in capsys.readouterr().err
     copy.compile(d, "*fp16")
     assert capsys.readouterr().err == ""
+
+
+def test_dependent_launch():
+    """Nothing of global memory is touched before the kernel ahead has ended."""
+    ptx, alone = (twice.compile(*ARGS, BLOCK=1024, launch_pdl=on).ptx for on in (True, False))
+    assert "griddepcontrol" not in alone
+    first = re.search(r"\b(ld|st|red|atom)\.global", ptx)
+    assert first and 0 < ptx.index("griddepcontrol.launch_dependents") < ptx.index("griddepcontrol.wait") < first.start()
 
 
 @pytest.mark.remarks("spills", "stack", reason="32 registers hold less than a thread's 32 elements and their addresses")

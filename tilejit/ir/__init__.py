@@ -10,8 +10,10 @@ from tilejit.ir.core import (
     clone_block,
     clone_op,
     computes,
+    divides_k,
     enclosing,
     erase,
+    product_warps,
     replace,
     total_warps,
     uses,
@@ -20,4 +22,5 @@ from tilejit.ir.core import (
 from tilejit.ir.table import OPS, OpDef
 
 __all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
-           "enclosing", "erase", "replace", "total_warps", "types", "uses", "walk", "_ops"]
+           "divides_k", "enclosing", "erase", "product_warps", "replace", "total_warps", "types", "uses", "walk",
+           "_ops"]

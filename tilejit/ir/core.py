@@ -199,6 +199,16 @@ def total_warps(fn: Function) -> int:
     return int(fn.attrs["num_warps"]) * int(fn.attrs.get("num_ctas", 1))
 
 
+def divides_k(fn: Function) -> bool:
+    """Whether the CTAs of a program's cluster divide what products sum over, instead of rows."""
+    return fn.attrs.get("num_ctas", 1) > 1 and fn.attrs.get("cluster_split") == "K"
+
+
+def product_warps(fn: Function) -> int:
+    """The warps that share a product: all of the cluster's, or one CTA's where each has a part of every product."""
+    return fn.attrs["num_warps"] if divides_k(fn) else total_warps(fn)
+
+
 def enclosing(op: Op) -> Iterator[Op]:
     """The ops whose regions contain `op`, innermost first."""
     block = op.parent

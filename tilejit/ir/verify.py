@@ -14,7 +14,7 @@ from tilejit.errors import CompilationError, VerificationError
 from tilejit.ir.core import Block, Function, Op, Value
 from tilejit.ir.table import OPS
 from tilejit.ir.text import print_op
-from tilejit.ir.types import Desc, DType, Pending, Tile, Type, int1
+from tilejit.ir.types import Desc, DType, Pending, Tile, Type, elem_of, int1
 
 #: Ops that may take a `Pending` value: the asynchronous product, its wait, and what carries values.
 _TAKES_PENDING = frozenset({"dot_async", "dot_wait", "dot_fence", "yield", "condition", "for", "while"})
@@ -171,11 +171,18 @@ def _fold(op: Op) -> None:
     _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), scalars)
 
 
+def _cluster_fold(op: Op) -> None:
+    _count(op, 1)
+    scalars = [elem_of(t) for t in _types(op.results)]
+    _expect(op, "region arguments", _types(op.regions[0].args), [*scalars, *scalars])
+    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), [*scalars])
+
+
 def _condition_owner(op: Op) -> None:
     owner = op.parent.parent if op.parent is not None else None
     if owner is None or owner.name != "while":
         raise _Broken(op, "condition ends the first region of while only")
 
 
-_REGIONS = {"for": _for, "while": _while, "if": _if, "reduce": _fold, "scan": _fold,
+_REGIONS = {"for": _for, "while": _while, "if": _if, "reduce": _fold, "scan": _fold, "cluster_fold": _cluster_fold,
             "condition": _condition_owner}

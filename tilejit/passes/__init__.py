@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from tilejit.ir.core import Function
 from tilejit.ir.verify import verify
+from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
 
 
@@ -21,13 +23,23 @@ def layouts(fn: Function) -> Function:
     return assign_layouts(fn) or fn
 
 
+def copies(fn: Function) -> Function:
+    """Mark the loads that may be asynchronous copies."""
+    from tilejit.passes.copies import mark_copies
+
+    return mark_copies(fn)
+
+
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
     ("flatten", flatten),
     ("lower_desc", lower_desc),
+    ("rows", find_rows),
     ("simplify2", simplify),
+    ("divide_k", divide_k),
     ("layouts", layouts),
+    ("copies", copies),
 )
 
 

@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
 FP32 = DType("fp32", "float", 32)
 LOG2E = "0f3FB8AA3B"
@@ -109,14 +110,29 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
         raise CompilationError(f"{name}: {t} is a storage type, cast it before computing", op.loc)
     kind = suffix(t)
     if t.is_float:
+        a, b = map(e.get, op.operands)
+        if t.bits == 16 and len(a) % 2 == 0 and in_words(op.operands[0]) and (e.target.hopper or t.name == "fp16"):
+            e.set(op.result, two_at_a_time(e, f"{name}.rn.{kind}x2", a, b))
+            return
         rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
-        if name == "mul" and t.bits == 16:
+        if t.name == "bf16" and not e.target.hopper:
+            each(e, op, lambda a, b: _bf16_by_fma(e, name, a, b))
+        elif name == "mul" and t.bits == 16:
             each(e, op, lambda a, b: p.new(cls, f"mul.rn.{kind}", a, b))
         else:
             each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
         return
     low = "mul.lo" if name == "mul" else name
     each(e, op, lambda a, b: wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b)))
+
+
+def _bf16_by_fma(e: Emitter, name: str, a: str, b: str) -> str:
+    """bf16 add, sub and mul where only fma is there (PTX ISA, add: sm_90): the same bits, signs of zeros included."""
+    one, minus_one, minus_zero = "0x3F80", "0xBF80", "0x8000"
+    x, y, z = {"add": (a, one, b), "sub": (b, minus_one, a), "mul": (a, b, minus_zero)}[name]
+    constant = z if name == "mul" else y
+    reg = e.p.new("b16", "mov.b16", constant)
+    return e.p.new("b16", "fma.rn.bf16", x, *((y, reg) if name == "mul" else (reg, z)))
 
 
 @emits("div")
@@ -164,7 +180,14 @@ def _fmod(e: Emitter, op: Op) -> None:
 
 @emits("and", "or", "xor")
 def _bitwise(e: Emitter, op: Op) -> None:
-    cls = reg_class(dtype_of(op))
+    cls, inner = reg_class(dtype_of(op)), op.operands[0].op
+    if op.name == "or" and cls == "b32" and isinstance(inner, Op) and inner.name == "and" \
+            and None not in map(constant, (inner.operands[1], op.operands[1])):
+        masked = [e.values.get(v, []) for v in inner.operands]
+        rest = e.get(op.operands[1])
+        if len(masked[0]) == len(masked[1]) == len(rest):     # ptxas does not join them: two constants, one literal
+            e.set(op.result, [e.p.new(cls, "lop3.b32", *regs, AND_OR) for regs in zip(*masked, rest)])
+            return
     each(e, op, lambda a, b: e.p.new(cls, f"{op.name}.{cls}", a, b))
 
 
@@ -262,6 +285,10 @@ def _cmp(e: Emitter, op: Op) -> None:
         return
     if isinstance(t, DType) and t.is_float and pred == "ne":
         pred = "neu"
+    if isinstance(t, DType) and t.name == "bf16" and not e.target.hopper:        # setp.bf16 came with sm_90
+        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, FP32),
+                                       cast_element(e, b, t, FP32)))
+        return
     if isinstance(t, DType) and t.is_fp8:
         f16 = DType("fp16", "float", 16)
         each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, f16),

@@ -60,3 +60,4 @@ class KernelMetadata:
     num_stages: int
     cluster: tuple[int, int, int] = (1, 1, 1)
     target: str = "sm_90a"
+    pdl: bool = False                    # may be started before the kernel ahead of it has ended: it waits by itself

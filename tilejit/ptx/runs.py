@@ -19,7 +19,8 @@ _PAIR = 2
 #: Tiles of fewer registers a thread are emitted op by op.
 _LEAST = 8
 #: Ops that name registers anew or make constants: they need not wait for a run that they do not read.
-_FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint"})
+_FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint",
+                   "part"})
 #: Ops that a run may end in on its way to a TMA store, one register for one.
 _RENAMES = frozenset({"reshape", "trans"})
 
@@ -77,7 +78,7 @@ def finish(e: Emitter, op: Op | None = None) -> None:
 
 
 def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
-    """A function that gives some registers (an even number) of a value, and computes them if they are not there."""
+    """A function that gives some registers (an even number) of a value, computed first if they are not yet."""
     if v in e.values:
         regs = e.get(v)
         return lambda registers: [regs[i] for i in registers]

@@ -55,11 +55,13 @@ class Access:
 
 
 def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, registers: list[int] | None = None,
-             shift: int = 0, bases: dict[int, str] | None = None) -> list[Access]:
+             most: int = 16, shift: int = 0, bases: dict[int, str] | None = None,
+             at: tuple[int, ...] | None = None) -> list[Access]:
     """The accesses that move a tile of this layout to or from a slot at base + shift, as wide as possible.
 
-    `registers` limits them to some register indices (all of them by default); whole vectors only. `bases`: addresses
-    that earlier calls with this layout, buffer and base left, and a place for new ones."""
+    `registers` limits them to some register indices (all of them by default); whole vectors only. `most` limits the
+    bytes of one access. `bases`: addresses that earlier calls with this layout, buffer and base left, and a place for
+    new ones. `at`: where in the slot the tile starts, in multiples of its sizes."""
     size = buffer.elem.bytes
     lanes = [slot_offset(buffer, b) for b in layout.bases_of("lane")]
     warps = [slot_offset(buffer, b) for b in layout.bases_of("warp")]
@@ -69,7 +71,7 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, regist
         thread_bits |= o
     vec = 1
     for offset in regs:
-        if offset != vec * size or vec * size * 2 > 16 or offset & thread_bits:
+        if offset != vec * size or vec * size * 2 > most or offset & thread_bits:
             break
         vec *= 2
     key = (layout, buffer)
@@ -79,11 +81,12 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, regist
     thread = e.role.addresses[key]
     bases = {} if bases is None else bases
     out = []
+    start = slot_offset(buffer, at) if at else 0
     wanted = range(layout.num_registers) if registers is None else registers
     for r in wanted:
         if r % vec:
             continue
-        const = 0
+        const = start
         for i, o in enumerate(regs):
             if r >> i & 1:
                 const ^= o

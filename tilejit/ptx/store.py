@@ -22,19 +22,22 @@ def _tma_store(e: Emitter, op: Op) -> None:
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
     tmap, piece = tensor_map(e, op), runs.parts(e, value)
-    slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
+    slots, shape = buffer.slots // stripes, list(tile.shape)
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        shape[d] //= e.fn.attrs["num_ctas"]
+        where[d] = p.new("b32", "mad.lo.s32", e.rank, shape[d], where[d])
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
-        stripe = p.new("b32", "shr.u32", e.role.warp, 2)
-        where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
+        where[0] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[0])
     bases: dict[int, str] = {}
-    for i in range(tile.shape[-1] // columns):
+    for i in range(shape[-1] // columns):
         regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
         p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
         meet()
@@ -55,9 +58,10 @@ def warpgroup_leader(e: Emitter) -> str:
     return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
 
 
-def stripes_of(layout: LinearLayout, warps: int) -> int:
-    """Into how many stripes of rows the warpgroups divide a matrix, one each, in order; 1 if they do not."""
-    groups, rows = warps // 4, layout.shape[0]
+def stripes_of(layout: LinearLayout, rows: int, warps: int) -> int:
+    """Into how many stripes of rows the warpgroups divide a matrix of `rows` rows, one each, in order; 1 if they do
+    not."""
+    groups = warps // 4
     if groups < 2 or len(layout.shape) != 2 or rows // groups < 8:
         return 1
     stripe = rows // groups

@@ -15,14 +15,13 @@ from typing import Any, Union
 from tilejit.errors import LaunchError
 from tilejit.frontend import Const, KernelSource, Param, build
 from tilejit.ir.core import Function
+from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import cache, knobs, ptxas
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
-
-TARGET = "sm_90a"
 
 
 @dataclass(frozen=True)
@@ -184,8 +183,9 @@ def assemble(ptx: str, target: str) -> tuple[bytes | None, Resources | None]:
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the code, as JSON: source, arguments, options, compiler and assembler."""
-    return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(), "target": TARGET,
-            "source": source.fingerprint(), "args": {n: _argument(n, a) for n, a in args.items()},
+    return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(),
+            "target": options.get("target", DEFAULT), "source": source.fingerprint(),
+            "args": {n: _argument(n, a) for n, a in args.items()},
             "options": {n: plain(v, n) for n, v in options.items()}}
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilejit.errors import CudaError, LaunchError
+from tilejit.ir.target import DEFAULT, TARGETS, Target
 
 #: Errors after which the context is lost (CUDA driver API, CUresult): illegal address, launch timeout, assert,
 #: hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failed.
@@ -221,24 +222,27 @@ class LoadedKernel:
     """A kernel loaded on one device from a cubin, or from PTX text that the driver assembles."""
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
-                 cluster: tuple[int, int, int] = (1, 1, 1)):
+                 cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool = False,
+                 target: Target = TARGETS[DEFAULT]):
         driver = api()
-        if dev.capability[0] != 9:
-            raise LaunchError(f"tilejit's PTX is for compute capability 9.0 (Hopper); {dev.name} has "
-                              f"{'.'.join(map(str, dev.capability))}")
+        if dev.capability[0] != 9 if target.hopper else dev.capability[0] < target.sm // 10:
+            other = '; target="sm_80" runs there' if target.hopper and dev.capability >= (8, 0) else ""
+            raise LaunchError(f"{name} is compiled for {target.name}; {dev.name} has compute capability "
+                              f"{'.'.join(map(str, dev.capability))}{other}")
         if shared_bytes > dev.max_shared:
             raise LaunchError(f"{name} needs {shared_bytes} bytes of shared memory, {dev.name} has "
                               f"{dev.max_shared} a block: use fewer num_stages or smaller tiles")
         dev.activate()
         self.device, self.name, self.threads, self.shared, self.cluster = dev, name, threads, shared_bytes, cluster
+        self.pdl = pdl
         image = code if code[:4] == b"\x7fELF" else code + b"\0"
         self.module = self._load(image)
         self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding kernel {name}")
         if shared_bytes > 48 * 1024:
             key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
-        self._call, self._success = driver.cuLaunchKernel, driver.CUresult.CUDA_SUCCESS
-        self._single = cluster == (1, 1, 1)
+        self._call, self._success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
+        self._config: tuple[Any, Any] = (None, None)
 
     def _load(self, image: bytes) -> Any:
         driver = api()
@@ -263,33 +267,38 @@ class LoadedKernel:
             raise CudaError(dev.lost)
         x, y, z = grid
         dev.last = self.name
-        if self._single:
-            result = self._call(self.function, x, y, z, self.threads, 1, 1, self.shared, stream, params, 0)
-            if result[0] is self._success:
-                return
-        else:
-            result = self._enqueue(grid, stream, params)
-        if int(result[0]):
-            if int(result[0]) in (_INVALID_CONTEXT, _NOT_INITIALIZED):
-                dev.activate()                # a thread without a context, or a forked process (which raises)
-                result = self._enqueue(grid, stream, params)
-            dev.check(result, f"launching {self.name} with grid {grid}, {self.threads} threads and {self.shared} "
-                              "bytes of shared memory")
+        key, config = self._config
+        if key != (grid, stream):
+            config = self._configure(grid, stream)
+            self._config = (grid, stream), config
+        result = self._call(config, self.function, params, 0)
+        if result[0] is self._success:
+            return
+        if int(result[0]) in (_INVALID_CONTEXT, _NOT_INITIALIZED):
+            dev.activate()                # a thread without a context, or a forked process (which raises)
+            result = self._call(config, self.function, params, 0)
+        dev.check(result, f"launching {self.name} with grid {grid}, {self.threads} threads and {self.shared} "
+                          "bytes of shared memory")
 
-    def _enqueue(self, grid: tuple[int, int, int], stream: int, params: int) -> tuple:
-        if self._single:
-            return self._call(self.function, *grid, self.threads, 1, 1, self.shared, stream, params, 0)
+    def _configure(self, grid: tuple[int, int, int], stream: int) -> Any:
+        """The CUlaunchConfig of a grid on a stream. It is never changed, so threads may share it."""
         driver = api()
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        dim = attribute.value.clusterDim
-        dim.x, dim.y, dim.z = self.cluster
+        attributes = []
+        if self.cluster != (1, 1, 1):
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dim = attributes[-1].value.clusterDim
+            dim.x, dim.y, dim.z = self.cluster
+        if self.pdl:
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attributes[-1].value.programmaticStreamSerializationAllowed = 1
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * self.cluster[0], grid[1], grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)
-        config.attrs, config.numAttrs = [attribute], 1
-        return driver.cuLaunchKernelEx(config, self.function, params, 0)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        return config
 
 
 #: tilejit dtype name -> CUtensorMapDataType. fp8 travels as bytes; there are no signed 8- and 16-bit kinds.

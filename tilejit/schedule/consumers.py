@@ -4,14 +4,18 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, walk
 from tilejit.ir.types import Tile
-from tilejit.schedule.plan import Plan, pure_slice, wgmma_reads
+from tilejit.schedule.pieces import from_registers
+from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
 
 
 def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]]]) -> None:
-    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight."""
+    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight.
+
+    A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
+    piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
     for loop in walk(fn.body):
         if loop.name != "for":
             continue
@@ -25,12 +29,19 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
             index = body.args.index(acc) - 1
             if table.get(dot.result) != [(body.terminator, index)]:
                 break
-            if any(wgmma_reads(dot, i) is None for i in (0, 1)):
+            if "unit" in dot.attrs or reads_slot(dot, 1) is None:
+                break
+            if reads_slot(dot, 0) is None and dot not in plan.pieces:
+                break
+            if dot in plan.pieces and len(dots) > 1:
                 break
             found[dot] = index
         # A slot released one iteration late needs a second slot, or the producer and the consumer wait
         # for each other.
         if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
+            if any(dot.parent is body and from_registers(dot) for dot in dots):
+                plan.report.append(f"loop at {place(loop)}: every iteration waits for its products, which take first "
+                                   "operands from registers")
             continue
         plan.chains[loop] = found
         for ring in plan.rings:
@@ -63,7 +74,7 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
-    loops = [op for op in fn.body.ops if any(x.name in ("desc_load", "dot") for r in op.regions for x in walk(r))]
+    loops = [op for op in fn.body.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
     if len(loops) != 1 or loops[0].name != "for":
         return None, "all products must be in one loop over tiles"
     loop = loops[0]
@@ -73,6 +84,8 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
     body = loop.regions[0]
     for ring in plan.rings:
+        if ring.local and ring.loop is loop:
+            return None, "consumers copy a load that is directly in the loop over tiles"
         for load in ring.loads:
             around = [x for x in enclosing(load) if x is not loop]
             if loop not in enclosing(load) or len(around) > 1 or any(x.name != "for" for x in around):

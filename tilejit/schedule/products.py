@@ -1,12 +1,17 @@
 """Products and stores: wgmma groups in flight and their waits, operands that go through registers, staged stores."""
 from __future__ import annotations
 
+from typing import Any
+
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Op, Value, total_warps
+from tilejit.ir import Builder, Op, Value
 from tilejit.ir.types import Buffer, DType, Tile, int32
+from tilejit.layout.clusters import divided_dim, within
+from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
-from tilejit.schedule.plan import shared_operand, wgmma_reads
+from tilejit.schedule.pieces import from_registers, piece_type, write_piece
+from tilejit.schedule.plan import Ring, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 
 
@@ -24,7 +29,8 @@ class Products(RoleState):
         if not count:
             return
         settled, self.flight = self.flight[:count], self.flight[count:]
-        tiles = b.op("dot_wait", *(new for _, new in settled), pending=len(self.flight)).results
+        groups = sum(self._groups(old) for old, _ in self.flight)
+        tiles = b.op("dot_wait", *(new for _, new in settled), pending=groups).results
         for (old, _), tile in zip(settled, tiles):
             tile.name = old.name
             self.env[old] = tile
@@ -36,11 +42,14 @@ class Products(RoleState):
     def _dot(self, op: Op, b: Builder) -> None:
         loop = op.parent.parent if op.parent else None
         chain = self.plan.chains.get(loop, {}) if loop is not None else {}
-        a, bb = (self._operand(op, i, b) for i in (0, 1))
         acc = self.env[op.operands[2]]
         if op not in chain:
             acc = b("pend", acc)
         extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        if op in self.plan.pieces:
+            self._in_pieces(op, acc, op in chain, extra, b)
+            return
+        a, bb = (self._operand(op, i, b) for i in (0, 1))
         result = b("dot_async", a, bb, acc, **extra)
         result.name = op.result.name
         if op not in chain:
@@ -53,19 +62,72 @@ class Products(RoleState):
         for dot, value in zip(chain, fenced):
             value.name = dot.result.name
             self.env[dot.result] = value
+        self._release_all_last(b)
+
+    def _release_all_last(self, b: Builder) -> None:
+        """The products of the iteration before are done: release its slots, and keep this one's for later."""
         for ring in self.plan.rings:
             if (ring, "last") in self.state:
                 self._release_last(ring, b)
                 self.state[ring, "last"] = (self.current[ring],)
 
+    def _in_pieces(self, op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder) -> None:
+        """A wgmma group for every piece of the first operand, which is computed while the one before multiplies.
+
+        In a chain a piece's registers are written again in the next iteration, when all but `count - 1` groups are
+        done: those of that piece, and before the last piece all of the iteration before."""
+        pieces, bb = self.plan.pieces[op], self._operand(op, 1, b)
+        self.plan.report.append(f"dot operand a at {place(op)} from registers, in {pieces.count} pieces")
+        size = piece_type(pieces, op.operands[0]).shape[1]
+        for i in range(pieces.count):
+            a = write_piece(pieces, i, op.operands[0], self.views, self.env, b)
+            acc = b("dot_async", a, bb, acc, k=i * size, **extra)
+            acc.name = op.result.name
+            if in_chain:
+                acc = b.op("dot_fence", acc, pending=pieces.count - 1).result
+                acc.name = op.result.name
+                if i == pieces.count - 2:
+                    self._release_all_last(b)
+        if in_chain:
+            self.env[op.result] = acc
+        else:
+            self.flight.append((op.result, acc))
+
+    def _groups(self, result: Value) -> int:
+        """The wgmma groups of a product."""
+        pieces = self.plan.pieces.get(result.op) if isinstance(result.op, Op) else None
+        return pieces.count if pieces else 1
+
+    def _read_into_registers(self, ring: Ring) -> bool:
+        """Whether a ring's slots have been read, by threads, once the product that they are for has been issued."""
+        return all(load in self.piecewise for load in ring.loads)
+
+    def _dot_mma(self, op: Op, b: Builder) -> None:
+        """A product by mma.sync, of slots or registers."""
+        operands = [self._view(op, i, b) or self.env[op.operands[i]] for i in (0, 1)]
+        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        result = b("dot_mma", *operands, self.env[op.operands[2]], **extra)
+        result.name, result.type = op.result.name, op.result.type
+        self.env[op.result] = result
+
+    def _view(self, dot: Op, index: int, b: Builder) -> Value | None:
+        """The ring's slot that a dot operand is read from in place, or None."""
+        load = reads_slot(dot, index)
+        if load is None:
+            return None
+        found = shared_operand(dot.operands[index])
+        assert found is not None
+        view = self.views[load]
+        return b("view_trans", view, order=(1, 0)) if found[1] else view
+
     def _operand(self, dot: Op, index: int, b: Builder) -> Value:
-        """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
-        load = wgmma_reads(dot, index)
-        if load is not None:
-            found = shared_operand(dot.operands[index])
-            assert found is not None
-            view = self.views[load]
-            return b("view_trans", view, order=(1, 0)) if found[1] else view
+        """A dot operand: the ring's slot in place, registers, or a staging buffer written from registers."""
+        slot = self._view(dot, index, b)
+        if slot is not None:
+            return slot
+        if index == 0 and from_registers(dot):
+            self.plan.report.append(f"dot operand a at {place(dot)} from registers")
+            return self.env[dot.operands[0]]
         value = self._in_registers(dot.operands[index], b)
         t = value.type
         assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
@@ -102,23 +164,36 @@ class Products(RoleState):
         desc, value, *offsets = (self.env[v] for v in op.operands)
         t = value.type
         assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
-        slots = 2 if t.shape[-1] > columns else 1
-        if not splits_by_registers(t.layout, columns):
-            columns, slots = t.shape[-1], 1
+        shape, layout, extra = self._share(op, t)
+        columns, stripes = min(shape[-1], 128 // t.elem.bytes), 1
+        slots = 2 if shape[-1] > columns else 1
+        if not splits_by_registers(layout, columns):
+            columns, slots = shape[-1], 1
         elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
-            stripes = stripes_of(t.layout, total_warps(self.fn))
-        ctas = self.plan.ctas
-        if ctas > 1 and stripes < ctas:
-            raise CompilationError(f"num_ctas={ctas}: the rows of what is stored do not divide between CTAs", op.loc)
-        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
-        ring: Buffer = tile_buffer(piece, slots * stripes // ctas, tuple(reversed(range(len(t.shape)))))
+            stripes = stripes_of(layout, shape[0], self.fn.attrs["num_warps"])
+        piece = Tile((shape[0] // stripes, *shape[1:-1], columns) if len(shape) > 1 else (columns,), t.elem)
+        ring: Buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(shape)))))
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
         key = ring, stripes
         if key not in self.staging:
             self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
                                           private=True)
         self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {stripes // ctas * ring.slot_bytes} bytes"
+                                f"columns at a time in {slots} x {stripes * ring.slot_bytes} bytes"
                                 + (", every warpgroup its own rows" if stripes > 1 else ""))
-        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)
+        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes,
+             **extra, **op.attrs)
+
+    def _share(self, op: Op, t: Tile) -> tuple[tuple[int, ...], LinearLayout, dict[str, Any]]:
+        """What one CTA stores of a tile: its shape, the layout of that, and of which dimension it is a slice.
+
+        Raises CompilationError for a tile that the CTAs do not divide along one dimension of the block."""
+        ctas = self.plan.ctas
+        assert t.layout is not None
+        if ctas == 1:
+            return t.shape, t.layout, {}
+        d = divided_dim(t.layout, ctas)
+        if d is None or len(op.operands[0].type.block_shape) != len(t.shape):     # type: ignore[union-attr]
+            raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
+        shape = tuple(n // ctas if i == d else n for i, n in enumerate(t.shape))
+        return shape, within(t.layout, ctas), {"slice": d}

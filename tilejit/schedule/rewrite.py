@@ -11,12 +11,17 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.plan import (
+    Exchange,
     Plan,
     Ring,
     check_descriptor,
+    in_place,
+    kind_of,
     pure_slice,
-    wgmma_reads,
+    reads_slot,
+    shared_operand,
 )
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
@@ -71,11 +76,14 @@ def carry_out(fn: Function, plan: Plan) -> Function:
 
 def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
-    full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 1))
-    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.ctas))
+    full = b("barriers", name=f"{ring.name}.full", type=Barrier(
+        ring.slots * ring.groups, 32 * warps if ring.kind == "async" else 1))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(
+        ring.slots * ring.groups, arrivals * ring.peers))
     buffers = {}
     for i, load in enumerate(ring.loads):
-        check_descriptor(load)
+        if ring.kind == "tensor":
+            check_descriptor(load)
         name = load.result.name or f"{ring.name}{i}"
         buffers[load] = b("alloc", name=name, type=ring.buffer(load))
         buffers[load].name = name
@@ -83,7 +91,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products):
+class RoleWriter(Channels, Products, Exchanges):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -91,12 +99,14 @@ class RoleWriter(Channels, Products):
         block = Block()
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
-        for ring in self.plan.rings:
+        for ring in self.plan.produced if self.role == "producer" else self.plan.rings:
             if self.role != "producer":
                 self.state[ring, "use"] = (zero, zero)
-            if self.role == "producer" or self.role == "inline":
+            if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
+        for exchange in self.plan.exchanges if self.role != "producer" else ():
+            self.state[exchange, "parity"] = (zero,)
         if self.role == "producer":
             region = Block()
             b.op("elect", regions=[region])
@@ -117,7 +127,7 @@ class RoleWriter(Channels, Products):
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
-                if self.flight:
+                if self.flight and not self._read_into_registers(ring):
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
@@ -139,9 +149,13 @@ class RoleWriter(Channels, Products):
         work = [load.result]
         while work:
             for op, index in self.uses.get(work.pop(), ()):
-                if op.name == "trans":
+                if op.name in ("trans", "convert"):
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load:
+                elif op in self.piecewise:
+                    work.append(op.result)
+                    continue
+                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
+                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -155,13 +169,23 @@ class RoleWriter(Channels, Products):
         if op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
-        elif op.name == "desc_load":
+        elif kind_of(op):
             self._load(op, b)
+        elif op.name == "convert" and op.result in self.env:
+            pass                     # read from its slot in that layout
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op in self.piecewise:
+            pass
+        elif op.name == "dot" and "unit" in op.attrs:
+            self._dot_mma(op, b)
         elif op.name == "dot":
             self._dot(op, b)
+        elif op.name == "cluster_sum":
+            self._exchange(op, b)
+        elif op.name == "reduce":
+            self._reduce(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)
@@ -174,6 +198,8 @@ class RoleWriter(Channels, Products):
             self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
+        elif op.name in ("trans", "convert") and shared_operand(op.result) and in_place(op.result, self.uses):
+            pass                     # products read the slot
         else:
             self._clone(op, b)
 
@@ -181,7 +207,7 @@ class RoleWriter(Channels, Products):
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
-        return any(x.name == "desc_load" for x in walk_op(op))
+        return any(x in ring.loads for ring in self.plan.produced for x in walk_op(op))
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
@@ -190,7 +216,7 @@ class RoleWriter(Channels, Products):
         body = op.regions[0]
         chain = self.plan.chains.get(op, {}) if self.role != "producer" else {}
         deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
-        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op]
+        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op and self._fills(r)]
         for ring in deferred:
             self.state[ring, "last"] = (b.const(-1, int32),)
         for ring in ahead:
@@ -230,6 +256,8 @@ class RoleWriter(Channels, Products):
             for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs), pending=0).results):
                 tile.name = old.name
                 self.env[old] = tile
+        for ring in ahead:
+            del self.state[ring, "ahead"]
         for ring in deferred:
             self._release_last(ring, b)
             del self.state[ring, "last"]
@@ -260,13 +288,16 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         worker = Builder(work, loc=op.loc)
         worker.op("mbar_wait", barrier, group, phase)
-        last = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))][-1]
+        shared = {load for ring in self.plan.produced for load in ring.loads}
+        last = [x for x in body.ops if x in shared or shared.intersection(walk_op(x))][-1]
         self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
         worker.op("yield", *self._state(keys))
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
+            if isinstance(ring, Exchange) or ring.local:     # each group has its own
+                continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
                 skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)

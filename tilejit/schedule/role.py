@@ -3,10 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Union
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Plan, Ring, needed_by_producer
+from tilejit.schedule.plan import Exchange, Plan, Ring, needed_by_producer
+
+#: What a ticket belongs to, and its kind.
+Key = tuple[Union[Ring, Exchange], str]
+#: Names of a ticket's values, where they are not a slot and its parity.
+_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
 
 
 @dataclass(eq=False)
@@ -21,18 +27,20 @@ class Shared:
 class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none)."""
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
+    the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round)."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
         self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
         self.uses = uses(fn.body)
         self.needed = needed_by_producer(fn, plan) if role == "producer" else None
-        self.state: dict[tuple[Ring, str], tuple[Value, ...]] = {}
+        self.state: dict[Key, tuple[Value, ...]] = {}
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
+        self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
@@ -40,20 +48,30 @@ class RoleState:
     def _clone(self, op: Op, b: Builder) -> None:
         b.insert(clone_op(op, self.env))
 
-    def _keys(self, op: Op) -> list[tuple[Ring, str]]:
+    def _keys(self, op: Op) -> list[Key]:
         """The tickets that an op with regions advances."""
-        inside = {x for x in walk_op(op) if x.name == "desc_load"}
+        inside = set(walk_op(op))
         return [key for key in self.state if any(load in inside for load in key[0].loads)]
 
-    def _state(self, keys: list[tuple[Ring, str]]) -> list[Value]:
+    def _state(self, keys: list[Key]) -> list[Value]:
         return [v for key in keys for v in self.state[key]]
 
-    def _set_state(self, keys: list[tuple[Ring, str]], values: list[Value]) -> None:
+    def _set_state(self, keys: list[Key], values: list[Value]) -> None:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-            for v, what in zip(self.state[key], ("slot", "parity")):
+            for v, what in zip(self.state[key], _NAMES.get(key[1], ("slot", "parity"))):
                 v.name = v.name or f"{key[0].name}_{what}"
+
+    def _fills(self, ring: Ring) -> bool:
+        """Whether this role issues a ring's copies, and awaits them too: the only role, or the threads that copy."""
+        return self.role == "inline" or self.role == "consumer" and ring.local
+
+    def _place(self, ring: Ring, slot: Value, b: Builder) -> Value:
+        """The slot of a ticket among those of all groups of consumers."""
+        if ring.groups == 1:
+            return slot
+        return b("add", slot, b("mul", b("group_index"), b.const(ring.slots, int32)))
 
     def _kept(self, values: list[Value]) -> list[int]:
         """Indices of the carried values (or results) that this role needs."""
@@ -64,13 +82,13 @@ class RoleState:
         self.state[ring, kind] = tuple(new)
 
     def _release(self, ring: Ring, b: Builder) -> None:
-        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.ctas)
+        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.peers)
 
     def _release_last(self, ring: Ring, b: Builder) -> None:
         """Release the slot of the iteration before, if there was one."""
         (last,) = self.state[ring, "last"]
         some = b("cmp", last, b.const(0, int32), pred="ge")
-        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.ctas)
+        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.peers)
 
 
 def walk_op(op: Op) -> list[Op]:

@@ -56,9 +56,9 @@ def mbar_arrive(o: Op) -> list[Type]:
     return []
 
 
-@op("mbar_expect", "barrier slot pred?", "bytes", effects="sync", traits="scheduled")
+@op("mbar_expect", "barrier slot more?", "bytes", effects="sync", traits="scheduled")
 def mbar_expect(o: Op) -> list[Type]:
-    """Arrive on barrier[slot] and announce `bytes` of asynchronous copies for this phase."""
+    """Arrive on barrier[slot] and announce `bytes` (and `more`) of asynchronous copies for this phase."""
     return []
 
 
@@ -69,6 +69,26 @@ def tma_load(o: Op) -> list[Type]:
 
     slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
     each of which copies its part of the rows into that slot of all."""
+    return []
+
+
+@op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled")
+def row_copy(o: Op) -> list[Type]:
+    """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
+    barrier[slot]; nothing for size 0."""
+    return []
+
+
+@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write", traits="scheduled")
+def async_copy(o: Op) -> list[Type]:
+    """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
+    the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
+    return []
+
+
+@op("async_arrive", "barrier slot", effects="sync", traits="scheduled")
+def async_arrive(o: Op) -> list[Type]:
+    """Every thread of the role arrives on barrier[slot] once its earlier `async_copy`s have landed."""
     return []
 
 
@@ -89,9 +109,16 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view", "type", effects="shared_read", traits="scheduled")
+@op("local_load", "view limit?", "type at?", effects="shared_read", traits="scheduled")
 def local_load(o: Op) -> list[Type]:
-    """A slot's elements in registers, in the layout of the result's type."""
+    """A slot's elements in registers, in the layout of the result's type; with `at` the part that starts there.
+    Elements of a row from `limit` on, which ends 16 bytes, are zero and not read."""
+    return [o.attrs["type"]]
+
+
+@op("part", "x", "axis start type", traits="scheduled")
+def part(o: Op) -> list[Type]:
+    """The part of a tile that starts at `start` along a dimension: some of its registers."""
     return [o.attrs["type"]]
 
 
@@ -114,12 +141,13 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind?", effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots. slice: the dimension
+    of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
@@ -133,6 +161,13 @@ def store_wait(o: Op) -> list[Type]:
     return []
 
 
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural")
+def cluster_fold(o: Op) -> list[Type]:
+    """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
+    CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
+    return [v.type for v in o.operands[:-4]]
+
+
 @op("pend", "acc", traits="scheduled")
 def pend(o: Op) -> list[Type]:
     """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""
@@ -141,14 +176,24 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? k?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
-    """Issue acc += a @ b (views [M,K] and [K,N]) as one wgmma group and commit it."""
+    """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
+
+    With `k` a has as many columns as it has, and they meet the rows of b from k on."""
     a, b, acc = (v.type for v in o.operands)
-    assert isinstance(a, Buffer) and isinstance(b, Buffer)
+    assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
     if not isinstance(acc, Pending):
         raise CompilationError(f"dot_async: expected a pending accumulator, found {acc}", o.loc)
     return [acc]
+
+
+@op("dot_mma", "a b acc", "precision?", effects="shared_read", traits="scheduled")
+def dot_mma(o: Op) -> list[Type]:
+    """acc + a @ b by mma.sync; a and b are tiles in its layouts, or views of slots."""
+    for v in o.operands[:2]:
+        assert isinstance(v.type, (Buffer, Tile))
+    return [o.operands[2].type]
 
 
 @op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled")
