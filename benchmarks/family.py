@@ -174,16 +174,18 @@ def matmuls() -> Iterator[Configuration]:
 
 
 def streamks() -> Iterator[Configuration]:
-    """`matmul_streamk`: sums in order, in no order, and added to the result."""
+    """`matmul_streamk`: sums in order, in no order, added to the result, and by clusters that divide K."""
     ways = [(f, {**e, "ordered": o}) for f, e in epilogues() for o in (False, True)]
     ways += [(f, {"accumulate": True}) for f in FORMATS]
+    ways += [(f, {**e, "ctas": c}) for f, e in epilogues() if f in (PLAIN, FORMATS[-1]) for c in (2, 4, 8)]
     for t in (*streamk.TILES, *streamk.DECODE_TILES):
         m, n = (t.n, 2 * t.m) if t.swap else extents(t.m, t.n)
         for f, e in ways:
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
                 a, b = operands(f, m, n, depth(f))
                 out = {"out": np.zeros((m, n), F32)} if "accumulate" in e else {}
-                return streamk.matmul_streamk(a, b, split=2, **with_arrays(e, n), **out)
+                parts = {} if "ctas" in e else {"split": 2}
+                return streamk.matmul_streamk(a, b, **with_arrays(e, n), **parts, **out)
             yield Configuration("streamk", f"{t.m}x{t.n}{' swap' * t.swap} {f} {label(e)}",
                                 ((streamk, "DECODE_TILES" if t.swap else "TILES", (t,)),), call)
 

@@ -50,6 +50,11 @@ def test_structure_and_locations_survive():
     assert loop.regions[0].parent is loop and loop.parent is fn.body
 
 
+def test_an_op_without_operands_ends_with_its_line():
+    text = "kernel @f(%x: int32) {num_warps=4} {\n  debug_barrier\n  %0 = add %x, %x : int32\n  return\n}\n"
+    assert print_function(parse_function(text)) == text
+
+
 def test_types_may_be_left_out():
     fn = parse_function("kernel @f(%a: int32) {\n  %b = add %a, %a // note\n  %c = cmp %b, %a {pred=\"lt\"}\n"
                         "  return\n}\n")

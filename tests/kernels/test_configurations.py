@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tilejit import kernels as kernels_module
 from tilejit.emulator import Sanitizer
 from tilejit.runtime import ptxas
 
@@ -44,7 +45,7 @@ def grouped(key: Any) -> dict[Any, list[Any]]:
     return groups
 
 
-ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name)), 1)
+ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name, "ctas" in c.name)), 1)
 RUN = sample(grouped(lambda c: c.family), 2)
 
 
@@ -105,6 +106,21 @@ def test_every_one_assembles(configuration: Any) -> None:
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
 def test_every_one_runs_clean(configuration: Any) -> None:
     kernels(configuration, sanitized)
+
+
+@pytest.mark.parametrize("dtype", [family.BF16, family.F32])
+@pytest.mark.parametrize("columns", [8191, 9000, 20001])
+def test_uneven_rows_assemble(columns: int, dtype: Any) -> None:
+    """Rows of normalisations, of which every element has an address and a mask of its own."""
+    x, w = family.matrix(1, columns, dtype=dtype), family.matrix(columns, dtype=dtype)
+    found: list[Any] = []
+    with family.launches_replaced(lambda entry, grid, flat: found.append(entry.compiled)):
+        kernels_module.rmsnorm(x, w)
+        kernels_module.layernorm(x, w, w)
+        kernels_module.softmax(x)
+    for kernel in found:
+        if kernel.resources is not None:
+            within_budgets(kernel)
 
 
 def test_every_tile_of_every_table_is_there() -> None:

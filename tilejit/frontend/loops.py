@@ -163,11 +163,12 @@ class Loops(Branches):
                                    "after it")
 
         def build(carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
-            region = Block([kind], [name])
+            region, loc = Block([kind], [name]), self.b.loc
             self._bind(carried, [region.add_arg(v.value.type) for v in carried.inits])
             self.env[name] = tensor(region.args[0])
             self.in_block(region, lambda: self._body(node))
             self.in_block(region, lambda: self.b.op("yield", *self._next(node, carried, bad)))
+            self.b.loc = loc         # the loop's line, not that of its last statement
             return self.b.op("for", lo.value, hi.value, step.value, *(v.value for v in carried.inits),
                              regions=[region], **it.attrs).results
 

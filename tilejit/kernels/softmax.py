@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import row_launch, rows
+from tilejit.kernels._host import MAX_ROW, row_launch, rows
 
 
 @tilejit.kernel
@@ -46,7 +46,7 @@ def softmax(x: Any, out: Any = None) -> Any:
     """Softmax of every row of x [rows, columns]; fp32, fp16 or bf16."""
     n, columns, stride = rows(x, "softmax")
     out = tilejit.empty_like(x) if out is None else out
-    block, warps, fits = row_launch(columns)
+    block, warps, fits = row_launch(columns, MAX_ROW)
     kernel = softmax_kernel if fits else long_softmax_kernel
     kernel[(n,)](x, out, columns, stride, rows(out, "softmax")[2], BLOCK=block, num_warps=warps)
     return out

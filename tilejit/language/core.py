@@ -385,6 +385,16 @@ def _hint(b: KernelBuilder, x: Any, what: str, values: Any) -> tensor:
 
 
 @builtin
+def promote_reuse(input: tensor, *, _b: KernelBuilder) -> tensor:
+    """Promise that the shared memory behind a tile is not needed from here on, and ask for its bytes to be used again.
+
+    Behind a tile are the blocks that TMA loaded for it and the operands of the products that it is a sum of. Returns
+    the tile. Later buffers then take those bytes even where they would not otherwise, behind a separation (a meeting of
+    the threads here, or an mbarrier between roles) if there is none. nvFuser has the idea under the same name."""
+    return tensor(_b("promote_reuse", to_tensor(_b, input).value))
+
+
+@builtin
 def assume(cond: Any, *, _b: KernelBuilder) -> None:
     """Promise that a scalar condition holds."""
     if isinstance(unwrap(cond), tensor):
@@ -657,7 +667,7 @@ __all__ = [
     "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "broadcast", "broadcast_to", "cast",
     "debug_barrier", "device_assert", "device_print", "dot", "expand_dims", "full", "interleave",
     "join", "load", "load_tensor_descriptor", "make_tensor_descriptor", "max", "max_constancy",
-    "max_contiguous", "min", "multiple_of", "num_programs", "permute", "program_id", "ravel",
+    "max_contiguous", "min", "multiple_of", "num_programs", "permute", "program_id", "promote_reuse", "ravel",
     "reduce", "reduce_or", "reshape", "split", "static_assert", "static_print", "store",
     "store_tensor_descriptor", "sum", "to", "trans", "view", "where", "xor_sum", "zeros",
     "zeros_like",

@@ -1,6 +1,8 @@
 """Global accesses and layouts: the coalesced layout of an access, and what an access costs in another one."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from tilejit.ir import Function, Op, Value, total_warps, walk
@@ -72,18 +74,20 @@ class Accesses:
         assert isinstance(elem, Ptr)
         info, dim = self.facts[op.operands[0]], fastest(op, self.facts)
         vec = min(access_width(op, self.facts, dim), layout.contiguous_registers(dim))
-        sectors = self._distinct(layout, info, dim, elem.elem.bytes, _SECTOR)
-        lines = self._distinct(layout, info, dim, elem.elem.bytes, _LINE)
+        sectors = _distinct(layout, info, dim, elem.elem.bytes, _SECTOR)
+        lines = _distinct(layout, info, dim, elem.elem.bytes, _LINE)
         return layout.num_registers // vec * max(lines, sectors * (0.5 if op.name == "load" else 1.0))
 
-    def _distinct(self, layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, unit: int) -> int:
-        """How many aligned blocks of `unit` bytes the lanes' addresses lie in, as far as is known."""
-        at = layout.coords("lane")
-        blocks = at // np.array(info.constancy)
-        run = info.contiguity[dim]
-        if run > 1:
-            blocks[:, dim] = at[:, dim] // run * run + at[:, dim] % run * elem_bytes // unit
-        return len(set(map(tuple, blocks.tolist())))
+
+@lru_cache(maxsize=4096)
+def _distinct(layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, unit: int) -> int:
+    """How many aligned blocks of `unit` bytes the lanes' addresses lie in, as far as is known."""
+    at = layout.coords("lane")
+    blocks = at // np.array(info.constancy)
+    run = info.contiguity[dim]
+    if run > 1:
+        blocks[:, dim] = at[:, dim] // run * run + at[:, dim] % run * elem_bytes // unit
+    return len(set(map(tuple, blocks.tolist())))
 
 
 def fastest(op: Op, facts: Facts) -> int:

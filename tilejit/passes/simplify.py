@@ -25,10 +25,9 @@ def simplify(fn: Function) -> Function:
         rewriter = _Rewriter()
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
-        changed = rewriter.changed
-        changed |= _hoist(fn.body)
-        changed |= drop_dead(fn)
-        if not changed:
+        hoisted = _hoist(fn.body)
+        drop_dead(fn)                   # leaves nothing that could be rewritten further
+        if not (rewriter.changed or hoisted):
             break
     return fn
 

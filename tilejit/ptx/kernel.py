@@ -209,7 +209,7 @@ def cluster_sync(e: Emitter) -> None:
     e.p("barrier.cluster.wait.acquire")
 
 
-@emits("alloc", "barriers")
+@emits("alloc", "barriers", "reuse")
 def _static(e: Emitter, op: Op) -> None:
     """Shared memory is laid out by the allocator; uses read the op's `offset`."""
 

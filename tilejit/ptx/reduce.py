@@ -97,14 +97,12 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
             continue                 # a copy of an element that is already in the fold
         seen.add(at)
         groups.setdefault((*at[:axis], *at[axis + 1:]), []).append([regs[r] for regs in lists])
-    out = []
-    for at in result.registers():
-        items = groups[at]
-        while len(items) > 1:
-            folded = [combine(e, op, a, b) for a, b in zip(items[::2], items[1::2])]
-            items = folded + (items[-1:] if len(items) % 2 else [])
-        out.append(items[0])
-    return out
+    inputs, out = len(lists), [groups[at] for at in result.registers()]
+    while any(len(items) > 1 for items in out):
+        pairs = [tuple(a + b) for items in out for a, b in zip(items[::2], items[1::2])]
+        folded = iter(e.p.repeat(lambda *regs: combine(e, op, list(regs[:inputs]), list(regs[inputs:])), pairs))
+        out = [[*(next(folded) for _ in items[1::2]), *(items[-1:] if len(items) % 2 else [])] for items in out]
+    return [items[0] for items in out]
 
 
 def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:

@@ -30,9 +30,10 @@ def step(e: Emitter, op: Op) -> bool:
     if _joins(e, op):
         e.run[op.result] = op
         return True
-    scalar = op.define.pure and not op.regions and not any(isinstance(v.type, Tile) for v in op.operands + op.results)
-    if e.run and not (scalar or op.name in _FREE and not any(v in e.run for v in op.operands)):
-        finish(e, op)
+    if e.run:
+        free = op.name in _FREE and not any(v in e.run for v in op.operands)
+        if not free and (op.regions or not op.define.pure or any(isinstance(v.type, Tile) for v in op.operands)):
+            finish(e, op)
     return False
 
 
@@ -40,8 +41,8 @@ def _joins(e: Emitter, op: Op) -> bool:
     """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
     if op.name in _RENAMES and op.operands[0] in e.run:
         return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
-    if "elementwise" not in op.define.traits or not op.define.pure or not op.operands \
-            or not isinstance(op.result.type, Tile) or not all(isinstance(v.type, Tile) for v in op.operands):
+    if not op.operands or "elementwise" not in op.define.traits or not op.define.pure \
+            or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
     count = e.count(op.result.type)
     if count < _LEAST:

@@ -136,7 +136,11 @@ def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], base: str, sh
 
 @emits("store_wait")
 def _store_wait(e: Emitter, op: Op) -> None:
-    """Every thread that may have stored waits; then all of the role know."""
+    """Every thread that may have stored waits; then all of the role know (with `read`, a `role_sync` may follow)."""
+    if op.attrs.get("read"):
+        stored = warpgroup_leader(e) if e.role.warps > 4 else e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
+        e.p("cp.async.bulk.wait_group.read", 0, pred=stored)
+        return
     if e.role.warps <= 4:
         e.p("cp.async.bulk.wait_group", 0, pred=e.p.new("pred", "setp.eq.u32", e.role.tid, 0))
         return

@@ -7,7 +7,8 @@
     cluster     programs of several CTAs
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
-    allocate    gives every buffer, barrier and scratch area its place in shared memory
+    allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
+                (liveness, packing), behind separations that are there or that it puts in (separate)
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from dataclasses import replace
 from tilejit.ir import Function
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.target import target_of
-from tilejit.schedule.allocate import allocate, check_size, limit
+from tilejit.schedule.allocate import WAIT, Allocator, allocate, check_size, fits
 from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
@@ -35,28 +36,15 @@ def run(fn: Function) -> Function:
     schedule that was asked for and cannot be, or that needs more shared memory than there is."""
     notes = list(fn.attrs.get("report", []))
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
-    new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
-    slots = 2
-    if wishes.slots is None:
-        most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
-        spare = limit(new) - new.attrs["shared_bytes"]
-        slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), most))
-        new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
-    while wishes.slots and wishes.slots > 1 and new.attrs["shared_bytes"] > limit(new) and not target_of(fn).hopper:
+    new, plan = _fitted(fn, wishes, notes)
+    while wishes.slots and wishes.slots > 1 and not fits(new) and not target_of(fn).hopper:
         wishes = replace(wishes, slots=wishes.slots - 1)         # depths are chosen for Hopper's larger shared memory
-        new, plan = _attempt(fn, wishes, [*notes, f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}"])
-    excess, side = new.attrs["shared_bytes"] - limit(new), [r for r in plan.rings if r.side]
-    if excess > 0 and side:      # small rings beside those that feed products give way first
-        caps = (n for n in range(max(r.slots for r in side), 1, -1)
-                if sum(r.ticket_bytes * max(0, r.slots - n) for r in side) >= excess)
-        wishes = replace(wishes, slots=wishes.slots or slots, side=next(caps, None))
-        if wishes.side:
-            new, plan = _attempt(fn, wishes, notes)
-    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > limit(new):
-        new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
+        new, plan = _fitted(fn, wishes, [*notes, f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}"])
+    if plan.groups > 1 and wishes.groups is None and not fits(new):
+        new, plan = _fitted(fn, replace(wishes, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
     copies = [op for r in plan.rings if r.open for op in r.loads if "copy" in op.attrs]
-    if new.attrs["shared_bytes"] > limit(new) and copies:
+    if not fits(new) and copies:
         for load in copies:
             unmark(load, "there is no shared memory for two slots", notes)
         fn.attrs["report"] = notes
@@ -67,7 +55,26 @@ def run(fn: Function) -> Function:
     return new
 
 
+def _fitted(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
+    """The function with its shared memory laid out, for rings as deep as asked for or, where that is open, as fit."""
+    new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
+    if wishes.slots is None:
+        wishes = replace(wishes, slots=Allocator(new).slots(
+            {r.name: r.groups for r in plan.rings if r.open and r.slots > 1},
+            MOST_SLOTS if plan.specialised else INLINE_SLOTS))
+        if wishes.slots != 2:
+            new, plan = _attempt(fn, wishes, notes)
+    side = [r for r in plan.rings if r.side and r.slots > 1]
+    if side:                     # small rings beside those that feed products give way first
+        allocator = Allocator(new)
+        if allocator.best().total > allocator.limit:
+            most = max(r.slots for r in side) - 1
+            wishes = replace(wishes, side=max(2, allocator.deepest(WAIT, {r.name: r.groups for r in side}, most)))
+            new, plan = _attempt(fn, wishes, notes)
+    return allocate(new, plan), plan
+
+
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
     fn.attrs["report"] = list(notes)
     plan = make_plan(fn, wishes)
-    return allocate(carry_out(fn, plan), plan), plan
+    return carry_out(fn, plan), plan

@@ -1,22 +1,108 @@
 """Places buffers, barriers and scratch areas in shared memory.
 
-Ring buffers live as long as the kernel (asynchronous copies may be in flight at any time), so they never
-share bytes. Scratch areas of reductions and layout conversions are used between two synchronisations of
-one role, so all scratch of a role shares one area.
+Areas that are not in use at the same time share bytes (`liveness.py`), as far as that is needed: first where a
+separation is there already, then where one more meeting of a role is enough, then behind an mbarrier between roles
+(`separate.py`). Offsets come from `packing.py`. Barriers share with nobody: they are initialised before the roles
+start, and take few bytes, so they are never invalidated either.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, walk
+from tilejit.ir import Function
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Barrier, Buffer
-from tilejit.ptx.scratch import scratch_bytes
+from tilejit.ir.types import Barrier
+from tilejit.schedule.liveness import Area, Liveness
+from tilejit.schedule.packing import Item, overlap, pack
 from tilejit.schedule.plan import Plan
+from tilejit.schedule.separate import DRAIN, FREE, MEET, WAIT, cost, reserved, separate
 
 #: Bytes that rounding the base of shared memory up to 1024 may cost.
 _ROUNDING = 1023
 #: Bytes after which every swizzle pattern repeats: private areas of groups are this far apart, or a multiple.
 _ATOM = 1024
+#: Slots of a ring that hide the latency of copies: more are not worth that roles wait for each other.
+ENOUGH_SLOTS = 4
+
+
+@dataclass(frozen=True)
+class Placement:
+    """First byte of every area, where all of them end, and how far apart the copies of private ones are (0: one copy).
+
+    `level` is what sharing may cost in it."""
+
+    offsets: dict[Area, int]
+    total: int
+    private_bytes: int
+    level: int
+
+
+class Allocator:
+    """The areas of one scheduled function, and what sharing bytes between any two of them costs."""
+
+    def __init__(self, fn: Function):
+        self.fn, self.live, self.limit = fn, Liveness(fn), limit(fn)
+        self.barriers = sum(8 * op.attrs["type"].slots for op in fn.body.ops if op.name == "barriers")
+        self._costs: dict[tuple[Area, Area], int | None] = {}
+
+    def cost(self, x: Area, y: Area) -> int | None:
+        """What it costs that two areas share bytes; None if they may not."""
+        if (x, y) not in self._costs:
+            self._costs[x, y] = self._costs[y, x] = cost(self.live, x, y)
+        return self._costs[x, y]
+
+    def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0) -> Placement:
+        """The smallest placement found in which sharing costs no more than `level`; `rings` (name: how many of it there
+        are, one for each group) have so many `slots`."""
+        slots_of = {ring: slots * times for ring, times in (rings or {}).items()}
+        groups = self.live.groups
+        shared = [a for a in self.live.areas if groups == 1 or not a.private]
+        private = [a for a in self.live.areas if a not in shared]
+
+        def packed(areas: list[Area]) -> tuple[dict[Area, int], int]:
+            def clash(i: int, j: int) -> bool:
+                price = self.cost(areas[i], areas[j])
+                return price is None or price > level
+
+            found = pack([Item(slots_of.get(a.ring, a.slots) * a.stride, a.align, self.live.start(a))
+                          for a in areas], clash)
+            return dict(zip(areas, found.offsets)), found.total
+
+        offsets, end = packed(shared)
+        stride = 0
+        if private:
+            inner, size = packed(private)
+            start = -(-end // _ATOM) * _ATOM
+            stride = -(-size // _ATOM) * _ATOM
+            offsets.update({a: start + at for a, at in inner.items()})
+            end = start + groups * stride
+        barriers = self.barriers + (reserved(self.live) if level >= WAIT else 0)
+        barriers += sum(16 * (slots_of[ring] - n) for ring, n in self.live.rings().items() if ring in slots_of)
+        return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride, level)
+
+    def levels(self) -> range:
+        """What sharing may cost: rings are drained from tile to tile only to have two slots at all."""
+        deep = any(a.kind == "ring" and a.slots > 2 for a in self.live.areas)
+        return range(FREE, WAIT + 1 if deep else DRAIN + 1)
+
+    def best(self) -> Placement:
+        """The placement that fits with the cheapest sharing, or the smallest one."""
+        return next((p for p in map(self.place, self.levels()) if p.total <= self.limit), None) or \
+            min(map(self.place, self.levels()), key=lambda p: p.total)
+
+    def slots(self, rings: Mapping[str, int], most: int) -> int:
+        """How many slots, up to `most`, these rings can have: with cheap sharing if that makes `ENOUGH_SLOTS`, with
+        what roles wait for if that makes more, with a ring that is drained only if there are not two otherwise."""
+        found = self.deepest(MEET, rings, most)
+        if found < ENOUGH_SLOTS:
+            found = max(found, min(self.deepest(WAIT, rings, most), ENOUGH_SLOTS))
+        return found if found > 1 else max(1, self.deepest(DRAIN, rings, 2))
+
+    def deepest(self, level: int, rings: Mapping[str, int], most: int) -> int:
+        """The most slots that these rings can have; 0 if not even one."""
+        return next((n for n in range(most, 0, -1) if self.place(level, rings, n).total <= self.limit), 0)
 
 
 def limit(fn: Function) -> int:
@@ -24,73 +110,47 @@ def limit(fn: Function) -> int:
     return target_of(fn).shared_bytes - _ROUNDING
 
 
+def fits(fn: Function) -> bool:
+    """Whether a function whose shared memory is laid out gets by with what there is."""
+    return bool(fn.attrs["shared_bytes"] <= limit(fn))
+
+
 def allocate(fn: Function, plan: Plan) -> Function:
-    """Set `offset` on every alloc and barriers op, `scratch` on every op that needs it, and `shared_bytes`."""
-    offset = 0
-    roles = next((op for op in fn.body.ops if op.name == "roles"), None)
-    rows: list[tuple[str, int, int]] = []
-
-    def take(name: str, size: int, align: int) -> int:
-        nonlocal offset
-        at = -(-offset // align) * align
-        offset = at + size
-        rows.append((name, at, size))
-        return at
-
-    private: list[Op] = []
-    small: list[Op] = []
-    for op in fn.body.ops:
-        if op.name == "alloc" and op.attrs.get("private"):
-            private.append(op)
-        elif op.name == "alloc" and _size(op)[1] < _ATOM:
-            small.append(op)         # after what is aligned wider, so that nothing is lost between them
-        elif op.name == "alloc":
-            op.attrs["offset"] = take(op.attrs["name"], *_size(op))
-    for i, (role, groups, block) in enumerate(_roles(fn)):
-        start = offset
-        if groups > 1:
-            start = offset = -(-offset // _ATOM) * _ATOM
-        for op in private if i == 0 else []:        # the first role computes and stores
-            op.attrs["offset"] = take(op.attrs["name"], *_size(op))
-        users = [(op, scratch_bytes(op)) for op in walk(block)]
-        size = max((n for _, n in users), default=0)
-        if size:
-            at = take(f"scratch {role}", size, 128)
-            for op, n in users:
-                if n:
-                    op.attrs["scratch"] = at
-        if groups > 1 and offset > start:
-            stride = -(-(offset - start) // _ATOM) * _ATOM
-            roles.attrs["private_bytes"] = stride     # type: ignore[union-attr]
-            take(f"the same for {groups - 1} more", start + groups * stride - offset, 1)
-    for op in small:
-        op.attrs["offset"] = take(op.attrs["name"], *_size(op))
+    """Set `offset` on every alloc and barriers op, `scratch` on every op that needs it, and `shared_bytes`; put in the
+    separations that sharing needs."""
+    allocator = Allocator(fn)
+    live, where = allocator.live, allocator.best()
+    plan.map = sorted((at, a.slots * a.stride, a.name, live.where(a)) for a, at in where.offsets.items())
+    shared = [(x, y) for i, x in enumerate(live.areas) for y in live.areas[:i]
+              if overlap((where.offsets[x], x.bytes), (where.offsets[y], y.bytes))]
+    for area, at in where.offsets.items():
+        if area.alloc is not None:
+            area.alloc.attrs["offset"] = at
+        for op, _ in area.scratch:
+            op.attrs["scratch"] = at
+    if where.private_bytes:
+        assert live.roles is not None
+        live.roles.attrs["private_bytes"] = where.private_bytes
+        start = min(where.offsets[a] for a in live.areas if a.private)
+        plan.map.append((start + where.private_bytes, (live.groups - 1) * where.private_bytes,
+                         f"the same for {live.groups - 1} more", ""))
+    said = separate(live, shared)
+    end = max((at + size for at, size, _, _ in plan.map), default=0)
     for op in fn.body.ops:
         if op.name == "barriers":
             barrier = op.attrs["type"]
             assert isinstance(barrier, Barrier)
-            op.attrs["offset"] = take(op.attrs["name"], 8 * barrier.slots, 8)
-    fn.attrs["shared_bytes"] = offset
-    for name, at, size in rows:
-        plan.report.append(f"shared {at:7d} + {size:6d}  {name}")
-    plan.map = rows
+            op.attrs["offset"] = -(-end // 8) * 8
+            end = op.attrs["offset"] + 8 * barrier.slots
+            plan.map.append((op.attrs["offset"], 8 * barrier.slots, op.attrs["name"], ""))
+    fn.attrs["shared_bytes"] = end
+    plan.report += [f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else "")
+                    for at, size, name, used in plan.map]
+    saved = sum(size for _, size, _, _ in plan.map) - end
+    if shared and saved > 0:
+        plan.report.append(f"shared memory: {end} bytes, {saved} saved by reuse")
+    plan.report += said
     return fn
-
-
-def _size(op: Op) -> tuple[int, int]:
-    """Bytes and alignment of an alloc op's buffer."""
-    buffer = op.attrs["type"]
-    assert isinstance(buffer, Buffer)
-    # The swizzle is a function of address bits, so slots start on its 8-row pattern.
-    return buffer.slots * buffer.slot_stride, max(128, 8 * buffer.swizzle)
-
-
-def _roles(fn: Function) -> list[tuple[str, int, Block]]:
-    """Name, groups and block of each role."""
-    roles = next((op for op in fn.body.ops if op.name == "roles"), None)
-    if roles is None:
-        return [("all", 1, fn.body)]
-    return list(zip(roles.attrs["names"], roles.attrs["groups"], roles.regions))
 
 
 def check_size(fn: Function, plan: Plan) -> None:
@@ -98,10 +158,11 @@ def check_size(fn: Function, plan: Plan) -> None:
     total, most = fn.attrs["shared_bytes"], limit(fn)
     if total <= most:
         return
-    rings = [r for r in plan.rings if r.slots > 1]
-    notes = [f"{name}: {size} bytes" for name, _, size in plan.map]
+    rings = {r.name: r.groups for r in plan.rings if r.slots > 1}
+    notes = [f"{name}: {size} bytes" for _, size, name, _ in plan.map]
     if rings:
-        depth = max(r.slots for r in rings)
-        fits = depth - -(-(total - most) // sum(r.bytes for r in rings))
-        notes.append(f"num_stages={fits} fits" if fits >= 1 else "no num_stages fits: use smaller blocks")
+        allocator = Allocator(fn)
+        deep = max(r.slots for r in plan.rings) - 1
+        found = allocator.deepest(WAIT, rings, deep) or allocator.deepest(DRAIN, rings, min(2, deep))
+        notes.append(f"num_stages={found} fits" if found >= 1 else "no num_stages fits: use smaller blocks")
     raise CompilationError(f"shared memory: {total} bytes needed, {most} available", fn.loc, tuple(notes))

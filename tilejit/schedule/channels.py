@@ -32,7 +32,7 @@ class Channels(RoleState):
             self._advance(ring, "fill", b)
         if self.role == "producer":
             return
-        slot, parity = self.state[ring, "use"]
+        slot, parity = self.state[ring.channel, "use"]
         slot = self._place(ring, slot, b)
         b.op("mbar_wait", self.shared[ring].full, slot, parity)
         if ring.kind == "async" and any(self._in_place(load) for load in ring.loads):
@@ -75,7 +75,7 @@ class Channels(RoleState):
     def _issue(self, ring: Ring, env: dict[Value, Value], b: Builder) -> None:
         """Wait for the slot of the fill ticket and start its copies, which complete on `full`."""
         s = self.shared[ring]
-        slot, parity = self.state[ring, "fill"]
+        slot, parity = self.state[ring.channel, "fill"]
         slot = self._place(ring, slot, b)
         b.op("mbar_wait", s.empty, slot, parity)
         if ring.kind == "async":
@@ -159,10 +159,10 @@ class Channels(RoleState):
             b.op("if", inside, regions=[region, nothing])
         else:
             b.op("elect", inside, regions=[region])
-        before = self.state[ring, "fill"]
+        before = self.state[ring.channel, "fill"]
         self._advance(ring, "fill", b)
-        after = self.state[ring, "fill"]
-        self.state[ring, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
+        after = self.state[ring.channel, "fill"]
+        self.state[ring.channel, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
         for op in found.steps:
             b.insert(clone_op(op, env))
         self.state[ring, "ahead"] = tuple(env[body.terminator.operands[i]] for i in found.carried)

@@ -56,11 +56,15 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
+    named: dict[str, int] = {}
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
             users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
             op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
         ring.name = "_".join(op.result.name for op in ring.loads)
+        named[ring.name] = named.get(ring.name, 0) + 1
+        if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
+            ring.name += f".{named[ring.name]}"
     dots = [op for op in walk(fn.body) if op.name == "dot"]
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     find_chains(fn, plan, table)
@@ -69,6 +73,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     choose_turns(fn, plan, wishes.groups)
     for ring in plan.rings:
         ring.groups = plan.groups if ring.local else 1
+    _go_on(plan)
     _say(plan, fn.attrs["num_warps"])
     return plan
 
@@ -77,6 +82,8 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     """The dots that read a loaded block in place, and whether nothing else reads it."""
     dots, only = [], True
     for op, index in table.get(value, ()):
+        if op.name == "promote_reuse" and not table.get(op.result):
+            continue
         if op.name == "dot" and index < 2 and reads_slot(op, index):
             dots.append(op)
         elif op.name in ("trans", "convert") and in_place(op.result, table):
@@ -178,6 +185,23 @@ def ahead_problem(ring: Ring) -> str:
     return ""
 
 
+def _go_on(plan: Plan) -> None:
+    """Loops one after another whose rings are alike use one: the tickets run on, and nothing is drained in between."""
+    def shape(ring: Ring) -> tuple:
+        return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.release, ring.ctas, ring.ahead,
+                [ring.slices.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
+
+    for i, ring in enumerate(plan.rings) if plan.groups == 1 else ():
+        if ring.loop is None or ring.slots == 1:
+            continue
+        for other in plan.rings[:i]:
+            loops = [r.loop for r in plan.rings[:i] if r.channel is other]
+            if loops and shape(other) == shape(ring) and ring.loop not in loops and \
+                    all(loop is not None and loop.parent is ring.loop.parent for loop in loops):
+                ring.before = other
+                break
+
+
 def _say(plan: Plan, warps: int) -> None:
     """The plan in the report's words."""
     say = plan.report.append
@@ -190,7 +214,8 @@ def _say(plan: Plan, warps: int) -> None:
     for ring in plan.rings:
         who = " by the consumers" if ring.local and plan.specialised else ""
         unit = "mma.sync" if ring.by_warps else "wgmma"
-        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
+        say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else
+            f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
             f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)

@@ -38,6 +38,12 @@ class Ring:
     local: bool = False                   # the threads that read the slots fill them too, where there are roles
     groups: int = 1                       # of consumers, each of which fills slots of its own
     by_warps: bool = False                # mma.sync reads the slots: every warp for itself
+    before: Ring | None = None            # the ring of a loop before, in whose slots and barriers this one goes on
+
+    @property
+    def channel(self) -> Ring:
+        """The ring that has the slots, barriers and tickets: itself, or the one before."""
+        return self.before or self
 
     @property
     def peers(self) -> int:
@@ -97,7 +103,7 @@ class Plan:
     producers: int = 4                    # warps of the producer role
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
-    map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
+    map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a load goes through."""
@@ -152,6 +158,32 @@ def reads_slot(dot: Op, index: int) -> Op | None:
     k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
+
+
+def behind(value: Value) -> set[Op]:
+    """The copied loads and products that a value is computed from, through loops and branches."""
+    seen: set[Value] = set()
+    work, found = [value], set()
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        op = v.op
+        if isinstance(op, Block):
+            owner = op.parent
+            if owner is not None and owner.name == "for" and v.index > 0:
+                work += [owner.operands[v.index + 2], op.terminator.operands[v.index - 1]]
+            elif owner is not None and owner.name == "while":
+                work += [owner.operands[v.index], owner.regions[1].terminator.operands[v.index]]
+        elif op is not None:
+            if kind_of(op) or op.name == "dot":
+                found.add(op)
+            work += op.operands[3 + v.index:4 + v.index] if op.name == "for" else op.operands
+            work += [r.terminator.operands[v.index + (r.terminator.name == "condition")] for r in op.regions
+                     if r.terminator.name in ("yield", "condition") and r is not
+                     (op.regions[1] if op.name == "while" else None)]
+    return found
 
 
 def in_place(v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:

@@ -11,7 +11,7 @@ from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import Ring, place, reads_slot, shared_operand
+from tilejit.schedule.plan import Ring, behind, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 
 
@@ -137,6 +137,7 @@ class Products(RoleState):
         order = natural if t.elem.bits == 16 else k_order
         buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
                           type=tile_buffer(t, 1, order), private=True)
+        self.through.setdefault(dot, []).append(buffer)
         self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
                                 f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore
         view = b("view", buffer, b.const(0, int32))
@@ -145,6 +146,15 @@ class Products(RoleState):
         b.op("fence_async")
         b.op("role_sync")
         return view
+
+    def _promote_reuse(self, op: Op, b: Builder) -> None:
+        """The value itself, and a note for the allocator: which buffers are behind it."""
+        source = behind(op.operands[0])
+        buffers = [v for x in source for v in self.through.get(x, ())]
+        buffers += [v for shared in self.shared.values() for x, v in shared.buffers.items() if x in source]
+        b.op("reuse", *sorted(buffers, key=lambda v: v.name))
+        if op.operands[0] in self.env:
+            self.env[op.result] = self.env[op.operands[0]]
 
     def _in_registers(self, v: Value, b: Builder) -> Value:
         """A dot operand that wgmma cannot read in place, in registers (transposed copies included)."""

@@ -49,7 +49,13 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                    fn.arg_attrs, fn.attrs, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
-    shared = {ring: _allocate_ring(top, ring, warps) for ring in plan.rings}
+    shared: dict[Ring, Shared] = {}
+    for ring in plan.rings:
+        if ring.before is None:
+            shared[ring] = _allocate_ring(top, ring, warps)
+        else:
+            have = shared[ring.before]
+            shared[ring] = Shared(have.full, have.empty, dict(zip(ring.loads, have.buffers.values())))
     args = dict(zip(fn.body.args, new.body.args))
     if plan.specialised:
         consumers = warps * plan.groups
@@ -103,7 +109,8 @@ class RoleWriter(Channels, Products, Exchanges):
         block = Block()
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
-        for ring in self.plan.produced if self.role == "producer" else self.plan.rings:
+        rings = self.plan.produced if self.role == "producer" else self.plan.rings
+        for ring in (r for r in rings if r.channel is r):
             if self.role != "producer":
                 self.state[ring, "use"] = (zero, zero)
             if self.role == "producer" or self._fills(ring):
@@ -189,6 +196,8 @@ class RoleWriter(Channels, Products, Exchanges):
             self._dot_mma(op, b)
         elif op.name == "dot":
             self._dot(op, b)
+        elif op.name == "promote_reuse":
+            self._promote_reuse(op, b)
         elif op.name == "cluster_sum":
             self._exchange(op, b)
         elif op.name == "reduce":

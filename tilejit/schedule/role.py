@@ -42,6 +42,7 @@ class RoleState:
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
+        self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
 
@@ -51,7 +52,9 @@ class RoleState:
     def _keys(self, op: Op) -> list[Key]:
         """The tickets that an op with regions advances."""
         inside = set(walk_op(op))
-        return [key for key in self.state if any(load in inside for load in key[0].loads)]
+        return [key for key in self.state if any(
+            load in inside for ring in (key[0], *(r for r in self.plan.rings if r.channel is key[0]))
+            for load in ring.loads)]
 
     def _state(self, keys: list[Key]) -> list[Value]:
         return [v for key in keys for v in self.state[key]]
@@ -78,8 +81,8 @@ class RoleState:
         return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
 
     def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
-        new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
-        self.state[ring, kind] = tuple(new)
+        new = b.op("ticket_next", *self.state[ring.channel, kind], slots=ring.slots).results
+        self.state[ring.channel, kind] = tuple(new)
 
     def _release(self, ring: Ring, b: Builder) -> None:
         b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.peers)

@@ -25,6 +25,12 @@ def barriers(o: Op) -> list[Type]:
     return [o.attrs["type"]]
 
 
+@op("reuse", "buffers*", effects="sync", traits="scheduled")
+def reuse(o: Op) -> list[Type]:
+    """The author's word that nothing needs these buffers from here on: the allocator may separate here."""
+    return []
+
+
 @op("ticket_next", "slot parity", "slots", traits="scheduled")
 def ticket_next(o: Op) -> list[Type]:
     """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
@@ -161,9 +167,11 @@ def tma_store(o: Op) -> list[Type]:
     return []
 
 
-@op("store_wait", "", effects="sync", traits="scheduled")
+@op("store_wait", "", "read?", effects="sync", traits="scheduled")
 def store_wait(o: Op) -> list[Type]:
-    """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
+    """Wait until all TMA stores of this role are complete: read from shared memory, and written.
+
+    With `read` only the threads that stored wait, and only until shared memory has been read."""
     return []
 
 

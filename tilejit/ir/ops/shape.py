@@ -134,3 +134,15 @@ def convert(o: Op) -> list[Type]:
 @convert.meaning
 def _convert(m: Any, o: Op, x: np.ndarray) -> Any:
     return x
+
+
+@op("promote_reuse", "x", effects="control", traits="elementwise")
+def promote_reuse(o: Op) -> list[Type]:
+    """x itself. The shared memory of the buffers behind x (rings, operands of products) shall be free from here on:
+    scheduling inserts a separation if there is none."""
+    return [o.operands[0].type]
+
+
+@promote_reuse.meaning
+def _promote_reuse(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    return x

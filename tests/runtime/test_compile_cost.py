@@ -1,0 +1,93 @@
+"""Compiling costs work in proportion to what is emitted: counted in Python calls, which no load on the machine changes."""
+from __future__ import annotations
+
+import cProfile
+import pstats
+from typing import Any
+
+import pytest
+
+import tilejit
+from tilejit import passes
+from tilejit.frontend import build
+from tilejit.kernels import matmul_kernel
+from tilejit.kernels.fused import fused_kernel
+from tilejit.runtime import compile as line
+
+tl = tilejit.language
+
+
+@tilejit.kernel
+def chain(x, y, BLOCK: tl.constexpr, LENGTH: tl.constexpr):
+    """LENGTH exponentials, one after the other."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at)
+    for _ in tl.static_range(LENGTH):
+        v = tl.exp(v)
+    tl.store(y + at, v)
+
+
+@tilejit.kernel
+def many_loads(x, y, BLOCK: tl.constexpr, LENGTH: tl.constexpr):
+    """A sum of LENGTH blocks, with an index computation each."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.static_range(LENGTH):
+        total += tl.load(x + at * (i + 2))
+    tl.store(y + at, total)
+
+
+def cost(kernel: Any, *args: Any, **constants: Any) -> tuple[int, int]:
+    """(instructions, calls of Python functions) of one compilation to PTX; the first one, which fills caches, is left
+    out."""
+    _, plan, flat = kernel._bound(args, constants)
+    described, options = kernel.describe(plan, flat, typed=True), kernel.options(plan, flat)
+
+    def run() -> str:
+        return line.emit(line.schedule(passes.run(build(kernel.source, dict(described), dict(options)))))[0]
+
+    run()
+    profile = cProfile.Profile()
+    ptx = profile.runcall(run)
+    return sum(x.endswith(";") for x in ptx.splitlines()), pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+
+
+def slopes(points: list[tuple[int, int]]) -> list[float]:
+    """Calls an additional instruction, from each point to the next."""
+    return [(c1 - c0) / (n1 - n0) for (n0, c0), (n1, c1) in zip(points, points[1:])]
+
+
+@pytest.mark.parametrize("kernel, lengths", [(chain, (16, 32, 64, 128)), (many_loads, (8, 16, 32, 64))])
+def test_linear_in_the_length_of_a_kernel(kernel: Any, lengths: tuple[int, ...]) -> None:
+    """Twice the ops: twice the work, in every pass."""
+    found = slopes([cost(kernel, "*fp32", "*fp32", BLOCK=1024, LENGTH=n) for n in lengths])
+    assert max(found) <= 1.25 * min(found), found
+
+
+def test_elements_are_cheap() -> None:
+    """A tile of more registers repeats text: less than two calls an instruction, however many."""
+    found = slopes([cost(chain, "*fp32", "*fp32", BLOCK=n, LENGTH=64) for n in (2048, 4096, 8192)])
+    assert max(found) < 2, found
+
+
+def product(m: int, n: int, warps: int, activation: str | None) -> tuple[int, int]:
+    """The cost of a matrix product with an epilogue."""
+    return cost(matmul_kernel, f"desc<bf16[{m}x64]>", f"desc<bf16[{n}x64]>", f"desc<bf16[{m}x{n}]>", "*bf16", "int32",
+                "int32", "int32", BM=m, BN=n, BK=64, GROUP=16, A_ROWS=True, B_ROWS=False, ACTIVATION=activation,
+                num_warps=warps)
+
+
+def test_linear_in_the_tile_of_a_product() -> None:
+    """Beside a height that all tiles share, an instruction of the epilogue costs no more in a larger tile."""
+    found = slopes([product(64, n, 4, "gelu") for n in (64, 128, 256)])
+    assert max(found) < 5 and found[1] <= 1.1 * found[0], found
+
+
+def test_the_greatest_kernel() -> None:
+    """The fused product with everything at 128 x 256: at most 45 calls an instruction (of 3.5 us on a common core)."""
+    block = "desc<bf16[128x128]>"
+    count, calls = cost(
+        fused_kernel, "desc<bf16[128x64]>", "desc<bf16[256x64]>", block, block, "*fp32", "*fp32", "*bf16", "*bf16", "*fp32",
+        "int32", "int32:16", "int32", "int32:16", BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, SCALE_A="rows",
+        SCALE_B="columns", ACTIVATION="gelu", GATED=False, REDUCE="max", num_warps=8, num_stages=3)
+    assert count > 4000 and calls <= 45 * count, (count, calls)

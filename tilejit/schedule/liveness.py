@@ -1,0 +1,295 @@
+"""When the bytes of shared memory are in use: areas, their accesses, and which of two comes first.
+
+Works on scheduled tile IR. An *area* is a ring, the staging of stores, a product's operand on its way from registers,
+or scratch of ops that follow one another. The roles are slices of one program, so positions are those of the role
+that computes; the role that loads keeps their order, and runs ahead of it by no more than its rings are deep.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.types import Buffer
+from tilejit.ptx.scratch import scratch_bytes
+
+#: Ops that start copies into the slots of a ring; all but cp.async write through the async proxy.
+COPIES = frozenset({"tma_load", "row_copy", "async_copy"})
+#: Ops on buffers whose accesses all belong to the roles of this CTA, and to the copies that these await.
+KNOWN = COPIES | {"view", "view_trans", "local_load", "local_store", "dot_async", "dot_mma", "tma_store"}
+
+
+@dataclass(eq=False)
+class Area:
+    """Bytes that have one owner: `slots` times `stride`."""
+
+    name: str
+    kind: str                            # ring, store, operand or scratch
+    slots: int
+    stride: int
+    align: int
+    alloc: Op | None                     # None: scratch
+    private: bool                        # exists once for every group of the role
+    accesses: list[list[Op]]             # by role: the ops that touch it or its barriers, in order
+    generic: bool                        # loads or stores of threads touch it, and no proxy fence of its own follows
+    meets: bool                          # each of its first accesses is right behind a meeting of the role
+    ring: str = ""                       # the channel whose barriers guard it
+    scratch: list[tuple[Op, int]] = field(default_factory=list)      # ops that use it as scratch, and bytes
+
+    @property
+    def bytes(self) -> int:
+        return self.slots * self.stride
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Bytes that go from one area to the next: what of `first` there is in `block` comes before `then`.
+
+    wraps: not in the same iteration of the loops around, but from one to the next. across: from the role that
+    computes to the one that loads (in `there`, the block that mirrors `block`)."""
+
+    first: Area
+    then: Area
+    block: Block
+    wraps: bool
+    across: bool
+    there: Block | None
+    loops: int
+    hint: Op | None
+
+
+class Liveness:
+    """The areas of a function and how they follow one another."""
+
+    def __init__(self, fn: Function):
+        self.fn = fn
+        self.roles = next((op for op in fn.body.ops if op.name == "roles"), None)
+        regions = self.roles.regions if self.roles else [fn.body]
+        self.groups = self.roles.attrs["groups"][0] if self.roles else 1
+        #: the block of each role; where one thread does everything, what that thread does
+        self.frames = [_frame(block) for block in regions]
+        self.uses = uses(fn.body)
+        self.order = [{op: i for i, op in enumerate(walk(block))} for block in self.frames]
+        self.scratch = {op: n for block in regions for op in walk(block) if (n := scratch_bytes(op))}
+        self.areas = list(self._buffers())
+        self.areas += self._scratch({op for area in self.areas for ops in area.accesses for op in ops})
+        self.hints = [op for op in self.order[0] if op.name == "reuse"]
+        self._steps: dict[tuple[Area, Area], list[Step] | None] = {}
+
+    def _buffers(self) -> Iterable[Area]:
+        barriers = {op.attrs["name"]: op for op in self.fn.body.ops if op.name == "barriers"}
+        for op in self.fn.body.ops:
+            if op.name != "alloc":
+                continue
+            buffer = op.attrs["type"]
+            assert isinstance(buffer, Buffer)
+            touching = self._touching(op.result)
+            names = {x.name for x in touching}
+            kind = "store" if "tma_store" in names else "ring" if names & COPIES else "operand"
+            ring = ""
+            if kind == "ring":
+                full = _full(next(x for x in touching if x.name in COPIES))
+                ring = full.attrs["name"].removesuffix(".full")
+                empty = barriers.get(f"{ring}.empty")
+                touching += [user for b in (full, empty) if b is not None for user, _ in self.uses.get(b.result, ())]
+            elif kind == "operand":
+                touching += self._retired(touching)
+            if names - KNOWN:            # other CTAs write there, whenever they are ready
+                touching = []
+            accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
+            yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
+                       bool(op.attrs.get("private")), accesses, bool(names & {"local_load", "dot_mma", "async_copy"}),
+                       all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
+                       and kind != "ring", ring)
+
+    def _touching(self, v: Value) -> list[Op]:
+        """The ops that use a buffer, or views of it."""
+        found = []
+        for op, _ in self.uses.get(v, ()):
+            if op.name == "reuse":
+                continue
+            found.append(op)
+            if op.name in ("view", "view_trans"):
+                found += self._touching(op.result)
+        return found
+
+    def _retired(self, touching: list[Op]) -> list[Op]:
+        """Where products have read their operands: the waits; the whole loop around one that has no wait of its own."""
+        ends = []
+        for dot in (x for x in touching if x.name == "dot_async"):
+            waits = [user for user, _ in self.uses.get(dot.result, ()) if user.name == "dot_wait"]
+            ends += waits or [x for x in enclosing(dot) if x.name != "roles"][-1:] or [dot.parent.ops[-1]]  # type: ignore
+        return ends
+
+    def _scratch(self, others: set[Op]) -> list[Area]:
+        """One area for all uses between which no other area is touched; all of a role that only loads."""
+        found: list[Area] = []
+        for role, order in enumerate(self.order):
+            current: Area | None = None
+            for op in order:
+                if op in self.scratch:
+                    if current is None:
+                        current = Area("", "scratch", 1, 0, 128, None, True, [[] for _ in self.order], True, True)
+                        found.append(current)
+                    current.accesses[role].append(op)
+                    current.scratch.append((op, self.scratch[op]))
+                    current.stride = max(current.stride, -(-self.scratch[op] // 16) * 16)
+                elif op in others:
+                    current = None
+        for area in found:
+            area.name = f"scratch of {', '.join(sorted({op.name for op, _ in area.scratch}))}"
+        return found
+
+    def begins_with_meeting(self, op: Op) -> bool:
+        """Whether all threads of the role meet after what came before `op` and before it touches shared memory."""
+        if self.meets(op):
+            return True
+        assert op.parent is not None
+        for before in reversed(op.parent.ops[:op.parent.ops.index(op)]):
+            if before.name == "role_sync":
+                return True
+            if not before.define.pure and before.name != "reuse":
+                return False
+        return False
+
+    def meets(self, op: Op) -> bool:
+        """Whether an op itself is, or begins with, a meeting of all threads of the role."""
+        return (op.name in ("role_sync", "debug_barrier") or op in self.scratch
+                or op.name == "tma_store" and op.attrs["stripes"] == 1)
+
+    # -- positions --------------------------------------------------------------------------------
+    def chain(self, op: Op, role: int) -> list[Block]:
+        """The blocks around an op, from the role's own to the op's."""
+        blocks: list[Block] = []
+        block = op.parent
+        while block is not None:
+            blocks.append(block)
+            if block is self.frames[role]:
+                break
+            block = block.parent.parent if block.parent is not None else None
+        return blocks[::-1]
+
+    def span(self, area: Area, role: int, block: Block) -> tuple[int, int]:
+        """The first and the last op of a block that touch an area, or contain such ops."""
+        found = {inside(block, op) for op in area.accesses[role]}
+        places = [i for i, op in enumerate(block.ops) if op in found]
+        return places[0], places[-1]
+
+    def rings(self) -> dict[str, int]:
+        """The channels, and how many slots they have."""
+        return {a.ring: a.slots for a in self.areas if a.ring}
+
+    def start(self, area: Area) -> int:
+        """Position of the first access, in the role that computes."""
+        return min((self.order[0][op] for op in area.accesses[0]), default=0)
+
+    def steps(self, x: Area, y: Area) -> list[Step] | None:
+        """How bytes may go from one of two areas to the other and, in a loop, back again; None if they may not."""
+        key = (x, y)
+        if key not in self._steps:
+            self._steps[key] = self._steps[y, x] = self._find_steps(x, y)
+        return self._steps[key]
+
+    def _find_steps(self, x: Area, y: Area) -> list[Step] | None:
+        if x.kind == y.kind == "scratch" and bool(x.accesses[0]) == bool(y.accesses[0]):
+            return []                    # every use of scratch begins with a meeting
+        if not x.accesses[0] or not y.accesses[0] or self.groups > 1 and not (x.private and y.private):
+            return None
+        chains = [self.chain(op, 0) for area in (x, y) for op in area.accesses[0]]
+        depth = next((d for d, level in enumerate(zip(*chains)) if len(set(map(id, level))) > 1),
+                     min(map(len, chains))) - 1
+        block = chains[0][depth]
+        (x0, x1), (y0, y1) = self.span(x, 0, block), self.span(y, 0, block)
+        if x1 >= y0 and y1 >= x0:
+            return None
+        first, then = (x, y) if x1 < y0 else (y, x)
+        if len(self.frames) == 1 and self.fn.attrs.get("num_ctas", 1) > 1 and "ring" in (x.kind, y.kind):
+            return None                  # the CTAs of a cluster fill each other's slots, and meet nowhere on the way
+        around = [b.parent.name for b in chains[0][1:depth + 1] if b.parent is not None]
+        loops = sum(name in ("for", "while") for name in around)
+        if loops and not all(self._in_loops_of_its_own(a, block) for a in (x, y)):
+            return None
+        there = None
+        for area in (x, y):
+            if len(self.frames) > 1 and area.kind == "ring" and area.accesses[1]:
+                same = self._mirror(area, depth, around)
+                if same is None or there not in (None, same) or loops and set(around) != {"for"}:
+                    return None
+                there = same
+        if there is not None and x.accesses[1] and y.accesses[1] and \
+                self.span(first, 1, there)[1] >= self.span(then, 1, there)[0]:
+            return None
+        steps = [self._step(first, then, block, False, there, loops)]
+        if loops:
+            steps.append(self._step(then, first, block, True, there, loops))
+        return steps
+
+    def _step(self, first: Area, then: Area, block: Block, wraps: bool, there: Block | None, loops: int) -> Step:
+        across = there is not None and bool(then.accesses[1])
+        hint = next((h for h in self.hints if first.alloc is not None and first.alloc.result in h.operands
+                     and (wraps or self._between(h, first, then, block))), None)
+        return Step(first, then, block, wraps, across, there if across else None, loops, hint)
+
+    def _between(self, hint: Op, first: Area, then: Area, block: Block) -> bool:
+        at = inside(block, hint)
+        return at is not None and self.span(first, 0, block)[1] < block.ops.index(at) < self.span(then, 0, block)[0]
+
+    def _in_loops_of_its_own(self, area: Area, block: Block) -> bool:
+        """A ring of several slots is filled ahead, so it is in use throughout the innermost loop around its uses."""
+        return area.kind != "ring" or area.slots == 1 or all(
+            any(b.parent is not None and b.parent.name in ("for", "while")
+                for b in self.chain(op, 0)[self.chain(op, 0).index(block) + 1:])
+            for op in area.accesses[0] if op.name == "view")
+
+    def _mirror(self, ring: Area, depth: int, around: list[str]) -> Block | None:
+        """The block of the loading role that stands for a block of the computing one, both at `depth`."""
+        found = None
+        for op in ring.accesses[1]:
+            chain = self.chain(op, 1)
+            if len(chain) <= depth or [b.parent.name for b in chain[1:depth + 1] if b.parent is not None] != around \
+                    or found not in (None, chain[depth]):
+                return None
+            found = chain[depth]
+        return found
+
+    def where(self, area: Area) -> str:
+        """The live range in words: the outermost loop that it is used in, else its first and last line."""
+        ops = area.accesses[0] or [op for ops in area.accesses for op in ops]
+        if not ops:
+            return "throughout"
+        role = 0 if area.accesses[0] else 1
+        outer = {c[1].parent if len(c) > 1 else op for op in ops for c in [self.chain(op, role)]}
+        if len(outer) == 1 and next(iter(outer)).name in ("for", "while"):      # type: ignore[union-attr]
+            return f"in the loop at {_line(next(iter(outer)))}"
+        first, last = (_line(inside(self.frames[role], op)) for op in (ops[0], ops[-1]))
+        return f"at {first}" if first == last else f"from {first} to {last}"
+
+
+def inside(block: Block, op: Op) -> Op | None:
+    """The op of a block that is `op`, or contains it; None if there is none."""
+    at: Op | None = op
+    while at is not None and at.parent is not block:
+        at = at.parent.parent if at.parent is not None else None
+    return at
+
+
+def _frame(block: Block) -> Block:
+    """What a role does: the region of its elected thread where that is everything."""
+    elects = [op for op in block.ops if op.name == "elect"]
+    if len(elects) == 1 and all(op is elects[0] or op.define.pure for op in block.ops):
+        return elects[0].regions[0]
+    return block
+
+
+def _full(copy: Op) -> Op:
+    """The `barriers` op that an asynchronous copy completes on."""
+    if copy.name == "async_copy":
+        assert copy.parent is not None
+        copy = next(op for op in copy.parent.ops[copy.parent.ops.index(copy):] if op.name == "async_arrive")
+    barrier = copy.operands[0 if copy.name == "async_arrive" else 2].op
+    assert isinstance(barrier, Op)
+    return barrier
+
+
+def _line(op: Op | None) -> str:
+    return op.loc.short() if op is not None and op.loc else "?"

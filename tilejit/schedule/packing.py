@@ -1,0 +1,58 @@
+"""Packs areas into one address range: two that clash never share a byte, any others may.
+
+Which areas clash is the caller's business (`liveness.py`); what is solved here is dynamic storage allocation, which is
+NP-hard, by the usual greedy way: place areas one after the other, each at the lowest gap between those it clashes with
+(best of four orders).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Item:
+    """An area to place: `size` bytes, at a multiple of `align`, first used at position `start`."""
+
+    size: int
+    align: int = 128
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The first byte of every item, in the order in which they were given, and the end of the last byte."""
+
+    offsets: tuple[int, ...]
+    total: int
+
+
+def pack(items: Sequence[Item], clash: Callable[[int, int], bool]) -> Packing:
+    """Offsets such that items i and j with clash(i, j) share no byte; the smallest total that was found."""
+    orders = (
+        sorted(range(len(items)), key=lambda i: (-items[i].size, i)),
+        sorted(range(len(items)), key=lambda i: (-items[i].align, -items[i].size, i)),
+        sorted(range(len(items)), key=lambda i: (items[i].start, -items[i].size, i)),
+        range(len(items)),
+    )
+    return min((_greedy(items, order, clash) for order in orders), key=lambda p: p.total)
+
+
+def _greedy(items: Sequence[Item], order: Sequence[int], clash: Callable[[int, int], bool]) -> Packing:
+    offsets = [0] * len(items)
+    placed: list[int] = []
+    for i in order:
+        taken = sorted((offsets[j], offsets[j] + items[j].size) for j in placed if clash(i, j))
+        at = 0
+        for start, end in taken:
+            if at + items[i].size <= start:
+                break
+            at = max(at, -(-end // items[i].align) * items[i].align)
+        offsets[i] = at
+        placed.append(i)
+    return Packing(tuple(offsets), max((o + x.size for o, x in zip(offsets, items)), default=0))
+
+
+def overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two ranges (first byte, bytes) share a byte."""
+    return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]

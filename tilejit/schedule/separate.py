@@ -1,0 +1,140 @@
+"""Separations: what orders all accesses of an area before those of the next owner of its bytes.
+
+Within a role that is a meeting of its threads (`role_sync`), behind a wait for the stores that still read their
+staging, and behind a fence where threads touched what the async proxy writes next (PTX ISA, "Async proxy"). Between
+roles it is an mbarrier: the computing role arrives when it is done, the loading role waits before it fills. What is
+there already is found and used; what is missing is put in once, at the latest place.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Block, Builder, Op, Value
+from tilejit.ir.types import Barrier, int32
+from tilejit.schedule.liveness import COPIES, Area, Liveness, Step, inside
+
+#: What a separation may cost, in rising order: it is there (or the author asked for it); threads meet once more;
+#: a role waits for another one, or for stores in every iteration; rings do not run ahead from tile to tile.
+FREE, MEET, WAIT, DRAIN = range(4)
+
+
+def cost(live: Liveness, x: Area, y: Area) -> int | None:
+    """What it costs that two areas share bytes; None if they may not."""
+    steps = live.steps(x, y)
+    if steps is None:
+        return None
+    if not steps or any(step.hint for step in steps):
+        return FREE
+    return max(_cost(live, step) for step in steps)
+
+
+def _cost(live: Liveness, step: Step) -> int:
+    if step.across:
+        return DRAIN if step.loops else WAIT
+    needs = missing(live, step)
+    if not needs:
+        return FREE
+    return WAIT if "store_wait" in needs and step.loops else MEET
+
+
+def missing(live: Liveness, step: Step) -> list[str]:
+    """The ops that a separation within a role still needs, in order."""
+    ops, end, start = step.block.ops, live.span(step.first, 0, step.block)[1], live.span(step.then, 0, step.block)[0]
+    between = ops[end + 1:] + ops[:start] if step.wraps else ops[end + 1:start]
+    wanted = {"store_wait": step.first.kind == "store",
+              "fence_async": step.first.generic and any(
+                  op.name in COPIES - {"async_copy"} for ops in step.then.accesses for op in ops)}
+    for op in between:
+        if op.name in wanted and "space" not in op.attrs:
+            wanted[op.name] = False
+        if not any(wanted.values()) and live.meets(op):
+            return []
+    needs = [name for name, want in wanted.items() if want]
+    return needs if step.then.meets else [*needs, "role_sync"]
+
+
+def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[str]:
+    """Put in what the pairs of areas that share bytes still need; says what that is, for the report."""
+    steps = [step for x, y in shared for step in live.steps(x, y) or ()]
+    said = []
+    for step in sorted((s for s in steps if not s.across), key=lambda s: live.order[0][s.then.accesses[0][0]]):
+        needs = missing(live, step)
+        if needs:
+            _meet(live, step, needs)
+            said.append(f"separation: {', '.join(needs)} between {step.first.name} and {step.then.name}")
+    across: dict[tuple, list[Step]] = {}
+    for step in steps:
+        if step.across:
+            assert step.there is not None
+            gate = step.there.ops[live.span(step.then, 1, step.there)[0]]
+            across.setdefault((gate, step.block, step.wraps), []).append(step)
+    for (gate, block, wraps), group in across.items():
+        _hand_over(live, gate, block, wraps, group)
+        firsts = ", ".join(dict.fromkeys(s.first.name for s in group))
+        said.append(f"separation: an mbarrier between {firsts} and {group[0].then.name}"
+                    + (", in every iteration" if group[0].loops else ""))
+    return said
+
+
+def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
+    """Behind the author's hint if there is one on the way, else right before the next owner."""
+    at = live.span(step.then, 0, step.block)[0]
+    if step.hint is not None and not step.wraps:
+        at = step.block.ops.index(inside(step.block, step.hint)) + 1        # type: ignore[arg-type]
+    b = Builder(step.block, at, step.block.ops[at].loc)
+    for name in needs:
+        if name == "store_wait":
+            b.op(name, read=True)
+        else:
+            b.op(name)
+
+
+def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[Step]) -> None:
+    """The role that computes arrives on a new mbarrier when it is done with the bytes; the one that loads waits for it
+    before `gate`, which fills them."""
+    fn, roles = live.fn, live.roles
+    assert roles is not None
+    ctas = fn.attrs.get("num_ctas", 1)
+    barrier = Builder(fn.body, fn.body.ops.index(roles), group[0].then.accesses[0][0].loc)(
+        "barriers", name=f"{group[0].then.name}.room", type=Barrier(1, roles.attrs["warps"][0] * ctas))
+    barrier.name = f"{group[0].then.name}_room"
+    end = max(live.span(step.first, 0, block)[1] for step in group)
+    b = Builder(block, end + 1, block.ops[end].loc)
+    if any(step.first.kind == "store" for step in group):
+        b.op("store_wait", read=True)
+    if any(step.first.generic for step in group):
+        b.op("fence_async")
+    b.op("mbar_arrive", barrier, b.const(0, int32), per="warp", ctas=ctas)
+    there = group[0].there
+    assert there is not None
+    # A fresh mbarrier passes a wait for parity 1: nobody waits for what was before the first iteration.
+    parity = _parity(live, there, int(wraps))
+    b = Builder(there, there.ops.index(gate), gate.loc)
+    b.op("mbar_wait", barrier, b.const(0, int32), parity)
+
+
+def _parity(live: Liveness, there: Block, start: int) -> Value:
+    """A value that is `start` in the first iteration of the loops around a block, and alternates between 0 and 1."""
+    loops: list[Op] = []
+    block = there
+    while block is not live.frames[1]:
+        assert block.parent is not None and block.parent.parent is not None
+        if block.parent.name == "for":
+            loops.append(block.parent)
+        block = block.parent.parent
+    frame = live.frames[1]
+    value = Builder(frame, 0, frame.ops[0].loc).const(start, int32)
+    for loop in reversed(loops):
+        loop.operands.append(value)
+        loop.results.append(Value(int32, loop, len(loop.results)))
+        value = loop.regions[0].add_arg(int32, "room_parity")
+    if loops:
+        b = Builder(there, len(there.ops) - 1, there.ops[-1].loc)
+        after = b("sub", b.const(1, int32), value)
+        for loop in loops:
+            loop.regions[0].terminator.operands.append(after)
+            after = loop.results[-1]
+    return value
+
+
+def reserved(live: Liveness) -> int:
+    """Bytes of the mbarriers that separations between roles may add: at most two a ring."""
+    return 16 * len(live.rings()) if live.roles else 0
