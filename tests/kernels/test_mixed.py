@@ -77,7 +77,7 @@ def test_compiles(t, dtype, bits, scale_steps, zeros, group):
     kernel = streamk_kernel.compile(
         a, f"desc<{dtype}[{t.n}x{bk}]>", f"desc<{dtype}[{t.n}x128]>", f"desc<fp32[128x{t.n}]>", "*fp32", "*int32", "*bf16",
         "*bf16", zeros, *["int32"] * 6, BM=128, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False,
-        ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, num_warps=t.warps,
+        ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, PARTS=0, num_warps=t.warps,
         num_stages=stages(t, bk, bits, 2))
     report = kernel.report()
     assert "specialised" in report and stages(t, bk, bits, 2) >= 6

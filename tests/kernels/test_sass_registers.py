@@ -28,7 +28,7 @@ def weights(t, bits, scale_steps, zeros):
     return streamk_kernel.compile(
         a, f"desc<bf16[{t.n}x{bk}]>", f"desc<bf16[{t.n}x128]>", f"desc<fp32[128x{t.n}]>", "*fp32", "*int32", "*bf16",
         "*bf16", zeros, *["int32"] * 6, BM=128, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False,
-        ACTIVATION=None, ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, num_warps=t.warps,
+        ACTIVATION=None, ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, PARTS=0, num_warps=t.warps,
         num_stages=stages(t, bk, bits, 2))
 
 

@@ -171,7 +171,7 @@ def test_compiles(t, ordered):
     kernel = streamk_kernel.compile(
         f"desc<bf16[{t.m}x64]>", f"desc<bf16[{t.n}x64]>", c, f"desc<fp32[{t.m}x{t.n}]>", "*fp32", "*int32", "*bf16",
         None, None, "int32", "int32", "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
-        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0,
+        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, PARTS=0,
         num_warps=t.warps, num_stages=t.stages(2))
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
@@ -185,7 +185,8 @@ def test_clusters_compile(t):
     kernel = streamk_kernel.compile(
         f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", c, None, None, None, "*bf16", None, None, "int32", "int32",
         "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=not t.swap,
-        ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps, num_ctas=t.ctas,
+        ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=0, SCALE_STEPS=0, PARTS=0, num_warps=t.warps,
+        num_ctas=t.ctas,
         num_stages=t.stages(2), cluster_split="K", num_consumer_groups=1)
     assert not kernel.warnings() and t.stages(2) >= 3 and "st.async" in kernel.ptx
 
@@ -222,11 +223,12 @@ def test_clusters_accumulate(monkeypatch, m):
         matmul_streamk(a, b, ctas=2, split=2)
 
 
-def test_the_chip_is_filled_by_clusters():
-    """Sixteen deep tiles on 132 multiprocessors: eight CTAs each; enough tiles: one."""
-    deep = choose(512, 512, 65536, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.stream_tiles) == (128, 128, 16, 8, 0)
-    assert deep.stages(2) >= 4
-    assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=1).stream_tiles == 16
+def test_the_chip_is_filled():
+    """Few deep tiles on 132 multiprocessors: sixteen parts each; as many as half the chip: a cluster of two each; enough
+    tiles: whole ones."""
+    deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts) == (128, 256, 128, 1, 16)
+    assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
+    assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):
         assert t.ctas * t.programs <= 132

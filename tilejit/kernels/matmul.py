@@ -55,6 +55,8 @@ COPIED_FROM = 2 ** 27
 #: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
 #: meet in memory, and by clusters.
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
+#: Rows up to which the result is computed as its transpose, so that the tiles are narrow.
+NARROW = 64
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 
@@ -155,8 +157,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major; fp8 and fp32 are
     read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
-    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few tiles
-    with a deep K are handed to `matmul_streamk`, whose sums may have no fixed order.
+    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few rows,
+    and few tiles with a deep K, are handed to `matmul_streamk`, whose sums may have no fixed order.
     Raises LaunchError for what does not fit."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
     if out is None:
@@ -188,12 +190,14 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
 
 @lru_cache(maxsize=1024)
 def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
-    """Whether a product has so few tiles, and so deep ones, that dividing K pays."""
+    """Whether a product has so few tiles, and so deep ones, that dividing K pays; or so few rows that turning does."""
     (m, k), n, size = a[1], b[1][1], a[0].bytes
     in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
     blocks = tilejit.cdiv(k * size, 128)
     if blocks < DEEP_FROM_BY_CLUSTERS or not in_place or not (_pitched(a) and _pitched(b)):
         return False
+    if m <= NARROW:
+        return True
     if blocks < DEEP_FROM and (chip != "sm_90a" or choose(m, n, k, size, sms).ctas == 1):
         return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))

@@ -225,11 +225,13 @@ class Config:
         """Options of a launch with several CTAs a program."""
         return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
 
-    def stages(self, out_bytes: int) -> int:
-        """Blocks that fit in shared memory beside what is staged for the workspace and the result.
+    def stages(self, out_bytes: int) -> int | None:
+        """Blocks that fit in shared memory beside what is staged for the workspace and the result; None: as many as do.
 
         Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
         one, beside at most 64 KiB in which the CTAs' parts meet."""
+        if self.parts:
+            return None
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
             return min(12, (_SHARED - staged) // ((self.m + self.n) * self.k_bytes))
@@ -388,7 +390,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     return t, (da, db, dc), (m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
         ACTIVATION=activation, ADD=accumulate, ORDERED=ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
-        PARTS=0 if accumulate else t.parts,         num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
+        PARTS=0 if accumulate else t.parts,         num_warps=t.warps,
+        num_stages=t.stages(mc.dtype.bytes), **t.options)
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
