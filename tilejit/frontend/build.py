@@ -43,6 +43,11 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
     if attrs.get("num_ctas", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4 or 8", loc)
+    if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
+        raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
+    for name in ("warp_specialize", "store_role"):
+        if not isinstance(attrs.get(name, True), bool):
+            raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
     registers = attrs.get("maxnreg")
     if registers is not None and (not isinstance(registers, int) or not 24 <= registers <= 255):
         raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers from 24 to 255", loc)

@@ -33,8 +33,9 @@ def _tma_store(e: Emitter, op: Op) -> None:
         stripe = p.new("b32", "shr.u32", e.role.warp, 2)
         where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
     for i in range(tile.shape[-1] // columns):
-        p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
-        meet()
+        if i or "now" not in op.attrs:
+            p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
+            meet()
         at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
         _stage(e, tile, regs, buffer, at, i, columns)
         p("fence.proxy.async.shared::cta")
@@ -44,6 +45,9 @@ def _tma_store(e: Emitter, op: Op) -> None:
             p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
               f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
         p("cp.async.bulk.commit_group", pred=leader)
+    if "now" in op.attrs:
+        p("cp.async.bulk.wait_group.read", 0, pred=leader)
+        meet()
 
 
 def warpgroup_leader(e: Emitter) -> str:

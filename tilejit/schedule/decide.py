@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
@@ -66,22 +67,27 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
 
 
 def _choose_form(fn: Function, plan: Plan) -> None:
-    """Specialise when wgmma loops read TMA rings and the loads' addresses do not need the results."""
+    """Specialise when wgmma loops read TMA rings and the loads' addresses do not need the results.
+
+    Raises CompilationError where the launch option asks for it and it cannot be."""
     say = plan.report.append
     warps = fn.attrs["num_warps"]
     wanted = [r for r in plan.rings if r.loop is not None and r.views]
     asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
+    whole = fn.attrs.get("warp_specialize")
     reason = ""
     if not wanted:
         reason = "no loop feeds wgmma from descriptor loads"
-    elif asked and not any(asked):
+    elif whole is False or whole is None and asked and not any(asked):
         reason = "warp_specialize=False"
     elif warps not in (4, 8, 16):
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
         reason = producer_problem(fn, plan)
     plan.specialised = not reason
+    if reason and whole:
+        raise CompilationError(f"warp_specialize=True: {reason}", fn.loc)
     if plan.rings and reason:
         say(f"inline: {reason}")
     if not plan.specialised:

@@ -1,13 +1,12 @@
 """Products and stores: wgmma groups in flight and their waits, operands that go through registers, staged stores."""
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Op, Value, total_warps
-from tilejit.ir.types import Buffer, DType, Tile, int32
+from tilejit.ir import Builder, Op, Value
+from tilejit.ir.types import DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.plan import shared_operand, wgmma_reads
 from tilejit.schedule.role import RoleState
+from tilejit.schedule.stores import describe, staging_of
 
 
 class Products(RoleState):
@@ -98,27 +97,17 @@ class Products(RoleState):
         return b.op("trans", inner, order=order, result_types=[t]).result
 
     def _store(self, op: Op, b: Builder) -> None:
-        """A staging ring of two column pieces, or one whole tile where registers do not split that way."""
+        """A store through its staging ring. With `store_stages=1` it is waited for at once."""
         desc, value, *offsets = (self.env[v] for v in op.operands)
-        t = value.type
-        assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        columns, stripes = min(t.shape[-1], 128 // t.elem.bytes), 1
-        slots = 2 if t.shape[-1] > columns else 1
-        if not splits_by_registers(t.layout, columns):
-            columns, slots = t.shape[-1], 1
-        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
-            stripes = stripes_of(t.layout, total_warps(self.fn))
-        ctas = self.plan.ctas
-        if ctas > 1 and stripes < ctas:
-            raise CompilationError(f"num_ctas={ctas}: the rows of what is stored do not divide between CTAs", op.loc)
-        piece = Tile((t.shape[0] // stripes, *t.shape[1:-1], columns) if len(t.shape) > 1 else (columns,), t.elem)
-        ring: Buffer = tile_buffer(piece, slots * stripes // ctas, tuple(reversed(range(len(t.shape)))))
+        assert isinstance(value.type, Tile)
+        s = staging_of(op, value.type, self.fn)
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
-        key = ring, stripes
+        key = s.buffer, s.stripes
         if key not in self.staging:
-            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
-                                          private=True)
-        self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {stripes // ctas * ring.slot_bytes} bytes"
-                                + (", every warpgroup its own rows" if stripes > 1 else ""))
-        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes, **op.attrs)
+            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=s.buffer,
+                                         private=True)
+        self.plan.report.append(describe(op, s))
+        store = b.op("tma_store", desc, value, self.staging[key], *offsets, columns=s.columns, stripes=s.stripes,
+                     **op.attrs)
+        if self.fn.attrs.get("store_stages") == 1:
+            store.attrs["now"] = True

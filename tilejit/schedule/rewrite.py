@@ -55,8 +55,8 @@ def carry_out(fn: Function, plan: Plan) -> Function:
             if fn.attrs.get("maxnreg"):
                 raise CompilationError(
                     f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
-                    f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False to "
-                    "tl.range", fn.loc)
+                    f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False",
+                    fn.loc)
             plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
                                f"{consumer_regs} consumers")
     else:

@@ -114,7 +114,7 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes kind?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes kind? now?", effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
@@ -122,8 +122,8 @@ def tma_store(o: Op) -> list[Type]:
     With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
-    Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
-    waits for all (`store_wait`)."""
+    Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
+    go on; the kernel's end waits for all (`store_wait`)."""
     return []
 
 
