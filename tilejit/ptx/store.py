@@ -1,7 +1,7 @@
 """Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of columns at a time."""
 from __future__ import annotations
 
-from tilejit.ir import Op
+from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits
@@ -20,11 +20,8 @@ def _tma_store(e: Emitter, op: Op) -> None:
     _, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
-    tmap, regs = tensor_map(e, op), e.get(value)
+    regs = e.get(value)
     slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
-    copy, kind = "cp.async.bulk.tensor", ""
-    if "kind" in op.attrs:
-        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     if stripes > 1:
@@ -40,14 +37,53 @@ def _tma_store(e: Emitter, op: Op) -> None:
         _stage(e, tile, regs, buffer, at, i, columns)
         p("fence.proxy.async.shared::cta")
         meet()
-        for box, offset in pieces(in_blocks(buffer, op.operands[0])):
-            coords = coordinates(e, where, (*box[:-1], box[-1] + i * columns))
-            p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
-              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=leader)
+        _copy(e, op, op.operands[0], buffer, at, where, i * columns, leader)
         p("cp.async.bulk.commit_group", pred=leader)
     if "now" in op.attrs:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
         meet()
+
+
+@emits("stage")
+def _stage_op(e: Emitter, op: Op) -> None:
+    value, ring, slot = op.operands
+    tile, buffer = value.type, ring.type
+    assert isinstance(tile, Tile) and isinstance(buffer, Buffer)
+    at = slot_address(e, ring, e.scalar(slot))
+    _stage(e, tile, e.get(value), buffer, at, op.attrs["piece"], op.attrs["columns"])
+
+
+@emits("tma_put")
+def _tma_put(e: Emitter, op: Op) -> None:
+    desc, ring, slot, *offsets = op.operands
+    buffer, stripes, ctas = ring.type, op.attrs["stripes"], e.fn.attrs.get("num_ctas", 1)
+    assert isinstance(buffer, Buffer)
+    where = [e.scalar(o) for o in offsets]
+    if stripes > 1:
+        stripe = e.role.group if stripes > ctas else e.rank
+        if e.rank and stripes > ctas:
+            stripe = e.p.new("b32", "mad.lo.u32", e.rank, stripes // ctas, stripe)
+        where[0] = e.p.new("b32", "mad.lo.s32", stripe, buffer.shape[0], where[0])
+    _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, op.attrs["piece"] * op.attrs["columns"])
+    e.p("cp.async.bulk.commit_group")
+
+
+def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], column: int,
+          pred: str | None = None) -> None:
+    """Store the piece at a slot's address `column` columns into the tile, or combine it with memory (`kind`)."""
+    copy, kind = "cp.async.bulk.tensor", ""
+    if "kind" in op.attrs:
+        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
+    tmap = tensor_map(e, op)
+    for box, offset in pieces(in_blocks(buffer, desc)):
+        coords = coordinates(e, where, (*box[:-1], box[-1] + column))
+        e.p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
+            f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=pred)
+
+
+@emits("bulk_wait")
+def _bulk_wait(e: Emitter, op: Op) -> None:
+    e.p(f"cp.async.bulk.wait_group{'.read' if op.attrs.get('read') else ''}", 0)
 
 
 def warpgroup_leader(e: Emitter) -> str:

@@ -40,7 +40,7 @@ def allocate(fn: Function, plan: Plan) -> Function:
             op.attrs["offset"] = take(op.attrs["name"], *_size(op))
     for i, (role, groups, block) in enumerate(_roles(fn)):
         start = offset
-        if groups > 1:
+        if groups > 1 and i == 0:
             start = offset = -(-offset // _ATOM) * _ATOM
         for op in private if i == 0 else []:        # the first role computes and stores
             op.attrs["offset"] = take(op.attrs["name"], *_size(op))
@@ -51,7 +51,7 @@ def allocate(fn: Function, plan: Plan) -> Function:
             for op, n in users:
                 if n:
                     op.attrs["scratch"] = at
-        if groups > 1 and offset > start:
+        if groups > 1 and i == 0 and offset > start:
             stride = -(-(offset - start) // _ATOM) * _ATOM
             roles.attrs["private_bytes"] = stride     # type: ignore[union-attr]
             take(f"the same for {groups - 1} more", start + groups * stride - offset, 1)

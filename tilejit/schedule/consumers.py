@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, walk
+from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
 from tilejit.ir.types import Tile
 from tilejit.schedule.plan import Plan, pure_slice, wgmma_reads
 
@@ -88,5 +88,5 @@ def _accumulators(fn: Function) -> int:
     for op in walk(fn.body):
         if op.name in ("for", "while"):
             tiles = [v.type for v in op.results if isinstance(v.type, Tile)]
-            most = max(most, sum(t.numel for t in tiles) // (32 * fn.attrs["num_warps"]))
+            most = max(most, sum(t.numel for t in tiles) // (32 * total_warps(fn)))
     return most

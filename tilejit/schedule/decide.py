@@ -8,7 +8,22 @@ from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, needed_by_producer, place, wgmma_reads
+from tilejit.schedule.plan import (
+    Outlet,
+    Plan,
+    Ring,
+    ahead_slice,
+    needed_by_producer,
+    needed_by_stores,
+    place,
+    wgmma_reads,
+)
+from tilejit.schedule.stores import STORES, staging_of
+
+#: Whether stores get a role of their own where the author leaves it open.
+STORE_ROLE = False
+#: Warps of the producer's warpgroup that have nothing to do.
+IDLE_WARPS = 3
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _choose_form(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
+    choose_store_role(fn, plan)
     _say(plan, fn.attrs["num_warps"])
     return plan
 
@@ -103,12 +119,17 @@ def _choose_form(fn: Function, plan: Plan) -> None:
 
 def producer_problem(fn: Function, plan: Plan) -> str:
     """Why the loads cannot be issued by a role of their own; empty if they can."""
-    for v in needed_by_producer(fn, plan):
+    return slice_problem(fn, plan, needed_by_producer(plan), "a load address")
+
+
+def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str) -> str:
+    """Why another role cannot compute these values, which decide `what`; empty if it can."""
+    for v in needed:
         if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
             line = f" ({v.op.loc.short()})" if v.op.loc else ""
-            return f"a load address depends on {v.op.name}{line}"
+            return f"{what} depends on {v.op.name}{line}"
         if isinstance(v.type, Tile):
-            return "a load address depends on a tile"
+            return f"{what} depends on a tile"
     return ""
 
 
@@ -129,6 +150,46 @@ def _argument_of(v: Value) -> Value | None:
             return None
         v = v.op.operands[0]
     return v if v.op is not None and v.op.parent is None else None
+
+
+def choose_store_role(fn: Function, plan: Plan) -> None:
+    """Give the TMA stores to warps of their own where `store_role` asks for it and it can be; else consumers store."""
+    if not fn.attrs.get("store_role", STORE_ROLE):
+        return
+    problem = _store_problem(fn, plan)
+    for ring in plan.outlets if not problem else ():
+        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "a store address")
+    if problem:
+        plan.outlets = []
+        plan.report.append(f"no store role: {problem}")
+        return
+    plan.report.append(f"store role: a warp for each of {plan.outlets[0].streams} streams of tiles")
+
+
+def _store_problem(fn: Function, plan: Plan) -> str:
+    """Why the consumers must store; empty, and `plan.outlets` set, if others may."""
+    stores = [op for op in walk(fn.body) if op.name in STORES]
+    if not plan.specialised or not stores:
+        return "the kernel is not specialised" if stores else "nothing is stored through TMA"
+    for op in walk(fn.body):
+        # What an atomic releases or acquires must be ordered with the stores, which the role does on its own.
+        if op.attrs.get("sem", "relaxed") != "relaxed":
+            return f"an atomic at {place(op)} orders the stores"
+    found: dict[tuple, Outlet] = {}
+    for op in stores:
+        t = op.operands[1].type
+        if not isinstance(t, Tile) or t.layout is None:
+            return f"the store at {place(op)} has no layout of its own"
+        staging = staging_of(op, t, fn)
+        streams = plan.groups * staging.mine
+        if streams > IDLE_WARPS:
+            return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
+        name = f"{op.operands[0].name or 'store'}_stage"
+        found.setdefault((staging.buffer, streams), Outlet(name, [], staging, streams, staging.slots)).stores.append(op)
+    if len({ring.streams for ring in found.values()}) > 1:
+        return "warpgroups share some stores and not others"
+    plan.outlets = list(found.values())
+    return ""
 
 
 def ahead_problem(ring: Ring) -> str:

@@ -5,13 +5,14 @@ same consumers and the same depth: they share one pair of `full`/`empty` barrier
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, Value, enclosing, walk
+from tilejit.ir import Block, Op, Value, enclosing, walk
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
+from tilejit.schedule.stores import Staging
 
 
 @dataclass(eq=False)
@@ -28,6 +29,11 @@ class Ring:
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
     rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+
+    @property
+    def ops(self) -> list[Op]:
+        """What takes its tickets."""
+        return self.loads
 
     @property
     def bytes(self) -> int:
@@ -52,6 +58,25 @@ class Ring:
         return "warpgroup" if self.views else "warp"
 
 
+@dataclass(eq=False)
+class Outlet:
+    """A ring in the other direction: consumers fill its slots with pieces of tiles, the store role empties them.
+
+    There is one for each of `streams` in a CTA, a consumer warpgroup or group of them each, with its own warp that
+    stores."""
+
+    name: str
+    stores: list[Op]
+    staging: Staging
+    streams: int
+    slots: int
+
+    @property
+    def ops(self) -> list[Op]:
+        """What takes its tickets."""
+        return self.stores
+
+
 @dataclass
 class Plan:
     """Everything that the rewrite carries out."""
@@ -62,8 +87,13 @@ class Plan:
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
+    outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
     report: list[str] = field(default_factory=list)
     map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
+
+    def outlet_of(self, op: Op) -> Outlet:
+        """The ring that a store goes through; there is a store role."""
+        return next(r for r in self.outlets if op in r.stores)
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a descriptor load goes through."""
@@ -99,8 +129,18 @@ def place(op: Op | None) -> str:
     return op.loc.short() if op is not None and op.loc else "?"
 
 
-def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
+def needed_by_producer(plan: Plan) -> set[Value]:
     """The backward slice of all loads' addresses: values that the producer role must compute."""
+    return backward_slice({load: load.operands for ring in plan.rings for load in ring.loads})
+
+
+def needed_by_stores(plan: Plan) -> set[Value]:
+    """The backward slice of all stores' addresses: values that the store role must compute."""
+    return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.outlets for op in ring.stores})
+
+
+def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
+    """What is needed to compute these operands of ops and to know whether and how often the ops run."""
     needed: set[Value] = set()
     work: list[Value] = []
 
@@ -113,10 +153,9 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
             elif outer.name == "while":
                 work.append(outer.regions[0].terminator.operands[0])
 
-    for ring in plan.rings:
-        for load in ring.loads:
-            work.extend(load.operands)
-            control(load)
+    for at, operands in wanted.items():
+        work.extend(operands)
+        control(at)
     while work:
         v = work.pop()
         if v in needed:

@@ -11,7 +11,9 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.outlets import Outlets, allocate_outlets
 from tilejit.schedule.plan import (
+    Outlet,
     Plan,
     Ring,
     check_descriptor,
@@ -20,6 +22,7 @@ from tilejit.schedule.plan import (
 )
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
+from tilejit.schedule.stores import STORES
 
 
 def register_split(num_warps: int) -> tuple[int, int, int]:
@@ -40,15 +43,20 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                    fn.arg_attrs, fn.attrs, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
-    shared = {ring: _allocate_ring(top, ring, warps) for ring in plan.rings}
+    shared: dict[Ring | Outlet, Shared] = {ring: _allocate_ring(top, ring, warps) for ring in plan.rings}
+    shared.update(allocate_outlets(top, fn, plan))
     args = dict(zip(fn.body.args, new.body.args))
     if plan.specialised:
         consumers = warps * plan.groups
         launch, producer_regs, consumer_regs = register_split(consumers)
-        consumer = RoleWriter(fn, plan, shared, top, dict(args), "consumer").run()
-        producer = RoleWriter(fn, plan, shared, top, dict(args), "producer").run()
-        top.op("roles", regions=[consumer, producer], names=("consumer", "producer"),
-               warps=(consumers, 4), groups=(plan.groups, 1), registers=(consumer_regs, producer_regs))
+        streams = plan.outlets[0].streams if plan.outlets else 0
+        roles = [("consumer", consumers, plan.groups, consumer_regs),
+                 ("producer", 1 if streams else 4, 1, producer_regs)]
+        if streams:
+            roles.append(("store", streams, streams, producer_regs))
+        names, counts, groups, registers = zip(*roles)
+        top.op("roles", regions=[RoleWriter(fn, plan, shared, top, dict(args), name).run() for name in names],
+               names=names, warps=counts, groups=groups, registers=registers)
         new.attrs["num_threads"] = 32 * consumers + 128
         new.attrs["launch_registers"] = launch
         if consumer_regs:
@@ -83,7 +91,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products):
+class RoleWriter(Channels, Products, Outlets):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -92,16 +100,21 @@ class RoleWriter(Channels, Products):
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
         for ring in self.plan.rings:
-            if self.role != "producer":
+            if self.needed is None:
                 self.state[ring, "use"] = (zero, zero)
-            if self.role == "producer" or self.role == "inline":
+            if self.role in ("producer", "inline"):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
-        if self.role == "producer":
+        if self.needed is not None:
             region = Block()
             b.op("elect", regions=[region])
-            self.block(self.fn.body, Builder(region))
+            b = Builder(region, loc=self.fn.loc)
+            self.start_streams(b)
+            self.block(self.fn.body, b)
+            if self.role == "store":
+                b.op("bulk_wait")
         else:
+            self.start_streams(b)
             self.block(self.fn.body, b)
             if self.stores:
                 b.op("store_wait")
@@ -124,7 +137,7 @@ class RoleWriter(Channels, Products):
 
     def _release_points(self, src: Block) -> dict[int, list[Ring]]:
         points: dict[int, list[Ring]] = {}
-        if self.role == "producer":
+        if self.needed is not None:
             return points
         for ring in self.plan.rings:
             if ring.deferred or ring.loads[0].parent is not src:
@@ -155,8 +168,11 @@ class RoleWriter(Channels, Products):
         if op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
+        elif self.role == "store" and op.name in STORES:
+            self.put_pieces(op, b)
         elif op.name == "desc_load":
-            self._load(op, b)
+            if self.role != "store":
+                self._load(op, b)
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
@@ -170,8 +186,11 @@ class RoleWriter(Channels, Products):
         elif self.stores and op.attrs.get("sem") == "acquire":
             self._clone(op, b)
             b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
-        elif op.name in ("desc_store", "desc_atomic"):
-            self._store(op, b)
+        elif op.name in STORES:
+            if self.plan.outlets:
+                self.fill_pieces(op, b)
+            else:
+                self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
         else:
@@ -181,14 +200,14 @@ class RoleWriter(Channels, Products):
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
-        return any(x.name == "desc_load" for x in walk_op(op))
+        return any(x.name in self.work for x in walk_op(op))
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
             self._turns(op, b)
             return
         body = op.regions[0]
-        chain = self.plan.chains.get(op, {}) if self.role != "producer" else {}
+        chain = self.plan.chains.get(op, {}) if self.needed is None else {}
         deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
         ahead = [r for r in self.plan.rings if r.ahead and r.loop is op]
         for ring in deferred:
@@ -210,7 +229,8 @@ class RoleWriter(Channels, Products):
         self.env[body.args[0]] = region.args[0]
         for i, arg in zip(kept, region.args[1:]):
             self.env[body.args[i + 1]] = arg
-        bounds = [self.env[v] for v in op.operands[:3]]
+        bounds = self.my_turns(op, b) if op is self.plan.turns and self.role == "store" else \
+            [self.env[v] for v in op.operands[:3]]
         starts = self._state(keys)
         self._set_state(keys, region.args[1 + len(kept):])
         inner = Builder(region, loc=op.loc)
@@ -267,6 +287,8 @@ class RoleWriter(Channels, Products):
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
+            if not isinstance(ring, Ring):       # a group has tickets of its own
+                continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
                 skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)

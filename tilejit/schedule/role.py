@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Plan, Ring, needed_by_producer
+from tilejit.schedule.plan import Outlet, Plan, Ring, needed_by_producer, needed_by_stores
+from tilejit.schedule.stores import STORES
 
 
 @dataclass(eq=False)
 class Shared:
-    """The values that stand for one ring: its barriers and one buffer per load."""
+    """The values that stand for one ring: its barriers and one buffer per load (or store)."""
 
     full: Value
     empty: Value
@@ -21,34 +22,38 @@ class Shared:
 class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none)."""
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none); of the store
+    role's rings the role's name. `needed`: what a role that is a slice computes, None for those that do the rest."""
 
-    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
+    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
         self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
         self.uses = uses(fn.body)
-        self.needed = needed_by_producer(fn, plan) if role == "producer" else None
-        self.state: dict[tuple[Ring, str], tuple[Value, ...]] = {}
+        self.needed = {"producer": needed_by_producer, "store": needed_by_stores}[role](plan) \
+            if role in ("producer", "store") else None
+        self.work = STORES if role == "store" else ("desc_load",)        # what a slice is for
+        self.state: dict[tuple[Ring | Outlet, str], tuple[Value, ...]] = {}
+        self.streams: dict[Outlet, Value] = {}    # where the slots of this warpgroup's stream begin
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
-        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
+        self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
 
     def _clone(self, op: Op, b: Builder) -> None:
         b.insert(clone_op(op, self.env))
 
-    def _keys(self, op: Op) -> list[tuple[Ring, str]]:
+    def _keys(self, op: Op) -> list[tuple[Ring | Outlet, str]]:
         """The tickets that an op with regions advances."""
-        inside = {x for x in walk_op(op) if x.name == "desc_load"}
-        return [key for key in self.state if any(load in inside for load in key[0].loads)]
+        inside = set(walk_op(op))
+        return [key for key in self.state if any(x in inside for x in key[0].ops)]
 
-    def _state(self, keys: list[tuple[Ring, str]]) -> list[Value]:
+    def _state(self, keys: list[tuple[Ring | Outlet, str]]) -> list[Value]:
         return [v for key in keys for v in self.state[key]]
 
-    def _set_state(self, keys: list[tuple[Ring, str]], values: list[Value]) -> None:
+    def _set_state(self, keys: list[tuple[Ring | Outlet, str]], values: list[Value]) -> None:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
@@ -59,7 +64,7 @@ class RoleState:
         """Indices of the carried values (or results) that this role needs."""
         return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
 
-    def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
+    def _advance(self, ring: Ring | Outlet, kind: str, b: Builder) -> None:
         new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
         self.state[ring, kind] = tuple(new)
 

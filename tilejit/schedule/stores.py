@@ -9,6 +9,8 @@ from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
 
+#: The ops that store through TMA.
+STORES = ("desc_store", "desc_atomic")
 #: Staging tiles of a store where the author leaves it open: one is written while another is stored.
 STORE_STAGES = 2
 

@@ -43,6 +43,12 @@ def group_index(o: Op) -> list[Type]:
     return [int32]
 
 
+@op("warpgroup_index", "", traits="scheduled")
+def warpgroup_index(o: Op) -> list[Type]:
+    """Which of its role's warpgroups (in this CTA) a thread belongs to: 0, 1, ..."""
+    return [int32]
+
+
 @op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
 def mbar_wait(o: Op) -> list[Type]:
     """Wait until the phase of the given parity of barrier[slot] has completed."""
@@ -51,7 +57,7 @@ def mbar_wait(o: Op) -> list[Type]:
 
 @op("mbar_arrive", "barrier slot pred?", "per ctas", effects="sync", traits="scheduled")
 def mbar_arrive(o: Op) -> list[Type]:
-    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before; with several
+    """One arrival on barrier[slot] `per` thread, warp or warpgroup of the role, after what it did before; with several
     `ctas` on that barrier of every CTA of the cluster."""
     return []
 
@@ -127,6 +133,28 @@ def tma_store(o: Op) -> list[Type]:
     return []
 
 
+@op("stage", "value buffer slot", "columns piece", effects="shared_write sync", traits="scheduled")
+def stage(o: Op) -> list[Type]:
+    """Write the piece of `columns` columns of that number into buffer[slot] (generic proxy), a warpgroup the rows that
+    the slot is for."""
+    return []
+
+
+@op("tma_put", "desc buffer slot offsets*", "columns piece stripes kind?", effects="write shared_read sync",
+    traits="scheduled")
+def tma_put(o: Op) -> list[Type]:
+    """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
+
+    With several `stripes` in a CTA it stores that of the role's group that it belongs to. `kind`: see `tma_store`."""
+    return []
+
+
+@op("bulk_wait", "", "read?", effects="sync", traits="scheduled")
+def bulk_wait(o: Op) -> list[Type]:
+    """Wait until this thread's bulk groups have all been read from shared memory (`read`), else are complete."""
+    return []
+
+
 @op("store_wait", "", effects="sync", traits="scheduled")
 def store_wait(o: Op) -> list[Type]:
     """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
@@ -181,6 +209,7 @@ def elect(o: Op) -> list[Type]:
 def roles(o: Op) -> list[Type]:
     """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
 
+    Roles that begin inside of a warpgroup have the registers of the role before.
     A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
     and scratch are `private_bytes` (set by the allocator) after those of the group before."""
     return []
