@@ -1,8 +1,8 @@
-"""Pictures of one matrix product in three forms, from the emulator's timeline (an illustration, not a measurement).
+"""Pictures of one matrix product in four forms, from the emulator's timeline (an illustration, not a measurement).
 
     PYTHONPATH=. python benchmarks/pipelines.py [--out docs]
 
-Writes pipeline-inline.png, pipeline-specialised.png and pipeline-pingpong.png, and prints how busy the tensor cores are.
+Writes pipeline-FORM.png for inline, specialised, storerole and pingpong, and prints how busy the tensor cores are.
 """
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tilejit.runtime.timeline import Timeline
 FORMS: dict[str, dict[str, Any]] = {
     "inline": dict(num_warps=8, warp_specialize=False),
     "specialised": dict(num_warps=8, warp_specialize=True, num_consumer_groups=1),
+    "storerole": dict(num_warps=8, warp_specialize=True, num_consumer_groups=1, store_role=True),
     "pingpong": dict(num_warps=4, warp_specialize=True, num_consumer_groups=2)}
 M, N, K, BM, BN, BK = 512, 128, 512, 128, 128, 64
 

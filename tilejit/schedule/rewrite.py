@@ -127,6 +127,8 @@ class RoleWriter(Channels, Products, Outlets):
             b.loc = op.loc
             self._settle(op, b)
             if op.name not in ("yield", "condition", "return"):
+                if op.name != "for":             # those wait when everything else that they need is there
+                    self._before_tickets(op, b)
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
@@ -238,6 +240,7 @@ class RoleWriter(Channels, Products, Outlets):
         for ring in ahead:
             self._issue_ahead(ring, op, inner)
         inner.op("yield", *(self.env[body.terminator.operands[i]] for i in kept), *self._state(keys))
+        self._before_tickets(op, b)
         loop = b.op("for", *bounds, *inits, *starts, regions=[region], **op.attrs)
         results = loop.results
         self._set_state(keys, results[len(kept):])
@@ -279,9 +282,9 @@ class RoleWriter(Channels, Products, Outlets):
         work, skip = Block(), Block()
         self._set_state(keys, tickets)
         worker = Builder(work, loc=op.loc)
-        worker.op("mbar_wait", barrier, group, phase)
-        last = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))][-1]
-        self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
+        loads = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))]
+        self.turn_begins[loads[0]] = lambda at: at.op("mbar_wait", barrier, group, phase)
+        self.turn_over[loads[-1]] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
         worker.op("yield", *self._state(keys))
         self._set_state(keys, tickets)
@@ -299,6 +302,11 @@ class RoleWriter(Channels, Products, Outlets):
                  inner("select", mine, inner("sub", one, phase), phase), *moved)
         loop = b.op("for", *(self.env[v] for v in op.operands), group, parity, *starts, regions=[region], **op.attrs)
         self._set_state(keys, loop.results[2:])
+
+    def _before_tickets(self, op: Op, b: Builder) -> None:
+        """If an op takes the first tickets of a turn: wait for the turn."""
+        if op in self.turn_begins:
+            self.turn_begins.pop(op)(b)
 
     def _after_tickets(self, op: Op, b: Builder) -> None:
         """If an op took the last tickets of a turn: let the next group begin."""

@@ -38,6 +38,7 @@ class RoleState:
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
+        self.turn_begins: dict[Op, Callable[[Builder], object]] = {}     # what waits for a turn, before which op
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
