@@ -233,7 +233,8 @@ def sass(out: str) -> int:
     import torch
 
     from tilejit import TensorDescriptor
-    from tilejit.kernels.matmul import TILES, matmul_kernel
+    from tilejit.kernels.matmul import matmul_kernel
+    from tilejit.kernels.tiles import TILES
 
     os.environ["TILEJIT_CACHE"] = "0"
     t = TILES[0]

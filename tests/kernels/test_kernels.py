@@ -11,7 +11,6 @@ import pytest
 import tilejit
 from tilejit import kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.matmul import choose_tiles
 from tilejit.testing import rel_error
 
 BOUNDS = {np.float32: 2e-5, np.float16: 2e-3, ml_dtypes.bfloat16: 8e-3, ml_dtypes.float8_e4m3fn: 8e-3}
@@ -102,13 +101,6 @@ def test_matmul_rejects():
         kernels.matmul(np.zeros((8, 32), np.float16)[:, ::2], b.T)
     with pytest.raises(LaunchError, match="out must be"):
         kernels.matmul(a, b.T, out=np.zeros((8, 9), np.float16))
-
-
-def test_matmul_tiles():
-    """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
-    shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
-    assert {size: (t.m, t.n) for size, t in shape.items()} == {
-        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (128, 256), 8192: (128, 256)}
 
 
 def test_matmul_hands_deep_products_on(monkeypatch):

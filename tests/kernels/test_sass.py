@@ -6,8 +6,9 @@ import re
 import pytest
 
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.matmul import TILES, Tiles, matmul_kernel
+from tilejit.kernels.matmul import matmul_kernel
 from tilejit.kernels.softmax import softmax_kernel
+from tilejit.kernels.tiles import TILES, Tiles
 from tilejit.runtime import ptxas
 
 pytestmark = pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),

@@ -6,9 +6,10 @@ import pytest
 import tilejit
 from tilejit.kernels.add import add_kernel
 from tilejit.kernels.layernorm import layernorm_kernel, long_layernorm_kernel
-from tilejit.kernels.matmul import POINTER_TILES, TILES, matmul_kernel
+from tilejit.kernels.matmul import POINTER_TILES, matmul_kernel
 from tilejit.kernels.rmsnorm import long_rmsnorm_kernel, rmsnorm_kernel
 from tilejit.kernels.softmax import long_softmax_kernel, softmax_kernel
+from tilejit.kernels.tiles import TILES
 from tilejit.runtime import ptxas
 
 pytestmark = pytest.mark.skipif(ptxas.find_ptxas() is None, reason="no ptxas: install the extra `ptxas`")

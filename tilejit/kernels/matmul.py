@@ -1,7 +1,6 @@
 """Matrix product C = act(A @ B + bias): persistent, operands through TMA descriptors, any major order."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -9,25 +8,28 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.streamk import matmul_streamk
+from tilejit.kernels.tiles import Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
 
 
-@tilejit.kernel(do_not_specialize=("M", "N", "K"))
+@tilejit.kernel(do_not_specialize=("M", "N", "K", "M0", "N0"))
 def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                  GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr):
+                  GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, M0=0,
+                  N0=0):
     """Each program walks tiles in groups of GROUP tile rows, so that a wave's operands stay in L2.
 
-    A_ROWS: a_desc sees A as [M, K], else as its transpose [K, M]. B_ROWS: b_desc sees [K, N], else [N, K]."""
-    tiles_m = tl.cdiv(M, BM)
-    tiles_n = tl.cdiv(N, BN)
+    The result's rows M0 to M and columns N0 to N. A_ROWS: a_desc sees A as [M, K], else as its transpose [K, M].
+    B_ROWS: b_desc sees [K, N], else [N, K]."""
+    tiles_m = tl.cdiv(M - M0, BM)
+    tiles_n = tl.cdiv(N - N0, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
         first = tile // (GROUP * tiles_n) * GROUP
         height = tl.minimum(tiles_m - first, GROUP)
         rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        m = M0 + (first + rest % height) * BM
+        n = N0 + rest // height * BN
         acc = tl.zeros((BM, BN), tl.float32)
         for k in range(0, tl.cdiv(K, BK)):
             if A_ROWS:
@@ -51,25 +53,6 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
         c_desc.store([m, n], acc.to(c_desc.dtype))
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """A tile shape of a program of `ctas` CTAs, and how it is run; `k_bytes`: bytes of a row of K in a block.
-
-    `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
-    start at multiples of 32 bytes, so that TMA reads more sectors of L2 than it needs (both measured on an H200)."""
-
-    m: int
-    n: int
-    num_warps: int
-    ctas: int = 1
-    speed: float = 1.0
-    ragged: float = 1.0
-    k_bytes: int = 128
-
-
-#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
-TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Tiles(128, 128, 4, 1, 0.93, 0.6),
-         Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.5), Tiles(64, 64, 4, 1, 0.5, 0.4))
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
@@ -78,21 +61,6 @@ COPIED_FROM = 2 ** 27
 DEEP_FROM = 128
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
-
-
-def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False,
-                 tiles: tuple[Tiles, ...] = TILES) -> Tiles:
-    """The tiles with the least estimated time for an m x n result and `blocks` blocks of K.
-
-    In cycles of a multiprocessor: a block takes 1 per 32 results at full speed; storing a tile takes 1 per 20
-    results and a round trip, which a second group of consumers hides. All programs run at once, in waves."""
-    def cycles(t: Tiles) -> float:
-        waves = tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors // t.ctas)
-        mine = t.m * t.n / t.ctas
-        store = 500 if t.num_warps == 4 and waves > 1 else 1000 + mine / 20
-        return waves * (blocks * mine / 32 / (t.ragged if ragged else t.speed) + store)
-
-    return min(tiles, key=cycles)
 
 
 def _rows_first(name: str, facts: Facts) -> bool:
@@ -142,25 +110,38 @@ def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | 
     return orders
 
 
+#: Grid, descriptors to put over the arrays, M, N, K, and constants of one launch.
+Launch = tuple[tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]]
+
+
 @lru_cache(maxsize=1024)
-def _launch(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int) -> tuple[
-        tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]]:
-    """Grid, descriptors to put over the arrays, M, N, K, and constants of one problem."""
+def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int) -> tuple[Launch, ...]:
+    """The launches of one problem, one for each part of the result."""
     a_rows, b_rows = _orders(a, b, bias, c, activation)
     dtype, (m, k), n = a[0], a[1], b[1][1]
     # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
-    for tiles in (choose_tiles(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b)),
-                  POINTER_TILES) if in_place else (POINTER_TILES,):
-        bk = tiles.k_bytes // dtype.bytes
-        descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
-                       _descriptor(c, True, tiles.m, tiles.n))
-        if all(d.tma for d in descriptors):
-            break
-    grid = min(sms // tiles.ctas, tilejit.cdiv(m, tiles.m) * tilejit.cdiv(n, tiles.n))
-    return (grid,), descriptors, (m, n, k), dict(
+    made = []
+    if in_place:
+        for part in divide_result(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b)):
+            made.append(_launch(part.tiles, (part.m0, part.n0, part.m1, part.n1), a, b, c, activation, sms))
+    if not in_place or not all(d.tma for _, descriptors, _, _ in made for d in descriptors):
+        made = [_launch(POINTER_TILES, (0, 0, m, n), a, b, c, activation, sms)]
+    return tuple(made)
+
+
+def _launch(tiles: Tiles, part: tuple[int, int, int, int], a: Facts, b: Facts, c: Facts, activation: str | None,
+            sms: int) -> Launch:
+    """The launch for the part [m0:m1, n0:n1] of the result."""
+    m0, n0, m1, n1 = part
+    a_rows, b_rows = _rows_first("a", a), _rows_first("b", b)
+    bk = tiles.k_bytes // a[0].bytes
+    descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
+                   _descriptor(c, True, tiles.m, tiles.n))
+    grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
+    return (grid,), descriptors, (m1, n1, a[1][1]), dict(
         BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation,
-        num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+        M0=m0, N0=n0, num_warps=tiles.num_warps, num_ctas=tiles.ctas)
 
 
 def _ragged(x: Facts) -> bool:
@@ -195,10 +176,10 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
             target, target_info = pitched(out, ic, True)
     if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors()):
         return matmul_streamk(a, b, bias, activation, out)
-    grid, (da, db, dc), sizes, constants = _launch(
-        _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors())
-    matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
-                        **constants)
+    for grid, (da, db, dc), sizes, constants in _launches(
+            _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors()):
+        matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
+                            **constants)
     if target is not out:
         copy_matrix(target, target_info, out, ic)
     return out

@@ -1,0 +1,65 @@
+"""How the result of a matrix product is divided between tiles and launches."""
+from __future__ import annotations
+
+import importlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilejit
+from tilejit import kernels
+from tilejit.kernels.tiles import LAUNCH, TILES, Chip, Part, choose_tiles, divide_result
+
+
+def test_tiles():
+    """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
+    shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
+    assert {size: (t.m, t.n) for size, t in shape.items()} == {
+        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (128, 256), 8192: (128, 256)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 400), st.integers(1, 160), st.booleans())
+def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged):
+    """Every element belongs to one part; no part takes longer than one launch for all would."""
+    parts = divide_result(m, n, blocks, multiprocessors, ragged)
+    assert sum((p.m1 - p.m0) * (p.n1 - p.n0) for p in parts) == m * n
+    assert all(0 <= p.m0 < p.m1 <= m and 0 <= p.n0 < p.n1 <= n for p in parts)
+    for i, p in enumerate(parts):
+        for q in parts[:i]:
+            assert p.m0 >= q.m1 or q.m0 >= p.m1 or p.n0 >= q.n1 or q.n0 >= p.n1
+        # Inner ends lie where no tile crosses them.
+        assert (p.m1 == m or (p.m1 - p.m0) % p.tiles.m == 0) and (p.n1 == n or (p.n1 - p.n0) % p.tiles.n == 0)
+    chip = Chip(multiprocessors, blocks, ragged)
+    whole = chip.best(m, n, TILES)
+    assert sum(chip.cycles(p.tiles, p.m1 - p.m0, p.n1 - p.n0) + LAUNCH for p in parts) <= \
+        chip.cycles(whole, m, n) + LAUNCH
+
+
+def test_a_nearly_empty_wave_becomes_strips():
+    """4100 x 4104: four waves of whole tiles and two strips, instead of five waves; 4096 x 4096 is left alone."""
+    first, *strips = divide_result(4100, 4104, 65, 132, True)
+    assert (first.m1, first.n1, first.tiles.ctas) == (4096, 4096, 2) and len(strips) == 2
+    assert all(p.tiles.m * p.tiles.n < first.tiles.m * first.tiles.n for p in strips)
+    assert len(divide_result(4096, 4096, 64, 132)) == 1
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_matmul_in_parts(target, monkeypatch):
+    """The launches of the parts make one result, the bias's columns included."""
+    matmul = importlib.import_module("tilejit.kernels.matmul")
+    small, tall = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 64), (64, 128)))
+    monkeypatch.setattr(matmul, "divide_result", lambda *args: (
+        Part(0, 0, 64, 128, tall), Part(0, 128, 64, 200, small), Part(64, 0, 100, 200, small)))
+    matmul._launches.cache_clear()
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, 96), (200, 96)))
+    bias = rng.standard_normal(200).astype(np.float32)
+    out = np.full((100, 200), np.nan, np.float32)
+    with tilejit.knobs(target=target):
+        kernels.matmul(a, b.T, bias=bias, out=out)
+    matmul._launches.cache_clear()
+    np.testing.assert_allclose(out, a.astype(np.float32) @ b.T.astype(np.float32) + bias, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,121 @@
+"""Which tiles compute a matrix product, and how its result is divided between launches: estimates, no measuring."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilejit import cdiv
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A tile shape of a program of `ctas` CTAs, and how it is run; `k_bytes`: bytes of a row of K in a block.
+
+    `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
+    start at multiples of 32 bytes, so that TMA reads more sectors of L2 than it needs (both measured on an H200)."""
+
+    m: int
+    n: int
+    num_warps: int
+    ctas: int = 1
+    speed: float = 1.0
+    ragged: float = 1.0
+    k_bytes: int = 128
+
+    def programs(self, multiprocessors: int) -> int:
+        """Programs that run at once."""
+        return max(1, multiprocessors // self.ctas)
+
+
+#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
+TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Tiles(128, 128, 4, 1, 0.93, 0.6),
+         Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.5), Tiles(64, 64, 4, 1, 0.5, 0.4))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows m0 to m1 and columns n0 to n1 of a result, and the tiles that compute it."""
+
+    m0: int
+    n0: int
+    m1: int
+    n1: int
+    tiles: Tiles
+
+
+#: Cycles by which one more launch delays the end.
+LAUNCH = 4000
+#: Results are divided where at least this share of the time is lost to a last wave that is not full.
+LOSS = 0.04
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What an estimate needs to know: multiprocessors, blocks of K of the product, and whether rows are ragged."""
+
+    multiprocessors: int
+    blocks: int
+    ragged: bool
+
+    def tile(self, t: Tiles) -> float:
+        """Cycles of the products of one tile: a block takes 1 per 32 results at full speed."""
+        return self.blocks * t.m * t.n / t.ctas / 32 / (t.ragged if self.ragged else t.speed)
+
+    def cycles(self, t: Tiles, m: int, n: int) -> float:
+        """Of an m x n result. All programs run at once, in waves; storing a tile takes 1 per 20 results and a round
+        trip, which a second group of consumers hides. A last column of tiles that is mostly outside of the result
+        delays its wave: TMA is slow to fill what is not there."""
+        waves = cdiv(cdiv(m, t.m) * cdiv(n, t.n), t.programs(self.multiprocessors))
+        store = 500 if t.num_warps == 4 and waves > 1 else 1000 + t.m * t.n / t.ctas / 20
+        edge = 0.3 * self.tile(t) if 0 < n % t.n < 0.6 * t.n and waves > 1 else 0
+        return waves * (self.tile(t) + store) + edge
+
+    def best(self, m: int, n: int, tiles: tuple[Tiles, ...]) -> Tiles:
+        """The tiles with the least time for an m x n result."""
+        return min(tiles, key=lambda t: self.cycles(t, m, n))
+
+
+def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False,
+                 tiles: tuple[Tiles, ...] = TILES) -> Tiles:
+    """The tiles with the least estimated time for an m x n result and `blocks` blocks of K, in one launch."""
+    return Chip(multiprocessors, blocks, ragged).best(m, n, tiles)
+
+
+@lru_cache(maxsize=1024)
+def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False) -> tuple[Part, ...]:
+    """The parts in which an m x n result is computed with the least estimated time, largest first.
+
+    Most often that is one part. Where its last wave would leave much of the chip idle, or its last tiles would hold a
+    few rows or columns only, whole waves of large tiles are followed by strips of smaller ones."""
+    chip = Chip(multiprocessors, blocks, ragged)
+    whole = chip.best(m, n, TILES)
+    best, least = (Part(0, 0, m, n, whole),), chip.cycles(whole, m, n)
+    exact = blocks * m * n / 32 / multiprocessors / (whole.ragged if ragged else whole.speed)
+    if exact > (1 - LOSS) * least:
+        return best
+    for t in TILES:
+        for rows, columns in _mains(m, n, t, t.programs(multiprocessors)):
+            parts = [Part(0, 0, rows, columns, t)]
+            if columns < n:
+                parts.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
+            if rows < m:
+                parts.append(Part(rows, 0, m, n, chip.best(m - rows, n, TILES)))
+            time = sum(chip.cycles(p.tiles, p.m1 - p.m0, p.n1 - p.n0) + LAUNCH for p in parts) - LAUNCH
+            if time < least:
+                best, least = tuple(parts), time
+    return best
+
+
+def _mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:
+    """Rows and columns of first parts made of whole tiles: all that fit, or as many rows or columns of tiles as fill
+    whole waves."""
+    for rows in {m, m // t.m * t.m} - {0}:
+        for columns in {n, n // t.n * t.n} - {0}:
+            high, wide = cdiv(rows, t.m), cdiv(columns, t.n)
+            places = high * wide // programs * programs
+            yield rows, columns
+            if places >= wide:
+                yield min(rows, places // wide * t.m), columns
+            if places >= high:
+                yield rows, min(columns, places // high * t.n)
