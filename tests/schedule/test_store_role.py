@@ -108,6 +108,32 @@ def test_stores_of_other_widths_under_conditions_and_sums():
 
 
 @tilejit.kernel
+def two_widths(a_desc, b_desc, w_desc, c_desc, d_desc, tiles, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for tile in range(tiles):
+        narrow = tl.zeros((BM, BN), tl.float32)
+        wide = tl.zeros((BM, 2 * BN), tl.float32)
+        for k in range(2):
+            a = a_desc.load([tile * BM, k * BK])
+            narrow = tl.dot(a, b_desc.load([0, k * BK]).T, narrow)
+            wide = tl.dot(a, w_desc.load([0, k * BK]).T, wide)
+        c_desc.store([tile * BM, 0], narrow.to(c_desc.dtype))
+        d_desc.store([tile * BM, 0], wide.to(d_desc.dtype))
+
+
+def test_stores_of_other_numbers_of_pieces_share_their_slots():
+    """Two pieces go through the slots once, four twice."""
+    bm, bn, bk, tiles = 64, 128, 64, 3
+    a, b, w = integers(tiles * bm, 2 * bk), integers(bn, 2 * bk), integers(2 * bn, 2 * bk)
+    c, d = (np.full((tiles * bm, n), np.nan, BF16) for n in (bn, 2 * bn))
+    with tilejit.knobs(target="emulator"):
+        compiled = two_widths[(1,)](desc(a, (bm, bk)), desc(b, (bn, bk)), desc(w, (2 * bn, bk)), desc(c, (bm, bn)),
+                                    desc(d, (bm, 2 * bn)), tiles, bm, bn, bk, num_consumer_groups=1, store_role=True)
+    assert compiled.report().count("_stage.full") == 1
+    for out, other in ((c, b), (d, w)):
+        assert np.array_equal(out, (a.astype(np.float32) @ other.astype(np.float32).T).astype(BF16))
+
+
+@tilejit.kernel
 def flagged(a_desc, b_desc, c_desc, flag, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SEM: tl.constexpr):
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(3):

@@ -185,7 +185,7 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
         name = f"{op.operands[0].name or 'store'}_stage"
-        found.setdefault((staging.buffer, streams), Outlet(name, [], staging, streams, staging.slots)).stores.append(op)
+        found.setdefault((staging.buffer, streams), Outlet(name, streams)).stores[op] = staging
     if len({ring.streams for ring in found.values()}) > 1:
         return "warpgroups share some stores and not others"
     plan.outlets = list(found.values())

@@ -7,6 +7,8 @@ from shared memory, and arrives on `empty[slot]`. Tickets run on from tile to ti
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilejit.ir import Builder, Function, Op, Value
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.plan import Outlet, Plan, Ring
@@ -18,12 +20,12 @@ def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet
     """Slots (private to groups that take turns) and barriers, of all streams in turn, of the store role's rings."""
     found: dict[Ring | Outlet, Shared] = {}
     for ring in plan.outlets:
-        name, count = ring.name, ring.slots * ring.streams
+        name, count = ring.name, ring.staging.slots * ring.streams
         full = b("barriers", name=f"{name}.full", type=Barrier(count, fn.attrs["num_warps"] // ring.staging.mine))
         empty = b("barriers", name=f"{name}.empty", type=Barrier(count, 1))
         buffer = b("alloc", name=name, type=ring.staging.buffer, private=True)
         full.name, empty.name, buffer.name = f"{name}_full", f"{name}_empty", name
-        plan.report += [describe(op, ring.staging) for op in ring.stores]
+        plan.report += [describe(op, staging) for op, staging in ring.stores.items()]
         found[ring] = Shared(full, empty, dict.fromkeys(ring.stores, buffer))
     return found
 
@@ -31,49 +33,57 @@ def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet
 class Outlets(RoleState):
     """The part of a role's writer that deals with stores that have a role of their own."""
 
-    def start_streams(self, b: Builder) -> None:
-        """Find out which stream the threads belong to, and where its slots begin; its first tickets."""
-        zero, one = b.const(0, int32), b.const(1, int32)
-        for ring in self.plan.outlets:
-            if self.role != "producer" and ring.streams > 1:
-                by_group = self.role == "store" or self.plan.groups > 1
-                stream = b("group_index" if by_group else "warpgroup_index")
-                self.streams[ring] = b("mul", stream, b.const(ring.slots, int32))
+    def first_parities(self, b: Builder) -> None:
+        """The parities that the first stores start with; those of rings that never change them need no state."""
+        for ring in self.plan.outlets if self.role != "producer" else ():
             # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
-            if self.role != "producer":
-                self.state[ring, self.role] = (zero, one if self.role == "consumer" else zero)
+            self.parity[ring] = b.const(int(self.role == "consumer"), int32)
+            if ring.flips:
+                self.state[ring, self.role] = (self.parity[ring],)
 
-    def _slot(self, ring: Outlet, b: Builder) -> tuple[Value, Value, Value]:
-        """The ticket's barrier, its slot in the buffer, and its parity."""
-        slot, parity = self.state[ring, self.role]
-        index = b("add", self.streams[ring], slot) if ring in self.streams else slot
-        return index, slot if self.plan.groups > 1 else index, parity
+    def _tickets_of(self, op: Op, b: Builder) -> Iterator[tuple[int, Value, Value, Value]]:
+        """For each piece of a store: its number, the ticket's barrier, its slot in the buffer, and its parity.
+
+        Where the stream's slots begin is found out each time: a register less from store to store."""
+        ring = self.plan.outlet_of(op)
+        s = ring.stores[op]
+        first = None
+        if ring.streams > 1:
+            by_group = self.role == "store" or self.plan.groups > 1
+            first = b("mul", b("group_index" if by_group else "warpgroup_index"), b.const(s.slots, int32))
+        even = self.state[ring, self.role][0] if ring.flips else self.parity[ring]
+        odd = self.other.get(even)
+        if odd is None:
+            odd = b("sub", b.const(1, int32), even)
+            self.other[odd] = even
+        for piece in range(s.pieces):
+            slot = b.const(piece % s.slots, int32)
+            index = b("add", first, slot) if first else slot
+            yield piece, index, slot if self.plan.groups > 1 else index, (even, odd)[piece // s.slots % 2]
+        if s.rounds % 2:
+            self.state[ring, self.role] = (odd,)
 
     def fill_pieces(self, op: Op, b: Builder) -> None:
         """A consumer's part of a store."""
         ring = self.plan.outlet_of(op)
         s, value = self.shared[ring], self.env[op.operands[1]]
-        for piece in range(ring.staging.pieces):
-            index, slot, parity = self._slot(ring, b)
+        for piece, index, slot, parity in self._tickets_of(op, b):
             b.op("mbar_wait", s.empty, index, parity)
             b.op("stage", value, s.buffers[op], slot, columns=ring.staging.columns, piece=piece)
             b.op("fence_async")
             b.op("mbar_arrive", s.full, index, per="warp", ctas=1)
-            self._advance(ring, self.role, b)
 
     def put_pieces(self, op: Op, b: Builder) -> None:
         """The store role's part."""
         ring = self.plan.outlet_of(op)
         s = self.shared[ring]
         desc, *offsets = (self.env[v] for v in (op.operands[0], *op.operands[2:]))
-        for piece in range(ring.staging.pieces):
-            index, slot, parity = self._slot(ring, b)
+        for piece, index, slot, parity in self._tickets_of(op, b):
             b.op("mbar_wait", s.full, index, parity)
             b.op("tma_put", desc, s.buffers[op], slot, *offsets, columns=ring.staging.columns, piece=piece,
                  stripes=ring.staging.stripes, **op.attrs)
             b.op("bulk_wait", read=True)
             b.op("mbar_arrive", s.empty, index, per="thread", ctas=1)
-            self._advance(ring, self.role, b)
 
     def my_turns(self, op: Op, b: Builder) -> list[Value]:
         """First, last and step of a loop whose iterations groups take in turn, for one group."""

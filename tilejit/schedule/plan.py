@@ -63,18 +63,26 @@ class Outlet:
     """A ring in the other direction: consumers fill its slots with pieces of tiles, the store role empties them.
 
     There is one for each of `streams` in a CTA, a consumer warpgroup or group of them each, with its own warp that
-    stores."""
+    stores. Every store goes through all slots a whole number of times, so all that runs on is the parity."""
 
     name: str
-    stores: list[Op]
-    staging: Staging
     streams: int
-    slots: int
+    stores: dict[Op, Staging] = field(default_factory=dict)
 
     @property
     def ops(self) -> list[Op]:
         """What takes its tickets."""
-        return self.stores
+        return list(self.stores)
+
+    @property
+    def staging(self) -> Staging:
+        """What its stores have in common: all but the number of pieces."""
+        return next(iter(self.stores.values()))
+
+    @property
+    def flips(self) -> bool:
+        """Whether a store may change the parity."""
+        return any(s.rounds % 2 for s in self.stores.values())
 
 
 @dataclass

@@ -109,12 +109,12 @@ class RoleWriter(Channels, Products, Outlets):
             region = Block()
             b.op("elect", regions=[region])
             b = Builder(region, loc=self.fn.loc)
-            self.start_streams(b)
+            self.first_parities(b)
             self.block(self.fn.body, b)
             if self.role == "store":
                 b.op("bulk_wait")
         else:
-            self.start_streams(b)
+            self.first_parities(b)
             self.block(self.fn.body, b)
             if self.stores:
                 b.op("store_wait")

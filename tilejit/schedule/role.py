@@ -23,7 +23,8 @@ class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
     kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none); of the store
-    role's rings the role's name. `needed`: what a role that is a slice computes, None for those that do the rest."""
+    role's rings the role's name, a parity only. `needed`: what a role that is a slice computes, None if it does the
+    rest."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
@@ -33,7 +34,8 @@ class RoleState:
             if role in ("producer", "store") else None
         self.work = STORES if role == "store" else ("desc_load",)        # what a slice is for
         self.state: dict[tuple[Ring | Outlet, str], tuple[Value, ...]] = {}
-        self.streams: dict[Outlet, Value] = {}    # where the slots of this warpgroup's stream begin
+        self.parity: dict[Outlet, Value] = {}     # of the first stores
+        self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
@@ -58,14 +60,14 @@ class RoleState:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-            for v, what in zip(self.state[key], ("slot", "parity")):
+            for v, what in zip(reversed(self.state[key]), ("parity", "slot")):
                 v.name = v.name or f"{key[0].name}_{what}"
 
     def _kept(self, values: list[Value]) -> list[int]:
         """Indices of the carried values (or results) that this role needs."""
         return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
 
-    def _advance(self, ring: Ring | Outlet, kind: str, b: Builder) -> None:
+    def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
         new = b.op("ticket_next", *self.state[ring, kind], slots=ring.slots).results
         self.state[ring, kind] = tuple(new)
 

@@ -29,6 +29,11 @@ class Staging:
     mine: int
     buffer: Buffer
 
+    @property
+    def rounds(self) -> int:
+        """How often a store goes through all slots."""
+        return self.pieces // self.slots
+
 
 def staging_of(op: Op, t: Tile, fn: Function) -> Staging:
     """How a store of a tile is staged: `store_stages` tiles or two, one where registers do not split into pieces.
