@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.testing import Burst
+from tilejit.testing import Burst, bench_group
 
 
 class Absent(Exception):
@@ -58,3 +58,50 @@ def reason(error: BaseException) -> str:
     """One line on why a contender is absent."""
     text = " ".join(str(error).split())
     return text[:160] if isinstance(error, Absent) else f"{type(error).__name__}: {text[:160]}"
+
+
+def fatal(error: Exception) -> bool:
+    """Whether nothing works in this process after this error: one of the GPU's, but not a full memory."""
+    text = str(error)
+    return ("CUDA error" in text or "CUDA_ERROR" in text) and "out of memory" not in text.lower()
+
+
+#: A way that takes this much longer than the best in a first look is timed no more; at most so many are.
+SLOWER, FINALISTS = 1.15, 3
+
+
+def finalists(first: Mapping[str, float]) -> list[str]:
+    """Who is timed again after a first look (name -> milliseconds), the fastest first."""
+    order = sorted(first, key=lambda x: first[x])
+    return [x for x in order if first[x] <= SLOWER * first[order[0]]][:FINALISTS]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Those that were timed to the end, the fastest first, and why some could not start."""
+
+    order: tuple[str, ...]
+    failed: dict[str, str]
+
+
+def race(entrants: Mapping[str, Callable[[], Burst]], rest: float = 8.0) -> Race:
+    """Looks at many ways to do one thing once, then times the best few in interleaved bursts.
+
+    An entrant makes its burst, or raises what keeps it from taking part; what ends the GPU's work is raised on."""
+    bursts: dict[str, Burst] = {}
+    first: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, make in entrants.items():
+        try:
+            burst = make()
+            burst(2)
+            bursts[name], first[name] = burst, burst(2)
+        except Exception as error:
+            if fatal(error):
+                raise
+            failed[name] = reason(error)
+    best = finalists(first) if first else []
+    if len(best) > 1:
+        again = bench_group({x: bursts[x] for x in best}, rounds=3, burst_ms=3.0, rest=rest)
+        best.sort(key=lambda x: sorted(again[x])[1])
+    return Race(tuple(best), failed)

@@ -51,13 +51,13 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Shape and order as in tables, for example `4096x4096x4096 NT gelu`."""
+        """Shape and order as in tables, for example `4096x4096x4096 NT gelu`; the dtype where a set has several."""
         size = f"{self.m}x{self.n}x{self.k}"
         if self.rows:
             size = f"{len(self.rows)} experts {size}"
         elif self.batch > 1:
             size = f"{self.batch} x {size}"
-        return " ".join(x for x in (size, self.order, self.variant) if x)
+        return " ".join(x for x in (size, self.order, self.variant, self.dtype if self.set == "tuning" else "") if x)
 
     @property
     def flops(self) -> float:
@@ -114,7 +114,7 @@ def cases_of(name: str) -> tuple[Case, ...]:
     if name in ("fp8", "fp8-block"):
         return tuple(Case(name, *s, dtype="fp8", variant="block" if name == "fp8-block" else "") for s in BIG + ODD_FP8)
     if name == "decode":
-        return tuple(Case(name, m, n, k) for n, k in DECODE_WEIGHTS for m in DECODE_ROWS)
+        return tuple(Case(name, m, n, k) for m in DECODE_ROWS for n, k in DECODE_WEIGHTS)
     if name == "splitk":
         return tuple(Case(name, *s) for s in SPLIT)
     if name == "batched":
@@ -126,7 +126,7 @@ def cases_of(name: str) -> tuple[Case, ...]:
     if name == "fused":
         return tuple(Case(name, *FUSED, variant=v) for v in ("gelu", "swiglu"))
     if name == "tuning":
-        return tuple(Case(name, *s) for s in BIG + ODD[:-1])
+        return tuple(Case(name, *s) for s in BIG + ODD[:-1]) + tuple(Case(name, *s, dtype="fp8") for s in BIG)
     if name == "ablation":
         return tuple(Case(name, *s) for s in CUBES)
     raise KeyError(f"no set {name!r}: sets are {', '.join(SETS)}")

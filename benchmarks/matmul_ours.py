@@ -126,16 +126,6 @@ def _steps() -> tuple[Variant, ...]:
 ABLATION = _steps()
 
 
-#: Tiles and how they run, for the comparison of the library's choice with the best of many.
-TUNING: tuple[Variant, ...] = tuple(
-    Variant(f"{m}x{n}x{k} w{warps} s{stages} g{group}", dict(num_warps=warps, num_stages=stages),
-            dict(BM=m, BN=n, BK=k, GROUP=group))
-    for m, n, k, warps, stages, group in (
-        (128, 256, 64, 8, 4, 16), (128, 256, 64, 8, 4, 8), (128, 256, 64, 8, 3, 16), (256, 128, 64, 8, 3, 16),
-        (128, 128, 64, 8, 6, 16), (128, 128, 64, 4, 6, 16), (128, 128, 128, 8, 3, 16), (64, 256, 64, 4, 5, 16),
-        (64, 128, 64, 4, 8, 16)))
-
-
 def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     """The matmul kernel launched in a variant's way, other things as the library chooses them; a, b of order NT.
 

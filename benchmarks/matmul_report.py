@@ -1,6 +1,7 @@
 """What the matmul benchmark shows: tables, verdicts against the goals, plots. Pure functions of records."""
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -50,37 +51,74 @@ def gains(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def choices(rows: Sequence[Row]) -> list[str]:
+    """The library's choice against the best of many ways, a line a case: time over time, and which they are."""
+    return [f"{r['case']}: heuristic time / best time {1 / r['ratio']:.3f}; {r['ours_note']} against {r['note']}"
+            for r in measured(rows) if r["ratio"]]
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """The records of each case's last measurement: earlier ones, which may hold other versions' numbers, go."""
+    groups: dict[str, list[Row]] = {}
+    for r in rows:
+        group = groups.setdefault(r["case"], [])
+        last = group[-1] if group else r
+        if last["peer"] == "all" or any(x["peer"] == r["peer"] for x in group) or \
+                any(last.get(x) != r.get(x) for x in ("date", "commit")):
+            group.clear()
+        group.append(r)
+    return [r for group in groups.values() for r in group]
+
+
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Heads and lines: a case a line, a peer a column (its rate and our ratio), then the best peer's burst and load."""
-    peers = list(dict.fromkeys(r["peer"] for r in measured(rows)))
+    """Heads and lines: a case a line, a peer a column (its rate and our ratio, or the number of the reason why it has
+    none), then the best peer's burst and load."""
+    peers = list(dict.fromkeys(r["peer"] for r in sorted(rows, key=lambda r: "absent" in r) if r["peer"] not in NOBODY))
+    why = {(r["case"], r["peer"]): f"[{i}]" for i, found in enumerate(by_reason(rows), 1) for r in found}
     lines = []
     for case, found in by_case(rows).items():
         got = {r["peer"]: r for r in measured(found)}
         best = next((r for r in got.values() if r["best"]), None)
         ours = next((r["ours"] for r in got.values() if r["unit"] == "TFLOP/s" and r["ours"] is not None), None)
-        line = [case, "-" if ours is None else number(ours)]
+        nothing = why.get((case, "all"), "-")
+        line = [case, why.get((case, "tilejit"), nothing) if ours is None else number(ours)]
         for p in peers:
             r = got.get(p)
-            line.append("-" if r is None else number(r["peer_value"]) + (
+            line.append(why.get((case, p), nothing) if r is None else number(r["peer_value"]) + (
                 f" ({r['ratio']:.3f})" if r["ratio"] is not None else ""))
         line.append(best["peer"] if best else "-")
         line.append(f"{best['ratio']:.3f} [{best['spread'][0]:.3f}, {best['spread'][1]:.3f}]"
                     if best and best["ratio"] is not None else "-")
-        line.append(f"{best['sustained']['ratio']:.3f} ({number(best['sustained']['ours'])})"
-                    if best and best.get("sustained") else "-")
+        load = best.get("sustained") if best else None
+        line.append(f"{load['ratio']:.3f} ({number(load['ours'])} / {number(load['peer'])})"
+                    + " by host" * (load.get("launched by") == "host") if load else "-")
         line.append(f"{best['ours_error']:.1e}" if best and "ours_error" in best else "-")
         lines.append(line)
-    return ["case", "tilejit", *peers, "best peer", "burst ratio [quartiles]", "sustained (ours)", "error"], lines
+    return ["case", "tilejit", *peers, "best peer", "burst ratio [quartiles]", "sustained ratio (ours / theirs)",
+            "error"], lines
+
+
+#: Names in records of what is missing that are no peers with a column of their own.
+NOBODY = ("tilejit", "all", "all peers")
+
+
+def by_reason(rows: Sequence[Row]) -> list[list[Row]]:
+    """Records of who did not take part, one list a peer and reason; numbers in reasons do not make them differ."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for r in rows:
+        if "absent" in r:
+            found.setdefault((r["peer"], re.sub(r"\d+", "#", r["absent"])), []).append(r)
+    return list(found.values())
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
-    """Who did not take part and why, one line a reason with the cases that it holds for."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for r in rows:
-        if "absent" in r:
-            found.setdefault((r["peer"], r["absent"]), []).append(r["case"])
-    return [f"{peer}: {why} ({', '.join(cases[:3])}{f' and {len(cases) - 3} more' if len(cases) > 3 else ''})"
-            for (peer, why), cases in found.items()]
+    """Who did not take part and why, one line a reason with the cases that it holds for, numbered as in the table."""
+    lines = []
+    for i, found in enumerate(by_reason(rows), 1):
+        cases = [r["case"] for r in found]
+        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+        lines.append(f"[{i}] {found[0]['peer']}: {found[0]['absent']} ({', '.join(cases[:3])}{more})")
+    return lines
 
 
 def goal_rows(rows: Sequence[Row], peer: str) -> list[Row]:
@@ -116,21 +154,23 @@ def show(name: str, rows: Sequence[Row], stream: Any = None) -> None:
     """Print a set: with rich on a terminal, in plain columns elsewhere."""
     stream = stream or sys.stdout
     heads, lines = table(rows)
-    title = f"{name}: TFLOP/s, (ratio: above 1 tilejit is faster)"
+    title = f"{name}: TFLOP/s, (ratio: above 1 tilejit is faster), [why there is no number]"
     if stream.isatty():
         try:
             from rich.console import Console
+            from rich.markup import escape
             from rich.table import Table
 
             drawn = Table(*heads, title=title)
             for line in lines:
-                drawn.add_row(*(f"[green]{c}" if c.startswith("1.") else c for c in line))
+                drawn.add_row(*(f"[green]{escape(c)}" if c.startswith("1.") else escape(c) for c in line))
             Console(file=stream).print(drawn)
         except ImportError:
             print(plain(title, heads, lines), file=stream)
     else:
         print(plain(title, heads, lines), file=stream)
-    for text in [*(gains(rows) if name == "ablation" else ()), *verdicts(name, rows), *(f"absent: {r}" for r in reasons(rows))]:
+    for text in [*(gains(rows) if name == "ablation" else ()), *(choices(rows) if name == "tuning" else ()),
+                 *verdicts(name, rows), *reasons(rows)]:
         print(f"  {text}", file=stream)
     stream.flush()
 
@@ -142,7 +182,8 @@ def plain(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> s
 
 
 def plot_ratios(rows: Sequence[Row], path: Path) -> bool:
-    """The ratio by shape, a bar for each peer with its quartiles; False where there is nothing to draw."""
+    """The ratio by shape, a bar for each peer with its quartiles, a diamond where one was measured under sustained
+    load; False where there is nothing to draw."""
     found = [r for r in measured(rows) if r["ratio"] is not None]
     if not found:
         return False
@@ -150,6 +191,7 @@ def plot_ratios(rows: Sequence[Row], path: Path) -> bool:
     cases, peers = list(by_case(found)), list(dict.fromkeys(r["peer"] for r in found))
     height = 0.8 / len(peers)
     fig, ax = plt.subplots(figsize=(9, 0.22 * len(cases) * (len(peers) + 1) + 1.6))
+    loads: list[tuple[float, float]] = []
     for j, peer in enumerate(peers):
         mine = [r for r in found if r["peer"] == peer]
         at = [cases.index(r["case"]) + (j - (len(peers) - 1) / 2) * height for r in mine]
@@ -157,10 +199,14 @@ def plot_ratios(rows: Sequence[Row], path: Path) -> bool:
         errors = [[max(0.0, r["ratio"] - r["spread"][0]) for r in mine],
                   [max(0.0, r["spread"][1] - r["ratio"]) for r in mine]]
         ax.barh(at, ratios, height, xerr=errors, label=peer, error_kw={"linewidth": 0.7})
+        loads += [(r["sustained"]["ratio"], y) for r, y in zip(mine, at) if r.get("sustained")]
+    if loads:
+        ax.scatter(*zip(*loads), marker="D", s=14, color="black", zorder=3, label="under sustained load")
     ax.set_yticks(range(len(cases)), cases, fontsize=8)
     ax.invert_yaxis()
     ax.axvline(1.0, color="black", linewidth=1)
-    ax.set_xlim(left=min(0.8, 0.95 * min(r["ratio"] for r in found)), right=1.05 * max(r["ratio"] for r in found))
+    shown = [r["ratio"] for r in found] + [x for x, _ in loads]
+    ax.set_xlim(left=min(0.8, 0.95 * min(shown)), right=1.05 * max(shown))
     ax.set_xlabel("tilejit / peer, interleaved bursts (above 1: tilejit is faster), quartiles of pairs")
     ax.legend(fontsize=8)
     fig.tight_layout()

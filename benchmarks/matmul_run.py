@@ -9,12 +9,12 @@ import json
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contender import Absent, Build, Contender, Work, reason
+from contender import Absent, Build, Contender, Work, fatal, reason
 from matmul_cases import Case
 
 from tilejit.testing import Burst, bench_group, bench_sustained, pair_ratio, row
@@ -22,10 +22,10 @@ from tilejit.testing import Burst, bench_group, bench_sustained, pair_ratio, row
 #: unit -> what an amount over milliseconds is divided by
 PER_MS = {"TFLOP/s": 1e9, "GB/s": 1e6}
 OURS = "tilejit"
-#: Seconds after which a case counts as hung.
-CASE_LIMIT = 100
+#: Seconds after which a contender that is being built, or a case that is being measured, counts as hung.
+BUILD_LIMIT, CASE_LIMIT = 60, 60
 #: Seconds that a case may measure even where building its contenders took its share.
-LEAST = 3.0
+LEAST = 1.0
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,30 @@ class Device:
     synchronize: Callable[[], Any]
     burst: Callable[[Callable[[], Any]], Burst]
     free: Callable[[], Any]
+    #: what can be done for many cases at once, ahead of time; returns what there is to say of it
+    ready: Callable[[Sequence[Case]], str] = lambda cases: ""
+    #: bursts for unbroken load in which the host's part takes no time; None where one of the calls allows none
+    steady: Callable[[Mapping[str, Callable[[], Any]]], dict[str, Burst] | None] = lambda calls: None
 
 
 @dataclass(frozen=True)
 class Options:
-    """How thoroughly to measure. `peers` limits the peers to those whose names begin so; `without` leaves some out."""
+    """How thoroughly to measure. `peers` limits the peers to those whose names begin so; `without` leaves some out,
+    each for a reason."""
 
     rounds: int = 5
     burst_ms: float = 5.0
     rest: float = 10.0
     sustained: bool = True
     peers: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
 
-    def wants(self, name: str) -> bool:
-        """Whether a peer takes part."""
-        return not any(name.startswith(w) for w in self.without) and (
-            not self.peers or any(name.startswith(p) for p in self.peers))
+    def unwanted(self, name: str) -> str:
+        """Why a peer takes no part; empty text if it does."""
+        for start, why in self.without.items():
+            if name.startswith(start):
+                return why
+        return "" if not self.peers or any(name.startswith(p) for p in self.peers) else "not asked for (--peers)"
 
 
 Emit = Callable[[dict[str, Any]], None]
@@ -79,15 +86,22 @@ def enter(case: Case, build: Build, work: Work, device: Device) -> tuple[Contend
     return c, error
 
 
-def run_case(case: Case, device: Device, options: Options, until: float, emit: Emit) -> list[dict[str, Any]]:
-    """Measure one case; one record for each peer. Ours missing, the records hold the peers' numbers alone."""
+def run_case(case: Case, device: Device, options: Options, until: float, emit: Emit,
+             limit: Callable[[int], Any] = lambda seconds: None) -> list[dict[str, Any]]:
+    """Measure one case; one record for each peer. Ours missing, the records hold the peers' numbers alone.
+
+    `limit` is told how many seconds the next step may take before the process is better ended."""
     work = device.prepare(case)
-    builds = {OURS: work.ours, **{n: b for n, b in work.peers.items() if options.wants(n)}}
     found: dict[str, Contender] = {}
     errors: dict[str, float] = {}
     rows = []
-    for name, build in builds.items():
+    for name, build in {OURS: work.ours, **work.peers}.items():
+        why = "" if name == OURS else options.unwanted(name)
+        if why:
+            rows.append(absent(case, name, why))
+            continue
         emit({"building": name})
+        limit(BUILD_LIMIT)
         try:
             found[name], errors[name] = enter(case, build, work, device)
         except Exception as error:
@@ -98,6 +112,7 @@ def run_case(case: Case, device: Device, options: Options, until: float, emit: E
         return rows
     bursts = {name: c.burst or device.burst(c.call) for name, c in found.items()}
     emit({"building": ""})
+    limit(CASE_LIMIT)
     until = max(until, time.monotonic() + LEAST)
     times = bench_group(bursts, options.rounds, options.burst_ms, options.rest, until)
     if OURS in found and found[OURS].out is not None:
@@ -108,20 +123,18 @@ def run_case(case: Case, device: Device, options: Options, until: float, emit: E
     best = best_peer(found, times)
     kept = {name: bursts[name] for name in (OURS, best) if name in found}
     load: dict[str, list[float]] = {}
+    steady = None
     if options.sustained and len(kept) == 2 and time.monotonic() < until:
-        load = bench_sustained(kept, each=0.03 * options.burst_ms, warm=0.06 * options.burst_ms)
+        steady = None if any(found[name].burst for name in kept) else device.steady({n: found[n].call for n in kept})
+        load = bench_sustained(steady or kept, each=0.03 * options.burst_ms, warm=0.06 * options.burst_ms)
     for name in found:
         if name != OURS:
             rows.append(compared(case, name, found, times, errors, load, name == best))
+            if "sustained" in rows[-1]:
+                rows[-1]["sustained"]["launched by"] = "graph" if steady else "host"
     if OURS in found and len(found) == 1:
         rows.append(absent(case, "all peers", "none ran"))
     return rows
-
-
-def fatal(error: Exception) -> bool:
-    """Whether nothing works in this process after this error: one of the GPU's, but not a full memory."""
-    text = str(error)
-    return ("CUDA error" in text or "CUDA_ERROR" in text) and "out of memory" not in text.lower()
 
 
 def best_peer(found: dict[str, Contender], times: dict[str, list[float]]) -> str:
@@ -171,10 +184,10 @@ def run(cases: Sequence[Case], device: Device, options: Options, seconds: float,
         if now > deadline:
             emit({"rows": [absent(case, "all", "out of time")]})
             continue
-        signal.alarm(CASE_LIMIT)                                             # its default action ends the process
         share = (deadline - now) / (len(cases) - i)
         try:
-            rows = run_case(case, device, options, now + share, emit)
+            signal.alarm(CASE_LIMIT)                                         # its default action ends the process
+            rows = run_case(case, device, options, now + share, emit, signal.alarm)
         except Exception as error:
             if fatal(error):
                 raise

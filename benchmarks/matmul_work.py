@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import matmul_ours as ours
+import matmul_tuning
 import peers_pallas
 import peers_torch
 import peers_triton
+import peers_triton_build
 import torch
 from contender import Build, Contender, Work, rotate
 from matmul_cases import Case
@@ -82,7 +84,7 @@ def shown(make: Callable[..., Callable[[], Any]], *args: Any) -> Build:
 
 
 def dense(case: Case) -> Work:
-    """bf16 big, decode, split-K, majors, ablation and tuning: one product, in one dtype."""
+    """bf16 big, decode, split-K, majors and ablation: one product, in one dtype."""
     a = matrix(case.m, case.k, rows_first=case.order[0] == "N")
     bs = [matrix(case.k, case.n, rows_first=case.order[1] == "N")]
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
@@ -99,10 +101,6 @@ def dense(case: Case) -> Work:
     if case.set == "ablation":
         steps = {f"tilejit {v.name}": shown(ours.launched, a, bs[0], v, theirs) for v in ours.ABLATION}
         return Work(mine, {**steps, "cublas": peers_torch.mm(a, bs, theirs)}, error, ROUNDED)
-    if case.set == "tuning":
-        ways = {f"tilejit {v.name}": contender(ours.launched, a, bs[0], v, theirs) for v in ours.TUNING}
-        return Work(mine, ways, error, ROUNDED)
-
     def other_order() -> Contender:
         return peers_torch.mm(a, [b.contiguous() for b in bs], theirs)()
 
@@ -116,6 +114,22 @@ def dense(case: Case) -> Work:
         peers |= {"tilejit matmul": lambda: mine(ours.plain, theirs),
                   "tilejit ordered": lambda: mine(ours.streamk, theirs, ordered=True)}
     return Work(mine, peers, error, ROUNDED)
+
+
+def tuning(case: Case) -> Work:
+    """The library's choice for a product against the best of many ways to run it."""
+    from tilejit.testing import gpu_burst
+
+    dtype = torch.float8_e4m3fn if case.dtype == "fp8" else BF16
+    a, b = matrix(case.m, case.k, dtype), matrix(case.k, case.n, dtype, False)
+    out, theirs = empty(case.m, case.n), empty(case.m, case.n)
+    product = columns_of(b)
+    error = checker(lambda i: product(a[i].double()), case.m)
+    bound = ROUNDED + (case.k / FP8_STEP * FP8_LOSS if case.dtype == "fp8" else 0.0)
+    note = matmul_tuning.chosen(case.m, case.n, case.k, a.element_size())
+    others = {} if case.dtype == "fp8" else {"stream-K": ours.streamk(a, b, theirs)}
+    return Work(lambda: Contender(ours.plain(a, b, out), out, note=note),
+                {"best of many": lambda: matmul_tuning.best(a, b, theirs, others, gpu_burst)}, error, bound)
 
 
 def empty(*shape: int) -> Any:
@@ -243,7 +257,8 @@ def fused(case: Case) -> Work:
 
 def prepare(case: Case) -> Work:
     """The work of a case, on the current GPU."""
-    makers = {"fp8": eighth, "fp8-block": blocks, "batched": batched, "grouped": grouped, "fused": fused}
+    makers = {"fp8": eighth, "fp8-block": blocks, "batched": batched, "grouped": grouped, "fused": fused,
+              "tuning": tuning}
     return makers.get(case.set, dense)(case)
 
 
@@ -251,10 +266,18 @@ def device() -> Any:
     """What the comparison asks of a GPU."""
     from matmul_run import Device
 
-    from tilejit.testing import gpu_burst
+    from tilejit.testing import gpu_burst, graph_burst
 
     def free() -> None:
         gc.collect()
         torch.cuda.empty_cache()
 
-    return Device(prepare, lambda x: x.fill_(float("nan")), torch.cuda.synchronize, gpu_burst, free)
+    def steady(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any] | None:
+        try:
+            return {name: graph_burst(call) for name, call in calls.items()}
+        except Exception:                  # whatever a library does not allow in a capture; a broken GPU shows up next
+            torch.cuda.synchronize()
+            return None
+
+    return Device(prepare, lambda x: x.fill_(float("nan")), torch.cuda.synchronize, gpu_burst, free,
+                  peers_triton_build.ready, steady)

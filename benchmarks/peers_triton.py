@@ -6,6 +6,7 @@ choice for a shape is kept in a small file in the temporary folder.
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contender import Absent, Contender, rotate
+from contender import Absent, Contender, race, rotate
 
 try:
     import triton
@@ -45,14 +46,14 @@ class Config:
 
     def shared(self, element: int) -> int:
         """Bytes of shared memory: the stages, and the staging of the result (two bytes an element)."""
-        result = 0 if self.ws else self.bm * self.bn * 2 // (2 if self.halves else 1)
+        result = self.bm * self.bn * 2 // (2 if self.halves else 1)
         return self.stages * (self.bm + self.bn) * self.bk * element + result
 
 
 #: For 16-bit operands; `bk` counts 16-bit elements and is doubled for 8-bit ones. Warp specialisation takes four
 #: warps a consumer group there and splits a tile of 128 rows between two groups.
 BIG = (Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, halves=True), Config(128, 256, 64, 8, 3, group=16),
-       Config(128, 256, 64, 8, 3, flatten=False), Config(128, 256, 64, 4, 4, flatten=False, ws=True),
+       Config(128, 256, 64, 8, 3, flatten=False), Config(128, 256, 64, 4, 3, flatten=False, ws=True),
        Config(256, 128, 64, 8, 3), Config(256, 128, 64, 8, 4, halves=True),
        Config(128, 128, 64, 4, 5), Config(128, 128, 64, 8, 5), Config(128, 128, 128, 8, 3),
        Config(128, 128, 64, 4, 6, flatten=False, ws=True))
@@ -68,12 +69,21 @@ def configs(m: int, element: int) -> tuple[Config, ...]:
     return tuple(c for c in scaled if c.shared(element) <= SHARED_LIMIT)
 
 
-def _matmul(a_desc, b_desc, c_desc, c_ptr, scale, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+def _matmul(a_desc, b_desc, c_desc, scale, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
             GROUP: tl.constexpr, B_ROWS: tl.constexpr, HALVES: tl.constexpr, SCALED: tl.constexpr,
             FLATTEN: tl.constexpr, WS: tl.constexpr):
     """C = scale * A @ B: A [M, K]; b_desc sees B as [K, N] (B_ROWS) or as [N, K]; tiles go round in groups of rows.
 
-    With WS the result goes out through pointers: Triton 3.6 splits a tile between groups of warps only so."""
+    With WS the first three are pointers to contiguous matrices: Triton 3.6 splits a tile between two groups of warps,
+    but not the blocks of descriptors made on the host (each group waits for half of the bytes that arrive, forever), and
+    it shifts the rows of a store through pointers twice."""
+    if WS:
+        a_desc = tl.make_tensor_descriptor(a_desc, [M, K], [K, 1], [BM, BK])
+        if B_ROWS:
+            b_desc = tl.make_tensor_descriptor(b_desc, [K, N], [N, 1], [BK, BN])
+        else:
+            b_desc = tl.make_tensor_descriptor(b_desc, [N, K], [K, 1], [BN, BK])
+        c_desc = tl.make_tensor_descriptor(c_desc, [M, N], [N, 1], [BM, BN])
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, BK)
@@ -93,12 +103,7 @@ def _matmul(a_desc, b_desc, c_desc, c_ptr, scale, M, N, K, BM: tl.constexpr, BN:
             acc = tl.dot(a, b, acc)
         if SCALED:
             acc = acc * tl.load(scale)
-        if WS:
-            rows = m + tl.arange(0, BM)
-            columns = n + tl.arange(0, BN)
-            mask = (rows < M)[:, None] & (columns < N)[None, :]
-            tl.store(c_ptr + rows.to(tl.int64)[:, None] * N + columns[None, :], acc.to(c_desc.dtype), mask=mask)
-        elif HALVES:
+        if HALVES:
             left, right = acc.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
             c_desc.store([m, n], left.to(c_desc.dtype))
             c_desc.store([m, n + BN // 2], right.to(c_desc.dtype))
@@ -109,27 +114,36 @@ def _matmul(a_desc, b_desc, c_desc, c_ptr, scale, M, N, K, BM: tl.constexpr, BN:
 KERNEL = triton.jit(do_not_specialize=["M", "N", "K"])(_matmul) if triton else None
 
 
-def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[], Any]:
-    """A call of the kernel with its descriptors made once. a [M, K] row-major, b [K, N] of either order, out [M, N]."""
-    import torch
+def call_of(a: Any, b: Any, out: Any, scale: Any, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments and options of the kernel, descriptors made. a [M, K] row-major, b [K, N] of either order, out [M, N]:
+    torch tensors, or whatever has shape, dtype, stride, T and data_ptr."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     (m, k), n = a.shape, b.shape[1]
     b_rows = b.stride(1) == 1
     halves = config.bn // 2 if config.halves else config.bn
     view, block = (b, [config.bk, config.bn]) if b_rows else (b.T, [config.bn, config.bk])
-    descs = (TensorDescriptor.from_tensor(a, [config.bm, config.bk]), TensorDescriptor.from_tensor(view, block),
-             TensorDescriptor.from_tensor(out, [config.bm, halves]))
+    if config.ws and any(x.stride(0) != x.shape[1] or x.stride(0) * x.dtype.itemsize % 16 for x in (a, view, out)):
+        raise Absent("warp specialisation is for contiguous matrices with rows of a multiple of 16 bytes")
+    operands = (a, view, out) if config.ws else (
+        TensorDescriptor.from_tensor(a, [config.bm, config.bk]), TensorDescriptor.from_tensor(view, block),
+        TensorDescriptor.from_tensor(out, [config.bm, halves]))
+    return (*operands, scale if scale is not None else out, m, n, k), dict(
+        BM=config.bm, BN=config.bn, BK=config.bk, GROUP=config.group, B_ROWS=b_rows, HALVES=config.halves,
+        SCALED=scale is not None, FLATTEN=config.flatten, WS=config.ws, num_warps=config.warps,
+        num_stages=config.stages)
+
+
+def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[], Any]:
+    """A call of the kernel on torch tensors, its descriptors made once."""
+    import torch
+
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    grid = (min(sms, triton.cdiv(m, config.bm) * triton.cdiv(n, config.bn)),)
-
-    def run() -> Any:
-        return KERNEL[grid](*descs, out, scale if scale is not None else out, m, n, k, BM=config.bm, BN=config.bn,
-                            BK=config.bk, GROUP=config.group, B_ROWS=b_rows, HALVES=config.halves,
-                            SCALED=scale is not None, FLATTEN=config.flatten, WS=config.ws, num_warps=config.warps,
-                            num_stages=config.stages)
-
-    return run
+    grid = (min(sms, triton.cdiv(a.shape[0], config.bm) * triton.cdiv(b.shape[1], config.bn)),)
+    args, options = call_of(a, b, out, scale, config)
+    if config.ws:                                              # descriptors made on the device lie in memory of theirs
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=a.device))
+    return lambda: KERNEL[grid](*args, **options)
 
 
 def present() -> None:
@@ -138,45 +152,71 @@ def present() -> None:
         raise Absent("triton is not installed")
 
 
+@dataclass(frozen=True)
+class Notes:
+    """What is known of the configurations, kept in a file: why one is of no use (empty text: it works), by the
+    name of its recipe, and the best one of each case."""
+
+    path: Path
+    tried: dict[str, str]
+    best: dict[str, dict[str, Any]]
+
+    def save(self) -> None:
+        """Write the file anew."""
+        self.path.write_text(json.dumps({"tried": self.tried, "best": self.best}))
+
+
+def notes(folder: Path | None = None) -> Notes:
+    """The notes of this Triton and these configurations; empty ones at first."""
+    version = triton.__version__ if triton else "none"
+    mark = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    path = Path(folder or tempfile.gettempdir(), f"triton-matmul-{os.getuid()}-{version}-{mark}.json")
+    known = json.loads(path.read_text()) if path.exists() else {}
+    return Notes(path, known.get("tried", {}), known.get("best", {}))
+
+
+def recipe(config: Config, dtype: str, scaled: bool) -> str:
+    """The name of what is compiled: a configuration for a dtype, with a scale or without."""
+    return f"{dtype}{' scaled' if scaled else ''} {config.label}"
+
+
 def tuned(case: Any, a: Any, bs: list[Any], out: Any, scale: Any, folder: Path | None = None) -> Any:
     """The kernel in its fastest configuration for this case, as a contender; `bs` are equal copies of B, used in turn.
 
     Raises Absent where Triton is missing or no configuration works."""
     present()
     key = f"{case.dtype} {case.m}x{case.n}x{case.k} {'NN' if bs[0].stride(1) == 1 else 'NT'}"
-    path = Path(folder or tempfile.gettempdir(), f"triton-matmul-{os.getuid()}-{triton.__version__}.json")
-    known = json.loads(path.read_text()) if path.exists() else {}
-    if key in known:
-        config = Config(**known[key])
-    else:
-        config = fastest(a, bs, out, scale)
-        path.write_text(json.dumps({**known, key: asdict(config)}))
-    return Contender(rotate([launcher(a, b, out, scale, config) for b in bs]), out, note=config.label)
+    known = notes(folder)
+    found = configs(case.m, a.element_size())
+    failed = {c: why for c in found if (why := known.tried.get(recipe(c, case.dtype, scale is not None)))}
+    if key not in known.best:
+        best = fastest(a, bs, out, scale, [c for c in found if c not in failed],
+                       "; ".join(f"{c.label}: {why}" for c, why in failed.items()))
+        known.best[key] = asdict(best)
+        known.save()
+    config = Config(**known.best[key])
+    return Contender(rotate([launcher(a, b, out, scale, config) for b in bs]), out,
+                     note=f"{config.label}, best of {len(found) - len(failed)}")
 
 
-def fastest(a: Any, bs: list[Any], out: Any, scale: Any) -> Config:
-    """Tries every configuration in short bursts, then the best three again. Raises Absent if none runs."""
-    import torch
+def fastest(a: Any, bs: list[Any], out: Any, scale: Any, choice: list[Config], failed: str) -> Config:
+    """The best of `choice` by a race. Raises Absent if none runs, with `failed` if that is not empty."""
+    from tilejit.testing import gpu_burst
 
-    from tilejit.testing import bench_group, gpu_burst
-
-    bursts, failed = {}, ""
-    for config in configs(a.shape[0], a.element_size()):
-        try:
+    def entrant(config: Config) -> Callable[[], Any]:
+        def make() -> Any:
             call = rotate([launcher(a, b, out, scale, config) for b in bs])
             with quiet():
                 call()
-            torch.cuda.synchronize()
-            bursts[config] = gpu_burst(call)
-        except Exception as error:
-            failed = failed or f"{config.label}: {type(error).__name__}: {str(error)[:100]}"
-    if not bursts:
-        raise Absent(f"no configuration runs; {failed}")
-    by_label = {c.label: c for c in bursts}
-    first = bench_group({c.label: b for c, b in bursts.items()}, rounds=1, burst_ms=2.0, rest=6)
-    best = sorted(first, key=lambda x: first[x][0])[:3]
-    again = bench_group({x: bursts[by_label[x]] for x in best}, rounds=3, burst_ms=3.0, rest=8)
-    return by_label[min(best, key=lambda x: sorted(again[x])[1])]
+            return gpu_burst(call)
+
+        return make
+
+    found = race({c.label: entrant(c) for c in choice})
+    if not found.order:
+        why = failed or "; ".join(f"{name}: {text}" for name, text in found.failed.items())
+        raise Absent(f"no configuration runs; {why[:140]}")
+    return next(c for c in choice if c.label == found.order[0])
 
 
 class quiet:

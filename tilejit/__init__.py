@@ -3,6 +3,7 @@ from typing import Any
 
 from tilejit.errors import (
     AssemblyError,
+    AutotuneError,
     CompilationError,
     CudaError,
     LaunchError,
@@ -13,6 +14,8 @@ from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.jit import Kernel, kernel
 from tilejit.runtime.knobs import knobs
+from tilejit.tools.autotune import Config, autotune
+from tilejit.tools.wrapper import heuristics
 
 __version__ = "0.1.0"
 jit = kernel
@@ -51,6 +54,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
 
 
-__all__ = ["ArrayInfo", "AssemblyError", "CompilationError", "CompiledKernel", "CudaError", "DeviceArray", "Kernel",
-           "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "cdiv", "check", "empty", "empty_like",
-           "jit", "kernel", "knobs", "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]
+__all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
+           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "autotune",
+           "cdiv", "check", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors",
+           "next_power_of_2", "timeline", "to_device", "zeros"]

@@ -83,6 +83,10 @@ class LaunchError(TileJitError):
     """Arguments, grid or device do not fit the kernel at launch."""
 
 
+class AutotuneError(LaunchError):
+    """No configuration of an autotuned kernel works; the text says what each one failed on."""
+
+
 class CudaError(TileJitError):
     """A CUDA driver call failed: name, code, text, and what was being done."""
 

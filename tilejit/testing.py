@@ -148,6 +148,31 @@ def gpu_burst(fn: Callable[[], Any]) -> Burst:
     return run
 
 
+def graph_burst(fn: Callable[[], Any], calls: int = 20) -> Burst:
+    """Times replays of a CUDA graph of `calls` calls, so that launching costs the host nothing (needs torch).
+
+    Every kernel has run before. Raises what torch or a kernel raises for calls that cannot be captured."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    fn()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            fn()
+
+    def run(wanted: int) -> float:
+        start, end, replays = torch.cuda.Event(True), torch.cuda.Event(True), max(1, round(wanted / calls))
+        start.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / (replays * calls)
+
+    return run
+
+
 def bench_group(bursts: Mapping[str, Burst], rounds: int = 5, burst_ms: float = 5.0, rest: float = 10.0,
                 until: float = float("inf")) -> dict[str, list[float]]:
     """Interleaved short bursts of several contenders: milliseconds a call, name -> one number a round.
@@ -199,11 +224,15 @@ def environment() -> dict[str, Any]:
     for name in ("torch", "triton", "jax"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    root = Path(__file__).resolve().parent.parent
     smi = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {"date": datetime.date.today().isoformat(),
             "gpu": driver.current_device().name if driver.available() else "", "driver": smi.split("\n")[0],
-            "versions": versions, "commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD")}
+            "versions": versions, "commit": commit()}
+
+
+def commit() -> str:
+    """The short name of the commit that tilejit was checked out at; empty text outside a checkout."""
+    return _output("git", "-C", str(Path(__file__).resolve().parent.parent), "rev-parse", "--short", "HEAD")
 
 
 def _output(*command: str) -> str:

@@ -2,6 +2,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,9 +130,28 @@ def test_the_table_has_a_line_a_case_and_says_who_is_missing(report):
     heads, lines = report.table(rows)
     assert [line[0] for line in lines] == ["a", "b"] and {len(x) for x in lines} == {len(heads)}
     assert lines[0][heads.index("burst ratio [quartiles]")] == "1.030 [1.020, 1.040]"
-    assert lines[0][heads.index("sustained (ours)")] == "1.010 (99)"
+    assert lines[0][heads.index("sustained ratio (ours / theirs)")] == "1.010 (99 / 98)"
     assert lines[1][heads.index("tilejit")] == "-"
-    assert report.reasons(rows) == ["pallas: no jax (a, b)"]
+    assert [line[heads.index("pallas")] for line in lines] == ["[1]", "[1]"]
+    assert report.reasons(rows) == ["[1] pallas: no jax (a, b)"]
+
+
+def test_reasons_that_differ_in_numbers_are_one(report):
+    rows = [{"case": "a", "peer": "pallas", "absent": "m=4100 is odd"}, {"case": "b", "peer": "pallas", "absent": "m=3 is odd"},
+            {"case": "c", "peer": "all", "absent": "out of time"}, made("d", "pallas", 1.0, True)]
+    heads, lines = report.table(rows)
+    assert report.reasons(rows) == ["[1] pallas: m=4100 is odd (a, b)", "[2] all: out of time (c)"]
+    assert [line[:3] for line in lines] == [["a", "-", "[1]"], ["b", "-", "[1]"], ["c", "[2]", "[2]"],
+                                            ["d", "100", "100 (1.000)"]]
+
+
+def test_only_the_last_measurement_of_a_case_counts(report):
+    old, new = dict(date="1", commit="a"), dict(date="1", commit="b")
+    rows = [made("a", "x", 1.0, **old), made("a", "y", 1.1, **old), made("b", "x", 1.2, **old), made("a", "x", 1.3, **new),
+            made("a", "x", 1.4, **new), made("a", "z", 1.5, **new), {"case": "c", "peer": "all", "absent": "late", **new},
+            made("c", "x", 1.6, **new)]
+    assert [(r["case"], r["peer"], r["ratio"]) for r in report.latest(rows)] == [
+        ("a", "x", 1.4), ("a", "z", 1.5), ("b", "x", 1.2), ("c", "x", 1.6)]
 
 
 def test_a_wrong_result_is_not_measured(running, cases):
@@ -182,6 +202,21 @@ def test_every_line_of_the_ablation_computes_the_product(ours):
         assert np.array_equal(out, exact), variant.name
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+def test_load_comes_from_graphs_where_both_can_be_captured(running, cases, report, graphs):
+    from contender import Contender, Work
+
+    work = Work(lambda: Contender(lambda: "x"), {"cublas": lambda: Contender(lambda: "y")}, lambda result: 1e-3, 1e-2)
+    steady = {"tilejit": lambda n: 1.0, "cublas": lambda n: 3.0}
+    device = running.Device(lambda c: work, lambda x: None, lambda: None, lambda call: (lambda n: 2.0), lambda: None,
+                            steady=lambda calls: {n: steady[n] for n in calls} if graphs else None)
+    (found,) = running.run_case(cases.Case("bf16", 64, 64, 64), device, running.Options(rest=0), float("inf"), lambda e: None)
+    assert found["ratio"] == pytest.approx(1.0)
+    assert found["sustained"]["ratio"] == pytest.approx(3.0 if graphs else 1.0)
+    heads, (line,) = report.table([found])
+    assert line[heads.index("sustained ratio (ours / theirs)")].endswith(" by host") != graphs
+
+
 def test_ratios_scale_with_the_work(running, cases):
     """A copy of twice the bytes in twice the time is the same bandwidth."""
     from contender import Contender, Work
@@ -200,11 +235,13 @@ def test_a_peer_that_ends_the_process_is_left_out_afterwards(command, cases, tmp
     board = command.Board(plan, tmp_path, {})
     board({"start": "x"})
     board({"building": "pallas"})
-    assert board.failed("the process ended with status -11") == "pallas"
-    assert board.rows["splitk"][0]["absent"] == "the process ended with status -11 here"
+    assert board.failed("it crashed") == {"pallas": "it crashed at 512x512x65536 NT"}
+    assert len(board.left) == 3 and not board.rows["splitk"]
     board({"building": "tilejit"})
-    assert board.failed("the process ended with status -14") == ""
-    assert len(board.left) == 1
+    assert board.failed(command.ending(-14)) == {} and len(board.left) == 2
+    assert board.rows["splitk"][0]["absent"] == "the time limit ended the process here"
+    assert board.failed(command.ending(-9)) == {} and len(board.left) == 1
+    assert board.rows["splitk"][1]["absent"] == "the process ended with status -9 while measuring"
 
 
 STAND_IN = """
@@ -229,7 +266,7 @@ sys.modules["matmul_work"].device = device
 """
 
 
-def test_a_crash_costs_one_case_and_one_peer(tmp_path):
+def test_a_crash_costs_one_peer(tmp_path):
     """The whole command with its worker processes, on made-up times; a peer ends the worker in the second case."""
     pytest.importorskip("matplotlib")
     (tmp_path / "sitecustomize.py").write_text(STAND_IN.format(mark=str(tmp_path / "mark")))
@@ -239,10 +276,10 @@ def test_a_crash_costs_one_case_and_one_peer(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "matmul_splitk.json").read_text())
     told = {(r["case"].split("x")[0], r["peer"]): r.get("absent") for r in rows}
-    assert told["256", "triton"] == "the process ended with status -9 here" and ("256", "cublas NT") not in told
-    assert told["512", "triton"] is None and told["1024", "cublas NT"] is None
-    assert ("1024", "triton") not in told and all("date" in r for r in rows)
-    assert "absent: triton: the process ended" in done.stdout and (tmp_path / "matmul_batched.json").exists()
+    assert told["256", "triton"] == told["1024", "triton"] == "the process ended with status -9 at 256x256x131072 NT"
+    assert told["256", "cublas NT"] is told["512", "triton"] is told["1024", "cublas NT"] is None
+    assert all("date" in r for r in rows)
+    assert "] triton: the process ended with status -9" in done.stdout and (tmp_path / "matmul_batched.json").exists()
 
 
 @pytest.mark.parametrize("name", ["decode", "ablation"])
@@ -255,6 +292,63 @@ def test_a_dry_run_makes_table_records_and_plots(command, cases, tmp_path, capsy
     wanted = {c.label for c in cases.quick(cases.cases_of(name))}
     assert {r["case"] for r in rows} == wanted and all(r["dry"] for r in rows)
     assert (tmp_path / f"matmul_{name}.png").stat().st_size > 0 and (tmp_path / "matmul_roofline.png").exists()
+
+
+def test_a_run_without_a_peer_says_so(command, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert command.main(["--dry", "--set", "splitk", "--without", "triton", "--out", str(tmp_path)]) == 0
+    assert "triton: left out (--without) (512x512x65536 NT, " in capsys.readouterr().out
+    assert command.main(["--dry", "--set", "splitk", "--peers", "cublas", "--out", str(tmp_path)]) == 0
+    assert "triton: not asked for (--peers)" in capsys.readouterr().out
+
+
+def test_a_run_is_resumed_where_it_stopped(command, cases, tmp_path, capsys, monkeypatch):
+    """Cases with numbers of this day and commit are not measured again, but are in the table."""
+    pytest.importorskip("matplotlib")
+    assert command.main(["--dry", "--set", "splitk", "--shapes", "512x512x65536", "--out", str(tmp_path)]) == 0
+    path = tmp_path / "matmul_splitk.json"
+    mine = {"date": command.datetime.date.today().isoformat(), "commit": command.commit()}
+    path.write_text(json.dumps([{**r, **mine} for r in json.loads(path.read_text())]))
+    before = len(json.loads(path.read_text()))
+    capsys.readouterr()
+    assert command.main(["--dry", "--resume", "--set", "splitk", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "  splitk 512x512x65536 NT: " not in text and "  splitk 256x256x131072 NT: " in text
+    assert "over 3 cases" in text
+    rows = json.loads(path.read_text())
+    assert len([r for r in rows if r["case"] == "512x512x65536 NT"]) == before < len(rows)
+    path.write_text(json.dumps([{**r, **mine} for r in rows]))
+    assert command.main(["--dry", "--resume", "--set", "splitk", "--out", str(tmp_path)]) == 0
+    assert "over 3 cases" in capsys.readouterr().out
+    monkeypatch.setattr(command, "commit", lambda: "another")
+    assert command.main(["--dry", "--resume", "--set", "splitk", "--out", str(tmp_path)]) == 0
+    assert "  splitk 512x512x65536 NT: " in capsys.readouterr().out
+
+
+def test_records_are_kept_case_by_case(command, cases, tmp_path):
+    board = command.Board({"splitk": cases.cases_of("splitk")}, tmp_path, {})
+    board({"rows": [made("512x512x65536 NT", "triton", 1.0, True)]})
+    assert len(json.loads((tmp_path / "matmul_splitk.json").read_text())) == 1
+
+
+def test_records_are_drawn_without_measuring(command, tmp_path, capsys):
+    """The records in the repository, and whatever else lies there."""
+    pytest.importorskip("matplotlib")
+    for name in ("bf16", "decode"):
+        shutil.copy(FOLDER / "results" / f"matmul_{name}.json", tmp_path)
+    assert command.main(["--draw", "--set", "bf16,decode,majors", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "bf16: TFLOP/s" in text and "8192x8192x8192 NT" in text and "majors" not in text
+    assert {p.name for p in tmp_path.glob("*.png")} == {"matmul_bf16.png", "matmul_decode.png", "matmul_roofline.png"}
+    assert command.main(["--draw", "--set", "majors", "--out", str(tmp_path)]) == 1
+
+
+def test_seconds_of_sets(command, cases):
+    plan = {n: cases.cases_of(n) for n in cases.SETS}
+    assert all(s <= 60 for s in command.allowed(plan, None, 1.0, False).values())
+    big = {n: plan[n] for n in ("bf16", "fp8")}
+    assert sum(command.allowed(big, None, 1.0, True).values()) <= 150
+    assert sum(command.allowed(plan, 100.0, 1.0, True).values()) == pytest.approx(100.0)
 
 
 def test_an_unknown_set_is_refused(command, capsys):

@@ -106,7 +106,7 @@ def dot_dtypes(x, n):
 
 @tilejit.kernel
 def dot_small_m(x, n):
-    a = tl.zeros((32, 64), tl.float16)
+    a = tl.zeros((8, 64), tl.float16)
     b = tl.zeros((64, 64), tl.float16)
     tl.dot(a, b)
 
@@ -205,7 +205,7 @@ BAD_KERNELS = [
     (shape_not_constant, "tl.zeros((n,)", "tl.constexpr"),
     (dot_inner_dims, "tl.dot(a, b)", "64 != 32"),
     (dot_dtypes, "tl.dot(a, b)", "int8 x bf16"),
-    (dot_small_m, "tl.dot(a, b)", "multiple of 64"),
+    (dot_small_m, "tl.dot(a, b)", "multiple of 16"),
     (dot_registers, "tl.dot(a, b)", "use more warps or a smaller tile"),
     (broadcast_shapes, "tl.arange(0, 64) + tl.arange(0, 32)", "[64] with [32]"),
     (literal_range, "+ 1000", "out of range for int8"),

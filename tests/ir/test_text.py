@@ -28,6 +28,7 @@ kernel @sum(%x: ptr<fp32> {divisible=16}, %n: int32) {num_warps=4, report=["a //
   }
   %p = splat %x {shape=(64,)} : ptr<fp32>[64]
   store %p, %acc
+  fence_async
   %A = alloc {name="A"} : buffer<2xbf16[64x64], swizzle=128, order=1x0>
   %3 = view %A, %pid : buffer<view bf16[64x64], swizzle=128, order=1x0>
   return

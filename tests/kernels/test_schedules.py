@@ -145,6 +145,7 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "matmul with an epilogue": lambda: kernels.matmul(random(64, 64), random(64, 72), bias=random(72), activation="gelu"),
     "fp8 matmul": lambda: kernels.matmul(random(64, 160, dtype=E4M3), random(72, 160, dtype=E4M3).T),
     "matmul by clusters": lambda: tiles(num_ctas=2),
+    "stream-k by clusters": lambda: kernels.matmul_streamk(random(24, 320), random(320, 72, seed=1), random(72), "silu", ctas=2),
     "matmul by two consumer groups": lambda: tiles(num_consumer_groups=2),
     "batched matmul": lambda: kernels.batched_matmul(random(2, 72, 80), random(2, 80, 72, seed=1), random(72), "relu"),
     "grouped matmul": groups,

@@ -151,11 +151,11 @@ def test_divide(tiles, steps, multiprocessors, split):
 def test_choices():
     """Shapes whose tiles fill the chip are not divided; deep and narrow ones are, in equal parts."""
     assert choose(8192, 8192, 8192, 2, 128).stream_tiles == 0
-    deep = choose(512, 512, 65536, 2, 132)
+    deep = choose(512, 512, 65536, 2, 132, ctas=1)
     assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
     decode = choose(16, 8192, 8192, 2, 132)
     assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 0
-    few = choose(16, 1024, 32768, 2, 132)
+    few = choose(16, 1024, 32768, 2, 132, ctas=1)
     assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
@@ -170,3 +170,59 @@ def test_compiles(t, ordered):
         C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0,
         num_warps=t.warps, num_stages=t.stages(2))
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
+
+
+@pytest.mark.parametrize("t", [replace(t, ctas=c) for t, c in zip((*TILES, *DECODE_TILES), (8, 8, 4, 2, 8, 4, 2, 8, 4, 2))],
+                         ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
+def test_clusters_compile(t):
+    """The same of tiles whose K is divided over a cluster, in the number of stages that are counted on."""
+    bk = 64 * t.ctas
+    c = f"desc<bf16[{t.n}x{t.m}]>" if t.swap else f"desc<bf16[{t.m}x{t.n}]>"
+    kernel = streamk_kernel.compile(
+        f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", c, None, None, None, "*bf16", None, None, "int32", "int32",
+        "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=not t.swap,
+        ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps, num_ctas=t.ctas,
+        num_stages=t.stages(2), cluster_split="K", num_consumer_groups=1)
+    assert not kernel.warnings() and t.stages(2) >= 3 and "st.async" in kernel.ptx
+
+
+@targets
+@pytest.mark.parametrize("dtype, m, n, ctas", [
+    (BF16, 72, 136, 2), (BF16, 5, 136, 4), (ml_dtypes.float8_e4m3fn, 33, 72, 8), (np.float32, 72, 72, 4)])
+def test_clusters_divide_k(monkeypatch, target, dtype, m, n, ctas):
+    """Parts that meet in the shared memory of a cluster: swapped operands and not, an epilogue, equal bits each time."""
+    small(monkeypatch)
+    rng = np.random.default_rng(5)
+    k = 128 if ctas == 8 else ctas * 128 + 48            # fewer blocks than CTAs: some have nothing
+    a, b = matrix(rng, m, k, dtype, True), matrix(rng, k, n, dtype, False)
+    bias = rng.standard_normal(n).astype(np.float32)
+    with tilejit.knobs(target=target):
+        found = [matmul_streamk(a, b, bias, "relu", ctas=ctas) for _ in range(2)]
+        space = workspace_for(a, b, ctas=ctas)
+    ref = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    assert rel_error(found[0], ref) <= (1.5e-3 if dtype == np.float32 else 8e-3)
+    assert np.array_equal(*found) and space.flags_array.size == 1
+
+
+@pytest.mark.parametrize("m", [8, 80])
+def test_clusters_accumulate(monkeypatch, m):
+    small(monkeypatch)
+    rng = np.random.default_rng(3)
+    a, b = matrix(rng, m, 256, BF16, True), matrix(rng, 256, 64, BF16, True)
+    out = rng.standard_normal((m, 64)).astype(np.float32)
+    ref = out + a.astype(np.float64) @ b.astype(np.float64)
+    with tilejit.knobs(target="emulator"):
+        matmul_streamk(a, b, out=out, accumulate=True, ctas=2)
+    assert rel_error(out, ref) <= 1e-5
+    with pytest.raises(LaunchError, match="ctas is 1, 2, 4 or 8, and without split; found 2 and split=2"):
+        matmul_streamk(a, b, ctas=2, split=2)
+
+
+def test_the_chip_is_filled_by_clusters():
+    """Sixteen deep tiles on 132 multiprocessors: eight CTAs each; enough tiles: one."""
+    deep = choose(512, 512, 65536, 2, 132)
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.stream_tiles) == (128, 128, 16, 8, 0)
+    assert deep.stages(2) >= 4
+    assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=1).stream_tiles == 16
+    for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):
+        assert t.ctas * t.programs <= 132

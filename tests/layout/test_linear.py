@@ -226,4 +226,4 @@ def test_shared_in_column_order_is_the_transpose():
 
 @given(any_layouts())
 def test_registers_are_what_apply_says(layout):
-    assert layout.registers() == [layout.apply(register=r) for r in range(layout.num_registers)]
+    assert layout.registers() == tuple(layout.apply(register=r) for r in range(layout.num_registers))

@@ -14,6 +14,7 @@ from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function, print_function
 from tilejit.ir.types import Tile
 from tilejit.ir.verify import verify
+from tilejit.layout.mma import mma_accumulator, mma_operand
 from tilejit.layout.named import wgmma_accumulator
 from tilejit.passes.layouts import assign_layouts
 
@@ -22,8 +23,8 @@ ARGS = ("%p: ptr<fp32> {divisible=16}, %q: ptr<fp32> {divisible=16}, %h: ptr<bf1
         "%i: int32")
 
 
-def assigned(body: str, num_warps: int = 4):
-    fn = parse_function(f"kernel @f({ARGS}) {{num_warps={num_warps}}} {{\n{body}\n  return\n}}\n")
+def assigned(body: str, num_warps: int = 4, num_ctas: int = 1):
+    fn = parse_function(f"kernel @f({ARGS}) {{num_warps={num_warps}, num_ctas={num_ctas}}} {{\n{body}\n  return\n}}\n")
     verify(fn)
     assign_layouts(fn)
     verify(fn)
@@ -299,9 +300,29 @@ def test_hashes_of_ranges_do_not_explode():
     assert len(list(walk(fn.body))) < 120
 
 
-def test_a_product_that_wgmma_cannot_do_is_the_users_error():
-    with pytest.raises(CompilationError, match="warpgroups of 4 warps, found 2"):
-        assigned(PRODUCT, num_warps=2)
+def test_a_product_that_wgmma_cannot_do_is_done_by_mma_sync():
+    (dot,) = [op for op in walk(assigned(PRODUCT, num_warps=2).body) if op.name == "dot"]
+    assert dot.attrs["unit"] == "mma"
+    acc = dot.result.type.layout
+    assert acc == mma_accumulator(dot.result.type.shape, 2)
+    assert [v.type.layout for v in dot.operands[:2]] == [None, None], "ldmatrix reads the slots"
+
+
+def test_operands_of_mma_sync_are_converted():
+    """Tiles in registers come in the fragments' layout."""
+    fn = assigned("""
+  %x = const {value=1.0} : bf16[64x64]
+  %y = exp %x
+  %z = const {value=0.0} : fp32[64x64]
+  %d = dot %y, %y, %z""", num_warps=2)
+    (dot,) = [op for op in walk(fn.body) if op.name == "dot"]
+    for index in (0, 1):
+        assert dot.operands[index].type.layout == mma_operand(dot.result.type.layout, index, 64, 2)
+
+
+def test_a_product_of_several_ctas_needs_wgmma():
+    with pytest.raises(CompilationError, match="num_ctas=2 needs wgmma"):
+        assigned(PRODUCT, num_warps=1, num_ctas=2)
 
 
 PROGRAM = "kernel @g(%p: ptr<int32>, %n: int32, %m: int32) {{num_warps={warps}}} {{\n{body}\n  return\n}}\n"

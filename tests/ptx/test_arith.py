@@ -172,8 +172,19 @@ def test_constants(t, value):
 
 def test_every_synchronous_op_has_an_emitter():
     """All ops have one, but those that passes and scheduling replace, and `scan`, which only the evaluator runs."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, reduce, shape, tma, wgmma  # noqa: F401
+    from tilejit.ptx import (  # noqa: F401
+        arith,
+        async_copy,
+        control,
+        convert,
+        kernel,
+        memory,
+        reduce,
+        shape,
+        tma,
+        wgmma,
+    )
     from tilejit.ptx.emit import EMITTERS
 
-    replaced = {"dot", "desc_load", "desc_store", "desc_atomic", "scan"}
+    replaced = {"dot", "desc_load", "row_load", "block_load", "desc_store", "desc_atomic", "scan"}
     assert set(OPS) - set(EMITTERS) <= replaced

@@ -10,7 +10,7 @@ from tilejit.kernels.matmul import matmul_kernel
 BF16 = ml_dtypes.bfloat16
 
 
-def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, **options):
+def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, bk=64, **options):
     """The kernel's result and the exact one."""
     rng = np.random.default_rng(1)
     a = rng.integers(-3, 4, (m, k) if a_rows else (k, m)).astype(BF16)
@@ -22,7 +22,7 @@ def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, **opt
 
     with tilejit.knobs(target="emulator"):
         compiled = matmul_kernel[(grid,)](
-            desc(a, bm, 64, a_rows), desc(b, 64, bn, b_rows), desc(out, bm, bn, True), bias, m, n, k, BM=bm, BN=bn, BK=64,
+            desc(a, bm, bk, a_rows), desc(b, bk, bn, b_rows), desc(out, bm, bn, True), bias, m, n, k, BM=bm, BN=bn, BK=bk,
             GROUP=4, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=None, **options)
     a, b = (a if a_rows else a.T).astype(np.float32), (b if b_rows else b.T).astype(np.float32)
     exact = a @ b + (0 if bias is None else bias.astype(np.float32))
@@ -60,19 +60,24 @@ def plain_kernel(x, out, N: tl.constexpr):
 
 
 @tilejit.kernel
-def column_sums(a_desc, b_desc, out, K, BM: tl.constexpr, BN: tl.constexpr):
-    acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, 64)):
+def symmetric(a_desc, b_desc, out):
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(0, 2):
         acc = tl.dot(a_desc.load([0, k * 64]), b_desc.load([0, k * 64]).T, acc)
-    tl.store(out + tl.arange(0, BN), tl.sum(acc, 0))
+    tl.store(out + tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :], acc + acc.T)
+
+
+@tilejit.kernel
+def moved(a_desc, b_desc):
+    b_desc.store([0, 0], a_desc.load([0, 0]))
 
 
 def test_what_cannot_be_divided():
     with pytest.raises(tilejit.CompilationError, match="num_ctas=2: the kernel is not specialised"):
-        plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=2)
+        moved.compile("desc<bf16[128x64]>", "desc<bf16[128x64]>", num_ctas=2)
     with pytest.raises(tilejit.CompilationError, match="64 for every warpgroup of every CTA"):
         product(128, 128, 64, 128, 128, num_ctas=2, num_warps=8)
-    with pytest.raises(tilejit.CompilationError, match="reduce would move elements between CTAs"):
-        column_sums.compile("desc<bf16[128x64]>", "desc<bf16[64x64]>", "*fp32", "int32", BM=128, BN=64, num_ctas=2)
+    with pytest.raises(tilejit.CompilationError, match="convert would move elements between CTAs"):
+        symmetric.compile("desc<bf16[128x64]>", "desc<bf16[128x64]>", "*fp32", num_ctas=2)
     with pytest.raises(tilejit.CompilationError, match="num_ctas=3 is not legal"):
         plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=3)

@@ -8,7 +8,7 @@ from tilejit.frontend import Const, KernelSource, Param, build
 from tilejit.ir import walk
 from tilejit.ir.types import Buffer, Desc, Ptr, bf16, fp32, int32
 from tilejit.ir.verify import verify
-from tilejit.schedule.allocate import LIMIT
+from tilejit.schedule.allocate import limit
 
 
 def matmul(a_desc, b_desc, c_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
@@ -103,7 +103,7 @@ def test_a_and_b_share_one_ring():
     a, b = (t for name, t in rings_of(fn).items() if name in ("a", "b"))
     assert (a.shape, b.shape) == ((128, 64), (256, 64)) and a.swizzle == b.swizzle == 128
     size = 2 * (128 + 256) * 64
-    assert f"ring a_b: 4 slots x {size} bytes, wgmma reads the slots" in fn.attrs["report"]
+    assert f"ring a_b: 4 slots x {size} bytes, TMA tiles, wgmma reads the slots" in fn.attrs["report"]
     expects = [op for op in walk(fn.body) if op.name == "mbar_expect"]
     assert [op.attrs["bytes"] for op in expects] == [size]
     full_and_empty = [op.attrs["type"] for op in fn.body.ops if op.name == "barriers"]
@@ -137,7 +137,7 @@ def test_nothing_overlaps_in_shared_memory(kernel, warps):
     assert len(taken) >= 4
     for (_, _, end), (_, start, _) in zip(taken, taken[1:]):
         assert end <= start
-    assert taken[-1][2] == fn.attrs["shared_bytes"] <= LIMIT
+    assert taken[-1][2] == fn.attrs["shared_bytes"] <= limit(fn)
     for op in fn.body.ops:
         if op.name == "alloc":
             t = op.attrs["type"]

@@ -6,7 +6,8 @@ from typing import Any, Union
 
 from tilejit.errors import CompilationError, Loc
 from tilejit.frontend.source import KernelSource
-from tilejit.ir import Function, total_warps
+from tilejit.ir import Function, product_warps
+from tilejit.ir.target import DEFAULT, Target, target_named
 from tilejit.ir.types import Desc, Type
 from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
 
@@ -48,6 +49,10 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     for name in ("warp_specialize", "store_role"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
+    target = check_target(attrs, loc)
+    if attrs.get("cluster_split", "M") not in ("M", "K"):
+        raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "
+                               'rows of products ("M", the default) or the dimension that these sum over ("K")', loc)
     registers = attrs.get("maxnreg")
     if registers is not None and (not isinstance(registers, int) or not 24 <= registers <= 255):
         raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers from 24 to 255", loc)
@@ -60,7 +65,9 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
                   [{"divisible": args[n].divisible} if args[n].divisible > 1 else {}  # type: ignore[union-attr]
                    for n in params], attrs, loc)
     b = KernelBuilder(fn.body, loc=loc)
-    b.num_warps, b.debug = total_warps(fn), bool(attrs.get("debug"))  # type: ignore[attr-defined]
+    b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
+    b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
+    b.target = target                                               # type: ignore[attr-defined]
     env: dict[str, Any] = {}
     values = dict(zip(params, fn.body.args))
     for n in names:
@@ -74,3 +81,17 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     b.loc = loc
     b.op("return")
     return fn
+
+
+def check_target(attrs: dict[str, Any], loc: Loc) -> Target:
+    """The chip that the options ask for. Raises CompilationError for options that it cannot follow."""
+    try:
+        target = target_named(attrs.get("target"))
+    except CompilationError as e:
+        raise CompilationError(e.message, loc) from None
+    if not target.hopper:
+        for option in ("num_ctas", "num_consumer_groups"):
+            if (attrs.get(option) or 1) > 1:
+                raise CompilationError(f"{option}={attrs[option]}: {target.name} has no clusters and no roles of "
+                                       f"warps: leave it out, or use target={DEFAULT!r}", loc)
+    return target

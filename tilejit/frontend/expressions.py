@@ -39,6 +39,10 @@ class Expressions(Loops):
 
     def expr(self, node: ast.expr) -> Any:
         """The value of an expression."""
+        if isinstance(node, ast.Constant):       # leaves build no ops, which would need their place
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.name(node.id, node)
         handler = getattr(self, f"expr_{type(node).__name__}", None)
         if handler is None:
             raise self.fail(node, f"'{keyword(node)}' is not part of the tile language", f"what is: {SUPPORTED}")
@@ -53,12 +57,6 @@ class Expressions(Loops):
             raise error.with_loc(self.loc(node))
         finally:
             self.b.loc = outer
-
-    def expr_Constant(self, node: ast.Constant) -> Any:
-        return node.value
-
-    def expr_Name(self, node: ast.Name) -> Any:
-        return self.name(node.id, node)
 
     def expr_Tuple(self, node: ast.Tuple) -> tuple:
         return tuple(self.items(node.elts))

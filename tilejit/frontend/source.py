@@ -9,6 +9,7 @@ import io
 import textwrap
 from collections.abc import Callable
 from functools import cached_property
+from types import CellType
 from typing import Any
 
 import astunparse
@@ -92,7 +93,7 @@ class KernelSource:
                 node.end_col_offset = (node.end_col_offset or 0) + indent  # type: ignore[attr-defined]
         return function
 
-    @property
+    @cached_property
     def constexprs(self) -> set[str]:
         """Names of the parameters annotated as tl.constexpr."""
         out = set()
@@ -107,18 +108,25 @@ class KernelSource:
         """Names that are local variables: parameters, and what the body assigns."""
         return frozenset([*self.signature.parameters, *assigned([*self.tree.body])])
 
+    @cached_property
+    def cells(self) -> dict[str, CellType]:
+        """The variables of functions around this one that it reads."""
+        return dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ()))
+
     def lookup(self, name: str) -> Any:
         """What a free name of the function stands for; raises KeyError if nothing."""
-        closure = inspect.getclosurevars(self.fn).nonlocals
-        if name in closure:
-            return closure[name]
+        if name in self.cells:
+            try:
+                return self.cells[name].cell_contents
+            except ValueError:                   # nothing was put into it yet
+                return self._missing(name)
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
         return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
 
     def is_global(self, name: str) -> bool:
         """True if a free name is a global variable."""
-        return name in self.fn.__globals__ and name not in inspect.getclosurevars(self.fn).nonlocals
+        return name in self.fn.__globals__ and name not in self.cells
 
     @staticmethod
     def _missing(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tilejit.errors import CompilationError
@@ -43,12 +44,23 @@ class Slot:
 
 def returns(body: list[ast.stmt]) -> bool:
     """True if a statement may return."""
-    return any(isinstance(node, ast.Return) for stmt in body for node in ast.walk(stmt))
+    return any(map(_returns, body))
+
+
+@lru_cache(maxsize=4096)
+def _returns(stmt: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Return) for node in ast.walk(stmt))
 
 
 def assigned(body: Sequence[ast.AST]) -> list[str]:
     """Names that statements or expressions may bind, in order of appearance."""
-    return list(dict.fromkeys(name for node in body for name in _targets(node, frozenset())))
+    return list(dict.fromkeys(name for node in body for name in _stored(node)))
+
+
+@lru_cache(maxsize=4096)
+def _stored(node: ast.AST) -> tuple[str, ...]:
+    """`assigned` of one tree; nested loops and branches ask again and again."""
+    return tuple(dict.fromkeys(_targets(node, frozenset())))
 
 
 def _targets(node: ast.AST, own: frozenset[str]) -> Iterator[str]:

@@ -9,8 +9,11 @@ from tilejit.ir.core import (
     Value,
     clone_block,
     clone_op,
+    computes,
+    divides_k,
     enclosing,
     erase,
+    product_warps,
     replace,
     total_warps,
     uses,
@@ -18,5 +21,6 @@ from tilejit.ir.core import (
 )
 from tilejit.ir.table import OPS, OpDef
 
-__all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op",
-           "enclosing", "erase", "replace", "total_warps", "types", "uses", "walk", "_ops"]
+__all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
+           "divides_k", "enclosing", "erase", "product_warps", "replace", "total_warps", "types", "uses", "walk",
+           "_ops"]

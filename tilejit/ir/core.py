@@ -11,7 +11,7 @@ from typing import Any
 
 from tilejit.errors import Loc
 from tilejit.ir.table import OPS, OpDef
-from tilejit.ir.types import Type
+from tilejit.ir.types import DType, Ptr, Tile, Type
 
 
 class Value:
@@ -187,9 +187,26 @@ def clone_block(block: Block, mapping: dict[Value, Value],
     return new
 
 
+def computes(op: Op) -> tuple:
+    """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
+    operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
+    attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())]
+    return op.name, tuple(operands), tuple(attrs), tuple(r.type for r in op.results)
+
+
 def total_warps(fn: Function) -> int:
     """The warps that share a program's tiles, those of all CTAs of its cluster; layouts count one CTA after another."""
     return int(fn.attrs["num_warps"]) * int(fn.attrs.get("num_ctas", 1))
+
+
+def divides_k(fn: Function) -> bool:
+    """Whether the CTAs of a program's cluster divide what products sum over, instead of rows."""
+    return fn.attrs.get("num_ctas", 1) > 1 and fn.attrs.get("cluster_split") == "K"
+
+
+def product_warps(fn: Function) -> int:
+    """The warps that share a product: all of the cluster's, or one CTA's where each has a part of every product."""
+    return fn.attrs["num_warps"] if divides_k(fn) else total_warps(fn)
 
 
 def enclosing(op: Op) -> Iterator[Op]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,9 +35,22 @@ class OpDef:
     family: str
     evaluate: Callable[..., Any] | None = None
 
-    @property
+    @cached_property
     def pure(self) -> bool:
+        """No effects."""
         return not self.effects
+
+    @cached_property
+    def counts(self) -> tuple[int, float]:
+        """The least and the greatest number of operands that the signature allows."""
+        least = sum(not n.endswith(("?", "*")) for n in self.operands)
+        many = any(n.endswith("*") for n in self.operands)
+        return least, float("inf") if many else len(self.operands)
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The attributes that every such op has."""
+        return tuple(a for a in self.attrs if not a.endswith("?"))
 
     def meaning(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator that sets the numpy meaning; see `ir/evaluate.py` for its calling convention."""

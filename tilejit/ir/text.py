@@ -175,6 +175,8 @@ class _Parser:
     _SPACE = re.compile(r"(?:\s+|//[^\n]*)*")
     _LOC = re.compile(r"[ \t]*//[ \t]*([^\s:]+):(\d+)[ \t]*(?=\n|$)")
 
+    _OPERANDS = re.compile(r"[ \t]*%")
+
     def fail(self, message: str) -> CompilationError:
         line = self.s.count("\n", 0, self.pos) + 1
         shown = self.s.splitlines()[line - 1] if line <= len(self.s.splitlines()) else ""
@@ -248,7 +250,8 @@ class _Parser:
         if name not in OPS:
             raise self.fail(f"no op is called {name}")
         operands = []
-        while m := self.take(r"%([\w.]+)"):
+        some = self._OPERANDS.match(self.s, self.pos)      # a name on the next line begins another op
+        while some and (m := self.take(r"%([\w.]+)")):
             if m[1] not in self.scope:
                 raise self.fail(f"%{m[1]} is not defined here")
             operands.append(self.scope[m[1]])

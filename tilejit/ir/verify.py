@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from tilejit.errors import CompilationError, VerificationError
 from tilejit.ir.core import Block, Function, Op, Value
-from tilejit.ir.table import OPS, OpDef
+from tilejit.ir.table import OPS
 from tilejit.ir.text import print_op
-from tilejit.ir.types import Desc, DType, Pending, Tile, Type, int1
+from tilejit.ir.types import Desc, DType, Pending, Tile, Type, elem_of, int1
 
 #: Ops that may take a `Pending` value: the asynchronous product, its wait, and what carries values.
 _TAKES_PENDING = frozenset({"dot_async", "dot_wait", "dot_fence", "yield", "condition", "for", "while"})
@@ -23,7 +23,7 @@ _TAKES_PENDING = frozenset({"dot_async", "dot_wait", "dot_fence", "yield", "cond
 def verify(fn: Function) -> None:
     """Raise VerificationError, naming the op by its printed line, at the first broken rule."""
     try:
-        _block(fn.body, set(fn.body.args))
+        _block(fn.body, set())
         if not fn.body.ops or fn.body.terminator.name not in ("return", "roles"):
             raise VerificationError(f"the body of {fn.name} must end in return or roles")
     except _Broken as e:
@@ -33,13 +33,6 @@ def verify(fn: Function) -> None:
 class _Broken(Exception):
     def __init__(self, op: Op, message: str):
         self.op, self.message = op, message
-
-
-def operand_counts(define: OpDef) -> tuple[int, float]:
-    """The least and the greatest number of operands that a signature allows."""
-    least = sum(not n.endswith(("?", "*")) for n in define.operands)
-    many = any(n.endswith("*") for n in define.operands)
-    return least, float("inf") if many else len(define.operands)
 
 
 def bare(t: Type) -> Type:
@@ -52,21 +45,25 @@ def bare(t: Type) -> Type:
 
 
 def _block(block: Block, scope: set[Value]) -> None:
-    scope = scope | set(block.args)
+    """Check a block; `scope` holds the values that it may use, before and after."""
+    here = list(block.args)
+    scope.update(here)
     for i, op in enumerate(block.ops):
         _op(op, scope)
         if op.parent is not block:
             raise _Broken(op, "the op's parent is another block")
         if "terminator" in op.define.traits and i + 1 < len(block.ops):
             raise _Broken(op, "a terminator must be the last op of its block")
+        here += op.results
         scope.update(op.results)
+    scope.difference_update(here)
 
 
 def _op(op: Op, scope: set[Value]) -> None:
     if op.name not in OPS:
         raise _Broken(op, f"no op is called {op.name}")
     define = op.define
-    least, most = operand_counts(define)
+    least, most = define.counts
     if not least <= len(op.operands) <= most:
         raise _Broken(op, f"{op.name} takes {' '.join(define.operands) or 'no operands'}, "
                           f"found {len(op.operands)} operands")
@@ -75,9 +72,9 @@ def _op(op: Op, scope: set[Value]) -> None:
             raise _Broken(op, f"operand {v!r} is not defined before its use, or in another scope")
         if isinstance(v.type, Pending) and op.name not in _TAKES_PENDING:
             raise _Broken(op, f"operand {v!r} is pending: only dot_wait turns it into a tile")
-    missing = [a for a in define.attrs if not a.endswith("?") and a not in op.attrs]
-    if missing:
-        raise _Broken(op, f"{op.name} needs the attribute {missing[0]}")
+    for a in define.required:
+        if a not in op.attrs:
+            raise _Broken(op, f"{op.name} needs the attribute {a}")
     for region in op.regions:
         if region.parent is not op:
             raise _Broken(op, "the region's parent is another op")
@@ -92,7 +89,7 @@ def _op(op: Op, scope: set[Value]) -> None:
     except CompilationError as e:
         raise _Broken(op, e.message) from e
     found = [r.type for r in op.results]
-    if [bare(t) for t in inferred] != [bare(t) for t in found]:
+    if inferred != found and list(map(bare, inferred)) != list(map(bare, found)):
         raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(found)}")
     for i, r in enumerate(op.results):
         if r.op is not op or r.index != i:
@@ -174,11 +171,18 @@ def _fold(op: Op) -> None:
     _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), scalars)
 
 
+def _cluster_fold(op: Op) -> None:
+    _count(op, 1)
+    scalars = [elem_of(t) for t in _types(op.results)]
+    _expect(op, "region arguments", _types(op.regions[0].args), [*scalars, *scalars])
+    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), [*scalars])
+
+
 def _condition_owner(op: Op) -> None:
     owner = op.parent.parent if op.parent is not None else None
     if owner is None or owner.name != "while":
         raise _Broken(op, "condition ends the first region of while only")
 
 
-_REGIONS = {"for": _for, "while": _while, "if": _if, "reduce": _fold, "scan": _fold,
+_REGIONS = {"for": _for, "while": _while, "if": _if, "reduce": _fold, "scan": _fold, "cluster_fold": _cluster_fold,
             "condition": _condition_owner}

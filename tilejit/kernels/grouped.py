@@ -66,12 +66,11 @@ def grouped_kernel(a_desc, b_desc, c_desc, sizes, a_scale, b_scale, groups, N, K
                 inside = m + tl.arange(0, BM) < rows
                 a_scales = a_scale + (start + m + tl.arange(0, BM)) * a_down
                 b_scales = b_scale + e * b_group + n // _BLOCK * b_down
-                of_a = tl.load(a_scales, inside, other=0.0)
                 of_b = tl.load(b_scales)
             for k in range(0, steps):
                 if a_scale is not None:
-                    # The next block's scales arrive while this one is multiplied.
-                    next_a = tl.load(a_scales + (k + 1) * a_across, inside & (k + 1 < steps), other=0.0)
+                    of_a = tl.load(a_scales + k * a_across, inside, other=0.0)
+                    # One number goes through no ring: the next block's arrives while this one is multiplied.
                     next_b = tl.load(b_scales + (k + 1) * b_across, k + 1 < steps, other=0.0)
                 a = a_desc.load([start + m, k * BK])
                 if B_ROWS:
@@ -90,7 +89,6 @@ def grouped_kernel(a_desc, b_desc, c_desc, sizes, a_scale, b_scale, groups, N, K
                     else:
                         part = tl.dot(a, b)
                         acc = tl.fma(part, (of_a * of_b)[:, None], acc)
-                    of_a = next_a
                     of_b = next_b
             c = acc.to(c_desc.dtype)
             if SWAP:

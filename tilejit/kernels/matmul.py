@@ -7,7 +7,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels.copy import copy_matrix, pitched
-from tilejit.kernels.streamk import matmul_streamk
+from tilejit.kernels.streamk import choose, matmul_streamk
 from tilejit.kernels.tiles import Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
@@ -57,8 +57,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
 COPIED_FROM = 2 ** 27
-#: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them.
-DEEP_FROM = 128
+#: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
+#: meet in memory, and by clusters.
+DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 _INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
@@ -157,7 +158,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
     bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few tiles
-    with a deep K are handed to `matmul_streamk`, whose sums have no fixed order.
+    with a deep K are handed to `matmul_streamk`, whose sums may have no fixed order.
     Raises LaunchError for what does not fit."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
     if out is None:
@@ -191,7 +192,9 @@ def _deep(a: Facts, b: Facts, sms: int) -> bool:
     (m, k), n, size = a[1], b[1][1], a[0].bytes
     in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
     blocks = tilejit.cdiv(k * size, 128)
-    if blocks < DEEP_FROM or not in_place or not (_pitched(a) and _pitched(b)):
+    if blocks < DEEP_FROM_BY_CLUSTERS or not in_place or not (_pitched(a) and _pitched(b)):
+        return False
+    if blocks < DEEP_FROM and choose(m, n, k, size, sms).ctas == 1:
         return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms

@@ -20,7 +20,7 @@ SCALE_BLOCK = 128
 _BLOCK = tl.constexpr(SCALE_BLOCK)
 
 
-@tilejit.kernel(do_not_specialize=("M", "N", "K", "a_down", "a_across", "b_down", "b_across"))
+@tilejit.kernel(do_not_specialize=("N", "K", "b_down", "b_across"))
 def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_down, a_across, b_down, b_across,
                         BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
     """C [M, N] = sum over blocks of K of a_scale[m, block] * b_scale[n // 128, block] * (A @ B^T).
@@ -40,17 +40,15 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
         a_scales = a_scale + rows * a_down
         b_scales = b_scale + n // _BLOCK * b_down
         acc = tl.zeros((BM, BN), tl.float32)
-        of_a = tl.load(a_scales, rows < M, other=0.0)
         of_b = tl.load(b_scales)
         for k in range(0, steps):
-            # The next block's scales arrive while this one is multiplied.
-            next_a = tl.load(a_scales + (k + 1) * a_across, (rows < M) & (k + 1 < steps), other=0.0)
+            of_a = tl.load(a_scales + k * a_across, rows < M, other=0.0)
+            # One number goes through no ring: the next block's arrives while this one is multiplied.
             next_b = tl.load(b_scales + (k + 1) * b_across, k + 1 < steps, other=0.0)
             a = a_desc.load([m, k * _BLOCK])
             b = b_desc.load([n, k * _BLOCK])
             part = tl.dot(a, b.T)
             acc = tl.fma(part, (of_a * of_b)[:, None], acc)
-            of_a = next_a
             of_b = next_b
         c_desc.store([m, n], acc.to(c_desc.dtype))
 

@@ -12,6 +12,9 @@ A run covers parts of tiles. Parts of one tile meet in a workspace tile of fp32,
     neither     parts are added in no fixed order and counted; who completes the count runs the epilogue, and leaves
                 workspace and flag zero for the next launch
 
+Where the tiles times 2, 4 or 8 are about as many as multiprocessors, nothing meets in memory: a program is a cluster of
+so many CTAs, which divide K and sum their parts in shared memory (`cluster_split="K"`), always in the same order.
+
 Programs take their last tile first: a tile's early parts are thus the first thing that a program does, and whoever
 needs them waits only for what runs at the same time. All programs must be resident (at most one per multiprocessor).
 """
@@ -84,7 +87,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
     scales (and zeros, or None) have a number per row of A and SCALE_STEPS blocks of K (0: per row).
     A_ROWS, B_ROWS, C_ROWS: the descriptor sees the matrix itself, else its transpose; with C_ROWS false bias has a
     value per row. parts: the workspace, fp32 [stream_tiles * BM, BN], seen by part_desc in blocks [BM, BN]; flags:
-    int32 [stream_tiles], zero."""
+    int32 [stream_tiles], zero; None, all three: there are whole tiles only."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, BK)
@@ -137,8 +140,10 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
             else:
                 c_desc.atomic_add([n, m], acc.T)
         else:
-            finish = k1 - k0 == steps
-            if k1 - k0 < steps:
+            finish = True
+            if flags is not None:
+                finish = k1 - k0 == steps
+            if flags is not None and k1 - k0 < steps:
                 if ORDERED:
                     finish = k1 == steps
                     if k0 > 0:
@@ -156,7 +161,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                     if finish:
                         acc = tl.zeros((BM, BN), tl.float32)
             if finish:
-                if k1 - k0 < steps:
+                if flags is not None and k1 - k0 < steps:
                     mine = parts + tile * (BM * BN)
                     at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
                     acc += tl.load(mine + at)
@@ -185,7 +190,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
 class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
-    `k_bytes`: bytes of K in a block."""
+    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K."""
 
     m: int
     n: int
@@ -194,11 +199,21 @@ class Config:
     programs: int = 1
     stream_tiles: int = 0
     k_bytes: int = 128
+    ctas: int = 1
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a launch with several CTAs a program."""
+        return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
 
     def stages(self, out_bytes: int) -> int:
         """Blocks that fit in shared memory beside what is staged for the workspace and the result.
 
-        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging."""
+        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
+        one, beside at most 64 KiB in which the CTAs' parts meet."""
+        if self.ctas > 1:
+            staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
+            return min(12, (_SHARED - staged) // ((self.m + self.n) * self.k_bytes))
         part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
         whole = self.m * self.n * out_bytes
         staged = part + (whole if self.swap else min(whole, self.m * 256))
@@ -220,12 +235,15 @@ _LEAST_BLOCKS = 4
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None) -> Config:
-    """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, instead of a choice.
+def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
+           ctas: int | None = None) -> Config:
+    """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
+    instead of a choice.
 
     The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
     as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
-    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs."""
+    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs: through
+    memory, or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
     tiles = TILES
     if m <= 64:
         width = next(t.n for t in DECODE_TILES if m <= t.n)
@@ -236,6 +254,9 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     def cycles(t: Config) -> float:
         count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
         block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (30 if t.swap else 48))
+        if t.ctas > 1:
+            waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
+            return max(waves * tilejit.cdiv(steps, t.ctas) * block, memory) + waves * (2000 + part / 16)
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
         return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + parts * (3000 + 1.5 * t.m * t.n)
@@ -243,11 +264,21 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     def divided() -> Iterator[Config]:
         for t in tiles:
             count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-            for s in (1, None) if split is None else (split,):
+            for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
+                most = at_once(c, multiprocessors)
+                if c > 1 and (ctas is not None or most and c <= steps):
+                    yield replace(t, programs=min(count, max(1, most)), ctas=c)
+            for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs, stream_tiles=stream)
 
     return min(divided(), key=cycles)
+
+
+def at_once(ctas: int, multiprocessors: int) -> int:
+    """Clusters of so many CTAs, one a multiprocessor, that run at once. The multiprocessors of a cluster are neighbours
+    (of a GPC, which has 16 or 18): larger ones than 2 leave some alone."""
+    return multiprocessors // ctas if ctas <= 2 else multiprocessors // 8 * 8 // ctas
 
 
 def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:
@@ -268,15 +299,15 @@ def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = Non
 
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
                    out_dtype: Any = None, *, accumulate: bool = False, ordered: bool = False, split: int | None = None,
-                   workspace: Workspace | None = None) -> Any:
+                   ctas: int | None = None, workspace: Workspace | None = None) -> Any:
     """activation(a @ b + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,
     b column-major); strides and addresses multiples of 16 bytes. bias [N]. The result has the inputs' dtype (bf16 for
     fp8) unless `out` or `out_dtype` says otherwise.
     accumulate: out (fp32) += a @ b; no bias, activation or workspace. ordered: sums in a fixed order, so that equal
-    inputs give equal bits. split: programs a tile (default: chosen from the shape). workspace: reused memory
-    (`workspace_for`); without one each call clears its own.
+    inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of both:
+    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
     ia, ib, ibias = facts_of(a, b, bias)
     assert ia is not None and ib is not None
@@ -285,11 +316,12 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
         if accumulate:
             raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, tilejit.multiprocessors())
+    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, ctas,
+                 tilejit.multiprocessors())
     if plan is not None:
         t, (da, db, dc), sizes, constants = plan
         first, second = (b, a) if t.swap else (a, b)
-        parts = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
+        parts = (None, None, None) if accumulate or t.ctas > 1 else meeting(_WHAT, a, t, workspace)
         streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *parts, bias, None, None, *sizes,
                                       t.stream_tiles, 0, 0, **constants)
     return out
@@ -305,7 +337,7 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
-          ordered: bool, split: int | None, multiprocessors: int) -> tuple[
+          ordered: bool, split: int | None, ctas: int | None, multiprocessors: int) -> tuple[
               Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]] | None:
     """Tile, descriptors to put over the operands in the kernel's order, M, N, K, and constants; None: no result."""
     if activation not in ACTIVATIONS:
@@ -319,17 +351,19 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
                                   f"found {mc.dtype}")
     if m == 0 or n == 0:
         return None
-    t = choose(m, n, k, ma.dtype.bytes, multiprocessors, split)
+    if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
+        raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
+    t = choose(m, n, k, ma.dtype.bytes, multiprocessors, split, ctas)
     if t.swap:
         ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
-    bk = t.k_bytes // ma.dtype.bytes
+    bk = t.k_bytes * t.ctas // ma.dtype.bytes
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     return t, (da, db, dc), (m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
-        ACTIVATION=activation, ADD=accumulate, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, num_warps=t.warps,
-        num_stages=t.stages(mc.dtype.bytes))
+        ACTIVATION=activation, ADD=accumulate, ORDERED=ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
+        num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
@@ -340,8 +374,8 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     return w.tiles(t.stream_tiles, t.m, t.n), w.parts_array, w.flags_array
 
 
-def workspace_for(a: Any, b: Any, split: int | None = None) -> Workspace:
-    """A workspace that is large enough for `matmul_streamk(a, b, split=split)`."""
+def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None) -> Workspace:
+    """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas)`."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
-    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split)
+    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split, ctas)
     return Workspace(a, t.stream_tiles * t.m * t.n, t.stream_tiles)

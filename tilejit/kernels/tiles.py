@@ -95,7 +95,7 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
     if exact > (1 - LOSS) * least:
         return best
     for t in TILES:
-        for rows, columns in _mains(m, n, t, t.programs(multiprocessors)):
+        for rows, columns in mains(m, n, t, t.programs(multiprocessors)):
             parts = [Part(0, 0, rows, columns, t)]
             if columns < n:
                 parts.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
@@ -107,7 +107,7 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
     return best
 
 
-def _mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:
+def mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:
     """Rows and columns of first parts made of whole tiles: all that fit, or as many rows or columns of tiles as fill
     whole waves."""
     for rows in {m, m // t.m * t.m} - {0}:

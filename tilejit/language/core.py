@@ -468,21 +468,16 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     if k != k2:
         raise CompilationError(f"dot: ({m},{k}) @ ({k2},{n}): inner dimensions {k} != {k2}")
     assert isinstance(a.elem, DType)
-    step = 32 // a.elem.bytes
-    warps = _b.num_warps  # type: ignore[attr-defined]
-    groups = builtins.max(1, warps // 4)
-    if m % 64:
-        raise CompilationError(f"dot: M={m} must be a multiple of 64 (wgmma computes 64 rows per warpgroup)")
+    step = 16 // a.elem.bytes
+    warps, target = _b.num_warps, _b.target  # type: ignore[attr-defined]
+    if m % 16:
+        raise CompilationError(f"dot: M={m} must be a multiple of 16 (the tensor cores compute 16 rows at a time)")
     if k % step:
-        raise CompilationError(f"dot: K={k} must be a multiple of {step} for {ea} (32 bytes)")
+        raise CompilationError(f"dot: K={k} must be a multiple of {step} for {ea} (16 bytes)")
     if n % 8:
         raise CompilationError(f"dot: N={n} must be a multiple of 8")
-    if warps % 4:
-        raise CompilationError(f"dot: num_warps={warps} must be a multiple of 4 (wgmma needs warpgroups)")
-    split_n = builtins.max(1, groups // (m // 64))
-    if n // split_n < 8:
-        raise CompilationError(f"dot: a {m}x{n} result does not divide over num_warps={warps}: "
-                               "use fewer warps or a larger tile")
+    if a.elem.is_fp8 and not target.hopper:
+        raise CompilationError(f"dot: {target.name} has no tensor cores for {ea}; use fp16, or target=\"sm_90a\"")
     out = int32 if a.elem.is_int else sem.as_dtype(out_dtype)
     if a.elem.is_float and out not in (fp32, fp16):
         raise CompilationError(f"dot: out_dtype must be float32 (or float16), found {out}")

@@ -113,7 +113,7 @@ def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Th
             if swizzle and inner % swizzle:
                 continue
             layout = shared(src.shape, elem_bytes, swizzle, order)
-            cycles = sum(access_cycles(regs, layout, elem_bytes) for regs in (src, dst))
+            cycles = access_cycles(src, layout, elem_bytes) + read_cycles(dst, layout, elem_bytes)
             if best is None or cycles < best.cycles:
                 best = ThroughShared(layout, swizzle, order, prod(src.shape) * elem_bytes, cycles, local)
     assert best is not None
@@ -203,6 +203,14 @@ def access_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> 
     bits = address_bits(regs, memory)
     vec = bits.vector(elem_bytes)
     return bank_conflicts(bits.lane, elem_bytes, vec) * (regs.num_registers // vec)
+
+
+def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
+    """Shared-memory cycles of one warp reading all its registers, by ldmatrix where that is possible."""
+    from tilejit.layout.matrices import matrix_cycles
+
+    by_matrices = matrix_cycles(regs, memory, elem_bytes)
+    return access_cycles(regs, memory, elem_bytes) if by_matrices is None else by_matrices
 
 
 def stmatrix_fits(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> bool:

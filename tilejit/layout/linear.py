@@ -30,6 +30,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 Basis = tuple[int, ...]
+#: Passes and emitters ask the same few layouts for the same few others at every op.
+_remembered = lru_cache(maxsize=4096)
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,16 @@ class LinearLayout:
                     out = [a ^ b for a, b in zip(out, basis)]
         return tuple(out)
 
-    def registers(self) -> list[tuple[int, ...]]:
+    @_remembered
+    def registers(self) -> tuple[tuple[int, ...], ...]:
         """Coordinates of the element in every register of the first thread, in register order."""
-        out = [(0,) * self.rank]
-        for basis in self.bases_of("register"):
-            out += [tuple(a ^ b for a, b in zip(at, basis)) for at in out]
-        return out
+        dims = []
+        for d in range(self.rank):
+            out = [0]
+            for basis in self.bases_of("register"):
+                out += [x ^ basis[d] for x in out]
+            dims.append(out)
+        return tuple(zip(*dims)) if dims else ((),) * self.num_registers
 
     def coords(self, name: str) -> np.ndarray:
         """Coordinates for every value of one input, the others 0: int array [in_size, rank]."""
@@ -122,6 +128,7 @@ class LinearLayout:
     def _map(self, change, shape: tuple[int, ...]) -> LinearLayout:
         return LinearLayout(tuple((n, tuple(tuple(change(b)) for b in row)) for n, row in self.bases), shape)
 
+    @_remembered
     def canonical(self) -> LinearLayout:
         """Without the register bits that hold copies of the thread's other registers."""
         kept: list[Basis] = []
@@ -136,10 +143,12 @@ class LinearLayout:
         return LinearLayout(tuple((n, tuple(kept) if n == "register" else row) for n, row in self.bases),
                             self.shape)
 
+    @_remembered
     def transpose(self, order: tuple[int, ...]) -> LinearLayout:
         """Dimension i of the result is dimension order[i] of this layout."""
         return self._map(lambda b: [b[i] for i in order], tuple(self.shape[i] for i in order))
 
+    @_remembered
     def reshape(self, shape: tuple[int, ...]) -> LinearLayout:
         """The same elements in row-major order under another shape."""
         def relabel(b: Basis) -> list[int]:
@@ -153,17 +162,20 @@ class LinearLayout:
             return out[::-1]
         return self._map(relabel, tuple(shape))
 
+    @_remembered
     def expand_dims(self, axis: int) -> LinearLayout:
         """Insert a dimension of size 1 before `axis`."""
         return self._map(lambda b: [*b[:axis], 0, *b[axis:]],
                          (*self.shape[:axis], 1, *self.shape[axis:]))
 
+    @_remembered
     def drop_dim(self, axis: int) -> LinearLayout:
         """Remove a dimension of size 1."""
         assert self.shape[axis] == 1, f"dimension {axis} of {self.shape} is not 1"
         return self._map(lambda b: [*b[:axis], *b[axis + 1:]],
                          (*self.shape[:axis], *self.shape[axis + 1:]))
 
+    @_remembered
     def project(self, shape: tuple[int, ...]) -> LinearLayout:
         """The layout of the source of a broadcast to this one: dimensions that are 1 in `shape` vanish."""
         return self._map(lambda b: [x if s > 1 else 0 for x, s in zip(b, shape)], tuple(shape)).canonical()
@@ -173,6 +185,7 @@ class LinearLayout:
         ones = tuple(1 if i == axis else s for i, s in enumerate(self.shape))
         return self.project(ones).drop_dim(axis)
 
+    @_remembered
     def split(self) -> LinearLayout:
         """The layout of both halves of a tile whose last dimension has size 2, one element of each pair a half.
 
@@ -184,6 +197,7 @@ class LinearLayout:
         return LinearLayout(tuple((n, tuple(b[:-1] for b in row if b != pair)) for n, row in self.bases),
                             self.shape[:-1])
 
+    @_remembered
     def join(self) -> LinearLayout:
         """A new last dimension of size 2, its bit the lowest register bit."""
         wide = self._map(lambda b: [*b, 0], (*self.shape, 2))

@@ -12,16 +12,18 @@ def _log2(n: int) -> int:
 
 
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
-            warp: tuple[tuple[int, ...], ...] | None = None) -> LinearLayout:
+            warp: tuple[tuple[int, ...], ...] | None = None,
+            last: tuple[tuple[int, ...], ...] = ()) -> LinearLayout:
     """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then
     more registers. `order` lists dimensions fastest first (default: last dimension first). Where the tile
     is smaller than the threads, the remaining lane or warp bits hold copies.
 
     `warp` fixes the bases of the warp bits instead (each a power of two along one dimension, or zero): a
-    tile that another layout gives to the same warps changes layout inside each warp."""
+    tile that another layout gives to the same warps changes layout inside each warp. `last` fixes the last of them
+    only: what each CTA of a cluster holds."""
     order = order or tuple(reversed(range(len(shape))))
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
-    bits = [b for b in bits if b not in (warp or ())]
+    bits = [b for b in bits if b not in (warp or last)]
 
     def take(n: int) -> list[tuple[int, ...]]:
         out, bits[:n] = bits[:n], []
@@ -30,7 +32,7 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
     along = sum(1 for b in bits if b[order[0]]) if shape else 0
     registers = take(min(_log2(vector), along))
     lanes = take(5)
-    warps = list(warp) if warp is not None else take(_log2(num_warps))
+    warps = list(warp) if warp is not None else [*take(_log2(num_warps) - len(last)), *last]
     registers += take(len(bits))
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 

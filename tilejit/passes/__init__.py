@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from tilejit.ir.core import Function
 from tilejit.ir.verify import verify
+from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
 
 
@@ -21,22 +23,35 @@ def layouts(fn: Function) -> Function:
     return assign_layouts(fn) or fn
 
 
+def copies(fn: Function) -> Function:
+    """Mark the loads that may be asynchronous copies."""
+    from tilejit.passes.copies import mark_copies
+
+    return mark_copies(fn)
+
+
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
     ("flatten", flatten),
     ("lower_desc", lower_desc),
+    ("rows", find_rows),
     ("simplify2", simplify),
+    ("divide_k", divide_k),
     ("layouts", layouts),
+    ("copies", copies),
 )
 
 
 def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Function:
-    """Run every pass on a function, verifying after each; `dump(name, fn)` sees each result."""
+    """Run every pass on a function, verifying before the first and after the last; `dump(name, fn)` sees the result of
+    each, which is then verified too."""
     verify(fn)
     for name, step in PIPELINE:
         fn = step(fn)
         if dump is not None:
             dump(name, fn)
+            verify(fn)
+    if dump is None:
         verify(fn)
     return fn

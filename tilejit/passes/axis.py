@@ -107,7 +107,7 @@ def _block(block: Block, facts: dict[Value, AxisInfo]) -> None:
 
 def _op(op: Op, facts: dict[Value, AxisInfo]) -> None:
     known = [facts[v] for v in op.operands]
-    flow = {"for": _for, "while": _while, "if": _if}.get(op.name)
+    flow = _FLOW.get(op.name)
     if flow is not None:
         flow(op, known, facts)
         return
@@ -189,6 +189,8 @@ def _if(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     for r, first, last in zip(op.results, ends[0] if ends else (), ends[-1] if ends else ()):
         facts[r] = _meet(first, last)
 
+
+_FLOW = {"for": _for, "while": _while, "if": _if}
 
 # -- rules by op ------------------------------------------------------------------------------------
 

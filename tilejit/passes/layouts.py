@@ -24,10 +24,13 @@ from collections import deque
 from collections.abc import Iterator
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, enclosing, product_warps, total_warps, uses, walk
+from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import Tile
+from tilejit.layout.clusters import in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
+from tilejit.layout.mma import mma_accumulator
 from tilejit.layout.named import blocked, wgmma_accumulator
 from tilejit.passes import layouts_convert
 from tilejit.passes.axis import analyse
@@ -41,23 +44,46 @@ from tilejit.passes.layouts_rules import (
     backward,
     forward,
     handed_over,
+    operand_layout,
     owner,
     same_layout,
     tile,
 )
 
+#: Loads of blocks, which arrive in shared memory.
+_BLOCKS = ("desc_load", "block_load")
+
 
 def assign_layouts(fn: Function) -> Function:
     """Assign layouts in place; appends the conversions that remain to `attrs["report"]`."""
     split_cheap(fn)
-    for v, layout in Assignment(fn, analyse(fn)).run().items():
+    choose_units(fn)
+    facts = analyse(fn)
+    for v, layout in Assignment(fn, facts).run().items():
         v.type = tile(v.type).with_layout(layout)
     layouts_convert.insert(fn)
     layouts_convert.improve(fn)
-    merge_copies(fn.body, {})
-    set_vectors(fn, analyse(fn))
+    merge_copies(fn.body, {}, {})
+    set_vectors(fn, facts)
     fn.attrs.setdefault("report", []).extend(layouts_convert.describe(fn))
     return fn
+
+
+def choose_units(fn: Function) -> None:
+    """Mark the products that mma.sync computes: those that wgmma cannot, or all where there is none."""
+    for op in walk(fn.body):
+        if op.name != "dot":
+            continue
+        a, c = (tile(v.type) for v in (op.operands[0], op.result))
+        warps, k, ctas = product_warps(fn), a.shape[1], fn.attrs.get("num_ctas", 1)
+        if divides_k(fn):
+            k //= ctas
+        unit = product_unit(target_of(fn), warps, *c.shape, k, a.elem.bits // 8)  # type: ignore
+        if unit == "mma":
+            op.attrs["unit"] = unit
+            if ctas > 1:
+                raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c} and a K of {k} "
+                                       f"over {warps} warps", op.loc)
 
 
 class Assignment:
@@ -66,6 +92,7 @@ class Assignment:
     def __init__(self, fn: Function, facts: Facts):
         self.fn = fn
         self.warps: int = total_warps(fn)
+        self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.accesses = Accesses(fn, facts)
         self.uses = uses(fn.body)
         self.ops = list(walk(fn.body))
@@ -79,12 +106,19 @@ class Assignment:
             if op.name == "dot":
                 self.set(op.result, self.accumulator(op))
         self.spread()
+        for op in self.ops:
+            for index in (0, 1) if "unit" in op.attrs else ():
+                if _arrives_in_shared(op.operands[index]):
+                    self.set(op.operands[index], operand_layout(op, index, self.chosen[op.result]))
+                    self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
-            near = self.chosen.get(op.operands[1]) if op.name == "store" else None
+            near = self.chosen.get(op.operands[1]) if op.name == "store" else \
+                self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
             self.set(op.operands[0], self.accesses.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            v = op.result if op.name == "desc_load" else op.operands[1] if op.name in BLOCK_WRITES else None
+            copied = op.name in (*_BLOCKS, "row_load")
+            v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.set(v, self.default(v, 16))
                 self.spread()
@@ -97,25 +131,53 @@ class Assignment:
         return self.chosen
 
     def accumulator(self, dot: Op) -> LinearLayout:
-        """The layout that wgmma gives a product."""
+        """The layout that the tensor cores give a product."""
         shape = tile(dot.result.type).shape
+        if "unit" in dot.attrs:
+            return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
         try:
+            if divides_k(self.fn):
+                part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
+                rows_from_each(part, self.ctas)
+                return part
             return wgmma_accumulator(shape, self.warps)  # type: ignore[arg-type]
         except ValueError as e:
             raise CompilationError(f"dot: {e}", dot.loc) from None
+
+    def feeds_product(self, dot: Op) -> bool:
+        """Whether the result of a product, or what follows from it by elementwise ops, is another's left operand."""
+        seen: set[Value] = set()
+        work = [dot.result]
+        while work:
+            v = work.pop()
+            for user, index in self.uses.get(v, ()):
+                if user.name == "dot" and index == 0:
+                    return True
+                if "elementwise" in user.define.traits and user.parent is dot.parent:
+                    work += [r for r in user.results if r not in seen]
+                    seen.update(user.results)
+        return False
 
     def default(self, v: Value, vector_bytes: int) -> LinearLayout:
         """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
         t = tile(v.type)
         spread = max(1, t.numel // (32 * self.warps))
-        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))))
+        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))),
+                       last=self.accesses.of_ctas(t.shape))
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""
         if not _loaded_block(v):
             return False
-        return all((u.name == "dot" and i < 2) or (u.name == "trans" and self.in_shared(u.result))
-                   for u, i in self.uses.get(v, ()))
+        return all((u.name == "dot" and i < 2 and ("unit" not in u.attrs or self.by_matrices(v, i)))
+                   or (u.name == "trans" and self.in_shared(u.result)) for u, i in self.uses.get(v, ()))
+
+    def by_matrices(self, v: Value, index: int) -> bool:
+        """Whether ldmatrix can read an operand of mma.sync from the slot of its load (see `reads_slot`)."""
+        transposed = False
+        while isinstance(v.op, Op) and v.op.name == "trans":
+            v, transposed = v.op.operands[0], not transposed
+        return tile(v.type).elem.bits == 16 or transposed == (index == 1)
 
     def set(self, v: Value, layout: LinearLayout) -> None:
         """Choose a tile's layout if it has none and lives in registers; tied values get the same."""
@@ -149,12 +211,12 @@ class Assignment:
         elif op.name == "dot":
             yield op.operands[2], layout
         elif op.name in ACCESSES:
-            if self.worth_it(op, layout, into=False):
+            if any(x not in self.chosen for x in op.operands) and self.worth_it(op, layout, into=False):
                 yield from ((x, layout) for x in op.operands)
         elif op.name == "scan" or "elementwise" in op.define.traits:
             yield from ((x, layout) for x in (*op.operands, *op.results))
         elif "shape" in op.define.traits and op.name != "splat":
-            yield from ((x, backward(op, layout)) for x in op.operands)
+            yield from ((x, backward(op, layout)) for x in op.operands if x not in self.chosen)
 
     def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout
                      ) -> Iterator[tuple[Value, LinearLayout | None]]:
@@ -174,7 +236,7 @@ class Assignment:
         else:
             if op.name in FOLDS or op.name == "join":
                 yield from ((x, layout) for x in op.operands)
-            yield from ((r, forward(op, layout)) for r in op.results)
+            yield from ((r, forward(op, layout)) for r in op.results if r not in self.chosen)
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
         """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""
@@ -189,6 +251,13 @@ class Assignment:
         return here - there <= cost(plan(*ends, max(1, tile(moved.type).elem.bits // 8)))
 
 
+def _arrives_in_shared(v: Value) -> bool:
+    """Whether a dot operand is read from a ring (perhaps transposed or cast on the way): in any layout alike."""
+    while isinstance(v.op, Op) and (v.op.name == "trans" or v.op.name == "cast"):
+        v = v.op.operands[0]
+    return isinstance(v.op, Op) and v.op.name in _BLOCKS
+
+
 def _weight(access: Op) -> tuple[int, int]:
     """How much an access matters: the loops around it, then the bytes that it moves."""
     t = tile(access.operands[0].type)
@@ -199,6 +268,6 @@ def _weight(access: Op) -> tuple[int, int]:
 def _loaded_block(v: Value) -> bool:
     """True for a matrix that a descriptor loads, and for transposes of one."""
     op = v.op
-    if not isinstance(op, Op) or op.name not in ("desc_load", "trans") or len(tile(v.type).shape) != 2:
+    if not isinstance(op, Op) or op.name not in (*_BLOCKS, "trans") or len(tile(v.type).shape) != 2:
         return False
-    return op.name == "desc_load" or _loaded_block(op.operands[0])
+    return op.name in _BLOCKS or _loaded_block(op.operands[0])

@@ -5,7 +5,8 @@ import numpy as np
 
 from tilejit.ir import Function, Op, Value, total_warps, walk
 from tilejit.ir.types import Ptr, Tile, elem_of
-from tilejit.layout.linear import LinearLayout
+from tilejit.layout.clusters import copies, cta_bases, parts_of
+from tilejit.layout.linear import Basis, LinearLayout
 from tilejit.layout.named import blocked
 from tilejit.passes.axis import AxisInfo, vector_width
 from tilejit.passes.layouts_rules import ACCESSES, tile
@@ -13,6 +14,8 @@ from tilejit.passes.layouts_rules import ACCESSES, tile
 Facts = dict[Value, AxisInfo]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
 _LINE, _SECTOR = 128, 32
+#: Elements along a dimension that a CTA has at least where the CTAs of a cluster divide it.
+LEAST_DIVIDED = 128
 
 
 class Accesses:
@@ -20,7 +23,9 @@ class Accesses:
 
     def __init__(self, fn: Function, facts: Facts):
         self.warps: int = total_warps(fn)
+        self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.facts = facts
+        self.products = any(op.name == "dot" for op in walk(fn.body))
         self.ops = [op for op in walk(fn.body)
                     if op.name in ACCESSES and isinstance(op.operands[0].type, Tile)]
         #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
@@ -36,13 +41,22 @@ class Accesses:
         spread = max(1, t.numel // (32 * self.warps))
         return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
 
+    def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
+        """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of
+        a small one, and where there are products, which decide how CTAs divide what is computed from them."""
+        d = max(range(len(shape)), key=lambda i: (shape[i], i), default=0)
+        if self.products or not shape or shape[d] < LEAST_DIVIDED * self.ctas:
+            return copies(len(shape), self.ctas)
+        return parts_of(shape, d, self.ctas)
+
     def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
         """Neighbouring threads on neighbouring addresses; if that costs nothing, with the warps of `near`,
-        so that a tile in that layout need not leave its warp."""
+        so that a tile in that layout need not leave its warp. CTAs hold what they hold of `near`, or all."""
         t = tile(op.operands[0].type)
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
-        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order)
+        last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
+        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last)
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
             other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))
@@ -90,8 +104,12 @@ def access_width(op: Op, facts: Facts, dim: int) -> int:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """The `vec` attribute of loads and stores: elements per instruction in their final layout."""
+    """The `vec` attribute of loads and stores: elements per instruction in their final layout.
+
+    `facts` are those of before conversions were put in, which they add theirs to."""
     for op in walk(fn.body):
+        if op.name == "convert":
+            facts[op.result] = facts[op.operands[0]]
         t = op.operands[0].type if op.name in ("load", "store") else None
         if not isinstance(t, Tile):
             continue

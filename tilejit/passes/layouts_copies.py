@@ -1,7 +1,7 @@
 """Copies of cheap values: made so that each use may have its own layout, merged where they end up equal."""
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, uses, walk
+from tilejit.ir import Block, Function, Op, Value, clone_op, computes, uses, walk
 from tilejit.ir.types import Tile
 
 #: A value that takes more ops than this to compute anew is moved between layouts instead.
@@ -20,40 +20,49 @@ def split_cheap(fn: Function) -> None:
             total = 1 + sum(size[x] for x in tiles)  # type: ignore[index, misc]
             if total <= _MOST_OPS:
                 size[op] = total
-    table = uses(fn.body)
-    for op in reversed(list(walk(fn.body))):
+    _split(fn.body, size, uses(fn.body))
+
+
+def _split(block: Block, size: dict[Op, int], table: dict[Value, list[tuple[Op, int]]]) -> None:
+    """Backwards, so that the operands of a copy are split in their turn; `table`: the uses of every value."""
+    out: list[Op] = []
+    for op in reversed(block.ops):
+        for region in reversed(op.regions):
+            _split(region, size, table)
+        out.append(op)
         if op not in size:
             continue
         users = list(dict.fromkeys(user for user, _ in table.get(op.result, ())))
-        assert op.parent is not None
-        at = op.parent.ops.index(op)
         for user in users[1:]:
             copy = clone_op(op, {})
-            copy.parent = op.parent
-            op.parent.ops.insert(at, copy)
+            copy.parent = block
+            out.append(copy)
             for i, v in enumerate(user.operands):
                 if v is op.result:
                     user.operands[i] = copy.result
             for i, v in enumerate(copy.operands):
                 table[v].append((copy, i))
+    block.ops = out[::-1]
 
 
-def merge_copies(block: Block, seen: dict[tuple, Value]) -> None:
-    """Give equal pure ops (same operands, attributes and layouts) one result; inner blocks see outer ones."""
-    mapping: dict[Value, Value] = {}
+def merge_copies(block: Block, seen: dict[tuple, Value], mapping: dict[Value, Value]) -> None:
+    """Give equal pure ops (same operands, attributes and layouts) one result; inner blocks see outer ones.
+
+    `seen`: values of the blocks around by what they are; `mapping`: replaced values, in blocks around and before."""
     kept: list[Op] = []
+    here: list[tuple] = []
     for op in block.ops:
         op.operands = [mapping.get(v, v) for v in op.operands]
         if op.define.pure and not op.regions and len(op.results) == 1:
-            key = (op.name, tuple(op.operands), repr(sorted(op.attrs.items(), key=lambda kv: kv[0])),
-                   op.result.type)
+            key = computes(op)
             if key in seen:
                 mapping[op.result] = seen[key]
                 continue
             seen[key] = op.result
+            here.append(key)
         for region in op.regions:
-            for inner in walk(region):
-                inner.operands = [mapping.get(v, v) for v in inner.operands]
-            merge_copies(region, dict(seen))
+            merge_copies(region, seen, mapping)
         kept.append(op)
     block.ops = kept
+    for key in here:
+        del seen[key]

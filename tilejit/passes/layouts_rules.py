@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile, Type
+from tilejit.layout.clusters import rows_from_each
 from tilejit.layout.linear import LinearLayout
+from tilejit.layout.mma import mma_operand
+from tilejit.layout.named import blocked
 
 #: Ops that touch global memory through a tile of pointers (operand 0); the mask, if any, comes last.
 ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
 #: Ops that hand a tile of registers (operand 1) to TMA.
-BLOCK_WRITES = ("desc_store", "desc_atomic")
+BLOCK_WRITES = ("desc_store", "desc_atomic", "block_store")
 FLOW = ("for", "while", "if")
 #: Folds: all inputs share one layout.
 FOLDS = ("reduce", "scan")
@@ -66,6 +69,8 @@ def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
         return layout.join()
     if name == "split":
         return _split(layout)
+    if name == "cluster_sum":
+        return rows_from_each(layout, op.attrs["ctas"])
     return None
 
 
@@ -123,7 +128,14 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
             first = 1 if op.name == "condition" else 0
             targets = {i + first: layout_of(r) for i, r in enumerate(target.results)}
     elif op.name == "dot":
-        targets = {2: layout_of(op.result)}
+        result = layout_of(op.result)
+        targets = {2: result}
+        if "unit" in op.attrs and result is not None:
+            targets |= {i: operand_layout(op, i, result) for i in (0, 1)}
+    elif op.name == "block_store":
+        t = tile(op.operands[1].type)
+        assert t.layout is not None
+        targets = {1: blocked(t.shape, t.layout.in_size("warp"), max(1, 16 // t.elem.bytes))}  # type: ignore
     elif op.name in (*ACCESSES, *FOLDS, "join", "device_assert"):
         targets = dict.fromkeys(range(1, len(op.operands)), layout_of(op.operands[0]))
     elif "shape" in op.define.traits and op.name != "convert":
@@ -136,11 +148,17 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
             if layout is not None and isinstance(op.operands[i].type, Tile)}
 
 
+def operand_layout(dot: Op, index: int, accumulator: LinearLayout) -> LinearLayout:
+    """The layout in which mma.sync takes operand 0 or 1 of a product with that accumulator."""
+    t = tile(dot.operands[index].type)
+    return mma_operand(accumulator, index, t.shape[1 - index], t.elem.bits // 8)
+
+
 def natural(op: Op) -> LinearLayout | None:
     """The layout in which an op produces its results, where its first operand decides it."""
     if op.name in ACCESSES:
         return layout_of(op.operands[0])
-    if op.name in (*FOLDS, "join"):
+    if op.name in (*FOLDS, "join", "cluster_sum"):
         source = layout_of(op.operands[0])
         return forward(op, source) if source is not None else None
     return None

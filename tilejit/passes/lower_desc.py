@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.rules import const_of
 
@@ -133,7 +134,9 @@ class _Lowering:
                     self.swap(op, block, self.query(b, op, desc.op))
             elif self.reason(desc) is not None:
                 parts = self.parts(b, desc)
-                if name == "desc_load":
+                if self.reason(desc) == "":
+                    self.without_tma(b, op, parts)
+                elif name == "desc_load":
                     self.swap(op, block, self.load(b, op, parts))
                 else:
                     self.write(b, op, parts)
@@ -145,15 +148,18 @@ class _Lowering:
         block.ops.remove(op)
 
     def reason(self, desc: Value) -> str | None:
-        """Why this descriptor goes through pointers; decided, and reported, once."""
+        """Why this descriptor goes through pointers; decided, and reported, once. Empty: the chip has no TMA at all."""
         if desc not in self.reasons:
             if isinstance(desc.op, Block) and desc.op is not self.fn.body or \
                     isinstance(desc.op, Op) and desc.op.name != "make_desc":
                 loc = desc.op.loc if isinstance(desc.op, Op) else None
                 raise CompilationError(f"descriptor {desc.name} is chosen while the kernel runs: "
                                        "make it before the loop or branch that uses it", loc)
-            why = self.reasons[desc] = why_pointers(desc, self.fn)
-            if why is not None:
+            why = why_pointers(desc, self.fn)
+            if why is None and not target_of(self.fn).hopper:
+                why = ""
+            self.reasons[desc] = why
+            if why:
                 at = f" ({desc.op.loc.short()})" if isinstance(desc.op, Op) and desc.op.loc else ""
                 line = f"descriptor {desc.name or '(unnamed)'}{at} goes through pointers, not TMA: {why}"
                 self.fn.attrs.setdefault("report", []).append(line)
@@ -218,6 +224,24 @@ class _Lowering:
             fill = float("nan")
         block = b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.elem)))
         return block if block.type == op.result.type else b("reshape", block, shape=op.attrs["shape"])
+
+    def without_tma(self, b: Builder, op: Op, parts: _Parts) -> None:
+        """An access that TMA would do, where there is none: copies and stores of aligned pieces, if there is such a
+        thing; else through pointers."""
+        block, t = op.parent, op.operands[0].type
+        assert block is not None and isinstance(t, Desc)
+        dims = [*parts.shape, *parts.strides]
+        if op.name == "desc_load" and parts.padding == "zero":
+            self.swap(op, block, b("block_load", parts.base, *dims, *op.operands[1:], block=t.block_shape,
+                                   shape=shape_of(op.result.type)))
+        elif op.name == "desc_load":
+            self.swap(op, block, self.load(b, op, parts))
+        else:
+            if op.name == "desc_store":
+                b.op("block_store", parts.base, op.operands[1], *dims, *op.operands[2:], block=t.block_shape)
+            else:
+                self.write(b, op, parts)
+            block.ops.remove(op)
 
     def write(self, b: Builder, op: Op, parts: _Parts) -> None:
         """A store, or atomics whose old values nobody reads."""

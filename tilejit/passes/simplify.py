@@ -7,10 +7,10 @@ included. Rounds repeat until one changes nothing.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from tilejit.ir.core import Block, Function, Op, Value, replace, walk
+from tilejit.ir.core import Block, Function, Op, Value, computes, replace
+from tilejit.ir.dead import drop_dead
 from tilejit.ir.evaluate import fold
 from tilejit.ir.numeric import constant
 from tilejit.ir.types import DType, Tile, elem_of
@@ -23,24 +23,26 @@ def simplify(fn: Function) -> Function:
     """Simplify a function in place until nothing changes; returns it."""
     for _ in range(_ROUNDS):
         rewriter = _Rewriter()
-        rewriter.block(fn.body, {})
+        rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
         changed = rewriter.changed
         changed |= _hoist(fn.body)
-        changed |= _drop_dead(fn)
+        changed |= drop_dead(fn)
         if not changed:
             break
     return fn
 
 
 class _Rewriter:
-    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed)."""
+    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
+    ops that dominate the current one, by what they compute, and `here` the keys of those in its block."""
 
     def __init__(self) -> None:
         self.mapping: dict[Value, Value] = {}
         self.changed = False
         self.out: list[Op] = []
-        self.known: dict[Any, Op] = {}
+        self.known: dict[tuple, Op] = {}
+        self.here: list[tuple] = []
         self.loc: Any = None
 
     def final(self, v: Value) -> Value:
@@ -48,15 +50,17 @@ class _Rewriter:
             v = self.mapping[v]
         return v
 
-    def block(self, block: Block, known: dict[Any, Op]) -> None:
-        """Rewrite a block; `known` holds the pure ops that dominate it, by what they compute."""
-        outer = self.out, self.known
-        self.out, self.known = [], dict(known)
+    def block(self, block: Block) -> None:
+        """Rewrite a block."""
+        outer = self.out, self.here
+        self.out, self.here = [], []
         self.ops(block.ops)
         block.ops = self.out
         for op in block.ops:
             op.parent = block
-        self.out, self.known = outer
+        for key in self.here:
+            del self.known[key]
+        self.out, self.here = outer
 
     def ops(self, ops: list[Op]) -> None:
         for op in ops:
@@ -80,7 +84,7 @@ class _Rewriter:
         outer, self.loc = self.loc, op.loc
         if not (self._inlined(op) or self._replaced(op)):
             for region in op.regions:
-                self.block(region, self.known)
+                self.block(region)
             self._invariants(op)
             self.out.append(op)
         self.loc = outer
@@ -102,7 +106,10 @@ class _Rewriter:
             self.mapping[op.result] = new
             self.changed = True
             return True
-        before = self.known.setdefault(_key(op), op)
+        key = computes(op)
+        before = self.known.setdefault(key, op)
+        if before is op:
+            self.here.append(key)
         if before is not op:
             self.mapping.update(zip(op.results, before.results))
             self.changed = True
@@ -169,14 +176,6 @@ class _Rewriter:
                 self.changed |= arg is not init
 
 
-def _key(op: Op) -> Any:
-    operands = [id(v) for v in op.operands]
-    if "commutative" in op.define.traits:
-        operands.sort()
-    return op.name, tuple(operands), repr(sorted(op.attrs.items(), key=lambda kv: kv[0])), \
-        tuple(r.type for r in op.results)
-
-
 # -- loops ------------------------------------------------------------------------------------------
 
 
@@ -204,125 +203,3 @@ def _hoist(block: Block) -> bool:
         out.append(op)
     block.ops = out
     return changed
-
-
-# -- what nothing needs -----------------------------------------------------------------------------
-
-
-def _is_root(op: Op) -> bool:
-    """True for ops that must stay whoever uses them."""
-    if op.name in ("yield", "condition"):
-        return False
-    if op.name in ("for", "if", "reduce", "scan"):
-        return False
-    if op.define.effects == {"read"}:
-        return bool(op.attrs.get("volatile"))
-    return bool(op.define.effects)
-
-
-def _slots(op: Op, i: int) -> Iterator[Value]:
-    """The values that become slot i of a structured op: carried in, yielded, handed to the results."""
-    if op.name == "for":
-        yield op.operands[3 + i]
-        yield op.regions[0].terminator.operands[i]
-    elif op.name == "while":
-        yield op.operands[i]
-        yield op.regions[0].terminator.operands[1 + i]
-        yield op.regions[1].terminator.operands[i]
-    elif op.name == "if":
-        for region in op.regions:
-            if region.terminator.name == "yield":
-                yield region.terminator.operands[i]
-
-
-def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
-    """The ops that effects need, and the (structured op, slot) pairs among their carried values and results."""
-    kept: set[Op] = set()
-    slots: set[tuple[Op, int]] = set()
-    work: list[Op] = [op for op in walk(fn.body) if _is_root(op)]
-
-    def need(v: Value) -> None:
-        if isinstance(v.op, Op):
-            work.append(v.op)
-            if v.op.name in ("for", "while", "if"):
-                need_slot(v.op, v.index)
-        elif v.op is not None and v.op.parent is not None:
-            owner = v.op.parent
-            work.append(owner)
-            index = v.index - (owner.name == "for")
-            if owner.name in ("for", "while") and index >= 0:
-                need_slot(owner, index)
-
-    def need_slot(op: Op, i: int) -> None:
-        if (op, i) not in slots:
-            slots.add((op, i))
-            pending.extend(_slots(op, i))
-
-    pending: list[Value] = []
-    while work or pending:
-        if pending:
-            need(pending.pop())
-            continue
-        op = work.pop()
-        if op in kept:
-            continue
-        kept.add(op)
-        if op.parent is not None and op.parent.parent is not None:
-            work.append(op.parent.parent)
-        if op.name == "for":
-            pending.extend(op.operands[:3])
-        elif op.name == "while":
-            pending.append(op.regions[0].terminator.operands[0])
-        else:
-            pending.extend(op.operands)
-            if op.name != "if":
-                for region in op.regions:
-                    if region.ops and "terminator" in region.terminator.define.traits:
-                        pending.extend(region.terminator.operands)
-    return kept, slots
-
-
-def _drop_dead(fn: Function) -> bool:
-    """Remove ops, carried values and results that no effect needs."""
-    kept, slots = _mark(fn)
-    changed = False
-
-    def sweep(block: Block) -> None:
-        nonlocal changed
-        stay = [op for op in block.ops if op in kept or op.name in ("yield", "condition")]
-        changed |= len(stay) != len(block.ops)
-        block.ops = stay
-        for op in stay:
-            changed |= _narrow(op, slots)
-            for region in op.regions:
-                sweep(region)
-
-    sweep(fn.body)
-    return changed
-
-
-def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
-    """Remove the slots of a structured op that are not needed."""
-    if op.name not in ("for", "while", "if"):
-        return False
-    keep = [i for i in range(len(op.results)) if (op, i) in slots]
-    if len(keep) == len(op.results):
-        return False
-
-    def cut(values: list[Value], first: int = 0) -> list[Value]:
-        return values[:first] + [values[first + i] for i in keep]
-
-    for region in op.regions:
-        end = region.terminator
-        if end.name != "return":
-            end.operands = cut(end.operands, 1 if end.name == "condition" else 0)
-        if op.name != "if":
-            region.args = cut(region.args, 1 if op.name == "for" else 0)
-            for i, a in enumerate(region.args):
-                a.index = i
-    if op.name != "if":
-        op.operands = cut(op.operands, 3 if op.name == "for" else 0)
-    op.results = cut(op.results)
-    for i, r in enumerate(op.results):
-        r.index = i
-    return True

@@ -62,15 +62,16 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
 
 
 def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
-    """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once."""
-    lists = [e.get(v) for v in op.operands]
-    done: dict[tuple[str, ...], str] = {}
-    out = []
-    for regs in zip(*lists):
-        if regs not in done:
-            done[regs] = make(*regs)
-        out.append(done[regs])
-    e.set(op.result, out)
+    """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once.
+
+    `make` must not depend on the names of its operands (`Ptx.repeat`)."""
+    every = list(zip(*(e.get(v) for v in op.operands)))
+    different = list(dict.fromkeys(every))
+    made = e.p.repeat(make, different)
+    if len(different) < len(every):
+        done = dict(zip(different, made))
+        made = [done[regs] for regs in every]
+    e.set(op.result, made)
 
 
 def wrap8(e: Emitter, t: DType, reg: str) -> str:
@@ -109,13 +110,24 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
     kind = suffix(t)
     if t.is_float:
         rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
-        if name == "mul" and t.bits == 16:
+        if t.name == "bf16" and not e.target.hopper:
+            each(e, op, lambda a, b: _bf16_by_fma(e, name, a, b))
+        elif name == "mul" and t.bits == 16:
             each(e, op, lambda a, b: p.new(cls, f"mul.rn.{kind}", a, b))
         else:
             each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
         return
     low = "mul.lo" if name == "mul" else name
     each(e, op, lambda a, b: wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b)))
+
+
+def _bf16_by_fma(e: Emitter, name: str, a: str, b: str) -> str:
+    """bf16 add, sub and mul where only fma is there (PTX ISA, add: sm_90): the same bits, signs of zeros included."""
+    one, minus_one, minus_zero = "0x3F80", "0xBF80", "0x8000"
+    x, y, z = {"add": (a, one, b), "sub": (b, minus_one, a), "mul": (a, b, minus_zero)}[name]
+    constant = z if name == "mul" else y
+    reg = e.p.new("b16", "mov.b16", constant)
+    return e.p.new("b16", "fma.rn.bf16", x, *((y, reg) if name == "mul" else (reg, z)))
 
 
 @emits("div")
@@ -125,6 +137,11 @@ def _div(e: Emitter, op: Op) -> None:
         each(e, op, lambda a, b: p.new("f64", "div.rn.f64", a, b))
         return
     opcode = "div.rn.f32" if op.attrs.get("ieee") else "div.full.f32"
+    one = op.operands[0].op
+    if t.bits == 32 and opcode == "div.full.f32" and isinstance(one, Op) and one.name == "const" \
+            and one.attrs["value"] == 1:
+        each(e, op, lambda a, b: p.new("f32", "rcp.approx.f32", b))        # within 1 ulp, as div.full within 2
+        return
     if t.bits == 32:
         each(e, op, lambda a, b: p.new("f32", opcode, a, b))
     else:
@@ -256,6 +273,10 @@ def _cmp(e: Emitter, op: Op) -> None:
         return
     if isinstance(t, DType) and t.is_float and pred == "ne":
         pred = "neu"
+    if isinstance(t, DType) and t.name == "bf16" and not e.target.hopper:        # setp.bf16 came with sm_90
+        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, FP32),
+                                       cast_element(e, b, t, FP32)))
+        return
     if isinstance(t, DType) and t.is_fp8:
         f16 = DType("fp16", "float", 16)
         each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, f16),
@@ -274,8 +295,11 @@ def _select(e: Emitter, op: Op) -> None:
             return p.new("pred", "or.pred", yes, no)
         each(e, op, boolean)
         return
-    cls = reg_class(t)
-    each(e, op, lambda c, a, b: a if a == b else p.new(cls, f"selp.{cls}", a, b, c))
+    cls, (_, yes, no) = reg_class(t), map(e.get, op.operands)
+    if yes == no:
+        e.set(op.result, yes)
+        return
+    each(e, op, lambda c, a, b: p.new(cls, f"selp.{cls}", a, b, c))
 
 
 @emits("ptr_add")
@@ -323,13 +347,12 @@ def _erf(e: Emitter, x: str) -> str:
     a = p.new("f32", "abs.f32", x)
     t = p.new("f32", "rcp.approx.ftz.f32",
               p.new("f32", "fma.rn.f32", a, literal(0.3275911, FP32), literal(1.0, FP32)))
-    poly = p.new("f32", "mov.f32", literal(1.061405429, FP32))
-    for c in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+    poly = p.new("f32", "fma.rn.f32", t, literal(-1.061405429, FP32), literal(1.453152027, FP32))
+    for c in (-1.421413741, 0.284496736, -0.254829592):
         poly = p.new("f32", "fma.rn.f32", poly, t, literal(c, FP32))
     poly = p.new("f32", "mul.rn.f32", poly, t)
-    square = p.new("f32", "mul.rn.f32", p.new("f32", "neg.f32", a), a)
-    tail = p.new("f32", "mul.rn.f32", poly, _exp(e, square))
-    r = p.new("f32", "sub.rn.f32", literal(1.0, FP32), tail)
+    square = p.new("f32", "mul.rn.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), FP32)), x)
+    r = p.new("f32", "fma.rn.f32", poly, p.new("f32", "ex2.approx.ftz.f32", square), literal(1.0, FP32))
     return p.new("f32", "copysign.f32", x, r)
 
 

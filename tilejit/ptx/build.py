@@ -5,8 +5,18 @@ register declarations. Output is deterministic: the same calls give the same byt
 """
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
+
 #: Register class -> name prefix.
 CLASSES = {"pred": "p", "b16": "h", "b32": "r", "b64": "rd", "f32": "f", "f64": "fd"}
+#: Names of virtual registers, and of the operands (%0, %1, ...) of what `Ptx.repeat` repeats.
+_NAME = re.compile(r"(%(?:p|h|rd|r|fd|f)?\d+)\b")
+#: From how many times on a sequence of instructions is repeated as text.
+_TEMPLATE_FROM = 4
+Made = TypeVar("Made", str, "list[str]")
 
 
 class Ptx:
@@ -42,6 +52,43 @@ class Ptx:
         d = self.reg(cls)
         self(opcode, d, *operands)
         return d
+
+    def repeat(self, make: Callable[..., Made], operands: Sequence[tuple[str, ...]]) -> list[Made]:
+        """[make(*o) for o in operands], where `make` emits instructions and returns registers, the same way whatever
+        the names of its operands are."""
+        if len(operands) < _TEMPLATE_FROM:
+            return [make(*o) for o in operands]
+        return self.template(make, len(operands[0]))(operands)
+
+    def template(self, make: Callable[..., Made], arity: int) -> Callable[[Sequence[tuple[str, ...]]], list[Made]]:
+        """What `repeat` does with `make`, as a function of its operands: `make` is called once, now, and its text is
+        repeated with other names of operands and registers."""
+        counts, lines, self.lines = dict(self.counts), self.lines, []
+        made = make(*(f"%{i}" for i in range(arity)))
+        pieces = _NAME.split("\n".join(self.lines))
+        new = [(cls, CLASSES[cls], counts[cls], n - counts[cls]) for cls, n in self.counts.items() if n > counts[cls]]
+        self.counts, self.lines = counts, lines
+        names = [f"%{i}" for i in range(arity)] + [f"%{prefix}{first + i}" for _, prefix, first, n in new for i in range(n)]
+        place = {name: i for i, name in enumerate(names)}
+        text = "".join("%s" if x in place else x.replace("%", "%%") for x in pieces)
+        slots = [place[x] for x in pieces if x in place]
+        pick = itemgetter(*slots) if slots else lambda names: ()
+        results = place[made] if isinstance(made, str) else [place[r] for r in made]
+
+        def apply(operands: Sequence[tuple[str, ...]]) -> list[Any]:
+            out = []
+            for regs in operands:
+                names = list(regs)
+                for cls, prefix, _, n in new:
+                    start = self.counts[cls]
+                    self.counts[cls] = start + n
+                    names += [f"%{prefix}{i}" for i in range(start, start + n)]
+                if text:
+                    self.lines.append(text % pick(names))
+                out.append(names[results] if isinstance(results, int) else [names[i] for i in results])
+            return out
+
+        return apply
 
     def label(self, base: str) -> str:
         """A fresh label name (not yet placed)."""

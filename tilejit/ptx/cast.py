@@ -62,6 +62,8 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
     if dst.is_float:
         if dst.name == "bf16" and src.bits <= 16:         # exact in fp32, and faster than cvt.bf16
             return cast_element(e, p.new("f32", f"cvt.rn.f32.{_int(src)}", reg), _FP32, dst)
+        if dst.name == "bf16" and not e.target.hopper:    # cvt from integers came with sm_90
+            return cast_element(e, _odd_fp32(e, reg, _int(src)), _FP32, dst)
         return p.new(reg_class(dst), f"cvt.rn.{_F[dst.name]}.{_int(src)}", reg)
     return _int_to_int(e, reg, src, dst)
 
@@ -74,18 +76,24 @@ def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str)
         return p.new("f32", "mov.b32", f"{{{p.new('b16', 'mov.b16', 0)}, {reg}}}")
     if dst.name == "bf16" and src.name == "fp16":
         return cast_element(e, cast_element(e, reg, src, _FP32), _FP32, dst, rounding)
+    if dst.name == "bf16" and src.name == "fp64" and not e.target.hopper:
+        return cast_element(e, _odd_fp32(e, reg), _FP32, dst, rounding)
     if dst.bits < src.bits:
         return p.new(cls, f"cvt.{rounding}.{_F[dst.name]}.{_F[src.name]}", reg)
     return p.new(cls, f"cvt.{_F[dst.name]}.{_F[src.name]}", reg)
 
 
-def _odd_fp32(e: Emitter, reg: str) -> str:
-    """fp64 to fp32, rounded to odd: rounding that again to 8 bits is as if it were done at once.
+def _odd_fp32(e: Emitter, reg: str, kind: str = "f64") -> str:
+    """fp64, or an integer, to fp32, rounded to odd: rounding that again to 8 or 16 bits is as if it were done at once.
 
     Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008)."""
     p = e.p
-    short = p.new("f32", "cvt.rz.f32.f64", reg)
-    inexact = p.new("pred", "setp.neu.f64", p.new("f64", "cvt.f64.f32", short), reg)
+    short = p.new("f32", f"cvt.rz.f32.{kind}", reg)
+    if kind == "f64":
+        inexact = p.new("pred", "setp.neu.f64", p.new("f64", "cvt.f64.f32", short), reg)
+    else:
+        back = p.new("b64" if kind.endswith("64") else "b32", f"cvt.rzi.{kind}.f32", short)
+        inexact = p.new("pred", f"setp.ne.{kind}", back, reg)
     sticky = p.new("b32", "selp.b32", 1, 0, inexact)
     bits = p.new("b32", "mov.b32", short)
     return p.new("f32", "mov.b32", p.new("b32", "or.b32", bits, sticky))
@@ -150,13 +158,12 @@ def _cast(e: Emitter, op: Op) -> None:
     regs = e.get(op.operands[0])
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
     if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
-        pairs = zip(regs[::2], regs[1::2])
-        e.set(op.result, [r for lo, hi in pairs for r in cast_pair(e, lo, hi, src, dst, rounding)])
+        pairs = e.p.repeat(lambda lo, hi: cast_pair(e, lo, hi, src, dst, rounding), list(zip(regs[::2], regs[1::2])))
+        e.set(op.result, [r for pair in pairs for r in pair])
         return
-    done: dict[str, str] = {}
-    for r in regs:
-        if r not in done:
-            done[r] = cast_element(e, r, src, dst, rounding)
+    different = list(dict.fromkeys(regs))
+    made = e.p.repeat(lambda r: cast_element(e, r, src, dst, rounding), [(r,) for r in different])
+    done = dict(zip(different, made))
     e.set(op.result, [done[r] for r in regs])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilejit.ir import Op, Value
 from tilejit.ir.types import DType, Pending, Type, elem_of
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.kernel import cluster_sync
 
 
 def move(e: Emitter, t: Type, dst: str, src: str) -> None:
@@ -142,4 +143,7 @@ def _device_assert(e: Emitter, op: Op) -> None:
 
 @emits("debug_barrier")
 def _debug_barrier(e: Emitter, op: Op) -> None:
-    e.sync()
+    if e.rank and e.role.barrier == "0":          # one role: all threads of the cluster
+        cluster_sync(e)
+    else:
+        e.sync()

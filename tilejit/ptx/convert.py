@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from tilejit.ir import Op
 from tilejit.ir.types import Buffer, DType, Ptr, Tile
+from tilejit.layout.clusters import within
 from tilejit.layout.convert import Registers, Shuffles, ThroughShared
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.pack import load_shared, store_shared
+from tilejit.ptx.ldmatrix import load_tile
+from tilejit.ptx.pack import store_shared
 from tilejit.ptx.scratch import conversion
 from tilejit.ptx.smem import accesses
 
@@ -89,7 +91,7 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> 
     assert isinstance(elem, DType)
     buffer = Buffer(t.shape, elem, 1, s.swizzle, s.order)
     base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])
-    out, owner = e.fresh(t), e.owner(src.layout)
+    owner = e.owner(within(src.layout, e.fn.attrs.get("num_ctas", 1)))
     e.sync()
     for a in accesses(e, src.layout, buffer, base):
         store_shared(e, t.elem, [regs[i] for i in a.registers], a.address, owner)
@@ -97,6 +99,4 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> 
         e.p("bar.warp.sync", -1)
     else:
         e.sync()
-    for a in accesses(e, t.layout, buffer, base):
-        load_shared(e, t.elem, [out[i] for i in a.registers], a.address)
-    return out
+    return load_tile(e, t, buffer, base)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
@@ -66,12 +67,15 @@ class Emitter:
     def __init__(self, fn: Function):
         self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
         self.values: dict[Value, list[str]] = {}
+        self.run: dict[Value, Op] = {}           # elementwise values that are still to be computed; see runs.py
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
+        self.packed: dict[tuple[str, ...], str] = {}     # elements read together -> the 32-bit register of all
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA
+        self.target = target_of(fn)
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
@@ -115,10 +119,14 @@ class Emitter:
         return self.role.coords[key]
 
     def owner(self, layout: LinearLayout) -> str | None:
-        """Predicate: this thread is the first of those that hold the same elements; None if all differ."""
+        """Predicate: this thread is the first of those that hold the same elements; None if all differ.
+
+        A layout for the warps of one CTA asks for the first of those in its own CTA."""
         if layout not in self.role.owners:
+            local = self.role.local_warp and layout.in_size("warp") == self.role.warps
             masks = [(src, sum(1 << i for i, b in enumerate(layout.bases_of(name)) if not any(b)))
-                     for name, src in (("lane", self.role.lane), ("warp", self.role.warp))]
+                     for name, src in (("lane", self.role.lane),
+                                       ("warp", self.role.local_warp if local else self.role.warp))]
             masks = [(src, m) for src, m in masks if m]
 
             def make() -> str:
@@ -191,13 +199,22 @@ class Emitter:
     # -- walking ----------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
         """Emit the ops of a block in order (terminators are handled by the op that owns the block)."""
+        from tilejit.ptx import runs
+
         for op in block.ops:
-            if op.loc is not None:
-                self.p.loc(op.loc.file, op.loc.line)
-            self.note(op)
+            if runs.step(self, op):
+                continue
+            self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
             EMITTERS[op.name](self, op)
+        runs.finish(self)
+
+    def at(self, op: Op) -> None:
+        """What follows belongs to op: its line in the user's source, and a comment."""
+        if op.loc is not None:
+            self.p.loc(op.loc.file, op.loc.line)
+        self.note(op)
 
     def note(self, op: Op) -> None:
         """A comment that names a tile op: `acc = dot_async : pending<fp32[128x256]>`."""
@@ -222,7 +239,24 @@ def param_decl(name: str, param: Param) -> str:
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
     """The PTX text of a scheduled function, and what the runtime must know to launch it."""
-    from tilejit.ptx import arith, control, convert, kernel, memory, print, reduce, shape, store, tma, wgmma  # noqa: F401
+    from tilejit.ptx import (  # noqa: F401
+        arith,
+        async_copy,
+        block,
+        cluster_fold,
+        control,
+        convert,
+        exchange,
+        kernel,
+        memory,
+        mma,
+        print,
+        reduce,
+        shape,
+        store,
+        tma,
+        wgmma,
+    )
 
     e = Emitter(fn)
     kernel.prologue(e)

@@ -301,3 +301,37 @@ def operand_counts(form: Form) -> tuple[int, int]:
     """The least and the most operands of a form."""
     required = len(re.findall(r"\w(?!\?)", form.operands))
     return required, len(re.findall(r"\w", form.operands))
+
+
+#: Modifiers that a form has from a later compute capability on than the form itself (PTX ISA, target notes of
+#: the instructions): (form's first word, modifier slot, value) -> compute capability times ten.
+_LATER: dict[tuple[str, str, str], int] = {
+    **{(name, "type", t): 90 for name in ("add", "sub", "mul", "setp", "set", "atom", "red") for t in ("bf16", "bf16x2")},
+    **{(name, "scope", "cluster"): 90 for name in ("ld", "st", "atom", "red", "fence", "mbarrier")},
+    **{(name, "vec", v): 90 for name in ("atom", "red") for v in ("v2", "v4", "v8")},
+    **{("ex2", "type", t): 90 for t in ("bf16", "bf16x2")}, **{("tanh", "type", t): 90 for t in ("bf16", "bf16x2")},
+    **{("cvt", slot, t): 89 for slot in ("type", "dtype") for t in ("e4m3x2", "e5m2x2")},
+    **{("mma", slot, t): 89 for slot in ("atype", "btype") for t in ("e4m3", "e5m2")},
+    ("mbarrier", "sem", "relaxed"): 90,
+}
+
+
+@lru_cache(maxsize=None)
+def required_sm(opcode: str) -> int:
+    """The least compute capability, times ten, that has an instruction. Raises KeyError for one not in the table."""
+    found = lookup(opcode)
+    if found is None:
+        raise KeyError(f"{opcode} is not in the instruction table")
+    form, modifiers = found
+    root = opcode.split(".", 1)[0]
+    later = [_LATER.get((root, slot, value), 0) for slot, value in modifiers.items()]
+    if root == "cvt" and _bf16_conversion(modifiers):
+        later.append(90)
+    if any(value == "shared::cluster" for value in modifiers.values()):
+        later.append(90)
+    return max(form.min_sm, *later, 0)
+
+
+def _bf16_conversion(modifiers: dict[str, str]) -> bool:
+    """Whether a cvt is one of those with bf16 that came with sm_90: all but those from f32 (PTX ISA, cvt)."""
+    return "bf16" in (modifiers.get("type"), modifiers.get("dtype")) and modifiers.get("type") != "f32"

@@ -1,10 +1,12 @@
 """The frame of a kernel: parameters, thread ids, barrier initialisation, roles, and the entry header."""
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
+from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Op, Value, walk
+from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
+from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
     Expr,
     KernelMetadata,
@@ -28,6 +30,8 @@ def prologue(e: Emitter) -> None:
     role.warp = p.new("b32", "shfl.sync.idx.b32", warp, 0, 31, -1)
     if e.fn.attrs.get("num_ctas", 1) > 1:
         e.rank = p.new("b32", "mov.u32", "%cluster_ctarank")
+        if not any(op.name == "roles" for op in e.fn.body.ops):
+            count_warps(e)
     role.mark = len(p.lines)
     if e.fn.attrs.get("shared_bytes", 0):
         raw = p.new("b32", "mov.u32", "smem")
@@ -46,12 +50,18 @@ def prologue(e: Emitter) -> None:
     follow(e)
 
 
+def count_warps(e: Emitter) -> None:
+    """Number the role's warps as layouts do, one CTA of the cluster after another."""
+    e.role.local_warp = e.role.warp
+    e.role.warp = e.p.new("b32", "mad.lo.u32", e.rank, e.role.warps, e.role.warp)
+
+
 def follow(e: Emitter) -> None:
     """Programmatic dependent launch (PTX ISA, griddepcontrol): up to here, a kernel overlaps with the end of the one
     ahead of it in the stream; nothing is read or written before that one has ended and its writes are visible.
 
     The kernel that follows may start as soon as all CTAs of this one run: it waits here just the same."""
-    if e.fn.attrs.get("launch_pdl"):
+    if _dependent(e):
         e.p("griddepcontrol.launch_dependents")
         e.p("griddepcontrol.wait")
 
@@ -181,7 +191,8 @@ def init_barriers(e: Emitter) -> None:
         for s in range(t.slots):
             p.comment(f"{op.attrs['name']}[{s}]")
             p("mbarrier.init.shared::cta.b64", f"[{e.smem}+{op.attrs['offset'] + 8 * s}]", t.count)
-    p("fence.mbarrier_init.release.cluster")
+    if e.target.hopper:
+        p("fence.mbarrier_init.release.cluster")
     for param in e.maps.values():
         p("prefetch.tensormap", f"[{param}]")
     p.place(skip)
@@ -270,9 +281,8 @@ def _roles(e: Emitter, op: Op) -> None:
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
         if groups > 1:
             _enter_group(e, op, barrier, warps // groups)
-        if e.rank and i == 0:        # the consumers' layouts count the warps of all CTAs
-            e.role.local_warp = e.role.warp
-            e.role.warp = p.new("b32", "mad.lo.u32", e.rank, warps // groups, e.role.warp)
+        if e.rank and i == 0:        # the consumers compute on tiles
+            count_warps(e)
         e.role.mark = len(p.lines)
         e.block(op.regions[i])
         e.private = e.smem
@@ -313,6 +323,8 @@ def _warpgroup_index(e: Emitter, op: Op) -> None:
 
 @emits("return")
 def _return(e: Emitter, op: Op) -> None:
+    if e.rank and e.role.local_warp:     # as after roles
+        cluster_sync(e)
     e.p("ret")
 
 
@@ -328,8 +340,32 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     directives = [f".maxntid {threads}, 1, 1", ".minnctapersm 1", *cluster]
     if attrs.get("maxnreg"):
         directives.append(f".maxnreg {attrs['maxnreg']}")
+    target = e.target
+    check_instructions(e, target)
     text = e.p.text(name, [param_decl(n, p) for p, n in e.params.items()], directives,
-                    attrs.get("target", "sm_90a"), f"{e.version[0]}.{e.version[1]}",
+                    target.name, f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                (ctas, 1, 1), attrs.get("target", "sm_90a"), bool(attrs.get("launch_pdl")))
+                                (ctas, 1, 1), target.name, _dependent(e))
+
+
+def _dependent(e: Emitter) -> bool:
+    """Whether the kernel may start before the one ahead of it has ended."""
+    return bool(e.fn.attrs.get("launch_pdl")) and e.target.hopper
+
+
+def check_instructions(e: Emitter, target: Target) -> None:
+    """Raise CompilationError, at the user's line, for the first instruction that the target does not have."""
+    if target.hopper:
+        return                       # the newest target: the table has nothing above it
+    loc = None
+    files = {str(i): file for file, i in e.p.files.items()}
+    for line in e.p.lines:
+        words = line.split()
+        if words[0] == ".loc":
+            loc = Loc(files[words[1]], int(words[2]))
+        elif line.startswith("    ") and words[0][0] not in "/{}.":
+            opcode = words[words[0].startswith("@")].rstrip(";")
+            needed = required_sm(opcode)
+            if needed > target.sm:
+                raise CompilationError(f"{opcode} needs sm_{needed}, the kernel is compiled for {target.name}", loc)

@@ -59,12 +59,13 @@ def _load(e: Emitter, op: Op) -> None:
 
 
 def writer(e: Emitter, op: Op) -> str | None:
-    """Predicate of the threads that write: one of each set of copies; one thread for a scalar."""
+    """Predicate of the threads that write: one of each set of copies; one of all CTAs' for a scalar."""
     t = op.operands[0].type
     if isinstance(t, Tile):
         assert t.layout is not None
         return e.owner(t.layout)
-    return e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
+    first = e.p.new("b32", "or.b32", e.role.tid, e.rank) if e.rank else e.role.tid
+    return e.p.new("pred", "setp.eq.u32", first, 0)
 
 
 def _both(e: Emitter, a: str | None, b: str | None) -> str | None:

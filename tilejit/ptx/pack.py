@@ -11,11 +11,16 @@ from tilejit.ptx.emit import Emitter
 
 def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
     """Pack 8- or 16-bit elements (a multiple of four bytes of them) into `.b32` registers, low first."""
-    p = e.p
-    if elem.bits == 16:
-        return [p.new("b32", "mov.b32", f"{{{lo}, {hi}}}") for lo, hi in zip(regs[::2], regs[1::2])]
+    p, pack = e.p, 32 // elem.bits
     out = []
-    for i in range(0, len(regs), 4):
+    for i in range(0, len(regs), pack):
+        whole = e.packed.get(tuple(regs[i:i + pack]))
+        if whole is not None:
+            out.append(whole)
+            continue
+        if pack == 2:
+            out.append(p.new("b32", "mov.b32", f"{{{regs[i]}, {regs[i + 1]}}}"))
+            continue
         wide = [p.new("b32", "cvt.u32.u16", r) for r in regs[i:i + 4]]
         low = p.new("b32", "prmt.b32", wide[0], wide[1], "0x0040")
         high = p.new("b32", "prmt.b32", wide[2], wide[3], "0x0040")
@@ -117,6 +122,6 @@ def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
     store(e, "st.shared", elem, regs, address, pred)
 
 
-def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str) -> None:
-    """Read neighbouring elements from shared memory."""
-    load(e, "ld.shared", elem, regs, address)
+def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: str | None = None) -> None:
+    """Read neighbouring elements from shared memory; see `load` on `pred`."""
+    load(e, "ld.shared", elem, regs, address, pred)

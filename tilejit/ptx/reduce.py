@@ -75,7 +75,7 @@ def _reduce(e: Emitter, op: Op) -> None:
         columns = folded
     first = op.operands[0].type
     assert isinstance(first, Tile)
-    bits = warp_bits(first, axis)
+    bits = warp_bits(first, axis, op.attrs.get("ctas", 1))
     if bits:
         columns = _across_warps(e, op, columns, bits)
     # Registers of the result in order: the fold above kept them by result coordinate.

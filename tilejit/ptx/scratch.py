@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import Tile, Type
+from tilejit.ir.types import Scalar, Tile, Type, elem_of
+from tilejit.layout.clusters import within
 from tilejit.layout.convert import ThroughShared, plan
 
 
@@ -26,7 +27,8 @@ def scratch_bytes(op: Op) -> int:
     if op.name == "scan":
         return sum(_scan_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name == "reduce":
-        return sum(_reduce_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
+        axis, ctas = op.attrs["axis"], op.attrs.get("ctas", 1)
+        return sum(_reduce_bytes(v.type, axis, ctas) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name in ("atomic_rmw", "atomic_cas"):
         return _atomic_bytes(op.result.type)
     return 0
@@ -42,19 +44,30 @@ def _atomic_bytes(t: Type) -> int:
     return -(-t.layout.num_registers * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
 
 
-def warp_bits(t: Tile, axis: int) -> list[int]:
-    """The warp bits that a reduction along `axis` must combine."""
+def warp_bits(t: Tile, axis: int, ctas: int = 1) -> list[int]:
+    """The warp bits that a reduction along `axis` must combine in one of `ctas` CTAs."""
     assert t.layout is not None
-    return [i for i, b in enumerate(t.layout.bases_of("warp")) if b[axis]]
+    return [i for i, b in enumerate(within(t.layout, ctas).bases_of("warp")) if b[axis]]
 
 
-def _reduce_bytes(t: Tile, axis: int) -> int:
+def _reduce_bytes(t: Tile, axis: int, ctas: int) -> int:
     """One value per register of the result, per lane, per warp, if several warps hold parts."""
     assert t.layout is not None
-    if not warp_bits(t, axis):
+    if not warp_bits(t, axis, ctas):
         return 0
     regs = t.layout.reduce(axis).num_registers
     return -(-regs * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
+
+
+def fold_bytes(t: Type, ctas: int) -> int:
+    """Bytes in which a CTA finds what all have of a value that is folded over them; a multiple of 16."""
+    count = t.numel if isinstance(t, Tile) else 1
+    return -(-count * sent_bytes(elem_of(t)) * ctas // 16) * 16
+
+
+def sent_bytes(elem: Scalar) -> int:
+    """Bytes that an element takes on its way to another CTA (`st.async` stores 4 or 8)."""
+    return max(4, elem.bits // 8)
 
 
 def _scan_bytes(t: Tile, axis: int) -> int:

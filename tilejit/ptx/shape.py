@@ -1,7 +1,7 @@
 """Emitters that only rename registers: layouts say which source register each result register is."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op
@@ -16,31 +16,39 @@ def layout_of(tile: object) -> LinearLayout:
     return tile.layout
 
 
-def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> list[int]:
+def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
     """For each register of dst, the register of src that holds the same element in the same thread.
 
     Both layouts have the same shape. The layout pass inserts `convert` where this is not possible."""
     if src.bases_of("lane") != dst.bases_of("lane") or src.bases_of("warp") != dst.bases_of("warp"):
         raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
                                op.loc)
+    return _registers_in(src, dst.registers())
+
+
+@lru_cache(maxsize=1024)
+def _registers_in(layout: LinearLayout, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The first register of the layout that holds each of the elements in the first thread."""
     where: dict[tuple[int, ...], int] = {}
-    for r, at in enumerate(src.registers()):
+    for r, at in enumerate(layout.registers()):
         where.setdefault(at, r)
-    return [where[at] for at in dst.registers()]
+    return tuple(where[at] for at in elements)
 
 
-def _rename(view: Callable[[LinearLayout, Op], LinearLayout]) -> Callable[[Emitter, Op], None]:
-    """An emitter whose source, seen through `view`, has the result's shape."""
-    def emitter(e: Emitter, op: Op) -> None:
-        src = e.get(op.operands[0])
-        source = view(layout_of(op.operands[0].type), op)
-        e.set(op.result, [src[i] for i in renamed(source, layout_of(op.result.type), op)])
-    return emitter
+def source_layout(op: Op) -> LinearLayout:
+    """The layout of the operand of a rename, seen in the shape of its result."""
+    layout = layout_of(op.operands[0].type)
+    if op.name == "expand_dims":
+        return layout.expand_dims(op.attrs["axis"])
+    if op.name == "reshape":
+        return layout.reshape(tuple(op.attrs["shape"]))
+    return layout.transpose(tuple(op.attrs["order"]))
 
 
-emits("expand_dims")(_rename(lambda layout, op: layout.expand_dims(op.attrs["axis"])))
-emits("reshape")(_rename(lambda layout, op: layout.reshape(tuple(op.attrs["shape"]))))
-emits("trans")(_rename(lambda layout, op: layout.transpose(tuple(op.attrs["order"]))))
+@emits("expand_dims", "reshape", "trans")
+def _rename(e: Emitter, op: Op) -> None:
+    src = e.get(op.operands[0])
+    e.set(op.result, [src[i] for i in renamed(source_layout(op), layout_of(op.result.type), op)])
 
 
 @emits("hint")
@@ -62,13 +70,8 @@ def _broadcast(e: Emitter, op: Op) -> None:
     target = dst.project(t.shape)
     if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
         raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
-    where: dict[tuple[int, ...], int] = {}
-    for r, at in enumerate(source.registers()):
-        where.setdefault(at, r)
-    out = []
-    for at in dst.registers():
-        out.append(src[where[tuple(x if s > 1 else 0 for x, s in zip(at, t.shape))]])
-    e.set(op.result, out)
+    elements = tuple(tuple(x if s > 1 else 0 for x, s in zip(at, t.shape)) for at in dst.registers())
+    e.set(op.result, [src[i] for i in _registers_in(source, elements)])
 
 
 @emits("arange")
@@ -104,6 +107,5 @@ def _split(e: Emitter, op: Op) -> None:
     """Each half takes the registers whose last coordinate is 0 or 1."""
     src, layout = e.get(op.operands[0]), layout_of(op.operands[0].type)
     for half, result in enumerate(op.results):
-        dst = layout_of(result.type)
-        where = {at: r for r, at in reversed(list(enumerate(layout.registers())))}
-        e.set(result, [src[where[at + (half,)]] for at in dst.registers()])
+        elements = tuple((*at, half) for at in layout_of(result.type).registers())
+        e.set(result, [src[i] for i in _registers_in(layout, elements)])

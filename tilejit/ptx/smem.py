@@ -55,10 +55,11 @@ class Access:
 
 
 def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
-             registers: list[int] | None = None) -> list[Access]:
+             registers: list[int] | None = None, most: int = 16) -> list[Access]:
     """The accesses that move a tile of this layout to or from a slot at `base`, as wide as possible.
 
-    `registers` limits them to some register indices (all of them by default); whole vectors only."""
+    `registers` limits them to some register indices (all of them by default); whole vectors only. `most` limits the
+    bytes of one access."""
     size = buffer.elem.bytes
     lanes = [slot_offset(buffer, b) for b in layout.bases_of("lane")]
     warps = [slot_offset(buffer, b) for b in layout.bases_of("warp")]
@@ -68,7 +69,7 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
         thread_bits |= o
     vec = 1
     for offset in regs:
-        if offset != vec * size or vec * size * 2 > 16 or offset & thread_bits:
+        if offset != vec * size or vec * size * 2 > most or offset & thread_bits:
             break
         vec *= 2
     key = (layout, buffer)

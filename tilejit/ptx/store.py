@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.linear import LinearLayout
+from tilejit.ptx import runs
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
 from tilejit.ptx.smem import accesses, slot_address, slot_offset
-from tilejit.ptx.tma import coordinates, in_blocks, pieces
+from tilejit.ptx.tma import coordinates, in_blocks, pieces, wait_phase
 
 
 @emits("tma_store")
@@ -20,21 +21,25 @@ def _tma_store(e: Emitter, op: Op) -> None:
     _, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
-    regs = e.get(value)
-    slots = buffer.slots * e.fn.attrs.get("num_ctas", 1) // stripes
+    piece = runs.parts(e, value)
+    slots, shape = buffer.slots // stripes, list(tile.shape)
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        shape[d] //= e.fn.attrs["num_ctas"]
+        where[d] = p.new("b32", "mad.lo.s32", e.rank, shape[d], where[d])
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
-        stripe = p.new("b32", "shr.u32", e.role.warp, 2)
-        where[0] = p.new("b32", "mad.lo.s32", stripe, tile.shape[0] // stripes, where[0])
-    for i in range(tile.shape[-1] // columns):
+        where[0] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[0])
+    for i in range(shape[-1] // columns):
+        regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
         if i or "now" not in op.attrs:
             p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
             meet()
         at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at, i, columns)
+        _stage(e, tile, regs, buffer, at)
         p("fence.proxy.async.shared::cta")
         meet()
         _copy(e, op, op.operands[0], buffer, at, where, i * columns, leader)
@@ -42,28 +47,50 @@ def _tma_store(e: Emitter, op: Op) -> None:
     if "now" in op.attrs:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
         meet()
+    e.run.clear()
 
 
 @emits("stage")
-def _stage_op(e: Emitter, op: Op) -> None:
-    value, ring, slot = op.operands
-    tile, buffer = value.type, ring.type
-    assert isinstance(tile, Tile) and isinstance(buffer, Buffer)
-    at = slot_address(e, ring, e.scalar(slot))
-    _stage(e, tile, e.get(value), buffer, at, op.attrs["piece"], op.attrs["columns"])
+def _stage_pieces(e: Emitter, op: Op) -> None:
+    """Piece by piece: wait until the slot has been stored, write, fence; every warp says so. No threads meet."""
+    p = e.p
+    ring, value, full, empty, stream, parity = op.operands
+    tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
+    assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
+    piece, slots = runs.parts(e, value), buffer.slots // stripes
+    base, first = slot_address(e, ring, "0"), e.smem
+    if stripes > 1:
+        base = p.new("b32", "mad.lo.u32", e.scalar(stream), slots * buffer.slot_stride, base)
+    if full.type.slots > slots:                              # type: ignore[union-attr]
+        first = p.new("b32", "mad.lo.u32", e.scalar(stream), 8 * slots, e.smem)
+    columns_of = [at[-1] // columns for at in tile.layout.registers()]
+    mine = [[r for r, c in enumerate(columns_of) if c == i] for i in range(max(columns_of) + 1)]
+    even = e.scalar(parity)
+    odd = p.new("b32", "xor.b32", even, 1) if len(mine) > slots else even
+    leader = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", e.role.tid, 31), 0)
+    for i, registers in enumerate(mine):
+        regs, barrier = piece(registers), 8 * (i % slots)
+        wait_phase(e, f"[{first}+{empty.op.attrs['offset'] + barrier}]", (even, odd)[i // slots % 2])  # type: ignore
+        at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
+        _stage(e, tile, regs, buffer, at)
+        p("fence.proxy.async.shared::cta")
+        p("bar.warp.sync", -1)
+        p("mbarrier.arrive.shared::cta.b64", "_", f"[{first}+{full.op.attrs['offset'] + barrier}]",  # type: ignore
+          pred=leader)
+    e.run.clear()
 
 
 @emits("tma_put")
 def _tma_put(e: Emitter, op: Op) -> None:
     desc, ring, slot, *offsets = op.operands
-    buffer, stripes, ctas = ring.type, op.attrs["stripes"], e.fn.attrs.get("num_ctas", 1)
-    assert isinstance(buffer, Buffer)
+    buffer = ring.type
+    assert isinstance(buffer, Buffer) and isinstance(desc.type, Desc)
     where = [e.scalar(o) for o in offsets]
-    if stripes > 1:
-        stripe = e.role.group if stripes > ctas else e.rank
-        if e.rank and stripes > ctas:
-            stripe = e.p.new("b32", "mad.lo.u32", e.rank, stripes // ctas, stripe)
-        where[0] = e.p.new("b32", "mad.lo.s32", stripe, buffer.shape[0], where[0])
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, desc.type.block_shape[d] // e.fn.attrs["num_ctas"], where[d])
+    if op.attrs["stripes"] > 1:
+        where[0] = e.p.new("b32", "mad.lo.s32", e.role.group, buffer.shape[0], where[0])
     _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, op.attrs["piece"] * op.attrs["columns"])
     e.p("cp.async.bulk.commit_group")
 
@@ -91,9 +118,10 @@ def warpgroup_leader(e: Emitter) -> str:
     return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
 
 
-def stripes_of(layout: LinearLayout, warps: int) -> int:
-    """Into how many stripes of rows the warpgroups divide a matrix, one each, in order; 1 if they do not."""
-    groups, rows = warps // 4, layout.shape[0]
+def stripes_of(layout: LinearLayout, rows: int, warps: int) -> int:
+    """Into how many stripes of rows the warpgroups divide a matrix of `rows` rows, one each, in order; 1 if they do
+    not."""
+    groups = warps // 4
     if groups < 2 or len(layout.shape) != 2 or rows // groups < 8:
         return 1
     stripe = rows // groups
@@ -102,21 +130,18 @@ def stripes_of(layout: LinearLayout, warps: int) -> int:
     return groups if divide and all(b[0] < stripe for b in others) else 1
 
 
-def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str, piece: int,
-           columns: int) -> None:
+def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str) -> None:
     """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
     layout = tile.layout
     assert layout is not None
-    last = len(tile.shape) - 1
     local = piece_layout(layout, buffer.shape)
-    mine = [r for r, at in enumerate(layout.registers()) if at[last] // columns == piece]
     if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, [regs[r] for r in mine], at)
+        _stmatrix(e, local, buffer, regs, at)
         return
     assert isinstance(tile.elem, DType)
     owner = e.owner(layout)
     for a in accesses(e, local, buffer, at):
-        store_shared(e, tile.elem, [regs[mine[i]] for i in a.registers], a.address, owner)
+        store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
 def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:

@@ -5,10 +5,12 @@ from itertools import product
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
-from tilejit.ptx.emit import Emitter, emits
+from tilejit.ptx.arith import literal
+from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
+from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.smem import accesses, slot_address, slot_offset, span_elements
+from tilejit.ptx.smem import accesses, slot_address, slot_offset, slot_rows, span_elements
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
 MAX_BOX = 256
@@ -92,17 +94,19 @@ def _ticket_skip(e: Emitter, op: Op) -> None:
 
 @emits("mbar_wait")
 def _mbar_wait(e: Emitter, op: Op) -> None:
-    """Spin on try_wait (each try suspends the thread for a hardware-defined time)."""
-    p = e.p
     barrier, slot, parity = op.operands[:3]
-    address = barrier_address(e, barrier, slot)
+    wait_phase(e, barrier_address(e, barrier, slot), e.scalar(parity), _pred(e, op, 3))
+
+
+def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -> None:
+    """Spin on try_wait (each try suspends the thread for a hardware-defined time), or on test_wait before sm_90."""
+    p = e.p
     again, done = p.label("wait"), p.label("ready")
-    pred = _pred(e, op, 3)
     if pred:
         p("bra", done, pred=f"!{pred}")
     p.place(again)
     ready = p.reg("pred")
-    p("mbarrier.try_wait.parity.shared::cta.b64", ready, address, e.scalar(parity))
+    p(f"mbarrier.{'try' if e.target.hopper else 'test'}_wait.parity.shared::cta.b64", ready, address, parity)
     p("bra", done, pred=ready)
     p("bra", again)
     p.place(done)
@@ -145,8 +149,10 @@ def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> Non
 
 @emits("mbar_expect")
 def _mbar_expect(e: Emitter, op: Op) -> None:
-    e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]),
-        op.attrs["bytes"])
+    size: object = op.attrs["bytes"]
+    if len(op.operands) > 2:
+        size = e.p.new("b32", "add.u32", e.scalar(op.operands[2]), op.attrs["bytes"])
+    e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), size)
 
 
 @emits("tma_load")
@@ -167,8 +173,9 @@ def _tma_load(e: Emitter, op: Op) -> None:
     elif "multicast" in op.attrs:
         d = slowest(blocks)
         starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
-        row = tuple(part.shape[d] if i == d else 0 for i in range(len(part.shape)))
-        base = p.new("b32", "mad.lo.u32", e.rank, slot_offset(blocks, row), base)
+        # The bytes of the shares before: a share may begin inside a swizzle pattern, which goes by addresses.
+        before = slot_rows(part) * span_elements(blocks) * blocks.elem.bytes
+        base = p.new("b32", "mad.lo.u32", e.rank, before, base)
         many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
     for at, offset in pieces(blocks, part):
         coords = coordinates(e, starts, at)
@@ -200,9 +207,18 @@ def _view_trans(e: Emitter, op: Op) -> None:
 def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
+    if len(op.operands) == 1:
+        e.set(op.result, load_tile(e, tile, view.type, e.views[view]))
+        return
     regs = e.fresh(tile)
     for a in accesses(e, tile.layout, view.type, e.views[view]):
-        load_shared(e, tile.elem, [regs[i] for i in a.registers], a.address)
+        taken = [regs[i] for i in a.registers]
+        (here,) = tile.layout.apply(register=a.registers[0])
+        at = e.p.new("b32", "xor.b32", e.thread_coord(tile.layout, 0), here)
+        pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
+        for r in taken:
+            e.p(f"mov.{reg_class(tile.elem)}", r, literal(0, tile.elem))
+        load_shared(e, tile.elem, taken, a.address, pred)
     e.set(op.result, regs)
 
 

@@ -14,7 +14,8 @@ from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.smem import slot_rows, span_elements
 
 _MODE = {128: 1, 64: 2, 32: 3, 0: 0}
-_NAMES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "tf32": "tf32", "fp8e4nv": "e4m3",
+#: Element types as the tensor cores call them.
+NAMES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "tf32": "tf32", "fp8e4nv": "e4m3",
           "fp8e5": "e5m2", "int8": "s8", "uint8": "u8"}
 #: Bytes of K that one wgmma consumes.
 K_BYTES = 32
@@ -92,7 +93,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
-    kind += f".{_NAMES[va.type.elem.name]}.{_NAMES[vb.type.elem.name]}"
+    kind += f".{NAMES[va.type.elem.name]}.{NAMES[vb.type.elem.name]}"
     if tile.elem.is_int and va.type.elem != vb.type.elem:
         e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
     tail: list[object] = [] if tile.elem.is_int else [1, 1]

@@ -26,6 +26,8 @@ from tilejit.runtime.ptxas import Message, Resources
 
 _PARAMS = {c.__name__: c for c in (PointerParam, ScalarParam, TensorMapParam)}
 _SUFFIX = ".kernel"
+#: Suffix of what autotuning keeps in the same folder (tools/tuned.py).
+TUNED = ".tuned"
 #: A temporary file older than this many seconds was left by a process that died.
 _STALE = 3600.0
 
@@ -209,9 +211,9 @@ def entries() -> list[Listed]:
 
 
 def clear() -> int:
-    """Delete every entry; returns how many there were."""
+    """Delete every entry, and what autotuning keeps; returns how many there were."""
     base = folder()
-    rows = _stats(base, "*" + _SUFFIX) if base else []
+    rows = _stats(base, "*" + _SUFFIX) + _stats(base, "*" + TUNED) if base else []
     for _, _, path in rows:
         _remove(path)
     return len(rows)

@@ -15,14 +15,13 @@ from typing import Any, Union
 from tilejit.errors import LaunchError
 from tilejit.frontend import Const, KernelSource, Param, build
 from tilejit.ir.core import Function
+from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import cache, knobs, ptxas
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
-
-TARGET = "sm_90a"
 
 
 @dataclass(frozen=True)
@@ -152,13 +151,15 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
         if isinstance(arg, DescParam):
             attrs["padding"] = arg.padding
     fn = stages("frontend", fn)
+    if not stages.active:
+        return passes.run(fn)
     last: list[Function] = []
 
     def seen(name: str, now: Function) -> None:
         last[:] = [stages(name, now)]
 
     fn = passes.run(fn, seen)
-    return last[0] if last and stages.override else fn
+    return last[0] if stages.override else fn
 
 
 def schedule(fn: Function) -> Function:
@@ -182,8 +183,9 @@ def assemble(ptx: str, target: str) -> tuple[bytes | None, Resources | None]:
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the code, as JSON: source, arguments, options, compiler and assembler."""
-    return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(), "target": TARGET,
-            "source": source.fingerprint(), "args": {n: _argument(n, a) for n, a in args.items()},
+    return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(),
+            "target": options.get("target", DEFAULT), "source": source.fingerprint(),
+            "args": {n: _argument(n, a) for n, a in args.items()},
             "options": {n: plain(v, n) for n, v in options.items()}}
 
 

@@ -17,7 +17,7 @@ class TensorDescriptor:
     that does not hold, `tma` is False and kernels use pointer loads instead, which their report says.
     Raises LaunchError for anything else."""
 
-    __slots__ = ("base", "shape", "strides", "block_shape", "padding", "dtype", "address", "tma", "device",
+    __slots__ = ("base", "shape", "strides", "_block", "padding", "dtype", "address", "tma", "device",
                  "signature", "map_key")
 
     def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero"):
@@ -27,7 +27,7 @@ class TensorDescriptor:
     def _fill(self, base: Any, info: ArrayInfo, shape: tuple[int, ...], strides: tuple[int, ...], block_shape: Any,
               padding: str) -> None:
         self.base, self.padding, self.shape, self.strides = base, padding, shape, strides
-        self.block_shape = _integers("block_shape", block_shape)
+        self._block = _integers("block_shape", block_shape)
         rank = len(self.shape)
         if not 1 <= rank <= 5:
             raise LaunchError(f"TensorDescriptor: rank 1 to 5, found shape {self.shape}")
@@ -56,6 +56,15 @@ class TensorDescriptor:
         #: what a tensor map depends on
         self.map_key = (self.address, self.shape, self.strides, padding)
 
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """The shape of a block. It may be set, as hooks of autotuning do: later launches see the new blocks."""
+        return self._block
+
+    @block_shape.setter
+    def block_shape(self, shape: Any) -> None:
+        self._fill(self.base, array_info(self.base), self.shape, self.strides, shape, self.padding)
+
     @staticmethod
     def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
         """The descriptor of a whole array."""
@@ -83,7 +92,7 @@ class TensorDescriptor:
             out._fill(base, info, self.shape, self.strides, self.block_shape, self.padding)
             return out
         out.base, out.address, out.device, out.dtype = base, info.address, self.device, self.dtype
-        out.shape, out.strides, out.block_shape, out.padding = self.shape, self.strides, self.block_shape, self.padding
+        out.shape, out.strides, out._block, out.padding = self.shape, self.strides, self._block, self.padding
         out.tma, out.signature = self.tma, self.signature
         out.map_key = (out.address, self.shape, self.strides, self.padding)
         return out

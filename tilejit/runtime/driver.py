@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilejit.errors import CudaError, LaunchError
+from tilejit.ir.target import DEFAULT, TARGETS, Target
 
 #: Errors after which the context is lost (CUDA driver API, CUresult): illegal address, launch timeout, assert,
 #: hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failed.
@@ -221,11 +222,13 @@ class LoadedKernel:
     """A kernel loaded on one device from a cubin, or from PTX text that the driver assembles."""
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
-                 cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool = False):
+                 cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool = False,
+                 target: Target = TARGETS[DEFAULT]):
         driver = api()
-        if dev.capability[0] != 9:
-            raise LaunchError(f"tilejit's PTX is for compute capability 9.0 (Hopper); {dev.name} has "
-                              f"{'.'.join(map(str, dev.capability))}")
+        if dev.capability[0] != 9 if target.hopper else dev.capability[0] < target.sm // 10:
+            other = '; target="sm_80" runs there' if target.hopper and dev.capability >= (8, 0) else ""
+            raise LaunchError(f"{name} is compiled for {target.name}; {dev.name} has compute capability "
+                              f"{'.'.join(map(str, dev.capability))}{other}")
         if shared_bytes > dev.max_shared:
             raise LaunchError(f"{name} needs {shared_bytes} bytes of shared memory, {dev.name} has "
                               f"{dev.max_shared} a block: use fewer num_stages or smaller tiles")

@@ -26,6 +26,9 @@ def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[
     """Bind `kernel[grid](*args, **constants)` for the function named `what`.
 
     Raises LaunchError for arguments that do not fit or are not in host memory, CompilationError as a launch does."""
+    choose = getattr(kernel, "choose", None)                # autotuned, or with heuristics: the kernel's own call
+    if choose is not None:
+        kernel, args, constants = choose(grid, args, constants)
     if not isinstance(kernel, Kernel):
         raise LaunchError(f"{what} needs a kernel, found {kernel!r}")
     _, plan, flat = kernel._bound(args, constants)

@@ -38,9 +38,9 @@ from tilejit.runtime.target import default_target
 _overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
 #: None: the scheduler decides. What they mean: docs/design.md, "What the author may decide".
-OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "num_consumer_groups": None,
-                           "warp_specialize": None, "store_stages": None, "store_role": None, "maxnreg": None,
-                           "launch_pdl": True, "debug": False}
+OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
+                           "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
+                           "store_role": None, "maxnreg": None, "launch_pdl": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.
 IGNORED = frozenset({"enable_fp_fusion", "launch_cooperative_grid"})
 _DECORATOR_IGNORED = frozenset({"version", "repr", "launch_metadata", "noinline"})
@@ -77,6 +77,7 @@ class Kernel:
         self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
         self.plans: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
+        self.prepared: dict[tuple, CompiledKernel] = {}
         self.captured: list[tuple[Mapping[str, Any], str, Any]] = []
         self.lock = threading.Lock()
 
@@ -138,6 +139,7 @@ class Kernel:
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
         """The options of a call; those that are None are left out."""
         given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
+        given["target"] = given["target"] or knobs.current().arch or None
         return {k: v for k, v in given.items() if v is not None}
 
     def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:
@@ -165,6 +167,18 @@ class Kernel:
             return self._entry(shape, plan, flat, None).compiled
         return self.compile(*args, **kwargs)
 
+    def prepare(self, *args: Any, **kwargs: Any) -> Callable[[], CompiledKernel]:
+        """A function that compiles for these arguments as they are now, in any thread; the first launch with them
+        takes what it made."""
+        shape, plan, flat = self._bound(args, kwargs)
+        key, described, options = self._key(shape, plan, flat), self.describe(plan, flat), self.options(plan, flat)
+
+        def compiled() -> CompiledKernel:
+            self.prepared[key] = made = compile_kernel(self.source, described, options)
+            return made
+
+        return compiled
+
     def report(self) -> str:
         """What the compiler decided for every signature launched so far."""
         return "\n\n".join(e.compiled.report() for e in self.entries.values())
@@ -178,7 +192,7 @@ class Kernel:
                 for table, name, value in self.captured:        # every signature is compiled under the same values
                     _check_captured(self.__name__, table, name, value)
                 captured = self.captured or captured_globals(self.source)
-                entry = self._load(plan, flat, stream)
+                entry = self._load(plan, flat, stream, self.prepared.pop(key, None))
                 self.captured = captured
                 self.entries[key] = entry
             return entry
@@ -195,7 +209,7 @@ class Kernel:
             raise
         return key
 
-    def _load(self, plan: Plan, flat: tuple, stream: Any) -> Entry:
+    def _load(self, plan: Plan, flat: tuple, stream: Any, compiled: CompiledKernel | None) -> Entry:
         arguments = {n: flat[i] for n, i in plan.at.items() if n not in self.constexprs}
         place, target = common_device(arguments), default_target()
         if target == "cuda" and place == HOST or target != "cuda" and place not in (HOST, None):
@@ -204,7 +218,7 @@ class Kernel:
                 raise ArgumentError(f"argument {name!r} is on the cpu; move it with tilejit.to_device(array) or "
                                     "tensor.cuda(), or set TILEJIT_TARGET=emulator")
             raise ArgumentError(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
-        compiled = compile_kernel(self.source, self.describe(plan, flat), self.options(plan, flat))
+        compiled = compiled or compile_kernel(self.source, self.describe(plan, flat), self.options(plan, flat))
         if target == "emulator":
             return EmulatorEntry(compiled, plan.at, flat)
         if target == "evaluator":

@@ -18,8 +18,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilejit.errors import LaunchError
+from tilejit.ir import target
 
 TARGETS = ("cuda", "emulator", "evaluator")
+CHIPS = tuple(target.TARGETS)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Knobs:
     #: where launches run: cuda, emulator (the PTX, on the CPU), evaluator (the tile IR, in numpy);
     #: empty: cuda where there is a GPU, else the CPU
     target: str = ""
+    #: the chip that launches without a `target` of their own are compiled for: sm_90a or sm_80; empty: sm_90a
+    arch: str = ""
     #: folder that gets every stage of every compilation, or `all` for stderr
     dump: str = ""
     #: folder whose files replace the stages of the same name (see dump)
@@ -49,6 +53,8 @@ class Knobs:
     launch_blocking: bool = False
     #: `perf`: print what makes a compiled kernel slow (spills, serialised wgmma, lost TMA) to stderr
     warn: str = ""
+    #: print what autotuning chose
+    print_autotune: bool = False
 
 
 _DEFAULTS = Knobs()
@@ -79,6 +85,8 @@ def _parse(name: str, text: str) -> Any:
 def _checked(k: Knobs) -> Knobs:
     if k.target and k.target not in TARGETS:
         raise LaunchError(f"TILEJIT_TARGET={k.target!r} is not one of {', '.join(TARGETS)}")
+    if k.arch and k.arch not in CHIPS:
+        raise LaunchError(f"TILEJIT_ARCH={k.arch!r} is not one of {', '.join(CHIPS)}")
     if k.warn not in ("", "perf"):
         raise LaunchError(f"TILEJIT_WARN={k.warn!r} is not 'perf'")
     return k

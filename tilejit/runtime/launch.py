@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tilejit.errors import LaunchError
+from tilejit.ir.target import target_named
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
@@ -60,9 +61,12 @@ class DeviceEntry:
                               ".warmup(...), before the capture")
         meta = compiled.metadata
         self.compiled, self.index, self.blocking = compiled, dev.index, blocking
-        self.loaded = driver.LoadedKernel(dev, compiled.cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
-                                          meta.shared_bytes, meta.cluster, meta.pdl)
-        if compiled.resources is None:
+        target, cubin = target_named(meta.target), compiled.cubin
+        if dev.capability[0] != target.sm // 10:
+            cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
+        self.loaded = driver.LoadedKernel(dev, cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
+                                          meta.shared_bytes, meta.cluster, meta.pdl, target)
+        if cubin is None:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
         self.packer = Packer(meta.params, at, addresses(flat), driver.encode_tensor_map)

@@ -1,6 +1,7 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
     plan        the schedule as data
+    copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
     cluster     programs of several CTAs
@@ -15,7 +16,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilejit.ir import Function
-from tilejit.schedule.allocate import LIMIT, allocate, check_size
+from tilejit.ir.dead import drop_dead
+from tilejit.schedule.allocate import allocate, check_size, limit
+from tilejit.schedule.copies import marked, unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
@@ -31,19 +34,31 @@ def run(fn: Function) -> Function:
 
     Where `num_stages` is not given, rings are as deep as shared memory allows. Raises CompilationError for a
     schedule that was asked for and cannot be, or that needs more shared memory than there is."""
-    notes = fn.attrs.get("report", [])
+    notes = list(fn.attrs.get("report", []))
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
     new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2), notes)
+    slots = 2
     if wishes.slots is None:
-        slots = INLINE_SLOTS
-        if plan.specialised:
-            spare = LIMIT - new.attrs["shared_bytes"]
-            slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), MOST_SLOTS))
+        most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
+        spare = limit(new) - new.attrs["shared_bytes"]
+        slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), most))
         new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
-    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > LIMIT:
+    excess, side = new.attrs["shared_bytes"] - limit(new), [r for r in plan.rings if r.side]
+    if excess > 0 and side:      # small rings beside those that feed products give way first
+        caps = (n for n in range(max(r.slots for r in side), 1, -1)
+                if sum(r.ticket_bytes * max(0, r.slots - n) for r in side) >= excess)
+        wishes = replace(wishes, slots=wishes.slots or slots, side=next(caps, None))
+        if wishes.side:
+            new, plan = _attempt(fn, wishes, notes)
+    if new.attrs["shared_bytes"] > limit(new) and marked(fn):
+        for load in marked(fn):
+            unmark(load, "there is no shared memory for two slots", notes)
+        return run(fn)
+    if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > limit(new):
         new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
     check_size(new, plan)
+    drop_dead(new)
     new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
     return new
 

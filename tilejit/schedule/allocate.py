@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, walk
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Barrier, Buffer
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.plan import Plan
 
-#: Shared memory that one CTA may use on sm_90 (CUDA programming guide, compute capability 9.0), less the
-#: bytes that rounding the base up to 1024 may cost.
-LIMIT = 232448 - 1023
+#: Bytes that rounding the base of shared memory up to 1024 may cost.
+_ROUNDING = 1023
 #: Bytes after which every swizzle pattern repeats: private areas of groups are this far apart, or a multiple.
 _ATOM = 1024
+
+
+def limit(fn: Function) -> int:
+    """Shared memory that the buffers of one CTA may take on the chip that the function is compiled for."""
+    return target_of(fn).shared_bytes - _ROUNDING
 
 
 def allocate(fn: Function, plan: Plan) -> Function:
@@ -33,9 +38,12 @@ def allocate(fn: Function, plan: Plan) -> Function:
         return at
 
     private: list[Op] = []
+    small: list[Op] = []
     for op in fn.body.ops:
         if op.name == "alloc" and op.attrs.get("private"):
             private.append(op)
+        elif op.name == "alloc" and _size(op)[1] < _ATOM:
+            small.append(op)         # after what is aligned wider, so that nothing is lost between them
         elif op.name == "alloc":
             op.attrs["offset"] = take(op.attrs["name"], *_size(op))
     for i, (role, groups, block) in enumerate(_roles(fn)):
@@ -55,6 +63,8 @@ def allocate(fn: Function, plan: Plan) -> Function:
             stride = -(-(offset - start) // _ATOM) * _ATOM
             roles.attrs["private_bytes"] = stride     # type: ignore[union-attr]
             take(f"the same for {groups - 1} more", start + groups * stride - offset, 1)
+    for op in small:
+        op.attrs["offset"] = take(op.attrs["name"], *_size(op))
     for op in fn.body.ops:
         if op.name == "barriers":
             barrier = op.attrs["type"]
@@ -85,13 +95,13 @@ def _roles(fn: Function) -> list[tuple[str, int, Block]]:
 
 def check_size(fn: Function, plan: Plan) -> None:
     """Raise CompilationError for too much shared memory: what takes it, and the largest num_stages that fits."""
-    total = fn.attrs["shared_bytes"]
-    if total <= LIMIT:
+    total, most = fn.attrs["shared_bytes"], limit(fn)
+    if total <= most:
         return
     rings = [r for r in plan.rings if r.slots > 1]
     notes = [f"{name}: {size} bytes" for name, _, size in plan.map]
     if rings:
         depth = max(r.slots for r in rings)
-        fits = depth - -(-(total - LIMIT) // sum(r.bytes for r in rings))
+        fits = depth - -(-(total - most) // sum(r.bytes for r in rings))
         notes.append(f"num_stages={fits} fits" if fits >= 1 else "no num_stages fits: use smaller blocks")
-    raise CompilationError(f"shared memory: {total} bytes needed, {LIMIT} available", fn.loc, tuple(notes))
+    raise CompilationError(f"shared memory: {total} bytes needed, {most} available", fn.loc, tuple(notes))

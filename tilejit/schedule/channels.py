@@ -1,33 +1,44 @@
-"""Loads through rings: filling tickets, awaiting them, and filling them ahead where one role does both."""
+"""Loads through rings: filling tickets, awaiting them, and filling them ahead where one role does both.
+
+    tensor   one thread announces the bytes on `full` and starts the TMA copies
+    row      one thread announces the bytes and starts the bulk copies
+    async    every thread starts its cp.async copies and arrives on `full` when they have landed
+"""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, clone_op
-from tilejit.ir.types import Tile
+from tilejit.ir.types import Tile, int32
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.plan import Ring, ahead_slice, wgmma_reads
+from tilejit.schedule.plan import Ring, ahead_slice, in_place, reads_slot
 from tilejit.schedule.role import RoleState
 
 
 class Channels(RoleState):
-    """The part of a role's writer that deals with descriptor loads."""
+    """The part of a role's writer that deals with loads that are copies."""
 
     def _load(self, op: Op, b: Builder) -> None:
         """Fill or await a ring's ticket, where the last of its loads stands."""
         ring = self.plan.ring_of(op)
         assert ring is not None
-        if op is not ring.loads[-1]:
+        if op is not ring.loads[-1] or self.role == "producer" and ring not in self.plan.produced:
             return
         if self.role == "producer":
             self._issue(ring, self.env, b)
             self._advance(ring, "fill", b)
             return
-        if self.role == "inline" and not ring.ahead:
+        if self._fills(ring) and not ring.ahead and ring.kind == "async":
+            self._issue(ring, self.env, b)
+            self._advance(ring, "fill", b)
+        elif self._fills(ring) and not ring.ahead:
             region = Block()
             self._issue(ring, self.env, Builder(region, loc=op.loc))
             b.op("elect", regions=[region])
             self._advance(ring, "fill", b)
         slot, parity = self.state[ring, "use"]
+        slot = self._place(ring, slot, b)
         b.op("mbar_wait", self.shared[ring].full, slot, parity)
+        if ring.kind == "async" and any(self._in_place(load) for load in ring.loads):
+            b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
         self.current[ring] = slot
         self._advance(ring, "use", b)
         for load in ring.loads:
@@ -35,36 +46,84 @@ class Channels(RoleState):
             if not ring.views:
                 self._to_registers(load, b)
 
+    def _in_place(self, load: Op) -> bool:
+        """Whether a wgmma reads the load's slot."""
+        readers = list(self.uses.get(load.result, ()))
+        while readers:
+            op, index = readers.pop()
+            if op.name == "dot" and index < 2 and "unit" not in op.attrs and reads_slot(op, index) is load:
+                return True
+            if op.name == "trans":
+                readers += self.uses.get(op.result, ())
+        return False
+
     def _to_registers(self, load: Op, b: Builder) -> None:
-        if not any(not (u.name == "dot" and i < 2 and wgmma_reads(u, i)) for u, i in
-                   self.uses.get(load.result, ())):
-            return
-        t = load.result.type
-        assert isinstance(t, Tile)
-        if t.layout is None:
-            t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
-        value = b("local_load", self.views[load], type=t)
-        value.name = load.result.name
-        self.env[load.result] = value
+        """Read a slot in the layouts that are asked for: conversions of the tile are reads of their own."""
+        users = [u for u, i in self.uses.get(load.result, ())
+                 if not (u.name == "dot" and i < 2 and reads_slot(u, i))
+                 and not (u.name in ("trans", "convert") and in_place(u.result, self.uses))]
+        limit = [self.env[v] for v in load.operands[1:]] if load.name == "row_load" else []
+        for result in dict.fromkeys(u.result if _converts(u, load) else load.result for u in users):
+            t = result.type
+            assert isinstance(t, Tile)
+            if t.layout is None:
+                t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
+            value = b("local_load", self.views[load], *limit, type=t)
+            value.name = load.result.name
+            self.env[result] = value
 
     def _issue(self, ring: Ring, env: dict[Value, Value], b: Builder) -> None:
-        """Wait for the slot of the fill ticket, announce the bytes, copy."""
+        """Wait for the slot of the fill ticket and start its copies, which complete on `full`."""
         s = self.shared[ring]
         slot, parity = self.state[ring, "fill"]
+        slot = self._place(ring, slot, b)
         b.op("mbar_wait", s.empty, slot, parity)
+        if ring.kind == "async":
+            for load in ring.loads:
+                b.loc = load.loc
+                if load.name == "block_load":
+                    b.op("block_copy", s.buffers[load], slot, *(env[v] for v in load.operands),
+                         block=load.attrs["block"])
+                    continue
+                extra = {k: v for k, v in load.attrs.items() if k in ("cache", "vec")}
+                b.op("async_copy", s.buffers[load], slot, *(env[v] for v in load.operands[:2]), **extra)
+            b.op("async_arrive", s.full, slot)
+            return
+        if ring.kind == "row":
+            self._issue_rows(ring, slot, env, b)
+            return
         b.op("mbar_expect", s.full, slot, bytes=ring.bytes)
         for load in ring.loads:
             desc, *offsets = (env[v] for v in load.operands)
             b.loc = load.loc
             copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
-            if load in ring.rows:
-                copy.attrs["slice"] = ring.rows[load]
+            if load in ring.slices:
+                copy.attrs["slice"] = ring.slices[load]
             elif ring.ctas > 1:
                 copy.attrs["multicast"] = ring.ctas
+
+    def _issue_rows(self, ring: Ring, slot: Value, env: dict[Value, Value], b: Builder) -> None:
+        """Announce and start the copies of rows, each as long as its limit says."""
+        s, known, more, sizes = self.shared[ring], 0, None, []
+        for load in ring.loads:
+            buffer = ring.buffer(load)
+            if len(load.operands) == 1:
+                known += buffer.slot_bytes
+                sizes.append(b.const(buffer.slot_bytes, int32))
+                continue
+            sizes.append(b("mul", env[load.operands[1]], b.const(buffer.elem.bytes, int32)))
+            more = b("add", more, sizes[-1]) if more else sizes[-1]
+        b.op("mbar_expect", s.full, slot, *([more] if more else []), bytes=known)
+        for load, size in zip(ring.loads, sizes):
+            b.loc = load.loc
+            b.op("row_copy", s.buffers[load], slot, s.full, env[load.operands[0]], size)
 
     def _prologue(self, ring: Ring, loop: Op, b: Builder) -> None:
         """Fill slots-1 tickets before the loop, each only if the loop gets that far."""
         lo, _, step = (self.env[v] for v in loop.operands[:3])
+        found = ahead_slice(ring)
+        assert found is not None
+        self.state[ring, "ahead"] = tuple(self.env[loop.operands[3 + i]] for i in found.carried)
         iv = lo
         for _ in range(ring.slots - 1):
             self._issue_if(ring, loop, iv, b)
@@ -78,17 +137,37 @@ class Channels(RoleState):
         self._issue_if(ring, loop, b("add", iv, distance), b)
 
     def _issue_if(self, ring: Ring, loop: Op, iv: Value, b: Builder) -> None:
-        hi = self.env[loop.operands[1]]
-        inside = b("cmp", iv, hi, pred="lt")
+        """Fill the next ticket for the iteration `iv` if there is one, and carry its addresses on."""
+        found = ahead_slice(ring)
+        assert found is not None
+        hi, body = self.env[loop.operands[1]], loop.regions[0]
+        step = loop.operands[2].op
+        down = isinstance(step, Op) and step.name == "const" and step.attrs["value"] < 0
+        inside = b("cmp", iv, hi, pred="gt" if down else "lt")
         env = dict(self.env)
-        env[loop.regions[0].args[0]] = iv
+        env[body.args[0]] = iv
+        env.update(zip((body.args[i + 1] for i in found.carried), self.state[ring, "ahead"]))
         region = Block()
         inner = Builder(region, loc=loop.loc)
-        for op in ahead_slice(ring) or []:
+        for op in found.ops:
             inner.insert(clone_op(op, env))
         self._issue(ring, env, inner)
-        b.op("elect", inside, regions=[region])
+        if ring.kind == "async":
+            inner.op("yield")
+            nothing = Block()
+            Builder(nothing, loc=loop.loc).op("yield")
+            b.op("if", inside, regions=[region, nothing])
+        else:
+            b.op("elect", inside, regions=[region])
         before = self.state[ring, "fill"]
         self._advance(ring, "fill", b)
         after = self.state[ring, "fill"]
         self.state[ring, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
+        for op in found.steps:
+            b.insert(clone_op(op, env))
+        self.state[ring, "ahead"] = tuple(env[body.terminator.operands[i]] for i in found.carried)
+
+
+def _converts(op: Op, load: Op) -> bool:
+    """Whether an op is a change of layout of a load's tile, where the tile is."""
+    return op.name == "convert" and op.parent is load.parent

@@ -1,16 +1,22 @@
-"""Programs of several CTAs (`num_ctas`): who holds which rows, and which loads are shared by multicast.
+"""Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast.
 
 The CTAs of a cluster divide the rows of every product; layouts number their warps one CTA after another. A block that
 is the first operand of a product is loaded in slices, each CTA its own rows. A block that is the second operand is
 needed by all: each CTA loads a slice of it and multicasts that to all.
+
+With `cluster_split="K"` the CTAs divide what products sum over: each loads its own slice along K of both operands, and
+has a part of every product. The parts are summed (`exchange.py`) where `passes/divide_k.py` says.
+
+Where there are no products, the CTAs divide the longest dimension of large tiles, and each has all of small ones.
 """
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, walk
+from tilejit.ir import Function, Op, divides_k, walk
 from tilejit.ir.types import Tile
-from tilejit.layout.linear import LinearLayout
+from tilejit.layout.clusters import cta_bases, divided_dim
 from tilejit.ptx.scratch import scratch_bytes
+from tilejit.schedule.exchange import plan_exchanges
 from tilejit.schedule.plan import Plan, shared_operand
 
 
@@ -21,9 +27,10 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return
+    by_k = divides_k(fn)
     problem = _form_problem(plan)
     for op in walk(fn.body) if not problem else ():
-        problem = problem or _op_problem(op, ctas)
+        problem = problem or _op_problem(op, ctas, by_k, plan.specialised)
         if problem:
             raise CompilationError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
@@ -38,47 +45,45 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
                 ring = plan.ring_of(load)
                 assert ring is not None
                 ring.ctas = ctas
-                rows = 1 if transposed else 0
-                if index == 0:
-                    ring.rows[load] = rows
+                if by_k or index == 0:           # CTAs have their own rows of the first operand, or columns of both
+                    ring.slices[load] = int(transposed != (by_k and index == 0))
     for ring in plan.rings:
-        shared = [load.result.name for load in ring.loads if load not in ring.rows]
+        shared = [load.result.name for load in ring.loads if load not in ring.slices]
         if shared:
             plan.report.append(f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast")
+    if by_k:
+        plan.report.append(f"cluster of {ctas} CTAs, which divide K: each has a part of every sum")
+    plan_exchanges(fn, plan)
 
 
 def _form_problem(plan: Plan) -> str:
-    if not plan.specialised:
+    if plan.rings and not plan.specialised:
         return "the kernel is not specialised"
     if any(not ring.views for ring in plan.rings):
         return "blocks that are read into registers cannot be divided between CTAs"
     return ""
 
 
-def _op_problem(op: Op, ctas: int) -> str:
+def _op_problem(op: Op, ctas: int, by_k: bool, specialised: bool) -> str:
     """Why an op cannot be divided between CTAs; empty if it can."""
     if op.name == "dot":
         t = op.result.type
         assert isinstance(t, Tile) and t.layout is not None
         if any(shared_operand(op.operands[i]) is None for i in (0, 1)):
             return "operands of products must be loaded through descriptors"
-        if cta_bases(t.layout, ctas) != [(t.shape[0] // ctas << i, 0) for i in range(ctas.bit_length() - 1)]:
+        if not by_k and divided_dim(t.layout, ctas) != 0:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
+    if op.name == "debug_barrier" and specialised:
+        return "debug_barrier would be a meeting of one CTA"
     if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
         return f"{op.name} of one number would happen once in every CTA"
     if scratch_bytes(op) == 0:
         return ""
     tiles = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
     bases = [cta_bases(t.layout, ctas) for t in tiles if t.layout is not None]
-    if op.name == "convert" and bases[0] == bases[1] and all(any(b) for b in bases[0]):
-        return ""
-    if op.name == "reduce" and all(any(b) and not b[op.attrs["axis"]] for b in bases[0]):
-        return ""
+    if op.name == "convert" and (bases[0] == bases[1] or not any(map(any, bases[0]))):
+        return ""                    # each CTA has what it needs
+    if op.name == "reduce" and len({bool(b[op.attrs["axis"]]) for b in bases[0]}) == 1:
+        return ""                    # along what CTAs divide, or each has what it folds
     return f"{op.name} would move elements between CTAs"
-
-
-def cta_bases(layout: LinearLayout, ctas: int) -> list[tuple[int, ...]]:
-    """What the CTA's index in its cluster contributes to coordinates: the last warp bits."""
-    bits = ctas.bit_length() - 1
-    return list(layout.bases_of("warp")[-bits:])

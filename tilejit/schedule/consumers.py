@@ -4,7 +4,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
 from tilejit.ir.types import Tile
-from tilejit.schedule.plan import Plan, pure_slice, wgmma_reads
+from tilejit.schedule.plan import Plan, kind_of, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -25,7 +25,7 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
             index = body.args.index(acc) - 1
             if table.get(dot.result) != [(body.terminator, index)]:
                 break
-            if any(wgmma_reads(dot, i) is None for i in (0, 1)):
+            if "unit" in dot.attrs or any(reads_slot(dot, i) is None for i in (0, 1)):
                 break
             found[dot] = index
         # A slot released one iteration late needs a second slot, or the producer and the consumer wait
@@ -63,7 +63,7 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
-    loops = [op for op in fn.body.ops if any(x.name in ("desc_load", "dot") for r in op.regions for x in walk(r))]
+    loops = [op for op in fn.body.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
     if len(loops) != 1 or loops[0].name != "for":
         return None, "all products must be in one loop over tiles"
     loop = loops[0]
@@ -73,6 +73,8 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
     body = loop.regions[0]
     for ring in plan.rings:
+        if ring.local and ring.loop is loop:
+            return None, "consumers copy a load that is directly in the loop over tiles"
         for load in ring.loads:
             around = [x for x in enclosing(load) if x is not loop]
             if loop not in enclosing(load) or len(around) > 1 or any(x.name != "for" for x in around):

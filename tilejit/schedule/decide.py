@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.ahead import argument_of
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
@@ -13,13 +15,17 @@ from tilejit.schedule.plan import (
     Plan,
     Ring,
     ahead_slice,
+    in_place,
+    kind_of,
     needed_by_producer,
     needed_by_stores,
     place,
-    wgmma_reads,
+    reads_slot,
 )
 from tilejit.schedule.stores import STORES, staging_of
 
+#: kind of a ring -> the copies that fill it, in the report's words.
+COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
 #: Whether stores get a role of their own where the author leaves it open.
 STORE_ROLE = False
 #: Warps of the producer's warpgroup that have nothing to do.
@@ -28,10 +34,12 @@ IDLE_WARPS = 3
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers. None: open."""
+    """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
+    side rings. None: open."""
 
     slots: int | None
     groups: int | None
+    side: int | None = None
 
 
 def make_plan(fn: Function, wishes: Wishes) -> Plan:
@@ -39,7 +47,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     assert wishes.slots is not None
     plan = Plan(report=fn.attrs.setdefault("report", []))
     table = uses(fn.body)
-    loads = [op for op in walk(fn.body) if op.name == "desc_load"]
+    loads = [op for op in walk(fn.body) if kind_of(op)]
     groups: dict[tuple, Ring] = {}
     for op in loads:
         dots, views = _readers(op.result, table)
@@ -47,11 +55,17 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
         depth = 1
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
-        key = (op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
+        kind = kind_of(op)
+        if op.name == "load":
+            depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
+        key = (kind, op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
         if key in groups:
             groups[key].loads.append(op)
         else:
-            groups[key] = Ring("", [op], depth, loop, views)
+            groups[key] = Ring("", [op], depth, loop, views, kind=kind, local=kind == "async")
+            groups[key].by_warps = any("unit" in dot.attrs for dot in dots)
+            if groups[key].side:
+                groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
     plan.rings = list(groups.values())
     for ring in plan.rings:
@@ -64,6 +78,8 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
     choose_store_role(fn, plan)
+    for ring in plan.rings:
+        ring.groups = plan.groups if ring.local else 1
     _say(plan, fn.attrs["num_warps"])
     return plan
 
@@ -72,11 +88,10 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     """The dots that read a loaded block in place, and whether nothing else reads it."""
     dots, only = [], True
     for op, index in table.get(value, ()):
-        if op.name == "dot" and index < 2 and wgmma_reads(op, index):
+        if op.name == "dot" and index < 2 and reads_slot(op, index):
             dots.append(op)
-        elif op.name == "trans" and all(u.name == "dot" and i < 2 and wgmma_reads(u, i)
-                                        for u, i in table.get(op.result, ())):
-            dots += [u for u, _ in table.get(op.result, ())]
+        elif op.name in ("trans", "convert") and in_place(op.result, table):
+            dots += _readers(op.result, table)[0]
         else:
             only = False
     return dots, only and bool(dots)
@@ -88,28 +103,34 @@ def _choose_form(fn: Function, plan: Plan) -> None:
     Raises CompilationError where the launch option asks for it and it cannot be."""
     say = plan.report.append
     warps = fn.attrs["num_warps"]
-    wanted = [r for r in plan.rings if r.loop is not None and r.views]
+    wanted = [r for r in plan.produced if r.loop is not None and r.views]
     asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
     whole = fn.attrs.get("warp_specialize")
     reason = ""
     if not wanted:
-        reason = "no loop feeds wgmma from descriptor loads"
+        reason = "no loop feeds products from descriptor loads"
     elif whole is False or whole is None and asked and not any(asked):
         reason = "warp_specialize=False"
     elif warps not in (4, 8, 16):
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
         reason = producer_problem(fn, plan)
+        rows = [r for r in plan.rings if r.kind == "row"]
+        if reason and rows:
+            for ring in rows:
+                ring.local = True
+            reason = producer_problem(fn, plan)
+    if (whole or whole is None and any(asked)) and not target_of(fn).hopper:
+        raise CompilationError(f"warp_specialize=True: {target_of(fn).name} has no roles of warps: leave it out, "
+                               "or use target=\"sm_90a\"", fn.loc)
     plan.specialised = not reason
     if reason and whole:
         raise CompilationError(f"warp_specialize=True: {reason}", fn.loc)
     if plan.rings and reason:
         say(f"inline: {reason}")
-    if not plan.specialised:
-        for ring in plan.rings:
-            if ring.loop is None or ring.slots == 1:
-                continue
+    for ring in plan.rings:
+        if (ring.local or not plan.specialised) and ring.loop is not None and ring.slots > 1:
             problem = ahead_problem(ring)
             ring.ahead = not problem
             if problem:
@@ -136,20 +157,11 @@ def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str) -> st
 def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
     """Whether producer and consumers may each do a load: of one number, outside the pipelined loops, from an
     argument that the kernel does not write."""
-    source = _argument_of(op.operands[0])
+    source = argument_of(op.operands[0])
     return (op.name == "load" and not isinstance(op.result.type, Tile) and source is not None
-            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.rings)
-            and not any(_argument_of(x.operands[0]) is source for x in walk(fn.body)
+            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.produced)
+            and not any(argument_of(x.operands[0]) is source for x in walk(fn.body)
                         if "write" in x.define.effects and x.operands))
-
-
-def _argument_of(v: Value) -> Value | None:
-    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
-    while isinstance(v.op, Op):
-        if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc"):
-            return None
-        v = v.op.operands[0]
-    return v if v.op is not None and v.op.parent is None else None
 
 
 def choose_store_role(fn: Function, plan: Plan) -> None:
@@ -181,7 +193,7 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         if not isinstance(t, Tile) or t.layout is None:
             return f"the store at {place(op)} has no layout of its own"
         staging = staging_of(op, t, fn)
-        streams = plan.groups * staging.mine
+        streams = plan.groups * staging.stripes
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
         name = f"{op.operands[0].name or 'store'}_stage"
@@ -202,7 +214,7 @@ def ahead_problem(ring: Ring) -> str:
     if any(op.parent is not body for op in ring.loads):
         return "the load is under a condition"
     if ahead_slice(ring) is None:
-        return "the address depends on a value carried by the loop"
+        return "the address cannot be computed ahead of time"
     return ""
 
 
@@ -215,8 +227,10 @@ def _say(plan: Plan, warps: int) -> None:
     elif plan.specialised:
         say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
-        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, "
-            f"{'wgmma reads the slots' if ring.views else 'read into registers'}")
+        who = " by the consumers" if ring.local and plan.specialised else ""
+        unit = "mma.sync" if ring.by_warps else "wgmma"
+        say(f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
+            f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")

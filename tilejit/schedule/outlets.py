@@ -7,8 +7,6 @@ from shared memory, and arrives on `empty[slot]`. Tickets run on from tile to ti
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tilejit.ir import Builder, Function, Op, Value
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.plan import Outlet, Plan, Ring
@@ -21,7 +19,7 @@ def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet
     found: dict[Ring | Outlet, Shared] = {}
     for ring in plan.outlets:
         name, count = ring.name, ring.staging.slots * ring.streams
-        full = b("barriers", name=f"{name}.full", type=Barrier(count, fn.attrs["num_warps"] // ring.staging.mine))
+        full = b("barriers", name=f"{name}.full", type=Barrier(count, fn.attrs["num_warps"] // ring.staging.stripes))
         empty = b("barriers", name=f"{name}.empty", type=Barrier(count, 1))
         buffer = b("alloc", name=name, type=ring.staging.buffer, private=True)
         full.name, empty.name, buffer.name = f"{name}_full", f"{name}_empty", name
@@ -39,49 +37,46 @@ class Outlets(RoleState):
             # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
             self.parity[ring] = b.const(int(self.role == "consumer"), int32)
             if ring.flips:
-                self.state[ring, self.role] = (self.parity[ring],)
+                self.state[ring, "parity"] = (self.parity[ring],)
 
-    def _tickets_of(self, op: Op, b: Builder) -> Iterator[tuple[int, Value, Value, Value]]:
-        """For each piece of a store: its number, the ticket's barrier, its slot in the buffer, and its parity.
+    def _stream(self, ring: Outlet, b: Builder) -> Value:
+        """Which of the ring's streams is this warpgroup's. Found out each time: a register less from store to store."""
+        if ring.streams == 1:
+            return b.const(0, int32)
+        return b("group_index" if self.role == "store" or self.plan.groups > 1 else "warpgroup_index")
 
-        Where the stream's slots begin is found out each time: a register less from store to store."""
-        ring = self.plan.outlet_of(op)
-        s = ring.stores[op]
-        first = None
-        if ring.streams > 1:
-            by_group = self.role == "store" or self.plan.groups > 1
-            first = b("mul", b("group_index" if by_group else "warpgroup_index"), b.const(s.slots, int32))
-        even = self.state[ring, self.role][0] if ring.flips else self.parity[ring]
+    def _parities(self, ring: Outlet, op: Op, b: Builder) -> tuple[Value, Value]:
+        """The parities of a store's even rounds through the slots and of its odd ones; and the next store's."""
+        even = self.state[ring, "parity"][0] if ring.flips else self.parity[ring]
         odd = self.other.get(even)
         if odd is None:
             odd = b("sub", b.const(1, int32), even)
             self.other[odd] = even
-        for piece in range(s.pieces):
-            slot = b.const(piece % s.slots, int32)
-            index = b("add", first, slot) if first else slot
-            yield piece, index, slot if self.plan.groups > 1 else index, (even, odd)[piece // s.slots % 2]
-        if s.rounds % 2:
-            self.state[ring, self.role] = (odd,)
+        if ring.stores[op].rounds % 2:
+            self.state[ring, "parity"] = (odd,)
+        return even, odd
 
     def fill_pieces(self, op: Op, b: Builder) -> None:
         """A consumer's part of a store."""
         ring = self.plan.outlet_of(op)
-        s, value = self.shared[ring], self.env[op.operands[1]]
-        for piece, index, slot, parity in self._tickets_of(op, b):
-            b.op("mbar_wait", s.empty, index, parity)
-            b.op("stage", value, s.buffers[op], slot, columns=ring.staging.columns, piece=piece)
-            b.op("fence_async")
-            b.op("mbar_arrive", s.full, index, per="warp", ctas=1)
+        s, staging = self.shared[ring], ring.stores[op]
+        even, _ = self._parities(ring, op, b)
+        b.op("stage", s.buffers[op], self.env[op.operands[1]], s.full, s.empty, self._stream(ring, b), even,
+             columns=staging.columns, stripes=staging.stripes)
 
     def put_pieces(self, op: Op, b: Builder) -> None:
         """The store role's part."""
         ring = self.plan.outlet_of(op)
-        s = self.shared[ring]
+        s, staging = self.shared[ring], ring.stores[op]
         desc, *offsets = (self.env[v] for v in (op.operands[0], *op.operands[2:]))
-        for piece, index, slot, parity in self._tickets_of(op, b):
-            b.op("mbar_wait", s.full, index, parity)
-            b.op("tma_put", desc, s.buffers[op], slot, *offsets, columns=ring.staging.columns, piece=piece,
-                 stripes=ring.staging.stripes, **op.attrs)
+        first = b("mul", self._stream(ring, b), b.const(staging.slots, int32))
+        parities = self._parities(ring, op, b)
+        for piece in range(staging.pieces):
+            slot = b.const(piece % staging.slots, int32)
+            index = b("add", first, slot)
+            b.op("mbar_wait", s.full, index, parities[piece // staging.slots % 2])
+            b.op("tma_put", desc, s.buffers[op], index if staging.stripes > 1 else slot, *offsets,
+                 columns=staging.columns, piece=piece, stripes=staging.stripes, **staging.slice_attr, **op.attrs)
             b.op("bulk_wait", read=True)
             b.op("mbar_arrive", s.empty, index, per="thread", ctas=1)
 

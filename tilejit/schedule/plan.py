@@ -1,7 +1,8 @@
 """The schedule of a function as data: rings, depths, accumulator chains, roles; and what is asked of tile IR for it.
 
-A `Ring` groups the descriptor loads with the same producer point (block), the
-same consumers and the same depth: they share one pair of `full`/`empty` barriers and one expect_tx.
+A `Ring` groups the loads of one kind with the same producer point (block), the same consumers and the same depth: they
+share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tensor" (TMA, through a descriptor),
+"row" (1-D bulk copies of contiguous rows) and "async" (cp.async, through pointers, or of blocks where there is no TMA).
 """
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op, Value, enclosing, walk
+from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
 from tilejit.schedule.stores import Staging
@@ -17,18 +19,27 @@ from tilejit.schedule.stores import Staging
 
 @dataclass(eq=False)
 class Ring:
-    """A channel: `slots` buffers per load, filled by TMA; see design.md on the protocol."""
+    """A channel: `slots` buffers per load, filled by copies of one kind; see design.md on the protocol."""
 
     name: str
     loads: list[Op]
     slots: int
     loop: Op | None                       # the innermost loop around the loads
-    views: bool                           # all loads are read by wgmma only, straight from the slot
+    views: bool                           # all loads are read by products only, straight from the slot
     deferred: bool = False                # slot released one iteration late, behind `wait_group 1`
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
-    rows: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice -> along which dimension
+    slices: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice: along what
+    kind: str = "tensor"
+    local: bool = False                   # the threads that read the slots fill them too, where there are roles
+    groups: int = 1                       # of consumers, each of which fills slots of its own
+    by_warps: bool = False                # mma.sync reads the slots: every warp for itself
+
+    @property
+    def peers(self) -> int:
+        """CTAs whose consumers empty a slot: all of the cluster if any of them writes to it, else this one."""
+        return self.ctas if any(load not in self.slices for load in self.loads) else 1
 
     @property
     def ops(self) -> list[Op]:
@@ -43,19 +54,40 @@ class Ring:
     @property
     def ticket_bytes(self) -> int:
         """Bytes of shared memory that one more slot takes, its two mbarriers included."""
-        return sum(self.buffer(op).slot_stride for op in self.loads) + 16
+        return self.groups * (sum(self.buffer(op).slot_stride for op in self.loads) + 16)
 
     def buffer(self, load: Op) -> Buffer:
-        """The ring buffer of one load, in each CTA: memory order is the tensor's, last dimension fastest."""
+        """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type
         assert isinstance(t, Tile)
-        shape = tuple(n // self.ctas if d == self.rows.get(load) else n for d, n in enumerate(t.shape))
-        return tile_buffer(Tile(shape, t.elem), self.slots, tuple(reversed(range(len(shape)))))
+        shape = tuple(n // self.ctas if d == self.slices.get(load) else n for d, n in enumerate(t.shape))
+        return tile_buffer(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
+
+    @property
+    def side(self) -> bool:
+        """Whether its tiles are read into registers beside those that products read: fewer slots will do."""
+        return self.kind != "tensor" and not self.views
 
     @property
     def release(self) -> str:
         """Who arrives on `empty`: one thread per warpgroup after wgmma, one lane per warp after reads."""
-        return "warpgroup" if self.views else "warp"
+        return "warpgroup" if self.views and not self.by_warps else "warp"
+
+
+@dataclass(eq=False)
+class Exchange:
+    """Where the parts of a tile meet that the CTAs of a cluster have (`cluster_sum`): `slots` areas in every CTA."""
+
+    name: str
+    loads: list[Op]                       # the op
+    rounds: int                           # how often all CTAs hand over a share of the tile
+    slots: int
+    bytes: int                            # of one slot
+
+    @property
+    def ops(self) -> list[Op]:
+        """What takes its tickets."""
+        return self.loads
 
 
 @dataclass(eq=False)
@@ -96,6 +128,7 @@ class Plan:
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
+    exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
     map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
 
@@ -104,32 +137,61 @@ class Plan:
         return next(r for r in self.outlets if op in r.stores)
 
     def ring_of(self, op: Op) -> Ring | None:
-        """The ring that a descriptor load goes through."""
+        """The ring that a load goes through."""
         return next((r for r in self.rings if op in r.loads), None)
+
+    @property
+    def produced(self) -> list[Ring]:
+        """The rings that a producer role fills. Consumers fill the others themselves."""
+        return [r for r in self.rings if not r.local]
+
+
+def kind_of(op: Op) -> str:
+    """The kind of copy that a load may be; empty for what is no such load."""
+    if op.name == "desc_load":
+        return "tensor"
+    if op.name == "row_load":
+        return "row"
+    return "async" if "copy" in op.attrs or op.name == "block_load" else ""
+
+
+def memory_order(load: Op) -> tuple[int, ...]:
+    """The dimensions of a load's tile from fastest to slowest in memory; a descriptor's last one is the fastest."""
+    return load.attrs.get("copy") or tuple(reversed(range(len(load.result.type.shape))))  # type: ignore[union-attr]
 
 
 def shared_operand(v: Value) -> tuple[Op, bool] | None:
-    """(descriptor load, transposed) if a dot operand is a loaded block or its transpose."""
+    """(load, transposed) if a dot operand is a tile that is copied to shared memory, or its transpose."""
     op = v.op
-    if isinstance(op, Op) and op.name == "desc_load" and len(op.results[0].type.shape) == 2:  # type: ignore
+    if isinstance(op, Op) and kind_of(op) and len(op.results[0].type.shape) == 2:  # type: ignore
         return op, False
+    if isinstance(op, Op) and op.name == "convert":       # to the layout that mma.sync takes: it reads the slot in any
+        return shared_operand(op.operands[0])
     if isinstance(op, Op) and op.name == "trans" and tuple(op.attrs["order"]) == (1, 0):
         inner = shared_operand(op.operands[0])
         return (inner[0], not inner[1]) if inner else None
     return None
 
 
-def wgmma_reads(dot: Op, index: int) -> Op | None:
-    """The descriptor load that a dot operand can be read from in place, or None.
+def reads_slot(dot: Op, index: int) -> Op | None:
+    """The load whose slot a dot operand can be read from in place, by wgmma or by ldmatrix, or None.
 
-    8- and 32-bit operands must be K-major (PTX ISA, wgmma: transposes exist for 16-bit types only)."""
+    8- and 32-bit operands must be K-major (PTX ISA, wgmma and ldmatrix: transposes exist for 16-bit types only)."""
     found = shared_operand(dot.operands[index])
     if found is None:
         return None
     load, transposed = found
-    k_fastest = transposed if index == 1 else not transposed
+    k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
     elem = load.result.type.elem  # type: ignore[union-attr]
     return load if k_fastest or elem.bits == 16 else None
+
+
+def in_place(v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether nothing but products reads a loaded tile (or a transpose of it), and they read its slot."""
+    users = table.get(v, ())
+    return bool(users) and all(
+        (u.name == "dot" and i < 2 and reads_slot(u, i) is not None)
+        or (u.name in ("trans", "convert") and in_place(u.result, table)) for u, i in users)
 
 
 def place(op: Op | None) -> str:
@@ -139,7 +201,7 @@ def place(op: Op | None) -> str:
 
 def needed_by_producer(plan: Plan) -> set[Value]:
     """The backward slice of all loads' addresses: values that the producer role must compute."""
-    return backward_slice({load: load.operands for ring in plan.rings for load in ring.loads})
+    return backward_slice({load: load.operands for ring in plan.produced for load in ring.loads})
 
 
 def needed_by_stores(plan: Plan) -> set[Value]:
@@ -205,11 +267,11 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
     return needed
 
 
-def ahead_slice(ring: Ring) -> list[Op] | None:
-    """The pure ops of the loop body that the loads' operands need, in order; None if that is not enough."""
+def ahead_slice(ring: Ring) -> Ahead | None:
+    """What must run ahead for a ring's loads; None if it cannot."""
     assert ring.loop is not None
-    body = ring.loop.regions[0]
-    return pure_slice(body, [v for op in ring.loads for v in op.operands], set(body.args[1:]))
+    found = address_slice(ring.loop, [v for op in ring.loads for v in op.operands])
+    return found if isinstance(found, Ahead) else None
 
 
 def pure_slice(block: Block, values: Iterable[Value], forbidden: Set[Value] = frozenset()) -> list[Op] | None:

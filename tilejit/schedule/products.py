@@ -4,7 +4,7 @@ from __future__ import annotations
 from tilejit.ir import Builder, Op, Value
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
-from tilejit.schedule.plan import shared_operand, wgmma_reads
+from tilejit.schedule.plan import reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 from tilejit.schedule.stores import describe, staging_of
 
@@ -57,14 +57,29 @@ class Products(RoleState):
                 self._release_last(ring, b)
                 self.state[ring, "last"] = (self.current[ring],)
 
+    def _dot_mma(self, op: Op, b: Builder) -> None:
+        """A product by mma.sync, of slots or registers."""
+        operands = [self._view(op, i, b) or self.env[op.operands[i]] for i in (0, 1)]
+        extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        result = b("dot_mma", *operands, self.env[op.operands[2]], **extra)
+        result.name, result.type = op.result.name, op.result.type
+        self.env[op.result] = result
+
+    def _view(self, dot: Op, index: int, b: Builder) -> Value | None:
+        """The ring's slot that a dot operand is read from in place, or None."""
+        load = reads_slot(dot, index)
+        if load is None:
+            return None
+        found = shared_operand(dot.operands[index])
+        assert found is not None
+        view = self.views[load]
+        return b("view_trans", view, order=(1, 0)) if found[1] else view
+
     def _operand(self, dot: Op, index: int, b: Builder) -> Value:
         """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
-        load = wgmma_reads(dot, index)
-        if load is not None:
-            found = shared_operand(dot.operands[index])
-            assert found is not None
-            view = self.views[load]
-            return b("view_trans", view, order=(1, 0)) if found[1] else view
+        slot = self._view(dot, index, b)
+        if slot is not None:
+            return slot
         value = self._in_registers(dot.operands[index], b)
         t = value.type
         assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
@@ -108,6 +123,6 @@ class Products(RoleState):
                                          private=True)
         self.plan.report.append(describe(op, s))
         store = b.op("tma_store", desc, value, self.staging[key], *offsets, columns=s.columns, stripes=s.stripes,
-                     **op.attrs)
+                     **s.slice_attr, **op.attrs)
         if self.fn.attrs.get("store_stages") == 1:
             store.attrs["now"] = True

@@ -11,14 +11,18 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.outlets import Outlets, allocate_outlets
 from tilejit.schedule.plan import (
     Outlet,
     Plan,
     Ring,
     check_descriptor,
+    in_place,
+    kind_of,
     pure_slice,
-    wgmma_reads,
+    reads_slot,
+    shared_operand,
 )
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
@@ -79,11 +83,14 @@ def carry_out(fn: Function, plan: Plan) -> Function:
 
 def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
-    full = b("barriers", name=f"{ring.name}.full", type=Barrier(ring.slots, 1))
-    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(ring.slots, arrivals * ring.ctas))
+    full = b("barriers", name=f"{ring.name}.full", type=Barrier(
+        ring.slots * ring.groups, 32 * warps if ring.kind == "async" else 1))
+    empty = b("barriers", name=f"{ring.name}.empty", type=Barrier(
+        ring.slots * ring.groups, arrivals * ring.peers))
     buffers = {}
     for i, load in enumerate(ring.loads):
-        check_descriptor(load)
+        if ring.kind == "tensor":
+            check_descriptor(load)
         name = load.result.name or f"{ring.name}{i}"
         buffers[load] = b("alloc", name=name, type=ring.buffer(load))
         buffers[load].name = name
@@ -91,7 +98,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Outlets):
+class RoleWriter(Channels, Products, Exchanges, Outlets):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -99,12 +106,14 @@ class RoleWriter(Channels, Products, Outlets):
         block = Block()
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
-        for ring in self.plan.rings:
+        for ring in {"producer": self.plan.produced, "store": []}.get(self.role, self.plan.rings):
             if self.needed is None:
                 self.state[ring, "use"] = (zero, zero)
-            if self.role in ("producer", "inline"):
+            if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
+        for exchange in self.plan.exchanges if self.needed is None else ():
+            self.state[exchange, "parity"] = (zero,)
         if self.needed is not None:
             region = Block()
             b.op("elect", regions=[region])
@@ -154,9 +163,9 @@ class RoleWriter(Channels, Products, Outlets):
         work = [load.result]
         while work:
             for op, index in self.uses.get(work.pop(), ()):
-                if op.name == "trans":
+                if op.name in ("trans", "convert"):
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or wgmma_reads(op, index) is not load:
+                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load:
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -172,14 +181,22 @@ class RoleWriter(Channels, Products, Outlets):
                 getattr(self, f"_{op.name}")(op, b)
         elif self.role == "store" and op.name in STORES:
             self.put_pieces(op, b)
-        elif op.name == "desc_load":
+        elif kind_of(op):
             if self.role != "store":
                 self._load(op, b)
+        elif op.name == "convert" and op.result in self.env:
+            pass                     # read from its slot in that layout
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op.name == "dot" and "unit" in op.attrs:
+            self._dot_mma(op, b)
         elif op.name == "dot":
             self._dot(op, b)
+        elif op.name == "cluster_sum":
+            self._exchange(op, b)
+        elif op.name == "reduce":
+            self._reduce(op, b)
         elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
             b.op("store_wait")       # what is released includes the writes of the async proxy
             self._clone(op, b)
@@ -195,6 +212,8 @@ class RoleWriter(Channels, Products, Outlets):
                 self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
+        elif op.name in ("trans", "convert") and shared_operand(op.result) and in_place(op.result, self.uses):
+            pass                     # products read the slot
         else:
             self._clone(op, b)
 
@@ -202,7 +221,8 @@ class RoleWriter(Channels, Products, Outlets):
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
-        return any(x.name in self.work for x in walk_op(op))
+        work = self.plan.outlets if self.role == "store" else self.plan.produced
+        return any(x in ring.ops for ring in work for x in walk_op(op))
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
@@ -211,7 +231,7 @@ class RoleWriter(Channels, Products, Outlets):
         body = op.regions[0]
         chain = self.plan.chains.get(op, {}) if self.needed is None else {}
         deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
-        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op]
+        ahead = [r for r in self.plan.rings if r.ahead and r.loop is op and self._fills(r)]
         for ring in deferred:
             self.state[ring, "last"] = (b.const(-1, int32),)
         for ring in ahead:
@@ -253,6 +273,8 @@ class RoleWriter(Channels, Products, Outlets):
             for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs), pending=0).results):
                 tile.name = old.name
                 self.env[old] = tile
+        for ring in ahead:
+            del self.state[ring, "ahead"]
         for ring in deferred:
             self._release_last(ring, b)
             del self.state[ring, "last"]
@@ -282,7 +304,8 @@ class RoleWriter(Channels, Products, Outlets):
         work, skip = Block(), Block()
         self._set_state(keys, tickets)
         worker = Builder(work, loc=op.loc)
-        loads = [x for x in body.ops if x.name == "desc_load" or any(y.name == "desc_load" for y in walk_op(x))]
+        shared = {load for ring in self.plan.produced for load in ring.loads}
+        loads = [x for x in body.ops if x in shared or shared.intersection(walk_op(x))]
         self.turn_begins[loads[0]] = lambda at: at.op("mbar_wait", barrier, group, phase)
         self.turn_over[loads[-1]] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
@@ -290,7 +313,7 @@ class RoleWriter(Channels, Products, Outlets):
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
-            if not isinstance(ring, Ring):       # a group has tickets of its own
+            if not isinstance(ring, Ring) or ring.local:     # each group has its own
                 continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(

@@ -3,11 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Union
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Outlet, Plan, Ring, needed_by_producer, needed_by_stores
+from tilejit.schedule.plan import Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import STORES
+
+#: What a ticket belongs to, and its kind.
+Key = tuple[Union[Ring, Exchange, Outlet], str]
+#: Names of a ticket's values, where they are not a slot and its parity.
+_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
 
 
 @dataclass(eq=False)
@@ -22,9 +28,9 @@ class Shared:
 class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none); of the store
-    role's rings the role's name, a parity only. `needed`: what a role that is a slice computes, None if it does the
-    rest."""
+    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
+    the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round, of a
+    store's first slots). `needed`: what a role that is a slice computes, None if it does the rest."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
@@ -32,8 +38,7 @@ class RoleState:
         self.uses = uses(fn.body)
         self.needed = {"producer": needed_by_producer, "store": needed_by_stores}[role](plan) \
             if role in ("producer", "store") else None
-        self.work = STORES if role == "store" else ("desc_load",)        # what a slice is for
-        self.state: dict[tuple[Ring | Outlet, str], tuple[Value, ...]] = {}
+        self.state: dict[Key, tuple[Value, ...]] = {}
         self.parity: dict[Outlet, Value] = {}     # of the first stores
         self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
@@ -48,20 +53,30 @@ class RoleState:
     def _clone(self, op: Op, b: Builder) -> None:
         b.insert(clone_op(op, self.env))
 
-    def _keys(self, op: Op) -> list[tuple[Ring | Outlet, str]]:
+    def _keys(self, op: Op) -> list[Key]:
         """The tickets that an op with regions advances."""
         inside = set(walk_op(op))
         return [key for key in self.state if any(x in inside for x in key[0].ops)]
 
-    def _state(self, keys: list[tuple[Ring | Outlet, str]]) -> list[Value]:
+    def _state(self, keys: list[Key]) -> list[Value]:
         return [v for key in keys for v in self.state[key]]
 
-    def _set_state(self, keys: list[tuple[Ring | Outlet, str]], values: list[Value]) -> None:
+    def _set_state(self, keys: list[Key], values: list[Value]) -> None:
         it = iter(values)
         for key in keys:
             self.state[key] = tuple(next(it) for _ in self.state[key])
-            for v, what in zip(reversed(self.state[key]), ("parity", "slot")):
+            for v, what in zip(self.state[key], _NAMES.get(key[1], ("slot", "parity"))):
                 v.name = v.name or f"{key[0].name}_{what}"
+
+    def _fills(self, ring: Ring) -> bool:
+        """Whether this role issues a ring's copies, and awaits them too: the only role, or the threads that copy."""
+        return self.role == "inline" or self.role == "consumer" and ring.local
+
+    def _place(self, ring: Ring, slot: Value, b: Builder) -> Value:
+        """The slot of a ticket among those of all groups of consumers."""
+        if ring.groups == 1:
+            return slot
+        return b("add", slot, b("mul", b("group_index"), b.const(ring.slots, int32)))
 
     def _kept(self, values: list[Value]) -> list[int]:
         """Indices of the carried values (or results) that this role needs."""
@@ -72,13 +87,13 @@ class RoleState:
         self.state[ring, kind] = tuple(new)
 
     def _release(self, ring: Ring, b: Builder) -> None:
-        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.ctas)
+        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.peers)
 
     def _release_last(self, ring: Ring, b: Builder) -> None:
         """Release the slot of the iteration before, if there was one."""
         (last,) = self.state[ring, "last"]
         some = b("cmp", last, b.const(0, int32), pred="ge")
-        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.ctas)
+        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.peers)
 
 
 def walk_op(op: Op) -> list[Op]:

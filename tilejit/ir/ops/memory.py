@@ -13,6 +13,7 @@ from tilejit.ir.core import Op
 from tilejit.ir.table import op
 from tilejit.ir.types import (
     Desc,
+    DType,
     Ptr,
     Tile,
     Type,
@@ -38,9 +39,11 @@ def _shapes_agree(o: Op) -> None:
         raise CompilationError(f"{o.name}: shapes differ: {found}", o.loc)
 
 
-@op("load", "ptr mask? other?", "cache? evict? volatile?", effects="read", traits="elementwise")
+@op("load", "ptr mask? other?", "cache? evict? volatile? copy?", effects="read", traits="elementwise")
 def load(o: Op) -> list[Type]:
-    """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte."""
+    """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte.
+
+    `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory."""
     _shapes_agree(o)
     return [_pointee(o)]
 
@@ -48,6 +51,26 @@ def load(o: Op) -> list[Type]:
 @load.meaning
 def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -> np.ndarray:
     return m.load(o, ptr, elem_of(o.results[0].type), mask, other)
+
+
+@op("row_load", "base limit?", "size", effects="read")
+def row_load(o: Op) -> list[Type]:
+    """The `size` contiguous elements at base, which starts 16 bytes; zeros from element `limit` (0 to size) on.
+
+    limit is a multiple of 16 bytes."""
+    e = o.operands[0].type
+    if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
+        raise CompilationError(f"row_load: expected a pointer, found {e}", o.loc)
+    return [Tile((o.attrs["size"],), e.elem)]
+
+
+@row_load.meaning
+def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
+    t = o.results[0].type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    at = np.arange(t.shape[0])
+    address = base + (at * t.elem.bytes).astype(base.dtype)
+    return m.load(o, address, t.elem, None if limit is None else at < limit)
 
 
 @op("store", "ptr value mask?", "cache? evict?", effects="write", traits="elementwise")
@@ -125,7 +148,7 @@ def _desc(o: Op) -> Desc:
     return d
 
 
-def _block(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+def block_addresses(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of a descriptor's block at `offsets`, and which of them are inside the tensor."""
     address, inside = np.array(d.base, np.int64), np.array(True)
     for axis, off in enumerate(offsets):
@@ -161,7 +184,7 @@ def desc_load(o: Op) -> list[Type]:
 @desc_load.meaning
 def _desc_load(m: Any, o: Op, desc: Any, *offsets: np.ndarray) -> np.ndarray:
     elem = _desc(o).elem
-    address, inside = _block(desc, elem, offsets)
+    address, inside = block_addresses(desc, elem, offsets)
     fill = num.constant(float("nan") if desc.padding == "nan" else 0, elem)
     return m.load(o, address, elem, inside, fill).reshape(shape_of(o.results[0].type))
 
@@ -184,7 +207,7 @@ def desc_store(o: Op) -> list[Type]:
 
 @desc_store.meaning
 def _desc_store(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
-    address, inside = _block(desc, _desc(o).elem, offsets)
+    address, inside = block_addresses(desc, _desc(o).elem, offsets)
     m.store(o, address, value.reshape(address.shape), inside)
     return []
 
@@ -213,7 +236,7 @@ def desc_atomic(o: Op) -> list[Type]:
 @desc_atomic.meaning
 def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
     elem = _desc(o).elem
-    address, inside = _block(desc, elem, offsets)
+    address, inside = block_addresses(desc, elem, offsets)
     m.read_modify_write(o, elem, address, inside, _COMBINE[o.attrs["kind"]], value.reshape(address.shape))
     return []
 

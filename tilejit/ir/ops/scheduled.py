@@ -62,9 +62,9 @@ def mbar_arrive(o: Op) -> list[Type]:
     return []
 
 
-@op("mbar_expect", "barrier slot pred?", "bytes", effects="sync", traits="scheduled")
+@op("mbar_expect", "barrier slot more?", "bytes", effects="sync", traits="scheduled")
 def mbar_expect(o: Op) -> list[Type]:
-    """Arrive on barrier[slot] and announce `bytes` of asynchronous copies for this phase."""
+    """Arrive on barrier[slot] and announce `bytes` (and `more`) of asynchronous copies for this phase."""
     return []
 
 
@@ -75,6 +75,26 @@ def tma_load(o: Op) -> list[Type]:
 
     slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
     each of which copies its part of the rows into that slot of all."""
+    return []
+
+
+@op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled")
+def row_copy(o: Op) -> list[Type]:
+    """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
+    barrier[slot]; nothing for size 0."""
+    return []
+
+
+@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write", traits="scheduled")
+def async_copy(o: Op) -> list[Type]:
+    """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
+    the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
+    return []
+
+
+@op("async_arrive", "barrier slot", effects="sync", traits="scheduled")
+def async_arrive(o: Op) -> list[Type]:
+    """Every thread of the role arrives on barrier[slot] once its earlier `async_copy`s have landed."""
     return []
 
 
@@ -95,9 +115,10 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view", "type", effects="shared_read", traits="scheduled")
+@op("local_load", "view limit?", "type", effects="shared_read", traits="scheduled")
 def local_load(o: Op) -> list[Type]:
-    """A slot's elements in registers, in the layout of the result's type."""
+    """A slot's elements in registers, in the layout of the result's type. Elements of a row from `limit` on, which ends
+    16 bytes, are zero and not read."""
     return [o.attrs["type"]]
 
 
@@ -120,12 +141,14 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes kind? now?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind? now?",
+    effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots.
+    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots. slice: the dimension
+    of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
@@ -133,19 +156,23 @@ def tma_store(o: Op) -> list[Type]:
     return []
 
 
-@op("stage", "value buffer slot", "columns piece", effects="shared_write sync", traits="scheduled")
+@op("stage", "buffer value full empty stream parity", "columns stripes", effects="shared_write sync",
+    traits="scheduled")
 def stage(o: Op) -> list[Type]:
-    """Write the piece of `columns` columns of that number into buffer[slot] (generic proxy), a warpgroup the rows that
-    the slot is for."""
+    """Write a tile `columns` columns at a time into buffer's slots in turn (generic proxy), for another role to store.
+
+    Before that, wait until empty[slot] has completed the phase of the parity (of the other one, every second time
+    around); after it, an arrival a warp on full[slot]. A stream has barriers of its own, and with several `stripes`
+    slots of its own, for the rows of one warpgroup."""
     return []
 
 
-@op("tma_put", "desc buffer slot offsets*", "columns piece stripes kind?", effects="write shared_read sync",
+@op("tma_put", "desc buffer slot offsets*", "columns piece stripes slice? kind?", effects="write shared_read sync",
     traits="scheduled")
 def tma_put(o: Op) -> list[Type]:
     """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
 
-    With several `stripes` in a CTA it stores that of the role's group that it belongs to. `kind`: see `tma_store`."""
+    With several `stripes` it stores that of the role's group that it belongs to. `slice`, `kind`: see `tma_store`."""
     return []
 
 
@@ -159,6 +186,13 @@ def bulk_wait(o: Op) -> list[Type]:
 def store_wait(o: Op) -> list[Type]:
     """Wait until all TMA stores of this role are complete: read from shared memory, and written."""
     return []
+
+
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural")
+def cluster_fold(o: Op) -> list[Type]:
+    """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
+    CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
+    return [v.type for v in o.operands[:-4]]
 
 
 @op("pend", "acc", traits="scheduled")
@@ -177,6 +211,14 @@ def dot_async(o: Op) -> list[Type]:
     if not isinstance(acc, Pending):
         raise CompilationError(f"dot_async: expected a pending accumulator, found {acc}", o.loc)
     return [acc]
+
+
+@op("dot_mma", "a b acc", "precision?", effects="shared_read", traits="scheduled")
+def dot_mma(o: Op) -> list[Type]:
+    """acc + a @ b by mma.sync; a and b are tiles in its layouts, or views of slots."""
+    for v in o.operands[:2]:
+        assert isinstance(v.type, (Buffer, Tile))
+    return [o.operands[2].type]
 
 
 @op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled")

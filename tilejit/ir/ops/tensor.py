@@ -34,9 +34,10 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
     return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
-@op("dot", "a b acc", "precision?")
+@op("dot", "a b acc", "precision? unit?")
 def dot(o: Op) -> list[Type]:
     """acc + a @ b with a [M,K], b [K,N], acc [M,N]; `precision` is tf32 (default) or ieee for fp32 inputs.
+    `unit`, set with the layouts, says what computes it: mma (mma.sync), or else wgmma.
 
     Products are exact and sums at least fp32 (int32 for int8); their order is not fixed."""
     a, b, acc = (v.type for v in o.operands)
@@ -54,11 +55,27 @@ def _dot(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.nda
     return num.matmul(a, b, acc, ta, t_acc, o.attrs.get("precision"))
 
 
-@op("reduce", "inputs*", "axis", traits="structural")
+@op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync")
+def cluster_sum(o: Op) -> list[Type]:
+    """The sum of the parts of a tile that the CTAs of a cluster have, divided between them.
+
+    Scheduling adds where the parts meet (`ptx/exchange.py`): a ring of scratch in every CTA, in which each finds what
+    all have of its share, the barriers that count what came and who has read it, and the parity of the first round of
+    `rounds`. A program is a whole to the evaluator: its tile is the sum."""
+    return [o.operands[0].type]
+
+
+@cluster_sum.meaning
+def _cluster_sum(m: Any, o: Op, part: np.ndarray, *_: Any) -> np.ndarray:
+    return part
+
+
+@op("reduce", "inputs*", "axis ctas?", traits="structural")
 def reduce(o: Op) -> list[Type]:
     """Fold each input along `axis` with the region (2n scalars in: running, then next; n out).
 
-    The order of the folds is not fixed. A rank-1 input gives a scalar."""
+    The order of the folds is not fixed. A rank-1 input gives a scalar. ctas: the CTAs of the cluster that divide the
+    axis; each folds what it has (`cluster_fold` does the rest)."""
     axis = o.attrs["axis"]
     out: list[Type] = []
     for v in o.operands:

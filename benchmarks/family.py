@@ -1,0 +1,344 @@
+"""Every configuration of the products that a heuristic of `tilejit.kernels` can pick, as calls on small arrays.
+
+A configuration is a tile of a heuristic's table, a format of the operands (dtypes and orders) and an epilogue. Operands
+reach an epilogue through the accumulator alone, so formats and epilogues are not multiplied: each format occurs with
+the plainest and the fullest epilogue, each epilogue with bf16 operands. Extras of an epilogue occur alone, all
+together, and all together but one. Problems are two tiles high and wide, three blocks of K deep; one tile row is cut.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import ml_dtypes
+import numpy as np
+
+import tilejit
+from tilejit.kernels import batched, fused, grouped, matmul, mixed, scaled, streamk
+
+BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
+E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+DTYPES = {"fp32": tilejit.language.float32, "int32": tilejit.language.int32}
+ACTIVATIONS = (None, "relu", "gelu", "silu")
+#: Multiprocessors that the calls see: programs of four tiles take two each.
+MULTIPROCESSORS = 2
+
+
+@dataclass(frozen=True)
+class Format:
+    """Dtypes of both operands, and whether each is row-major."""
+
+    a: Any
+    b: Any
+    a_rows: bool
+    b_rows: bool
+
+    def __str__(self) -> str:
+        dtype = np.dtype(self.a).name if self.a is self.b else f"{np.dtype(self.a).name}*{np.dtype(self.b).name}"
+        return f"{dtype} {'NT'[not self.a_rows]}{'NT'[not self.b_rows]}"
+
+
+#: A row-major, B column-major: the order that every dtype has.
+PLAIN = Format(BF16, BF16, True, False)
+FORMATS = (*(Format(t, t, a, b) for t in (BF16, F16) for a in (True, False) for b in (False, True)),
+           *(Format(a, b, True, False) for a in (E4M3, E5M2) for b in (E4M3, E5M2)), Format(F32, F32, True, False))
+INTEGERS = tuple(Format(a, b, True, False) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A name, and a call that launches the kernel of this configuration once; `patches`: (module, name, value) that
+    make the heuristic pick it."""
+
+    family: str
+    name: str
+    patches: tuple[tuple[ModuleType, str, Any], ...]
+    call: Callable[[], Any]
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.name}"
+
+    def run(self) -> Any:
+        """Launch it (or do what launches are replaced by)."""
+        with pinned(self.patches):
+            return self.call()
+
+
+@contextmanager
+def pinned(patches: tuple[tuple[ModuleType, str, Any], ...]) -> Iterator[None]:
+    """Heuristics see other tables; what host functions remember of a problem is forgotten before and after."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(tilejit, "multiprocessors", lambda: MULTIPROCESSORS))
+        for module, name, value in patches:
+            stack.enter_context(patch.object(module, name, value))
+        forget()
+        yield
+    forget()
+
+
+def forget() -> None:
+    """Empty the caches of the host functions."""
+    for module in (matmul_module(), streamk, batched, fused, grouped, scaled, mixed):
+        for x in vars(module).values():
+            if hasattr(x, "cache_clear"):
+                x.cache_clear()
+
+
+def matmul_module() -> ModuleType:
+    """The module of `matmul`, whose name the function took."""
+    import importlib
+
+    return importlib.import_module("tilejit.kernels.matmul")
+
+
+# -- arrays ---------------------------------------------------------------------------------------------------------
+def matrix(*shape: int, dtype: Any = BF16, rows: bool = True) -> np.ndarray:
+    """Small numbers, the last two dimensions row- or column-major."""
+    rng = np.random.default_rng(sum(shape))
+    if np.dtype(dtype).kind in "iu":
+        x = rng.integers(0, 7, shape).astype(dtype)
+    else:
+        x = rng.standard_normal(shape, F32).astype(dtype)
+    return x if rows else np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def unaligned(m: int, n: int) -> np.ndarray:
+    """A matrix whose rows are read element by element."""
+    return matrix(m, n + 1)[:, :n]
+
+
+def operands(f: Format, m: int, n: int, k: int, batches: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Both operands in a format."""
+    return (matrix(*batches, m, k, dtype=f.a, rows=f.a_rows), matrix(*batches, k, n, dtype=f.b, rows=f.b_rows))
+
+
+def depth(f: Format) -> int:
+    """Three blocks of 128 bytes."""
+    return 3 * 128 // np.dtype(f.a).itemsize
+
+
+def extents(m: int, n: int) -> tuple[int, int]:
+    """Two tiles each way, the rows cut."""
+    return 2 * m - 16, 2 * n
+
+
+def epilogues() -> list[tuple[Format, dict[str, Any]]]:
+    """(format, bias and activation and dtype of the result): formats with little and much, epilogues with bf16."""
+    out = [(f, e) for f in FORMATS for e in ({}, {"bias": True, "activation": "gelu"})]
+    out += [(PLAIN, {"bias": b, "activation": a, "out_dtype": t}) for b in (False, True) for a in ACTIVATIONS
+            for t in (None, "fp32")]
+    return [(f, {k: v for k, v in e.items() if v}) for f, e in out]
+
+
+def with_arrays(e: dict[str, Any], n: int) -> dict[str, Any]:
+    """An epilogue's arguments as a host function takes them."""
+    e = dict(e)
+    if "bias" in e:
+        e["bias"] = matrix(n)
+    if "out_dtype" in e:
+        e["out_dtype"] = DTYPES[e["out_dtype"]]
+    return e
+
+
+def label(e: dict[str, Any]) -> str:
+    """An epilogue in a name."""
+    return " ".join(k if v is True else f"{k}={v}" for k, v in e.items())
+
+
+def distinct(found: Iterator[Configuration]) -> list[Configuration]:
+    """Without repetitions of a name."""
+    return list({str(c): c for c in found}.values())
+
+
+# -- families -------------------------------------------------------------------------------------------------------
+def matmuls() -> Iterator[Configuration]:
+    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES."""
+    module = matmul_module()
+    for t in (*module.TILES, module.POINTER_TILES):
+        m, n = extents(t.m, t.n)
+        for f, e in epilogues():
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
+                     pointers: bool = t is module.POINTER_TILES) -> Any:
+                a, b = operands(f, m, n, depth(f))
+                if pointers:
+                    a = matrix(m, depth(f) + 1, dtype=f.a)[:, 1:] if f.a_rows else matrix(m + 1, depth(f), dtype=f.a,
+                                                                                           rows=False)[1:]
+                return matmul(a, b, **with_arrays(e, n))
+            yield Configuration("matmul", f"{t.m}x{t.n}{' pointers' * (t is module.POINTER_TILES)} {f} {label(e)}".strip(),
+                                ((module, "choose_tiles", lambda *a, t=t, **k: t),), call)
+
+
+def streamks() -> Iterator[Configuration]:
+    """`matmul_streamk`: sums in order, in no order, and added to the result."""
+    ways = [(f, {**e, "ordered": o}) for f, e in epilogues() for o in (False, True)]
+    ways += [(f, {"accumulate": True}) for f in FORMATS]
+    for t in (*streamk.TILES, *streamk.DECODE_TILES):
+        m, n = (t.n, 2 * t.m) if t.swap else extents(t.m, t.n)
+        for f, e in ways:
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
+                a, b = operands(f, m, n, depth(f))
+                out = {"out": np.zeros((m, n), F32)} if "accumulate" in e else {}
+                return streamk.matmul_streamk(a, b, split=2, **with_arrays(e, n), **out)
+            yield Configuration("streamk", f"{t.m}x{t.n}{' swap' * t.swap} {f} {label(e)}",
+                                ((streamk, "DECODE_TILES" if t.swap else "TILES", (t,)),), call)
+
+
+def batches() -> Iterator[Configuration]:
+    """`batched_matmul`."""
+    for t in batched.TILES:
+        m, n = extents(t.m, t.n)
+        for f, e in epilogues():
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
+                return batched.batched_matmul(*operands(f, m, n // 2, depth(f), (2,)), **with_arrays(e, n // 2))
+            yield Configuration("batched", f"{t.m}x{t.n} {f} {label(e)}", ((batched, "TILES", (t,)),), call)
+
+
+#: Extras of the fused kernels: name -> values beside none.
+EXTRAS: dict[str, tuple[Any, ...]] = {
+    "scale_a": ("one", "rows"), "scale_b": ("one", "columns"), "bias": (True,), "activation": ("relu", "gelu", "silu"),
+    "residual": (True, "unaligned"), "z": (True,), "reduction": ("sum", "squares", "max"), "out_dtype": ("fp32",)}
+FULL = {"scale_a": "rows", "scale_b": "columns", "bias": True, "activation": "gelu", "residual": True, "z": True,
+        "reduction": "max"}
+
+
+def extras() -> list[dict[str, Any]]:
+    """Each value of each extra alone and in place of the full set's, and the full set without each."""
+    out: list[dict[str, Any]] = [{}, FULL]
+    for name, values in EXTRAS.items():
+        out += [e for v in values for e in ({name: v}, {**FULL, name: v})]
+        out.append({k: v for k, v in FULL.items() if k != name})
+    return out
+
+
+def fuseds() -> Iterator[Configuration]:
+    """`fused_matmul` and `gated_matmul`. A residual with unaligned rows does not go with the widest tile."""
+    for gated, tiles in ((False, fused.TILES), (True, fused.GATED_TILES)):
+        formats = [f for f in (*FORMATS, *INTEGERS) if not gated or not f.b_rows]
+        ways = [(f, e) for f in formats for e in ({}, FULL)] + [(PLAIN, e) for e in extras()]
+        ways += [(f, {"out_dtype": "int32"}) for f in INTEGERS if not gated]
+        ways += [(PLAIN, {"activation": a, "out_dtype": "fp32", **b}) for a in ACTIVATIONS[1:] for b in ({}, {"bias": True})]
+        for t in tiles:
+            m, n = extents(t.m, t.n)
+            for f, e in ways:
+                if e.get("residual") == "unaligned" and t is tiles[0]:
+                    continue
+
+                def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
+                    return fused_call(f, e, m, n, gated)
+                yield Configuration("gated" if gated else "fused", f"{t.m}x{t.n} {f} {label(e)}".strip(),
+                                    ((fused, "choose", lambda *a, t=t: t),), call)
+
+
+def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any:
+    """One fused product with these extras."""
+    pair = (2,) if gated else ()
+    a, b = matrix(m, depth(f), dtype=f.a, rows=f.a_rows), matrix(*pair, depth(f), n, dtype=f.b, rows=f.b_rows)
+    made: dict[str, Any] = {"activation": e.get("activation")}
+    scales = {"one": (1,), "rows": (m, 1), "columns": (*(pair or (1,)), n)}
+    for name in ("scale_a", "scale_b"):
+        if name in e:
+            made[name] = matrix(*scales[e[name]], dtype=F32)
+    if "bias" in e:
+        made["bias"] = matrix(*pair, n)
+    if "residual" in e:
+        made["residual"] = unaligned(m, n) if e["residual"] == "unaligned" else matrix(m, n)
+    if "z" in e:
+        made["z"] = np.zeros((*pair, m, n), BF16)
+    if "reduction" in e:
+        made.update(reduction=e["reduction"], reduced=np.zeros(m, F32))
+    if "out_dtype" in e:
+        made["out_dtype"] = DTYPES[e["out_dtype"]]
+    return (fused.gated_matmul if gated else fused.fused_matmul)(a, b, **made)
+
+
+def groupeds() -> Iterator[Configuration]:
+    """`grouped_matmul` and `masked_grouped_matmul`, with and without scales of blocks."""
+    tiles = [(t, False) for t in (grouped.WIDE, grouped.MEDIUM, *grouped.SMALL)]
+    tiles += [(t, True) for t in (grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL)]
+    for t, blocks in tiles:
+        for f in FORMATS:
+            if not f.a_rows or blocks and np.dtype(f.a).itemsize > 1:
+                continue
+            for masked in (False, True):
+                def call(t: Any = t, f: Format = f, masked: bool = masked, blocks: bool = blocks) -> Any:
+                    return grouped_call(t, f, masked, blocks)
+                yield Configuration("grouped", f"{t.m}x{t.n}{' swap' * t.swap}{' scaled' * blocks} {f}"
+                                    f"{' masked' * masked}", ((grouped, "choose", lambda *a, t=t: t),), call)
+
+
+def grouped_call(t: Any, f: Format, masked: bool, blocks: bool) -> Any:
+    """Two groups of a tile's rows and a bit."""
+    rows, n, k = t.m + 8, t.n, depth(f)
+    a = matrix(*((2, rows) if masked else (2 * rows,)), k, dtype=f.a)
+    b = matrix(2, k, n, dtype=f.b, rows=f.b_rows)
+    steps = tilejit.cdiv(k, 128)
+    scales = dict(scale_a=matrix(*a.shape[:-1], steps, dtype=F32),
+                  scale_b=matrix(2, tilejit.cdiv(n, 128), steps, dtype=F32)) if blocks else {}
+    if masked:
+        return grouped.masked_grouped_matmul(a, b, np.array([rows, rows - 3], np.int32), **scales)
+    return grouped.grouped_matmul(a, b, np.array([0, rows - 3, 2 * rows], np.int32), **scales)
+
+
+def scaleds() -> Iterator[Configuration]:
+    """`matmul_blockscaled`."""
+    for t in scaled.TILES:
+        m, n = extents(t.m, t.n)
+        for f in FORMATS:
+            for out in (None, "float16", "float32"):
+                if np.dtype(f.a).itemsize > 1:
+                    continue
+
+                def call(f: Format = f, m: int = m, n: int = n, out: str | None = out) -> Any:
+                    a, b = operands(f, m, n, 384)
+                    return scaled.matmul_blockscaled(a, b, matrix(m, 3, dtype=F32),
+                                                     matrix(tilejit.cdiv(n, 128), 3, dtype=F32),
+                                                     out_dtype=out and getattr(tilejit.language, out))
+                yield Configuration("scaled", f"{t.m}x{t.n} {f} {out or 'bfloat16'}", ((scaled, "TILES", (t,)),), call)
+
+
+def mixeds() -> Iterator[Configuration]:
+    """`weight_only_matmul`."""
+    for t in mixed.TILES:
+        for bits in (8, 4):
+            for dtype in (BF16, F16):
+                for group in (None, 64, 128):
+                    for zeros in (False, True)[:1 + (bits == 4 and group is not None)]:
+                        for e in ({}, {"bias": True, "activation": "gelu"}, {"ordered": True}):
+                            def call(t: Any = t, bits: int = bits, dtype: Any = dtype, group: int | None = group,
+                                     zeros: bool = zeros, e: dict[str, Any] = e) -> Any:
+                                return mixed_call(t, bits, dtype, group, zeros, e)
+                            name = f"{t.m}x{t.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
+                            yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "TILES", (t,)),), call)
+
+
+def mixed_call(t: Any, bits: int, dtype: Any, group: int | None, zeros: bool, e: dict[str, Any]) -> Any:
+    """A weight of two tiles, and as many rows as a tile holds."""
+    n, m, k = 2 * t.m, t.n, 384
+    weight = matrix(n, k * bits // 8, dtype=np.int8 if bits == 8 else np.uint8)
+    shape = (n, k // group) if group else (n,)
+    return mixed.weight_only_matmul(matrix(m, k, dtype=dtype), weight, matrix(*shape, dtype=dtype),
+                                    matrix(*shape, dtype=dtype) if zeros else None, split=2, **with_arrays(e, n))
+
+
+FAMILIES: dict[str, Callable[[], Iterator[Configuration]]] = {
+    "matmul": matmuls, "streamk": streamks, "batched": batches, "fused": fuseds, "grouped": groupeds, "scaled": scaleds,
+    "mixed": mixeds}
+
+
+def configurations() -> list[Configuration]:
+    """All of them."""
+    return distinct(c for make in FAMILIES.values() for c in make())
+
+
+@contextmanager
+def launches_replaced(by: Callable[[Any, Any, tuple], None]) -> Iterator[None]:
+    """Launches in the emulator call by(entry, grid, flat arguments) instead."""
+    from tilejit.runtime.launch import EmulatorEntry
+
+    with patch.object(EmulatorEntry, "launch", lambda self, grid, flat, stream: by(self, grid, flat)), \
+            tilejit.knobs(target="emulator"):
+        yield

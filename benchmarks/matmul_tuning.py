@@ -1,0 +1,177 @@
+"""The best of many ways to run the library's matmul kernel: what its choice for a shape is held against.
+
+Every tile that the library knows, with other numbers of tile rows walked together, stages and consumer groups, and the
+likeliest divisions of the result between launches. All are compiled at once (the assembler is a process of its own), each
+is looked at once, and the best few race.
+"""
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from contender import Absent, Contender, race
+
+import tilejit
+from tilejit.kernels import tiles
+from tilejit.testing import Burst
+
+
+@dataclass(frozen=True)
+class Way:
+    """A block of the result, bytes of K in a block, and launch options; None leaves an option to the compiler."""
+
+    m: int
+    n: int
+    warps: int
+    ctas: int = 1
+    group: int = 16
+    k_bytes: int = 128
+    stages: int | None = None
+    turns: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Short text for tables."""
+        marks = [f"{self.m}x{self.n}x{self.k_bytes}B", f"w{self.warps}", f"g{self.group}"]
+        marks += [f"c{self.ctas}"] * (self.ctas > 1) + [f"s{self.stages}"] * (self.stages is not None)
+        return " ".join(marks + [f"t{self.turns}"] * (self.turns is not None))
+
+
+#: Rows and columns of a part of the result: from row m0 and column n0, to row m1 and column n1.
+Part = tuple[int, int, int, int]
+#: How a result is computed: one launch for each part.
+Plan = tuple[tuple[Way, Part], ...]
+#: Divided results that are tried, those with the least estimated time.
+DIVIDED = 8
+
+
+def kernel() -> tilejit.Kernel:
+    """The library's kernel (its module's name is that of a function of its package)."""
+    found: tilejit.Kernel = importlib.import_module("tilejit.kernels.matmul").matmul_kernel
+    return found
+
+
+def of_tiles(t: tiles.Tiles, group: int = 16) -> Way:
+    """The library's tiles, `group` rows of them (of one CTA's height) walked together."""
+    return Way(t.m, t.n, t.num_warps, t.ctas, group // t.ctas, t.k_bytes)
+
+
+def ways() -> list[Way]:
+    """What is tried for whole results: the library's tiles in several rasters, other pipelines of the larger ones."""
+    found = [of_tiles(t, group) for t in tiles.TILES for group in (16, 8, 32)]
+    found += [Way(128, 256, 8, stages=3), Way(128, 256, 8, k_bytes=64), Way(256, 128, 8), Way(256, 128, 8, group=8),
+              Way(128, 128, 8), Way(128, 128, 8, k_bytes=256), Way(128, 128, 4, turns=1), Way(64, 256, 4, turns=1),
+              Way(256, 128, 8, 2, 8), Way(128, 256, 4, 2, 8)]
+    return list(dict.fromkeys(found))
+
+
+def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
+    """Results whose first part is made of whole tiles or whole waves and whose rest is in strips, the likeliest few."""
+    found: dict[Plan, float] = {}
+    for t in tiles.TILES:
+        for rows, columns in tiles.mains(m, n, t, t.programs(chip.multiprocessors)):
+            parts = [tiles.Part(0, 0, rows, columns, t)]
+            parts += [tiles.Part(0, columns, rows, n, chip.best(rows, n - columns, tiles.TILES))] * (columns < n)
+            parts += [tiles.Part(rows, 0, m, n, chip.best(m - rows, n, tiles.TILES))] * (rows < m)
+            if len(parts) > 1:
+                time = sum(chip.cycles(p.tiles, p.m1 - p.m0, p.n1 - p.n0) + tiles.LAUNCH for p in parts)
+                found[plan_of(parts)] = time
+    return sorted(found, key=lambda p: found[p])[:DIVIDED]
+
+
+def plan_of(parts: Sequence[tiles.Part]) -> Plan:
+    """The library's parts as launches."""
+    return tuple((of_tiles(p.tiles), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
+
+
+def name_of(plan: Plan) -> str:
+    """Short text for tables: the ways, with the last row and column of the parts but the last."""
+    last = len(plan) - 1
+    return " + ".join(f"{way.label}{'' if i == last else f' to {part[2]},{part[3]}'}" for i, (way, part) in enumerate(plan))
+
+
+def chip_of(k: int, size: int) -> tiles.Chip:
+    """What the library's estimates know of a product with K contiguous in operands of `size` bytes an element."""
+    return tiles.Chip(tilejit.multiprocessors(), tilejit.cdiv(k * size, 128), k * size % 32 != 0)
+
+
+def chosen(m: int, n: int, k: int, size: int) -> str:
+    """The library's own plan, as in notes."""
+    chip = chip_of(k, size)
+    return name_of(plan_of(tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged)))
+
+
+def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:
+    """Everything that is tried for a product, by name."""
+    found = [((way, (0, 0, m, n)),) for way in ways()] + divisions(m, n, chip_of(k, size))
+    return {name_of(p): p for p in found}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of the library's kernel: grid, arguments, options."""
+
+    grid: tuple[int]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
+    """How `way` multiplies a [M, K] row-major with b [K, N] column-major into a part of out [M, N]."""
+    size, (m0, n0, m1, n1) = tilejit.array_info(a).dtype.bytes, part
+    bk = way.k_bytes // size
+    d = tilejit.TensorDescriptor.from_tensor
+    count = tilejit.cdiv(m1 - m0, way.m) * tilejit.cdiv(n1 - n0, way.n)
+    options = {"num_warps": way.warps, "num_ctas": way.ctas, "num_stages": way.stages, "num_consumer_groups": way.turns}
+    return Launch((min(tilejit.multiprocessors() // way.ctas, count),),
+                  (d(a, (way.m, bk)), d(b.T, (way.n, bk)), d(out, (way.m, way.n)), None, m1, n1, a.shape[1]),
+                  {"BM": way.m, "BN": way.n, "BK": bk, "GROUP": way.group, "A_ROWS": True, "B_ROWS": False,
+                   "ACTIVATION": None, "M0": m0, "N0": n0, **{o: v for o, v in options.items() if v is not None}})
+
+
+def prepared(launches: dict[str, list[Launch]]) -> dict[str, str]:
+    """Compile all of them, side by side; why some cannot be."""
+    def one(parts: list[Launch]) -> str:
+        try:
+            for x in parts:
+                kernel().prepare(*x.args, **x.options)()
+            return ""
+        except tilejit.TileJitError as error:
+            return str(error).split("\n")[0]
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return {name: why for name, why in zip(launches, pool.map(one, launches.values())) if why}
+
+
+def best(a: Any, b: Any, out: Any, others: dict[str, Callable[[], Any]], burst: Callable[[Callable[[], Any]], Burst],
+         choice: dict[str, Plan] | None = None) -> Contender:
+    """The fastest of all plans, and of `others` (calls that write `out`), as a contender whose note names it.
+
+    Raises Absent if none works."""
+    size = tilejit.array_info(a).dtype.bytes
+    choice = choice or plans(a.shape[0], b.shape[1], a.shape[1], size)
+    launches = {name: [launch_of(a, b, out, *step) for step in plan] for name, plan in choice.items()}
+    failed = prepared(launches)
+
+    def caller(parts: list[Launch]) -> Callable[[], Any]:
+        def call() -> None:
+            for x in parts:
+                kernel()[x.grid](*x.args, **x.options)
+
+        return call
+
+    calls = {**{name: caller(parts) for name, parts in launches.items() if name not in failed}, **others}
+    found = race({name: (lambda call=call: burst(call)) for name, call in calls.items()})
+    if not found.order:
+        raise Absent(f"no way works; {next(iter({**failed, **found.failed}.items()), '')}")
+    name = found.order[0]
+
+    def call() -> Any:
+        calls[name]()
+        return out
+
+    return Contender(call, out, note=f"{name}, best of {len(calls) - len(found.failed)}")

@@ -1,0 +1,84 @@
+"""What copies without a tensor map look like in PTX, and that ptxas takes them: no spills, no remarks."""
+import re
+
+import pytest
+
+import tilejit
+import tilejit.language as tl
+
+
+@tilejit.kernel
+def matmul(a, b, c, M, N, K, am, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    a_ptrs = a + m[:, None] * am + k[None, :] * ak
+    b_ptrs = b + k[:, None] * bk + n[None, :] * bn
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(0, tl.cdiv(K, BK)):
+        x = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - i * BK), other=0.0)
+        y = tl.load(b_ptrs, mask=(k[:, None] < K - i * BK) & (n[None, :] < N), other=0.0)
+        acc = tl.dot(x, y, acc)
+        a_ptrs += BK * ak
+        b_ptrs += BK * bk
+    tl.store(c + m[:, None] * N + n[None, :], acc, (m[:, None] < M) & (n[None, :] < N))
+
+
+@tilejit.kernel
+def row_sums(x, out, n, stride, HINT: tl.constexpr, CACHE: tl.constexpr, BLOCK: tl.constexpr):
+    stride = tl.multiple_of(stride, HINT)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.range(0, n, num_stages=3):
+        acc += tl.load(x + i * stride + tl.arange(0, BLOCK), cache_modifier=CACHE).to(tl.float32)
+    tl.store(out + tl.arange(0, BLOCK), acc)
+
+
+def clean(kernel):
+    """The kernel's PTX, if ptxas (where it is there) says nothing about it."""
+    r = kernel.resources
+    assert r is None or (r.spill_stores, r.spill_loads, r.stack, r.messages) == (0, 0, 0, ())
+    return kernel.ptx
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("orders", [(0, 1), (0, 0), (1, 0), (1, 1)], ids=["NT", "NN", "TN", "TT"])
+@pytest.mark.parametrize("bm, bn, bk, warps, stages", [(128, 128, 64, 8, 4), (128, 256, 64, 8, 3), (64, 128, 64, 4, 4)])
+def test_pointer_products(dtype, orders, bm, bn, bk, warps, stages):
+    """16 bytes a copy, two operands in each of `stages` places, no register between memory and wgmma."""
+    strides = [n for order in orders for n in ((1, 1024) if order else (1024, 1))]
+    kernel = matmul.compile(*[f"*{dtype}"] * 2, "*fp32", 1024, 1024, 1024, *strides, BM=bm, BN=bn, BK=bk, num_warps=warps,
+                            num_stages=stages)
+    ptx = clean(kernel)
+    copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global \[[^]]+\], \[[^]]+\], (\d+), %r\d+;", ptx)
+    assert set(copies) == {("cg", "16")}
+    assert len(copies) == stages * (bm + bn) * bk * 2 // 16 // (32 * warps)
+    assert ptx.count("cp.async.mbarrier.arrive.noinc.shared.b64") == stages
+    assert "ld.global" not in ptx and "st.shared" not in ptx.split("loop_end")[0]
+
+
+@pytest.mark.parametrize("block, hint, cache, size", [(128, 1, "", 4), (256, 2, "", 8), (512, 2, "", 8), (1024, 1, "", 4)])
+def test_width_follows_alignment(block, hint, cache, size):
+    """Rows that start at multiples of 4 or 8 bytes: as many bytes a copy, through the first-level cache."""
+    ptx = clean(row_sums.compile("*fp32", "*fp32", 100, "int32", HINT=hint, CACHE=cache, BLOCK=block, num_warps=4))
+    assert set(re.findall(r"cp\.async\.(c[ag])\.shared\.global \S+ \S+ (\d+);", ptx)) == {("ca", str(size))}
+
+
+def test_rows_that_start_at_multiples_of_16_bytes_are_one_copy():
+    ptx = clean(row_sums.compile("*fp32", "*fp32", 100, "int32", HINT=4, CACHE="", BLOCK=512, num_warps=4))
+    assert "cp.async.c" not in ptx
+    assert ptx.count("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes") == 3
+    assert re.search(r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[[^]]+\], 2048;", ptx)
+
+
+def test_one_thread_copies_what_several_hold():
+    """A row of 64 for 128 threads."""
+    ptx = clean(row_sums.compile("*fp32", "*fp32", 100, "int32", HINT=1, CACHE="", BLOCK=64, num_warps=4))
+    copies = [line for line in ptx.splitlines() if "cp.async.ca" in line]
+    assert len(copies) == 3 and all(line.strip().startswith("@%p") for line in copies)
+    assert not any("noinc" in line and "@" in line for line in ptx.splitlines()), "all of them arrive"
+
+
+def test_narrow_elements_are_loads():
+    kernel = row_sums.compile("*fp16", "*fp32", 100, "int32", HINT=1, CACHE="", BLOCK=256, num_warps=4)
+    assert "cp.async" not in clean(kernel)
+    assert "not known to be aligned to 4 bytes (2 found)" in kernel.report()

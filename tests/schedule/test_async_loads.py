@@ -1,0 +1,186 @@
+"""Loads through pointers as asynchronous copies: tile IR text in, what is made of it out."""
+import re
+
+import pytest
+
+from tilejit import passes, schedule
+from tilejit.ir import walk
+from tilejit.ir.text import parse_function, print_function
+from tilejit.ir.verify import verify
+
+#: acc += x @ y over the steps of a loop that carries the pointers of x; s is one number for each row.
+KERNEL = """
+kernel @f(%a: ptr<bf16> {divisible=16}, %b: ptr<bf16> {divisible=16}, %scale: ptr<fp32> {divisible=16},
+          %table: ptr<int32> {divisible=16}, %c: ptr<fp32> {divisible=16}, %n: int32 {divisible=16}, %any: int32) {num_warps=4OPTIONS} {
+  %zero = const {value=0} : int32
+  %one = const {value=1} : int32
+  %i64 = arange {start=0, end=64}
+  %i32 = arange {start=0, end=32}
+  %rows = expand_dims %i64 {axis=1}
+  %ld = const {value=256, type=int32[64x1]}
+  %row = mul %rows, %ld
+  %rowb = broadcast %row {shape=(64, 32)}
+  %cols = expand_dims %i32 {axis=0}
+  %colb = broadcast %cols {shape=(64, 32)}
+  %off = add %rowb, %colb
+  %ap = splat %a {shape=(64, 32)}
+  %first = ptr_add %ap, %off
+  %bp = splat %b {shape=(64, 32)}
+  %bs = ptr_add %bp, %off
+  %acc0 = const {value=0.0, type=fp32[64x64]}
+  %step = const {value=32, type=int32[64x32]}
+  %big = const {value=64} : int32
+  %sp = splat %scale {shape=(64,)}
+  %nb = splat %n {shape=(64,)}
+  %anyb = splat %any {shape=(64,)}
+  %none = const {value=0.0, type=fp32[64]}
+  %some = const {value=1.0, type=fp32[64]}
+  %r, %end = for %zero, %n, %one, %acc0, %first {(%i: int32, %acc: fp32[64x64], %at: ptr<bf16>[64x32])
+    %x = LOADX
+    %move = mul %i, %big
+    %moveb = splat %move {shape=(64, 32)}
+    %bat = ptr_add %bs, %moveb
+    %y = load %bat : bf16[64x32]
+    %yt = trans %y {order=(1, 0)}
+    %part = dot %x, %yt, %acc
+    %mr = mul %i, %big
+    %mrb = splat %mr {shape=(64,)}
+    %place = add %mrb, %i64
+    %spa = ptr_add %sp, %place
+    SCALE
+    %se = expand_dims %s {axis=0}
+    %sb = broadcast %se {shape=(64, 64)}
+    %next = add %part, %sb
+    %on = ptr_add %at, %step
+    EXTRA
+    yield %next, %on
+  }
+  %cld = mul %rows, %ld
+  %crow = broadcast %cld {shape=(64, 64)}
+  %ccol0 = expand_dims %i64 {axis=0}
+  %ccol = broadcast %ccol0 {shape=(64, 64)}
+  %coff = add %crow, %ccol
+  %cp = splat %c {shape=(64, 64)}
+  %cs = ptr_add %cp, %coff
+  store %cs, %r
+  return
+}
+"""
+DEFAULT = {"LOADX": "load %at : bf16[64x32]", "SCALE": "%s = load %spa : fp32[64]", "EXTRA": "", "OPTIONS": ""}
+
+
+def scheduled(**parts):
+    text = KERNEL
+    for name, part in {**DEFAULT, **parts}.items():
+        text = text.replace(name, part)
+    fn = passes.run(parse_function(text))
+    made = schedule.run(fn)
+    verify(made)
+    assert print_function(parse_function(print_function(made))) == print_function(made)
+    return made, "\n".join(made.attrs["report"])
+
+
+def counts(fn):
+    names = [op.name for op in walk(fn.body)]
+    return {name: names.count(name) for name in ("async_copy", "async_arrive", "row_copy", "mbar_expect", "load")}
+
+
+def test_the_ring_of_operands_and_the_ring_of_rows():
+    fn, report = scheduled()
+    assert "ring x_y: 3 slots x 8192 bytes, cp.async, wgmma reads the slots" in report
+    assert "ring s: 3 slots x 256 bytes, bulk copies of rows, read into registers" in report
+    # two tickets before the loop and one in it: two operands and one arrival each, one row and its bytes each
+    assert counts(fn) == {"async_copy": 6, "async_arrive": 3, "row_copy": 3, "mbar_expect": 3, "load": 0}
+    barriers = {op.attrs["name"]: op.attrs["type"].count for op in walk(fn.body) if op.name == "barriers"}
+    assert barriers == {"x_y.full": 128, "x_y.empty": 1, "s.full": 1, "s.empty": 4}
+    buffers = {op.attrs["name"]: op.attrs["type"] for op in walk(fn.body) if op.name == "alloc"}
+    assert str(buffers["x"]) == "buffer<3xbf16[64x32], swizzle=64, order=1x0>"
+
+
+def test_what_runs_ahead():
+    """The loop carries the pointers of the fill ticket only, two steps ahead of the counter; wgmma waits behind a
+    fence for what threads have written."""
+    fn, _ = scheduled()
+    (loop,) = (op for op in walk(fn.body) if op.name == "for")
+    body = loop.regions[0]
+    assert sum("ptr<bf16>" in str(a.type) for a in body.args) == 1
+    names = [op.name for op in body.ops]
+    wait, fence, dot = (names.index(name) for name in ("mbar_wait", "fence_async", "dot_async"))
+    assert wait < fence < dot < names.index("if")
+    ahead = next(op for op in body.ops if op.name == "if")
+    assert [op.name for op in ahead.regions[0].ops][-4:] == ["async_copy", "async_copy", "async_arrive", "yield"]
+    assert ahead.regions[0].ops[-4].operands[2] in body.args, "the carried pointers are those of the copy"
+
+
+@pytest.mark.parametrize("parts, why", [
+    ({"LOADX": "load %at {volatile=true} : bf16[64x32]"}, "load x at ?: not pipelined, it is volatile"),
+    ({"SCALE": "%m = cmp %place, %anyb {pred=\"lt\"}\n %s = load %spa, %m, %some : fp32[64]"},
+     "load s at ?: no bulk copy, masked elements are not zero\nload s at ?: not pipelined, masked elements are not zero"),
+    ({"SCALE": "%q = load %table : int32\n %qb = splat %q {shape=(64,)}\n %sq = ptr_add %spa, %qb\n"
+               " %s = load %sq : fp32[64]"},
+     "load s at ?: not pipelined, its address is loaded in the same iteration (load)"),
+    ({"EXTRA": "%w = const {value=1.0, type=bf16[64x32]}\n store %at, %w"},
+     "load x at ?: not pipelined, store may write what it reads"),
+    ({"EXTRA": "%o = const {value=1} : int32\n %old = atomic_rmw %table, %o {kind=\"add\", sem=\"acq_rel\", scope=\"gpu\"}"},
+     "load x at ?: not pipelined, atomic_rmw orders it after other threads' work"),
+    ({"SCALE": "%odd = cmp %i, %one {pred=\"gt\"}\n %s = if %odd : fp32[64] {\n %z = load %spa : fp32[64]\n yield %z\n"
+               " } {\n yield %none\n }"}, "load z at ?: not pipelined, it is under a condition"),
+])
+def test_why_a_load_is_not_pipelined(parts, why):
+    _, report = scheduled(**parts)
+    assert why in report
+
+
+def test_num_stages_one_copies_nothing():
+    fn, report = scheduled(OPTIONS=", num_stages=1")
+    assert "ring" not in report and counts(fn)["load"] == 3
+    assert report.count("not pipelined, num_stages=1") == 3
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_depth_is_num_stages(stages):
+    fn, report = scheduled(OPTIONS=f", num_stages={stages}")
+    assert f"ring x_y: {stages} slots" in report and f"ring s: {stages} slots" in report
+    assert counts(fn)["async_arrive"] == counts(fn)["row_copy"] == stages
+
+
+@pytest.mark.parametrize("bound, bulk", [("%nb", True), ("%anyb", False)])
+def test_a_mask_that_ends_a_row(bound, bulk):
+    """A bound that is a multiple of 16 bytes shortens the copy, and threads read no further; another leaves cp.async."""
+    fn, report = scheduled(SCALE=f"%m = cmp %place, {bound} {{pred=\"lt\"}}\n    %s = load %spa, %m, %none : fp32[64]")
+    text = print_function(fn)
+    if bulk:
+        assert "ring s: 3 slots x 256 bytes, bulk copies of rows" in report
+        assert re.search(r"mbar_expect %s_full, %\S+, %\S+ \{bytes=0\}", text)
+        assert re.search(r"%s\S* = local_load %\S+, %\S+ ", text)
+    else:
+        assert "load s at ?: no bulk copy, its mask is not known to end at a multiple of 16 bytes" in report
+        assert "ring s: 3 slots x 256 bytes, cp.async, read into registers" in report
+
+
+def test_a_load_outside_of_loops_or_beside_no_product_is_as_it_was():
+    text = """
+kernel @g(%a: ptr<fp32> {divisible=16}, %c: ptr<fp32> {divisible=16}, %n: int32) {num_warps=4} {
+  %i = arange {start=0, end=512}
+  %ap = splat %a {shape=(512,)}
+  %at = ptr_add %ap, %i
+  %first = load %at : fp32[512]
+  %zero = const {value=0} : int32
+  %step = const {value=512} : int32
+  %r = for %zero, %n, %step, %first {STAGES} {(%k: int32, %acc: fp32[512])
+    %kb = splat %k {shape=(512,)}
+    %ak = ptr_add %at, %kb
+    %x = load %ak : fp32[512]
+    %next = add %acc, %x
+    yield %next
+  }
+  %cp = splat %c {shape=(512,)}
+  %cs = ptr_add %cp, %i
+  store %cs, %r
+  return
+}
+"""
+    plain = schedule.run(passes.run(parse_function(text.replace(" {STAGES}", ""))))
+    assert counts(plain) == {"async_copy": 0, "async_arrive": 0, "row_copy": 0, "mbar_expect": 0, "load": 2}
+    asked = schedule.run(passes.run(parse_function(text.replace("{STAGES}", "{num_stages=4}"))))
+    assert counts(asked)["row_copy"] == 4 and counts(asked)["load"] == 1

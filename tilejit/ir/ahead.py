@@ -1,0 +1,102 @@
+"""Loads ahead of time: what a loop's later iterations need early, and why a load cannot be issued that early."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilejit.ir.core import Op, Value, enclosing, walk
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How to compute the operands of loads for another iteration: what the loop carries for them (indices), the ops
+    that make the operands, and the ops that carry those values on."""
+
+    carried: tuple[int, ...]
+    ops: list[Op]
+    steps: list[Op]
+
+
+def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
+    """What of a loop's body must run ahead for some values in it, or the op because of which it cannot."""
+    body = loop.regions[0]
+    wanted: set[Op] = set()
+    carried: set[int] = set()
+    work = [(v, wanted) for v in values]
+    steps: set[Op] = set()
+    while work:
+        v, into = work.pop()
+        if v.op is body and v.index and v.index - 1 not in carried:
+            carried.add(v.index - 1)
+            work.append((body.terminator.operands[v.index - 1], steps))
+        if not isinstance(v.op, Op) or v.op in into:
+            continue
+        at = v.op
+        while at.parent is not body and at.parent is not None and at.parent.parent is not None:
+            at = at.parent.parent
+        if at.parent is not body:
+            continue
+        if not at.define.pure or at.regions:
+            return at
+        into.add(at)
+        work.extend((x, into) for x in at.operands)
+    return Ahead(tuple(sorted(carried)), [op for op in body.ops if op in wanted],
+                 [op for op in body.ops if op in steps])
+
+
+def ahead_problem(load: Op) -> str:
+    """Why a load cannot be issued in an earlier iteration; empty if it can."""
+    loop = next(x for x in enclosing(load) if x.name in ("for", "while"))
+    if loop.name != "for":
+        return "the loop is a while"
+    body = loop.regions[0]
+    if load.parent is not body:
+        return "it is under a condition"
+    found = address_slice(loop, load.operands)
+    if isinstance(found, Op):
+        if found.define.effects == {"read"}:
+            return f"its address is loaded in the same iteration ({found.name}{_line(found)})"
+        return f"its address needs {found.name}{_line(found)}, which cannot run ahead"
+    source = argument_of(load.operands[0])
+    for op in walk(body):
+        if op.define.effects & {"sync", "shared_write"} or op.attrs.get("sem") not in (None, "relaxed"):
+            return f"{op.name}{_line(op)} orders it after other threads' work"
+        if "write" in op.define.effects and may_alias(source, op):
+            return f"{op.name}{_line(op)} may write what it reads"
+    return ""
+
+
+def may_alias(source: Value | None, write: Op) -> bool:
+    """Different arguments are different memory; what an address is computed from must be known to tell."""
+    other = argument_of(write.operands[0]) if write.operands else None
+    return source is None or other is None or source is other
+
+
+def _line(op: Op) -> str:
+    return f" ({op.loc.short()})" if op.loc else ""
+
+
+def argument_of(v: Value) -> Value | None:
+    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
+    seen: set[Value] = set()
+    while v not in seen:
+        seen.add(v)
+        if isinstance(v.op, Op):
+            if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc", "convert"):
+                return None
+            v = v.op.operands[0]
+        elif v.op is not None and v.op.parent is not None and v.op.parent.name == "for" and v.index:
+            start, end = v.op.parent.operands[v.index + 2], v.op.terminator.operands[v.index - 1]
+            if _moved(end) is not v:
+                return None
+            v = start
+        else:
+            return v if v.op is not None and v.op.parent is None else None
+    return None
+
+
+def _moved(v: Value) -> Value:
+    """The pointer that a chain of additions starts from."""
+    while isinstance(v.op, Op) and v.op.name in ("ptr_add", "convert", "hint"):
+        v = v.op.operands[0]
+    return v

@@ -1,0 +1,54 @@
+"""The chips that PTX is written for, and what each of them can do.
+
+`sm_90a` is Hopper with everything that only it has (wgmma, TMA, setmaxnreg). `sm_80` is the portable subset: mma.sync,
+ldmatrix, cp.async, mbarriers without transactions. PTX is forward compatible: sm_80 text runs on every later GPU, whose
+driver assembles it; a cubin for sm_80 only on compute capability 8.x (CUDA programming guide, "PTX Compatibility" and
+"Binary Compatibility"). Shared memory per block: same guide, table "Technical Specifications per Compute Capability".
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.errors import CompilationError
+from tilejit.ir.core import Function
+
+
+@dataclass(frozen=True)
+class Target:
+    """A PTX target: `sm` is its compute capability times ten, `shared_bytes` what a block may use of shared memory."""
+
+    name: str
+    sm: int
+    shared_bytes: int
+
+    @property
+    def hopper(self) -> bool:
+        """Whether it has wgmma, TMA, clusters and roles of unequal register counts."""
+        return self.sm == 90
+
+
+DEFAULT = "sm_90a"
+TARGETS = {t.name: t for t in (Target("sm_90a", 90, 232448), Target("sm_80", 80, 166912))}
+
+
+def target_named(name: object) -> Target:
+    """The target of that name (None: the default). Raises CompilationError for one that is not known."""
+    found = TARGETS.get(DEFAULT if name is None else str(name))
+    if found is None:
+        raise CompilationError(f"target={name!r} is not one of {', '.join(map(repr, TARGETS))}")
+    return found
+
+
+def target_of(fn: Function) -> Target:
+    """The target that a function is compiled for."""
+    return target_named(fn.attrs.get("target"))
+
+
+def product_unit(target: Target, warps: int, m: int, n: int, k: int, elem_bytes: int) -> str:
+    """What computes an m x n x k product over `warps` warps: "wgmma" where it can, else "mma" (mma.sync).
+
+    wgmma takes warpgroups of 4 warps with 64 rows and 8 columns or more each, and 32 bytes of K a step."""
+    if not target.hopper or warps % 4 or m % 64 or k * elem_bytes % 32:
+        return "mma"
+    split_n = max(1, warps // 4 // (m // 64))
+    return "wgmma" if n // split_n >= 8 else "mma"

@@ -1,0 +1,62 @@
+"""Layouts of tiles over the CTAs of a cluster: the last warp bits are the CTA's index."""
+from __future__ import annotations
+
+from tilejit.layout.linear import Basis, LinearLayout
+
+
+def cta_bases(layout: LinearLayout, ctas: int) -> tuple[Basis, ...]:
+    """What the CTA's index in its cluster contributes to coordinates: the last warp bits."""
+    bits = ctas.bit_length() - 1
+    return layout.bases_of("warp")[-bits:] if bits else ()
+
+
+def within(layout: LinearLayout, ctas: int) -> LinearLayout:
+    """The layout without the bits of the CTA's index: what the first CTA holds, by its own warps."""
+    bits = ctas.bit_length() - 1
+    return LinearLayout(tuple((n, row[:len(row) - bits] if n == "warp" else row) for n, row in layout.bases),
+                        layout.shape)
+
+
+def copies(rank: int, ctas: int) -> tuple[Basis, ...]:
+    """The bases of the CTA's index for a tile that every CTA holds whole."""
+    return ((0,) * rank,) * (ctas.bit_length() - 1)
+
+
+def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
+    """The bases of the CTA's index where CTA i holds the i-th of equal parts along a dimension."""
+    bits = range(ctas.bit_length() - 1)
+    return tuple(tuple((n // ctas << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
+
+
+def in_each(layout: LinearLayout, ctas: int) -> LinearLayout:
+    """A layout for the warps of one CTA as that of a tile that every CTA holds whole."""
+    zeros = copies(layout.rank, ctas)
+    return LinearLayout(tuple((n, row + zeros if n == "warp" else row) for n, row in layout.bases), layout.shape)
+
+
+def divided_dim(layout: LinearLayout, ctas: int) -> int | None:
+    """The dimension of which CTA i holds the i-th of equal parts; None if the CTAs divide the tile otherwise or not."""
+    bases = cta_bases(layout, ctas)
+    for d, size in enumerate(layout.shape):
+        if size >= ctas and bases == parts_of(layout.shape, d, ctas):
+            return d
+    return None
+
+
+def rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
+    """What becomes of a tile that every CTA holds whole (`in_each`) when CTA i keeps the i-th part of its rows.
+
+    Lanes stay; the warps whose rows are elsewhere take columns instead, as long as a thread keeps four elements, and
+    are copies after that. Raises ValueError where rows of different CTAs are in one warp's lanes."""
+    rows = layout.shape[0] // ctas
+    cta = parts_of(layout.shape, 0, ctas)
+    local = within(layout, ctas)
+    registers = [b for b in local.bases_of("register") if b not in cta]
+    warps = [b for b in local.bases_of("warp") if b not in cta]
+    freed = len(local.bases_of("warp")) - len(warps)
+    if rows < 1 or freed + local.in_bits("register") - len(registers) != len(cta):
+        raise ValueError(f"{layout.shape[0]} rows do not divide over {ctas} CTAs without moving between lanes")
+    for _ in range(freed):
+        warps.append(registers.pop() if len(registers) > 2 else (0,) * layout.rank)
+    return LinearLayout.from_bases({"register": registers, "lane": local.bases_of("lane"), "warp": (*warps, *cta)},
+                                   layout.shape)

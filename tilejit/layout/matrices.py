@@ -1,0 +1,68 @@
+"""How a tile in shared memory splits into the 8x8 matrices of `ldmatrix` (PTX ISA, ldmatrix).
+
+A matrix is 8 rows of 16 bytes, each anywhere in memory at a multiple of 16; lane 8 j + r gives the address of row r of
+matrix j. Lane l then holds 4 bytes of every matrix: of row l / 4 the (l % 4)-th; with `.trans`, which takes 16-bit
+elements, those of rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4. So a distributed tile is made of matrices if the
+bits that walk a row (in memory: bytes 1, 2, 4, 8) are the right ones of registers and lanes, and every other bit moves
+by whole rows.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilejit.layout.convert import AddressBits, address_bits, bank_conflicts
+from tilejit.layout.linear import LinearLayout
+
+_ROW_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A split: offsets in elements, combined by xor.
+
+    `rows`: of the three bits that walk a matrix's rows; `registers`: the register bits that choose among the (at most
+    four) matrices of one instruction; `packed`: low register bits inside a 32-bit register."""
+
+    trans: bool
+    rows: tuple[int, int, int]
+    registers: tuple[int, ...]
+    packed: int
+
+    @property
+    def count(self) -> int:
+        """Matrices of one instruction: 1, 2 or 4."""
+        return 1 << len(self.registers)
+
+
+@lru_cache(maxsize=1024)
+def split(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> Matrices | None:
+    """How ldmatrix reads the tile that lies in `memory` (one input, `offset`) into `regs`; None if it cannot."""
+    if elem_bytes not in (1, 2, 4):
+        return None
+    bits = address_bits(regs, memory)
+    packed = (4 // elem_bytes).bit_length() - 1
+    if len(bits.register) < packed:
+        return None
+    chosen = tuple(range(packed, min(packed + 2, len(bits.register))))
+    if _fits(bits.register[:packed] + bits.lane[:2], bits.register[packed:] + bits.lane[2:], bits, elem_bytes):
+        return Matrices(False, bits.lane[2:5], chosen, packed)  # type: ignore[arg-type]
+    if elem_bytes == 2 and _fits(bits.lane[2:], bits.register + bits.lane[:2], bits, elem_bytes):
+        return Matrices(True, (bits.register[0], *bits.lane[:2]), chosen, packed)  # type: ignore[arg-type]
+    return None
+
+
+def _fits(inside: tuple[int, ...], rest: tuple[int, ...], bits: AddressBits, elem_bytes: int) -> bool:
+    """Whether `inside` walks the 16 bytes of a row, and all else moves by rows."""
+    return (all(x == 1 << i for i, x in enumerate(inside))
+            and all(x * elem_bytes % _ROW_BYTES == 0 for x in rest + bits.warp))
+
+
+def matrix_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int | None:
+    """Shared-memory cycles of one warp reading a tile by ldmatrix, bank conflicts included; None if it cannot."""
+    found = split(regs, memory, elem_bytes)
+    if found is None:
+        return None
+    offsets = (*found.rows, 0, 0)                   # the conflicts within one matrix; four of them in 32 lanes
+    each = bank_conflicts(offsets, elem_bytes, _ROW_BYTES // elem_bytes) // 4
+    return each * (regs.num_registers >> found.packed)

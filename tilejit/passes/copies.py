@@ -1,0 +1,84 @@
+"""Which loads through pointers can be asynchronous copies into shared memory.
+
+A load is marked with `copy`, the dimensions of its tile from fastest to slowest in memory, if `cp.async` can do it: a
+tile in a loop that computes a product (or that the author gave a depth), whose accesses are 4, 8 or 16 bytes a thread
+and whose masked elements are zeros. For the others of such loops the report says why not.
+
+    %a = load %p, %m {vec=8} : bf16[64x64, #l0]   ->   %a = load %p, %m {copy=(1, 0), vec=8} : bf16[64x64, #l0]
+"""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, enclosing, walk
+from tilejit.ir.ahead import ahead_problem
+from tilejit.ir.types import DType, Tile
+from tilejit.passes.rules import const_of
+
+#: Bytes that one cp.async copies (PTX ISA, cp.async).
+SIZES = (4, 8, 16)
+
+
+def mark_copies(fn: Function) -> Function:
+    """Mark the loads that may be copies, in place; reasons against go to `attrs["report"]`."""
+    if fn.attrs.get("num_ctas", 1) > 1:
+        return fn
+    for op in walk(fn.body):
+        if op.name != "load" or not isinstance(op.result.type, Tile) or not in_pipelined_loop(fn, op):
+            continue
+        problem = "num_stages=1" if _depth(fn, op) == 1 else copy_problem(op) or ahead_problem(op)
+        if not problem:
+            op.attrs["copy"] = memory_order(op)
+            continue
+        where = op.loc.short() if op.loc else "?"
+        fn.attrs.setdefault("report", []).append(
+            f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}")
+    return fn
+
+
+def _loop(op: Op) -> Op | None:
+    return next((x for x in enclosing(op) if x.name in ("for", "while")), None)
+
+
+def _depth(fn: Function, op: Op) -> int | None:
+    loop = _loop(op)
+    return (loop.attrs.get("num_stages") if loop else None) or fn.attrs.get("num_stages")
+
+
+def in_pipelined_loop(fn: Function, op: Op) -> bool:
+    """Whether the innermost loop around an op asks for its loads ahead of time: by computing a product itself, or by
+    a depth of its own (of 1: to leave them)."""
+    loop = _loop(op)
+    return loop is not None and (bool(loop.attrs.get("num_stages")) or any(
+        x.name == "dot" and _loop(x) is loop for region in loop.regions for x in walk(region)))
+
+
+def wants_copies(fn: Function, op: Op) -> bool:
+    """Whether a load in a pipelined loop may become a copy."""
+    return in_pipelined_loop(fn, op) and _depth(fn, op) != 1
+
+
+def copy_problem(op: Op) -> str:
+    """Why cp.async cannot do a load; empty if it can."""
+    t = op.result.type
+    assert isinstance(t, Tile) and t.layout is not None
+    if not isinstance(t.elem, DType) or t.elem.kind == "bool":
+        return f"elements of {t.elem} are not copied as they are"
+    if op.attrs.get("volatile"):
+        return "it is volatile"
+    if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
+        return "masked elements are not zero"
+    size = op.attrs["vec"] * t.elem.bytes
+    if size not in SIZES:
+        return f"a thread's neighbouring addresses are not known to be aligned to 4 bytes ({size} found)"
+    return ""
+
+
+def memory_order(op: Op) -> tuple[int, ...]:
+    """The dimensions of a load's tile from fastest to slowest: first the one that its accesses run along."""
+    t = op.result.type
+    assert isinstance(t, Tile) and t.layout is not None
+    rank = len(t.shape)
+    fast = max(range(rank), key=lambda d: (t.layout.contiguous_registers(d), d))  # type: ignore[union-attr]
+    if op.attrs["vec"] == 1:     # no run of registers says; neighbouring lanes are on neighbouring addresses
+        moved = [d for basis in t.layout.bases_of("lane") for d in range(rank) if basis[d]]
+        fast = moved[0] if moved else rank - 1
+    return (fast, *(d for d in reversed(range(rank)) if d != fast))

@@ -1,0 +1,88 @@
+"""`cluster_split="K"`: the CTAs of a cluster divide K, so each has a part of every product until the parts are summed.
+
+A product is a part, and so is what a loop carries from it. Wherever a part is used by anything but the next product,
+`cluster_sum` takes its place: after the loop, if the loop does nothing else with it.
+
+    %acc = for .. { .. yield %sum }         ->       %acc = for .. { .. yield %sum }
+    store %p, %acc                                   %0 = cluster_sum %acc
+                                                     store %p, %0
+"""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Builder, Function, Op, Value, divides_k, enclosing, uses, walk
+from tilejit.ir.core import Block
+
+
+def divide_k(fn: Function) -> Function:
+    """Insert the sums of all CTAs' parts, in place.
+
+    Raises CompilationError for a product that adds to something other than zeros or products."""
+    if not divides_k(fn):
+        return fn
+    table = uses(fn.body)
+    parts = _parts(fn, table)
+    for v in parts:
+        for start in _starts(v):
+            if start not in parts and not _zero(start):
+                raise CompilationError('cluster_split="K": a product adds to something other than zeros: add it to '
+                                       "the sum", v.op.loc if isinstance(v.op, Op) else fn.loc)
+    notes = fn.attrs.setdefault("report", [])
+    for v in parts:
+        ends = [(op, i) for op, i in table.get(v, ()) if not _continues(op, i, parts)]
+        if not ends:
+            continue
+        home = v.op.parent if isinstance(v.op, Op) else v.op
+        assert isinstance(home, Block)
+        at = home.ops.index(v.op) + 1 if isinstance(v.op, Op) else 0
+        loc = ends[0][0].loc
+        total = Builder(home, at, loc).op("cluster_sum", v, ctas=fn.attrs["num_ctas"])
+        total.result.name = v.name
+        for op, i in ends:
+            op.operands[i] = total.result
+        inner = next((x for x in enclosing(total) if any(y.name == "dot" for y in x.regions[0].ops)), None)
+        if inner is not None and any(y.name == "dot" for y in total.parent.ops):  # type: ignore[union-attr]
+            notes.append(f"products are summed over the CTAs in every iteration of the loop at "
+                         f"{inner.loc.short() if inner.loc else '?'}")
+    return fn
+
+
+def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value, None]:
+    """Every value that is a CTA's part of a sum, in the order found."""
+    found: dict[Value, None] = {}
+    work = [op.result for op in walk(fn.body) if op.name == "dot"]
+    while work:
+        v = work.pop()
+        if v in found:
+            continue
+        found[v] = None
+        for op, i in table.get(v, ()):
+            loop = op.parent.parent if op.name == "yield" and op.parent else None
+            if loop is not None and loop.name == "for":
+                work += [loop.regions[0].args[i + 1], loop.results[i]]
+    return found
+
+
+def _starts(v: Value) -> list[Value]:
+    """What a part begins with: the accumulator of a product, what a loop starts from and hands on."""
+    if isinstance(v.op, Op):
+        return [v.op.operands[2]] if v.op.name == "dot" else [v.op.operands[v.index + 3]]
+    assert v.op is not None and v.op.parent is not None
+    return [v.op.parent.operands[v.index + 2], v.op.terminator.operands[v.index - 1]]
+
+
+def _zero(v: Value) -> bool:
+    op = v.op
+    if isinstance(op, Op) and op.name in ("splat", "broadcast"):
+        return _zero(op.operands[0])
+    return isinstance(op, Op) and op.name == "const" and op.attrs["value"] == 0
+
+
+def _continues(op: Op, index: int, parts: dict[Value, None]) -> bool:
+    """Whether a use of a part leaves it a part."""
+    if op.name == "dot":
+        return index == 2
+    if op.name == "for":
+        return index >= 3 and op.results[index - 3] in parts
+    return op.name == "yield" and op.parent is not None and op.parent.parent is not None \
+        and op.parent.parent.name == "for" and op.parent.parent.results[index] in parts

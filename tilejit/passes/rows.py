@@ -1,0 +1,150 @@
+"""Loads of contiguous rows in pipelined loops become `row_load`: one bulk copy from a scalar address.
+
+A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`,
+with n and the first i known to be multiples of 16 bytes) or switch it off as a whole; the bound becomes its limit.
+
+    %i = add splat(%m), arange {start=0, end=128}
+    %s = load (ptr_add splat(%p), %i), (cmp %i, splat(%n) {pred="lt"})
+                                   ->
+    %s = row_load (ptr_add %p, %m), (min(max(%n - %m, 0), 128)) {size=128}
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, walk
+from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
+from tilejit.ir.types import DType, Tile, elem_of, int32
+from tilejit.passes.axis import AxisInfo, analyse
+from tilejit.passes.copies import wants_copies
+from tilejit.passes.rules import const_of
+
+#: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
+UNIT = 16
+_SAME_FIRST = ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", "convert")
+
+
+def find_rows(fn: Function) -> Function:
+    """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
+    loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
+             and len(op.result.type.shape) == 1 and wants_copies(fn, op)]
+    if not loads or fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("target") == "sm_80":
+        return fn
+    facts = analyse(fn)
+    for load in loads:
+        block = load.parent
+        assert block is not None
+        new = Block()
+        row = _Row(fn, load, facts, Builder(new, loc=load.loc))
+        problem = row.problem()
+        if problem:
+            if problem != _NO_ROW:
+                fn.attrs.setdefault("report", []).append(
+                    f"load {load.result.name or 'of a row'} at {load.loc.short() if load.loc else '?'}: no bulk copy, "
+                    f"{problem}")
+            continue
+        at = block.ops.index(load)
+        for op in new.ops:
+            op.parent = block
+        block.ops[at:at] = new.ops
+        replace(fn.body, {load.result: row.result})
+        erase({load}, block)
+    return fn
+
+
+_NO_ROW = "its addresses do not count up"
+
+
+class _Row:
+    """One load, looked at as a row; builds the scalars that stand for it."""
+
+    def __init__(self, fn: Function, load: Op, facts: dict[Value, AxisInfo], b: Builder):
+        self.fn, self.load, self.facts, self.b = fn, load, facts, b
+        self.firsts: dict[Value, Value] = {}
+        self.result = load.result
+        self.size: int = load.result.type.shape[0]  # type: ignore[union-attr]
+
+    def problem(self) -> str:
+        """Why the load stays a load; empty if `result` replaces it."""
+        load, elem = self.load, self.load.result.type.elem  # type: ignore[union-attr]
+        info = self.facts[load.operands[0]]
+        if info.contiguity[0] < self.size or ahead_problem(load) or load.attrs.get("volatile"):
+            return _NO_ROW
+        if any("write" in x.define.effects and may_alias(argument_of(load.operands[0]), x) for x in walk(self.fn.body)):
+            return "the kernel may write what it reads, through another proxy"
+        if not isinstance(elem, DType) or elem.kind == "bool" or self.size * elem.bytes % UNIT:
+            return _NO_ROW
+        if len(load.operands) > 2 and str(const_of(load.operands[2])) not in ("0", "0.0"):
+            return "masked elements are not zero"
+        if info.multiple(0, self.size, elem.bytes) % UNIT:
+            return f"the row is not known to start at a multiple of {UNIT} bytes"
+        base = self.first(load.operands[0])
+        if base is None:
+            return "its address is not computed from one number"
+        operands = [base]
+        if len(load.operands) > 1:
+            limit = self.limit(load.operands[1], elem.bytes)
+            if limit is None:
+                return f"its mask is not known to end at a multiple of {UNIT} bytes"
+            operands.append(limit)
+        self.result = self.b("row_load", *operands, size=self.size)
+        self.result.name = load.result.name
+        return ""
+
+    def first(self, v: Value) -> Value | None:
+        """The first element of a tile as a scalar, computed anew; None if that takes more than plain arithmetic."""
+        if not isinstance(v.type, Tile):
+            return v
+        if v not in self.firsts:
+            found = self._first(v)
+            if found is None:
+                return None
+            self.firsts[v] = found
+        return self.firsts[v]
+
+    def _first(self, v: Value) -> Value | None:
+        op, t = v.op, elem_of(v.type)
+        if not isinstance(op, Op):
+            return None
+        if op.name in ("const", "arange"):
+            return self.b.const(op.attrs["value" if op.name == "const" else "start"], t)
+        if op.name in _SAME_FIRST:
+            return self.first(op.operands[0])
+        if "elementwise" not in op.define.traits or not op.define.pure:
+            return None
+        operands = [self.first(x) for x in op.operands]
+        if any(x is None for x in operands):
+            return None
+        return self.b(op.name, *operands, **op.attrs)  # type: ignore[arg-type]
+
+    def limit(self, mask: Value, elem_bytes: int) -> Value | None:
+        """How many elements a mask leaves, from the first on (int32, at most the row's); None if it is not so."""
+        op = mask.op
+        if not isinstance(op, Op):
+            return None
+        if self.facts[mask].constancy[0] >= self.size:
+            whole = self.first(mask)
+            return None if whole is None else self.b("select", whole, self._count(self.size), self._count(0))
+        if op.name == "and":
+            both = [self.limit(x, elem_bytes) for x in op.operands]
+            return None if None in both else self.b("minimum", *both)  # type: ignore[arg-type]
+        if op.name in ("broadcast", "convert") and op.operands[0].type == mask.type:
+            return self.limit(op.operands[0], elem_bytes)
+        if op.name != "cmp" or op.attrs["pred"] not in ("lt", "gt"):
+            return None
+        index, bound = op.operands if op.attrs["pred"] == "lt" else reversed(op.operands)
+        counts, stands = self.facts[index], self.facts[bound]
+        if counts.contiguity[0] < self.size or stands.constancy[0] < self.size:
+            return None
+        if counts.multiple(0, self.size) * elem_bytes % UNIT or stands.multiple(0, 1) * elem_bytes % UNIT:
+            return None
+        start, end = self.first(index), self.first(bound)
+        if start is None or end is None:
+            return None
+        left = self.b("sub", end, start)
+        none, all_ = (self._count(n, left.type) for n in (0, self.size))
+        inside = self.b("minimum", self.b("maximum", left, none), all_)
+        return inside if inside.type == int32 else self.b("cast", inside, dtype=int32)
+
+    def _count(self, n: int, t: Any = int32) -> Value:
+        return self.b.const(n, t)

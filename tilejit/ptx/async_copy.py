@@ -1,0 +1,47 @@
+"""Emitters of asynchronous copies without a tensor map: cp.async by every thread, 1-D bulk copies by one."""
+from __future__ import annotations
+
+from tilejit.ir import Op
+from tilejit.ir.types import Buffer, Tile
+from tilejit.ptx.emit import Emitter, emits
+from tilejit.ptx.smem import accesses, slot_address
+from tilejit.ptx.tma import barrier_address
+
+
+@emits("async_copy")
+def _async_copy(e: Emitter, op: Op) -> None:
+    """A masked-off access reads nothing and writes zeros. Of threads that hold the same elements one copies.
+
+    16-byte copies pass by the L1 cache (.cg), unless the load asks for it; narrower ones cannot."""
+    ring, slot, pointer = op.operands[:3]
+    buffer, tile = ring.type, pointer.type
+    assert isinstance(buffer, Buffer) and isinstance(tile, Tile) and tile.layout is not None
+    pointers = e.get(pointer)
+    masks = e.get(op.operands[3]) if len(op.operands) > 3 else None
+    owner, layout, size = e.owner(tile.layout), tile.layout, op.attrs["vec"] * buffer.elem.bytes
+    same = sum(1 << i for i, basis in enumerate(layout.bases_of("register")) if not any(basis))
+    registers = [r for r in range(layout.num_registers) if not r & same]
+    base = slot_address(e, ring, e.scalar(slot))
+    cache = "cg" if size == 16 and (op.attrs.get("cache") or "").lstrip(".") != "ca" else "ca"
+    for a in accesses(e, layout, buffer, base, registers, size):
+        first = a.registers[0]
+        taken = [] if masks is None else [e.p.new("b32", "selp.b32", size, 0, masks[first])]
+        assert len(a.registers) == op.attrs["vec"], "an access runs along the slot's fastest dimension"
+        e.p(f"cp.async.{cache}.shared.global", a.address, f"[{pointers[first]}]", size, *taken, pred=owner)
+
+
+@emits("async_arrive")
+def _async_arrive(e: Emitter, op: Op) -> None:
+    e.p("cp.async.mbarrier.arrive.noinc.shared.b64", barrier_address(e, *op.operands))
+
+
+@emits("row_copy")
+def _row_copy(e: Emitter, op: Op) -> None:
+    """One bulk copy of the row (PTX ISA, cp.async.bulk)."""
+    ring, slot, barrier, base, size = op.operands
+    some = None
+    if not (isinstance(size.op, Op) and size.op.name == "const"):
+        some = e.p.new("pred", "setp.ne.s32", e.scalar(size), 0)
+    e.p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
+        f"[{slot_address(e, ring, e.scalar(slot))}]", f"[{e.scalar(base)}]", e.scalar(size),
+        barrier_address(e, barrier, slot), pred=some)

@@ -1,0 +1,76 @@
+"""Reading distributed tiles from shared memory: by ldmatrix where the layouts allow it, else by vector loads."""
+from __future__ import annotations
+
+from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.layout.matrices import Matrices, split
+from tilejit.layout.named import shared
+from tilejit.ptx.emit import Emitter
+from tilejit.ptx.pack import load_shared, unpack
+from tilejit.ptx.smem import accesses, slot_offset
+
+
+def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str) -> list[str]:
+    """The registers of a tile that lies in a slot at shared address `base`. The whole warp must come here together."""
+    regs = e.fresh(t)
+    assert t.layout is not None
+    reader = MatrixReader.of(e, t, buffer, base)
+    if reader is None:
+        for a in accesses(e, t.layout, buffer, base):
+            load_shared(e, t.elem, [regs[i] for i in a.registers], a.address)
+        return regs
+    assert isinstance(t.elem, DType)
+    pack = 32 // t.elem.bits
+    for first in range(0, len(regs), reader.step):
+        for j, word in enumerate(reader.read(first)):
+            held = regs[first + j * pack:first + (j + 1) * pack]
+            if pack == 1:
+                e.p("mov.b32", held[0], word)
+                continue
+            unpack(e, t.elem, [word], held)
+            e.packed[tuple(held)] = word
+    return regs
+
+
+class MatrixReader:
+    """Reads a tile from a slot by ldmatrix, a few registers at a time; make one with `of`."""
+
+    def __init__(self, e: Emitter, t: Tile, buffer: Buffer, base: str, m: Matrices):
+        assert t.layout is not None
+        self.e, self.base, self.count = e, base, m.count
+        self.step = m.count << m.packed              # registers of the tile that one instruction fills
+        size = buffer.elem.bytes
+        self.offsets = [slot_offset(buffer, b) for b in t.layout.bases_of("register")]
+        lanes = [x * size for x in m.rows] + [self.offsets[i] for i in m.registers]
+        warps = [slot_offset(buffer, b) for b in t.layout.bases_of("warp")]
+        key = (t.layout, buffer, "matrices")
+        if key not in e.role.addresses:
+            e.role.addresses[key] = e.hoist(lambda: e.bit_sum([(e.role.lane, lanes), (e.role.warp, warps)]))
+        self.thread, self.thread_bits = e.role.addresses[key], 0
+        for o in lanes + warps:
+            self.thread_bits |= o
+        self.kind = f"ldmatrix.sync.aligned.m8n8.x{m.count}{'.trans' if m.trans else ''}.shared.b16"
+        self.bases: dict[int, str] = {}
+
+    @staticmethod
+    def of(e: Emitter, t: Tile, buffer: Buffer, base: str) -> MatrixReader | None:
+        """A reader, or None where ldmatrix does not fit the layouts."""
+        assert t.layout is not None
+        elem = buffer.elem
+        if not isinstance(t.elem, DType) or t.elem.bits == 1:
+            return None
+        found = split(t.layout, shared(buffer.shape, elem.bytes, buffer.swizzle, buffer.order), elem.bytes)
+        return None if found is None else MatrixReader(e, t, buffer, base, found)
+
+    def read(self, first: int) -> list[str]:
+        """The 32-bit registers that hold the tile's registers from `first` (a multiple of `step`) on."""
+        p, const = self.e.p, 0
+        for i, o in enumerate(self.offsets):
+            if first >> i & 1:
+                const ^= o
+        mixed = const & self.thread_bits
+        if mixed not in self.bases:
+            part = p.new("b32", "xor.b32", self.thread, mixed) if mixed else self.thread
+            self.bases[mixed] = p.new("b32", "add.u32", self.base, part)
+        found = p.regs("b32", self.count)
+        p(self.kind, "{" + ", ".join(found) + "}", f"[{self.bases[mixed]}+{const ^ mixed}]")
+        return found

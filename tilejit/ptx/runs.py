@@ -1,0 +1,127 @@
+"""Runs of elementwise ops: emitted a pair of elements at a time through all of them, not op by op.
+
+An elementwise op on tiles is only noted; what follows that is no elementwise op has the run emitted first. So
+intermediate values live in few registers, whatever the size of a tile, and the text of one pair serves for all
+(`Ptx.repeat`). A TMA store asks for one column piece of its value after the other, and has each computed where it is
+staged, unless something else needs the value too.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilejit.ir import Op, Value
+from tilejit.ir.types import Tile
+from tilejit.ptx.emit import EMITTERS, Emitter
+from tilejit.ptx.shape import layout_of, renamed, source_layout
+
+#: Registers that go through a run together: conversions to narrow floats take two.
+_PAIR = 2
+#: Tiles of fewer registers a thread are emitted op by op.
+_LEAST = 8
+#: Ops that name registers anew or make constants: they need not wait for a run that they do not read.
+_FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint"})
+#: Ops that ask for one piece of their second operand after the other.
+_STAGED = ("tma_store", "stage")
+#: Ops that a run may end in on its way to a TMA store, one register for one.
+_RENAMES = frozenset({"reshape", "trans"})
+
+
+def step(e: Emitter, op: Op) -> bool:
+    """Note an op in the current run and return True; or emit the run, if this op may not overtake it."""
+    if _joins(e, op):
+        e.run[op.result] = op
+        return True
+    scalar = op.define.pure and not op.regions and not any(isinstance(v.type, Tile) for v in (*op.operands, *op.results))
+    if e.run and not (scalar or op.name in _FREE and not any(v in e.run for v in op.operands)):
+        finish(e, op)
+    return False
+
+
+def _joins(e: Emitter, op: Op) -> bool:
+    """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
+    if op.name in _RENAMES and op.operands[0] in e.run:
+        return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
+    if "elementwise" not in op.define.traits or not op.define.pure or not op.operands \
+            or not isinstance(op.result.type, Tile) or not all(isinstance(v.type, Tile) for v in op.operands):
+        return False
+    count = e.count(op.result.type)
+    if count < _LEAST:
+        return False
+    if any(v in e.run for v in op.operands):
+        return True
+    return len(set(zip(*map(e.get, op.operands)))) == count        # copies of an element are computed once, whole
+
+
+def _only_stored(e: Emitter, v: Value) -> bool:
+    """Whether a value has one use, which is a TMA store or a rename for one."""
+    users = e.uses.get(v, ())
+    if len(users) != 1:
+        return False
+    user = users[0][0]
+    return user.name in _STAGED or user.name in _RENAMES and _only_stored(e, user.result)
+
+
+def finish(e: Emitter, op: Op | None = None) -> None:
+    """Emit what the run computes for ops outside of it; all but the value of a TMA store that nothing else needs."""
+    stored = op.operands[1] if op is not None and op.name in _STAGED else None
+    inside = set(e.run.values())
+    needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
+              and not (v is stored and _only_stored(e, v))]
+    while needed:
+        layout = layout_of(needed[0].type)
+        alike = [v for v in needed if layout_of(v.type) == layout]
+        for v, regs in zip(alike, prepared(e, alike)(range(layout.num_registers))):
+            e.set(v, regs)
+        needed = [v for v in needed if v not in alike]
+    if stored is None:
+        e.run.clear()
+
+
+def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
+    """A function that gives some of the registers (an even number) of a value, computed then if they still are to be."""
+    if v in e.values:
+        regs = e.get(v)
+        return lambda registers: [regs[i] for i in registers]
+    op = e.run[v]
+    if op.name in _RENAMES:
+        inner, source = parts(e, op.operands[0]), renamed(source_layout(op), layout_of(v.type), op)
+        return lambda registers: inner([source[i] for i in registers])
+    compute = prepared(e, [v])
+    return lambda registers: compute(registers)[0]
+
+
+def prepared(e: Emitter, values: list[Value]) -> Callable[[Sequence[int]], list[list[str]]]:
+    """A function that emits what computes some registers of values of one layout, through the run."""
+    ops: dict[Op, None] = {}
+    leaves: dict[Value, list[str]] = {}
+
+    def need(v: Value) -> None:
+        if v in e.values:
+            leaves[v] = e.get(v)
+        elif e.run[v] not in ops:
+            for x in e.run[v].operands:
+                need(x)
+            ops[e.run[v]] = None
+
+    def make(*regs: str) -> list[str]:
+        for i, leaf in enumerate(leaves):
+            e.set(leaf, list(regs[_PAIR * i:_PAIR * (i + 1)]))
+        for op in ops:
+            EMITTERS[op.name](e, op)
+        return [r for v in values for r in e.get(v)]
+
+    for v in values:
+        need(v)
+    for op in ops:
+        e.at(op)
+    pair = e.p.template(make, _PAIR * len(leaves))
+    for op in ops:
+        del e.values[op.result]
+    e.values.update(leaves)
+
+    def compute(registers: Sequence[int]) -> list[list[str]]:
+        made = pair([tuple(regs[r] for regs in leaves.values() for r in registers[i:i + _PAIR])
+                     for i in range(0, len(registers), _PAIR)])
+        return [[r for regs in made for r in regs[_PAIR * i:_PAIR * (i + 1)]] for i in range(len(values))]
+
+    return compute

@@ -1,0 +1,16 @@
+"""Loads through pointers that are asynchronous copies (marked by `passes/copies.py`)."""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, walk
+
+
+def marked(fn: Function) -> list[Op]:
+    """The loads that are asynchronous copies."""
+    return [op for op in walk(fn.body) if "copy" in op.attrs]
+
+
+def unmark(op: Op, problem: str, notes: list[str]) -> None:
+    """Make a marked load an ordinary one again."""
+    del op.attrs["copy"]
+    where = op.loc.short() if op.loc else "?"
+    notes.append(f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}")

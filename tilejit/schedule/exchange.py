@@ -1,0 +1,96 @@
+"""Sums over the CTAs of a cluster: where the parts meet in shared memory, and who may write when.
+
+Every CTA writes what it has of another one's share straight into that one's shared memory, and the bytes count on a
+barrier there (`full`); when a share has come from all, its owner sums it in the order of the CTAs and tells all of them
+that the slot may be written again (`free`). A tile larger than its slots is handed over in rounds.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Builder, Function, Op, Value, clone_block, walk
+from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
+from tilejit.layout.clusters import cta_bases, rows_from_each
+from tilejit.layout.exchange import Parts
+from tilejit.ptx.scratch import fold_bytes
+from tilejit.schedule.plan import Exchange, Plan
+from tilejit.schedule.role import RoleState
+
+#: Bytes of one slot at most; two of them let one share be summed while the next comes.
+SLOT_BYTES = 32768
+
+
+def plan_exchanges(fn: Function, plan: Plan) -> None:
+    """An exchange for every `cluster_sum` and every `reduce` along what CTAs divide: its rounds and slots."""
+    for op in walk(fn.body):
+        if op.name == "reduce" and divided_axis(op, plan.ctas):
+            name = op.results[0].name or "fold"
+            size = sum(fold_bytes(v.type, plan.ctas) for v in op.results)
+            plan.exchanges.append(Exchange(name, [op], 1, 1, size))
+            plan.report.append(f"{name}: what the CTAs have is folded through {size} bytes of each")
+        if op.name == "cluster_sum":
+            t, ctas = op.operands[0].type, op.attrs["ctas"]
+            assert isinstance(t, Tile) and t.layout is not None
+            parts = Parts(t.layout, rows_from_each(t.layout, ctas), ctas, 1)
+            rounds = 1
+            while rounds < parts.most_rounds and (rounds < 2 or parts.bytes // rounds > SLOT_BYTES):
+                rounds *= 2
+            name = op.result.name or "sum"
+            exchange = Exchange(name, [op], rounds, min(rounds, 2), parts.bytes // rounds)
+            plan.exchanges.append(exchange)
+            plan.report.append(f"{name}: the CTAs' parts are summed in {rounds} rounds through {exchange.slots} x "
+                               f"{exchange.bytes} bytes of each")
+
+
+def divided_axis(op: Op, ctas: int) -> bool:
+    """Whether the CTAs of a cluster divide the axis of a reduction."""
+    t = op.operands[0].type
+    assert isinstance(t, Tile) and t.layout is not None
+    return any(b[op.attrs["axis"]] for b in cta_bases(t.layout, ctas))
+
+
+class Exchanges(RoleState):
+    """The part of a role's writer that deals with `cluster_sum`, and with `reduce` along what CTAs divide."""
+
+    def _exchange(self, op: Op, b: Builder) -> None:
+        """The op with its scratch, its barriers and the parity of its first round."""
+        exchange = self._exchange_of(op)
+        assert exchange is not None
+        part = self.env[op.operands[0]]
+        total = b("cluster_sum", part, *self._meeting(exchange), rounds=exchange.rounds, **op.attrs)
+        total.type, total.name = op.result.type, op.result.name
+        self.env[op.result] = total
+        self._next_round(exchange, b)
+
+    def _reduce(self, op: Op, b: Builder) -> None:
+        """What a CTA has is folded there, then what all have."""
+        exchange, ctas = self._exchange_of(op), self.plan.ctas
+        self._clone(op, b)
+        if exchange is None:
+            return
+        parts = [self.env[r] for r in op.results]
+        assert isinstance(parts[0].op, Op)
+        parts[0].op.attrs["ctas"] = ctas
+        region = clone_block(op.regions[0], dict(self.env))
+        whole = b.op("cluster_fold", *parts, *self._meeting(exchange), regions=[region], ctas=ctas)
+        for old, new in zip(op.results, whole.results):
+            new.name = old.name
+            self.env[old] = new
+        self._next_round(exchange, b)
+
+    def _exchange_of(self, op: Op) -> Exchange | None:
+        return next((x for x in self.plan.exchanges if x.loads[0] is op), None)
+
+    def _meeting(self, exchange: Exchange) -> tuple[Value, ...]:
+        """Scratch, the barriers `full` and `free`, and the parity of the next round."""
+        slots, name = exchange.slots, exchange.name
+        count, warps = slots * self.plan.groups, self.fn.attrs["num_warps"] * self.plan.ctas
+        area = Buffer((exchange.bytes,), uint8, slots, 0, (0,))
+        buffer = self.top("alloc", name=f"{name}_parts", private=True, type=area)
+        full = self.top("barriers", name=f"{name}.full", type=Barrier(count, 1))
+        free = self.top("barriers", name=f"{name}.free", type=Barrier(count, warps))
+        buffer.name, full.name, free.name = f"{name}_parts", f"{name}_full", f"{name}_free"
+        return buffer, full, free, *self.state[exchange, "parity"]
+
+    def _next_round(self, exchange: Exchange, b: Builder) -> None:
+        if exchange.rounds // exchange.slots % 2:
+            (parity,) = self.state[exchange, "parity"]
+            self.state[exchange, "parity"] = (b("sub", b.const(1, int32), parity),)

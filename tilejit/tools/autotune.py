@@ -1,0 +1,328 @@
+"""`tilejit.autotune` and `tilejit.Config`: launch arguments that are found by measuring, as Triton's.
+
+    @tilejit.autotune([tilejit.Config({"BLOCK": b}, num_warps=w) for b in (512, 1024, 4096) for w in (4, 8)], key=["n"])
+    @tilejit.kernel
+    def scale(x, out, n, BLOCK: tl.constexpr): ...
+
+    scale[lambda meta: (tilejit.cdiv(n, meta["BLOCK"]),)](x, out, n)
+
+At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is compiled,
+all at once, and run; the fastest is used from then on. A configuration that does not compile or launch is left out.
+What an array holds after tuning is what one launch leaves, unless the kernel adds to what it finds: `reset_to_zero`
+and `restore_value` name such arrays.
+"""
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from tilejit.errors import AutotuneError, CompilationError, LaunchError
+from tilejit.runtime import knobs
+from tilejit.runtime.compile import CompiledKernel
+from tilejit.runtime.jit import IGNORED, OPTIONS
+from tilejit.runtime.signature import ArgumentError
+from tilejit.tools import tuned
+from tilejit.tools.costs import Run, Saved, cost, launch, out_of_resources, unit, zero
+from tilejit.tools.wrapper import Call, Wrapper, call_of, check_names
+
+#: times a call: do_bench(call, quantiles=(0.5, 0.2, 0.8)) -> milliseconds, one number or a list whose first counts
+Bench = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """One way to launch a kernel: `kwargs` (compile-time arguments, or any launch option by name) and launch options.
+
+    None leaves an option to the compiler (Triton's default for num_stages is 3). `pre_hook(arguments)` is called with
+    all arguments by name before each launch with this configuration; it may set a descriptor's `block_shape`."""
+
+    kwargs: Mapping[str, Any]
+    num_warps: int | None = 4
+    num_stages: int | None = None
+    num_ctas: int | None = 1
+    maxnreg: int | None = None
+    pre_hook: Callable[[dict[str, Any]], Any] | None = None
+    ir_override: None = None
+
+    def __post_init__(self) -> None:
+        if self.ir_override is not None:
+            raise ArgumentError("Config: ir_override is not supported; TILEJIT_OVERRIDE replaces stages by files")
+        twice = self.kwargs.keys() & {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+        if twice:
+            raise ArgumentError(f"Config: {', '.join(sorted(twice))} in kwargs; give it as an argument of Config")
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """Everything that a launch is given by name."""
+        return dict(self.given)
+
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        """The same, made once; not to be changed."""
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages, "num_ctas": self.num_ctas,
+                   "maxnreg": self.maxnreg}
+        return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k}: {v}" for k, v in self.given.items())
+
+    def __hash__(self) -> int:
+        return hash((*sorted(self.given.items(), key=lambda kv: kv[0]), self.pre_hook))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.given == other.given and self.pre_hook == other.pre_hook
+
+
+class Autotuner(Wrapper):
+    """A kernel that is launched in the fastest of several configurations; see `autotune`.
+
+    `best_config` is the one of the last launch, `cache` the one of every key so far, `timings` what was measured for
+    each key (milliseconds; clocks in the emulator), `failures` why configurations were left out."""
+
+    def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str], prune: Mapping[str, Any],
+                 zeroed: Sequence[str], restored: Sequence[str], pre_hook: Callable[..., Any] | None,
+                 post_hook: Callable[..., Any] | None, bench: Bench | None, cache_results: bool):
+        super().__init__(fn)
+        self.configs, self.keys = list(configs) or [Config({})], tuple(key)
+        self.prune, self.zeroed, self.restored = dict(prune), tuple(zeroed), tuple(restored)
+        self.pre_hook, self.post_hook, self.bench, self.cache_results = pre_hook, post_hook, bench, cache_results
+        self.cache: dict[tuple, Config] = {}
+        self.timings: dict[tuple, dict[Config, float]] = {}
+        self.failures: dict[tuple, dict[Config, Exception]] = {}
+        self.best_config: Config | None = None
+        self.lock = threading.RLock()
+        known = {*self.names, *OPTIONS, *IGNORED}
+        for c in self.configs:
+            check_names("autotune: configurations", c.kwargs, known)
+        check_names("autotune: key", self.keys, known)
+        check_names("autotune: reset_to_zero and restore_value", (*self.zeroed, *self.restored), set(self.names))
+        check_names("autotune: prune_configs_by", self.prune, {"early_config_prune", "perf_model", "top_k"})
+
+    def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+        """The call in the best configuration, which is looked for if need be. Raises AutotuneError if none works."""
+        config = self.configs[0]
+        if len(self.configs) > 1:
+            key = self.key_of(args, kwargs)
+            found = self.cache.get(key)
+            if found is None:
+                with self.lock:
+                    found = self.cache.get(key) or self.tune(key, grid, args, kwargs)
+            config = found
+        self.best_config = config
+        return self._with(config, grid, args, kwargs)
+
+    def _with(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+        """The call in this configuration, its hook called."""
+        given = config.given
+        twice = [n for n in given if n in kwargs or n in self.names[:len(args)]]
+        if twice:
+            raise ArgumentError(f"{self.__name__}: {', '.join(twice)}: set by the configurations of autotune and by "
+                                "the call")
+        if config.pre_hook is not None:
+            config.pre_hook({**self.named(args, kwargs), **given})
+        return call_of(self.fn, grid, args, {**kwargs, **given})
+
+    def key_of(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
+        """What one choice holds for: the settings, the key arguments' values, the dtypes of arrays."""
+        named = self.named(args, kwargs)
+        return (knobs.overrides(), *[named[k] for k in self.keys if k in named],
+                *[str(x.dtype) for x in named.values() if hasattr(x, "dtype")])
+
+    # -- tuning -------------------------------------------------------------------------------------------------
+    def tune(self, key: tuple, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Config:
+        """Measure what is worth measuring (or read what was, from disk) and remember the best for `key`."""
+        configs, began = self.pruned(args, kwargs), time.perf_counter()
+        where = self._disk_key(key, configs) if self.cache_results else None
+        known = tuned.read(where) if where else None
+        failures: dict[Config, Exception] = {}
+        if known is not None:
+            times = {configs[int(i)]: t for i, t in known.items()}
+        elif len(configs) == 1:
+            times = {configs[0]: 0.0}
+        else:
+            times, failures = self._measure(configs, grid, args, kwargs)
+            if where:
+                tuned.write(where, {str(i): times[c] for i, c in enumerate(configs) if c in times})
+        best = min(times, key=lambda c: times[c])
+        self.cache[key], self.timings[key], self.failures[key] = best, times, failures
+        if knobs.current().print_autotune:
+            print(f"tilejit: {self.__name__} for {key[1:]}: {best} is the best of {len(times)} in "
+                  f"{time.perf_counter() - began:.2f} s; {len(failures)} left out", flush=True)
+        return best
+
+    def _measure(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[
+            dict[Config, float], dict[Config, Exception]]:
+        """Costs of the configurations that work, and the errors of the others."""
+        failures = self.compile_all(configs, grid, args, kwargs)
+        times: dict[Config, float] = {}
+        for config in configs:
+            if config in failures:
+                continue
+            try:
+                times[config] = self._time(config, grid, args, kwargs)
+            except (CompilationError, LaunchError) as error:
+                failures[config] = error
+            except Exception as error:
+                if not out_of_resources(error):
+                    raise
+                failures[config] = error
+        if not times:
+            raise AutotuneError(_nothing_works(self.__name__, failures))
+        full = {**self.named(args, kwargs), **min(times, key=lambda c: times[c]).all_kwargs()}
+        self._before(full, reset_only=True)
+        return times, failures
+
+    def _time(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> float:
+        """The cost of one configuration; arrays are reset and restored around each call."""
+        full = {**self.named(args, kwargs), **config.all_kwargs()}
+        saved = Saved()
+
+        def call(run: Run = launch) -> Any:
+            kernel, inner, options = self._with(config, grid, args, kwargs)
+            self._before(full, saved=saved)
+            try:
+                result = run(kernel, grid, inner, options)
+            except Exception as error:
+                self._after(full, error, saved)
+                raise
+            self._after(full, None, saved)
+            return result
+
+        return cost(call) if self.bench is None else _first(self.bench(call, quantiles=(0.5, 0.2, 0.8)))
+
+    def _before(self, full: dict[str, Any], reset_only: bool = False, saved: Saved | None = None) -> None:
+        if self.pre_hook is not None:
+            self.pre_hook(full, reset_only=reset_only)
+            return
+        for name in self.zeroed:
+            zero(full[name])
+        if saved is not None:
+            saved.keep({name: full[name] for name in self.restored})
+
+    def _after(self, full: dict[str, Any], error: Exception | None, saved: Saved) -> None:
+        if self.post_hook is not None:
+            self.post_hook(full, exception=error)
+        else:
+            saved.restore()
+
+    def compile_all(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> dict[
+            Config, Exception]:
+        """Compile configurations side by side in threads (the assembler is a process of its own and takes nearly all
+        of the time); what cannot be compiled, and why."""
+        failures: dict[Config, Exception] = {}
+        jobs: dict[Config, Callable[[], CompiledKernel]] = {}
+        for config in configs:
+            try:
+                kernel, inner, options = self._with(config, grid, args, kwargs)
+                jobs[config] = kernel.prepare(*inner, **options)
+            except (CompilationError, LaunchError) as error:
+                failures[config] = error
+        with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+            made = {config: pool.submit(copy_context().run, job) for config, job in jobs.items()}
+        for config, future in made.items():
+            try:
+                future.result()
+            except (CompilationError, LaunchError) as error:
+                failures[config] = error
+        return failures
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Any]:
+        """Compile every configuration (loading it too with GPU arrays) without launching any; see `Kernel.warmup`."""
+        configs = self.pruned(args, kwargs)
+        failures = self.compile_all(configs, grid, args, kwargs)
+        if len(failures) == len(configs):
+            raise AutotuneError(_nothing_works(self.__name__, failures))
+        out = []
+        for config in configs:
+            if config not in failures:
+                kernel, inner, options = self._with(config, grid, args, kwargs)
+                out.append(kernel.warmup(*inner, grid=grid, **options))
+        return out
+
+    def pruned(self, args: tuple, kwargs: dict[str, Any]) -> list[Config]:
+        """The configurations worth measuring, by `prune_configs_by`."""
+        configs, named = list(self.configs), dict(zip(self.names, args))
+        early, model, top = (self.prune.get(k) for k in ("early_config_prune", "perf_model", "top_k"))
+        if early is not None:
+            configs = list(early(configs, named, **kwargs))
+            if not configs:
+                raise AutotuneError(f"{self.__name__}: early_config_prune left no configuration")
+        if model is not None:
+            top = 1.0 if top is None else top
+            if isinstance(top, bool) or not isinstance(top, int) and not (isinstance(top, float) and 0 < top <= 1):
+                raise ArgumentError(f"{self.__name__}: top_k is an integer, or a part of 1 as a float, found {top}")
+            count = max(1, int(len(self.configs) * top) if isinstance(top, float) else top)
+            if len(configs) > count:
+                configs = sorted(configs, key=lambda c: model(**named, **kwargs, **c.all_kwargs()))[:count]
+        return configs
+
+    def _disk_key(self, key: tuple, configs: Sequence[Config]) -> dict[str, Any]:
+        return tuned.key(self.kernel, key[1:], [str(c) for c in configs])
+
+    def report(self) -> str:
+        """Every choice so far, and what it was made from."""
+        lines = []
+        for key, times in self.timings.items():
+            lines.append(f"{self.__name__} for {key[1:]} ({unit() if self.bench is None else 'milliseconds'}):")
+            lines += [f"  {t:.4g}  {c}{'  (best)' if c == self.cache[key] else ''}"
+                      for c, t in sorted(times.items(), key=lambda ct: ct[1])]
+            lines += [f"  -  {c}: {_line(e)}" for c, e in self.failures[key].items()]
+        return "\n".join(lines)
+
+
+def _first(found: Any) -> float:
+    return float(found[0] if isinstance(found, (list, tuple)) else found)
+
+
+def _line(error: Exception) -> str:
+    return str(error).split("\n")[0]
+
+
+def _nothing_works(name: str, failures: Mapping[Config, Exception]) -> str:
+    """Why a kernel cannot be tuned: the one error that all configurations share, in full, or one line for each."""
+    texts = list(dict.fromkeys(map(str, failures.values())))
+    head = f"{name}: none of the {len(failures)} configurations works"
+    if len(texts) == 1:
+        return f"{head}; all fail alike: {texts[0]}"
+    return "\n".join([f"{head}:", *(f"  {c}: {_line(e)}" for c, e in failures.items())])
+
+
+def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Mapping[str, Any] | None = None,
+             reset_to_zero: Sequence[str] | None = None, restore_value: Sequence[str] | None = None,
+             pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
+             warmup: float | None = None, rep: float | None = None, use_cuda_graph: bool = False,
+             do_bench: Bench | None = None, cache_results: bool = False) -> Callable[[Any], Autotuner]:
+    """Launch a kernel in the fastest of `configs`, measured anew for every value of the arguments named in `key`.
+
+    Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns
+    those to consider, `perf_model(**everything)` estimates times, of which the `top_k` (a number, or a part as a
+    float) least are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value`
+    are put back after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace
+    that.
+    `do_bench(call, quantiles=...)` returns milliseconds (or a list whose first number counts); without it
+    `tilejit.testing.do_bench` measures, for `warmup` and `rep` milliseconds. `cache_results` keeps what was measured on
+    disk, beside the compiled kernels, for later processes on the same kind of GPU.
+
+    On the CPU nothing can be timed: in the emulator each configuration runs once, and the clocks of
+    `tilejit.timeline`'s model, times the waves of CTAs, decide (`tools/costs.py`); in the evaluator the first
+    configuration that works is used.
+
+    Raises ArgumentError for names that the kernel does not have; AutotuneError at a launch where nothing works."""
+    if use_cuda_graph:
+        raise ArgumentError("autotune: use_cuda_graph is not supported; give a do_bench that times as you like")
+    if do_bench is None and (warmup is not None or rep is not None):
+        do_bench = _timer(25.0 if warmup is None else warmup, 100.0 if rep is None else rep)
+    return lambda fn: Autotuner(fn, configs, key, prune_configs_by or {}, reset_to_zero or (), restore_value or (),
+                                pre_hook, post_hook, do_bench, cache_results)
+
+
+def _timer(warmup: float, rep: float) -> Bench:
+    from tilejit.testing import do_bench
+
+    return partial(do_bench, warmup=warmup, rep=rep)

@@ -1,0 +1,53 @@
+"""Results of autotuning on disk, beside the compiled kernels: one small JSON file for each kernel, key and choice."""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tilejit.runtime import cache, driver, ptxas
+from tilejit.runtime.compile import compiler_hash
+from tilejit.runtime.jit import Kernel
+from tilejit.runtime.target import default_target
+
+
+def key(kernel: Kernel, values: tuple, configs: list[str]) -> dict[str, Any]:
+    """Everything that a measurement depends on, as JSON."""
+    gpu = driver.current_device().name if default_target() == "cuda" else default_target()
+    return {"kernel": kernel.__name__, "source": kernel.source.fingerprint(), "compiler": compiler_hash(),
+            "assembler": ptxas.version(), "gpu": gpu, "values": [repr(v) for v in values], "configs": configs}
+
+
+def _path(of: dict[str, Any]) -> Path | None:
+    base = cache.folder()
+    return base and base / (hashlib.sha256(cache.key_text(of).encode()).hexdigest() + cache.TUNED)
+
+
+def read(of: dict[str, Any]) -> dict[str, float] | None:
+    """Costs by the index of the configuration; None where nothing, or nothing readable, is kept."""
+    path = _path(of)
+    if path is None:
+        return None
+    try:
+        found = json.loads(path.read_text())
+        count = len(of["configs"])
+        if found["key"] == of and found["costs"] and all(0 <= int(i) < count for i in found["costs"]):
+            return {i: float(t) for i, t in found["costs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def write(of: dict[str, Any], costs: dict[str, float]) -> None:
+    """Keep costs; a disk that is full or read-only only means measuring again."""
+    path = _path(of)
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(json.dumps({"key": of, "costs": costs}))
+        os.replace(file.name, path)

@@ -1,0 +1,96 @@
+"""Kernels whose launches are given arguments by something else: what `autotune` and `heuristics` return."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.compile import CompiledKernel
+from tilejit.runtime.jit import IGNORED, OPTIONS, Kernel
+from tilejit.runtime.signature import ArgumentError
+
+#: kernel, positional arguments, keyword arguments: what a wrapped call comes down to
+Call = tuple[Kernel, tuple, dict[str, Any]]
+
+
+class Wrapper:
+    """Stands for a kernel and fills in arguments of its launches. `fn` is what is wrapped, `kernel` the innermost."""
+
+    def __init__(self, fn: Any):
+        if not isinstance(fn, (Kernel, Wrapper)):
+            raise ArgumentError(f"{type(self).__name__.lower()} goes above @tilejit.kernel, found {fn!r} below it")
+        self.fn = fn
+        self.kernel: Kernel = fn if isinstance(fn, Kernel) else fn.kernel
+        self.__name__: str = fn.__name__
+        self.__doc__, self.__module__ = fn.__doc__, fn.__module__
+        self.names = self.arg_names = self.kernel.names
+        parameters = self.kernel.source.signature.parameters.values()
+        self.defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+    def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+        """The kernel's own call that a call of this stands for."""
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise LaunchError(f"{self.__name__} is a kernel: launch it with {self.__name__}[grid](...)")
+
+    def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        kernel, args, kwargs = self.choose(grid, args, kwargs)
+        return kernel._launch(grid, *args, **kwargs)
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(..., grid=g)`."""
+        return self.warmup(*args, grid=grid, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
+
+    def bind(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None]:
+        """A function without arguments that repeats this launch; see `Kernel.bind`."""
+        kernel, args, kwargs = self.choose(grid, args, kwargs)
+        return kernel.bind(grid, *args, **kwargs)
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
+        """Compile without launching; see `Kernel.warmup`."""
+        kernel, args, kwargs = self.choose(grid, args, kwargs)
+        return kernel.warmup(*args, grid=grid, **kwargs)
+
+    def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults of the kernel included."""
+        return {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+
+
+class Heuristics(Wrapper):
+    """A kernel some of whose arguments are computed from the others at each launch; see `heuristics`."""
+
+    def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]):
+        super().__init__(fn)
+        self.values = dict(values)
+        check_names("heuristics", self.values, {*self.names, *OPTIONS, *IGNORED})
+
+    def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+        kwargs = dict(kwargs)
+        for name, value in self.values.items():
+            kwargs[name] = value(self.named(args, kwargs))
+        return call_of(self.fn, grid, args, kwargs)
+
+
+def call_of(fn: Kernel | Wrapper, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+    """The kernel's own call that a call of `fn` stands for."""
+    return fn.choose(grid, args, kwargs) if isinstance(fn, Wrapper) else (fn, args, kwargs)
+
+
+def check_names(what: str, names: Iterable[str], known: set[str]) -> None:
+    """Raises ArgumentError for names that are not known."""
+    wrong = [n for n in names if n not in known]
+    if wrong:
+        raise ArgumentError(f"{what}: {', '.join(map(repr, wrong))} is none of {', '.join(sorted(known))}")
+
+
+def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
+    """Compute arguments of a kernel from the others: name -> function of all arguments by name, at each launch.
+
+    Raises ArgumentError for names that the kernel does not have."""
+    return lambda fn: Heuristics(fn, values)
