@@ -28,7 +28,6 @@ HARMLESS = {
     ("drop-bar-sync", "softmax", 0): "nothing was exchanged before it",
     ("drop-first-value", "cluster2", 1): "the next instruction sets the register",
     ("exit-before-stores-read", "stores", 0): "each store has been waited for until it was read",
-    ("wrong-stage-barrier", "stores", 5): "the second group has one tile: its slot is free from the start",
     ("two-ctas-one-tile", "cooperative", 0): "the grid is one CTA",
     ("two-ctas-one-tile", "pingpong", 0): "the grid is one CTA",
     ("two-ctas-one-tile", "cluster2", 0): "the grid is one cluster, and its CTAs divide a tile by their rank",
