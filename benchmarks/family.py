@@ -19,6 +19,7 @@ import numpy as np
 
 import tilejit
 from tilejit.kernels import batched, fused, grouped, matmul, mixed, scaled, streamk
+from tilejit.kernels.tiles import TILES, Part
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -158,7 +159,7 @@ def distinct(found: Iterator[Configuration]) -> list[Configuration]:
 def matmuls() -> Iterator[Configuration]:
     """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES."""
     module = matmul_module()
-    for t in (*module.TILES, module.POINTER_TILES):
+    for t in (*TILES, module.POINTER_TILES):
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
@@ -169,7 +170,7 @@ def matmuls() -> Iterator[Configuration]:
                                                                                            rows=False)[1:]
                 return matmul(a, b, **with_arrays(e, n))
             yield Configuration("matmul", f"{t.m}x{t.n}{' pointers' * (t is module.POINTER_TILES)} {f} {label(e)}".strip(),
-                                ((module, "choose_tiles", lambda *a, t=t, **k: t),), call)
+                                ((module, "divide_result", lambda m, n, *a, t=t, **k: (Part(0, 0, m, n, t),)),), call)
 
 
 def streamks() -> Iterator[Configuration]:

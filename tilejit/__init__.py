@@ -38,6 +38,13 @@ def multiprocessors() -> int:
     return driver.multiprocessors() if driver.available() else 132
 
 
+def chip() -> str:
+    """What launches that do not say it are compiled for, "sm_90a" or "sm_80": the knob `arch`."""
+    from tilejit.runtime import knobs
+
+    return knobs.chip()
+
+
 def __getattr__(name: str) -> Any:
     if name == "check":
         from tilejit.runtime.check import check
@@ -56,5 +63,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
            "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "autotune",
-           "cdiv", "check", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors",
+           "cdiv", "check", "chip", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors",
            "next_power_of_2", "timeline", "to_device", "zeros"]

@@ -65,7 +65,7 @@ def test_every_way_compiles(tuning, monkeypatch):
     monkeypatch.setenv("TILEJIT_PTXAS", "driver")
     out = np.zeros((300, 280), ml_dtypes.bfloat16)
     ways = [w for w in tuning.ways() if w.group * w.ctas == 16 or w.stages or w.turns]
-    for dtype, ways in ((ml_dtypes.bfloat16, ways), (ml_dtypes.float8_e4m3fn, ways[::4])):
+    for dtype, some in ((ml_dtypes.bfloat16, ways), (ml_dtypes.float8_e4m3fn, ways[::4])):
         a, b, _ = matrices(k=144)
         a, b = a.astype(dtype), b.T.astype(dtype).T
         assert tuning.prepared({w.label: [tuning.launch_of(a, b, out, w, (0, 0, 300, 280))] for w in ways}) == {}

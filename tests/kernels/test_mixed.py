@@ -66,15 +66,20 @@ def test_rejects():
             weight_only_matmul(*args)
 
 
-@pytest.mark.parametrize("bits, scale_steps, zeros", [(8, 0, None), (8, 1, None), (4, 1, "*bf16")])
+@pytest.mark.parametrize("dtype, bits, scale_steps, zeros, group", [
+    ("bf16", 8, 0, None, 128), ("bf16", 8, 1, None, 64), ("bf16", 4, 1, "*bf16", 128), ("fp16", 8, 0, None, 128),
+    ("fp16", 4, 2, None, 128)])
 @pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
-def test_compiles(t, bits, scale_steps, zeros):
-    """Every tile is specialised and assembles cleanly."""
-    bk = 128 if t.n <= 32 else 64
+def test_compiles(t, dtype, bits, scale_steps, zeros, group):
+    """Every tile is specialised, takes the weight from registers, and assembles cleanly."""
+    bk = 128 if t.n <= 32 and group == 128 else 64
     a = f"desc<int8[128x{bk}]>" if bits == 8 else f"desc<uint8[128x{bk // 2}]>"
     kernel = streamk_kernel.compile(
-        a, f"desc<bf16[{t.n}x{bk}]>", f"desc<bf16[{t.n}x128]>", f"desc<fp32[128x{t.n}]>", "*fp32", "*int32", "*bf16",
+        a, f"desc<{dtype}[{t.n}x{bk}]>", f"desc<{dtype}[{t.n}x128]>", f"desc<fp32[128x{t.n}]>", "*fp32", "*int32", "*bf16",
         "*bf16", zeros, *["int32"] * 6, BM=128, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False,
         ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, num_warps=t.warps,
         num_stages=stages(t, bk, bits, 2))
-    assert "specialised" in kernel.report() and stages(t, bk, bits, 2) >= 3
+    report = kernel.report()
+    assert "specialised" in report and stages(t, bk, bits, 2) >= 6
+    assert "from registers, in 2 pieces" in report and "through registers" not in report
+    assert ("one round of wgmma stays in flight" in report) == (scale_steps == 0)

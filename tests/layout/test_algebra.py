@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from layout_strategies import distributed, values_at
 
 from tilejit.layout.linear import LinearLayout
-from tilejit.layout.named import shared, wgmma_accumulator
+from tilejit.layout.named import shared, wgmma_a_operand, wgmma_accumulator
 
 EXAMPLE = LinearLayout.from_bases(
     {"register": [(0, 1), (1, 0)], "lane": [(0, 2), (0, 4), (2, 0)], "warp": []}, (4, 8))
@@ -108,3 +108,15 @@ def test_compose_checks_its_sizes():
         EXAMPLE.compose(EXAMPLE)
     with pytest.raises(ValueError, match="different tiles"):
         EXAMPLE.invert_and_compose(shared((8, 8), 2, 0))
+
+
+def test_parts_of_a_dimension():
+    """Equal parts hold what the whole holds from there on, in the same threads."""
+    whole = wgmma_a_operand((64, 64), 4, 2)
+    half = whole.part(1, 32)
+    assert half == wgmma_a_operand((64, 32), 4, 2)
+    moved = {at: r for r, at in enumerate(whole.registers())}
+    for at in half.registers():
+        assert at in moved and (at[0], at[1] + 32) in moved
+    with pytest.raises(ValueError, match="not registers of their own"):
+        whole.part(0, 32)

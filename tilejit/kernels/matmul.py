@@ -8,7 +8,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.streamk import choose, matmul_streamk
-from tilejit.kernels.tiles import Tiles, choose_tiles, divide_result
+from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -116,7 +116,8 @@ Launch = tuple[tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int,
 
 
 @lru_cache(maxsize=1024)
-def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int) -> tuple[Launch, ...]:
+def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int,
+              chip: str = "sm_90a") -> tuple[Launch, ...]:
     """The launches of one problem, one for each part of the result."""
     a_rows, b_rows = _orders(a, b, bias, c, activation)
     dtype, (m, k), n = a[0], a[1], b[1][1]
@@ -124,7 +125,10 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
     made = []
     if in_place:
-        for part in divide_result(m, n, tilejit.cdiv(k * dtype.bytes, 128), sms, _ragged(a) or _ragged(b)):
+        blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a) or _ragged(b)
+        parts = divide_result(m, n, blocks, sms, ragged) if chip == "sm_90a" else \
+            [Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES))]
+        for part in parts:
             made.append(_launch(part.tiles, (part.m0, part.n0, part.m1, part.n1), a, b, c, activation, sms))
     if not in_place or not all(d.tma for _, descriptors, _, _ in made for d in descriptors):
         made = [_launch(POINTER_TILES, (0, 0, m, n), a, b, c, activation, sms)]
@@ -178,7 +182,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors()):
         return matmul_streamk(a, b, bias, activation, out)
     for grid, (da, db, dc), sizes, constants in _launches(
-            _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors()):
+            _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors(),
+            tilejit.chip()):
         matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
                             **constants)
     if target is not out:

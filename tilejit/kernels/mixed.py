@@ -1,7 +1,7 @@
 """Matrix product of 16-bit numbers and a weight of 8- or 4-bit integers, widened on its way to the tensor cores.
 
-C^T = W X^T by the kernel of `streamk.py`: tiles of the weight come by TMA, pass through registers, where they become
-16-bit numbers, and go to shared memory for the products. Scales of groups of K multiply the sums of their blocks.
+C^T = W X^T by the kernel of `streamk.py`: tiles of the weight come by TMA and become 16-bit numbers in the
+registers from which the products take them. Scales of groups of K multiply the sums of their blocks.
 """
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def choose(m: int, n: int, k: int, group: int, multiprocessors: int, split: int 
 
 
 def stages(t: Config, bk: int, bits: int, out_bytes: int) -> int:
-    """Blocks that fit in shared memory beside staging and the widened weight (two of each where groups take turns)."""
-    staged = t.m * min(t.n, 32) * 4 * (1 + (t.n > 32)) + t.m * t.n * out_bytes + t.m * bk * 2
+    """Blocks that fit in shared memory beside staging (twice that where groups take turns)."""
+    staged = t.m * min(t.n, 32) * 4 * (1 + (t.n > 32)) + t.m * t.n * out_bytes
     groups = 2 if t.warps == 4 else 1
     return min(12, (_SHARED - groups * staged) // (t.m * bk * bits // 8 + t.n * bk * 2))
 

@@ -66,8 +66,8 @@ def widened(x, zeros, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DT
         # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
         bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
         power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
-        even = ((x & 15).to(tl.int16) | bits).to(DTYPE, bitcast=True)
-        odd = ((x >> 4).to(tl.int16) | bits).to(DTYPE, bitcast=True)
+        both = (x.to(tl.int32) * 0x1001 & 0x000F000F) | (bits << 16 | bits)
+        even, odd = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
         y = tl.join(even, odd).reshape(BM, BK)
         if zeros is None:
             y = y - (power + 8.0)
@@ -111,12 +111,16 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
         m = (first + rest % height) * BM
         n = rest // height * BN
         acc = tl.zeros((BM, BN), tl.float32)
+        if SCALE_STEPS > 0:
+            rows = m + tl.arange(0, BM)
+            at = rows * scale_down + k0 // SCALE_STEPS * scale_across
+            scale = tl.load(scales + at, rows < M, other=0.0)
+            zero = scale if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
         for k in range(k0, k1):
-            if SCALE_STEPS > 0:
-                rows = m + tl.arange(0, BM)
-                at = rows * scale_down + k // SCALE_STEPS * scale_across
-                scale = tl.load(scales + at, rows < M, other=0.0)
-                zero = None if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
+            if SCALE_STEPS > 0:              # the next block's are on their way while this one is multiplied
+                at = rows * scale_down + tl.minimum(k + 1, k1 - 1) // SCALE_STEPS * scale_across
+                next_scale = tl.load(scales + at, rows < M, other=0.0)
+                next_zero = next_scale if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
             if A_BITS == 4:
                 a = a_desc.load([m, k * (BK // 2)])
             elif A_ROWS:
@@ -132,8 +136,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
             elif SCALE_STEPS == 0:
                 acc = tl.dot(widened(a, None, BM, BK, A_BITS, b_desc.dtype), b, acc)
             else:
-                part = tl.dot(widened(a, zero, BM, BK, A_BITS, b_desc.dtype), b)
+                part = tl.dot(widened(a, None if zeros is None else zero, BM, BK, A_BITS, b_desc.dtype), b)
                 acc = tl.fma(part, scale.to(tl.float32)[:, None], acc)
+                scale, zero = next_scale, next_zero
         if ADD:
             if C_ROWS:
                 c_desc.atomic_add([m, n], acc)

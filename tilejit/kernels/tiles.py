@@ -31,6 +31,8 @@ class Tiles:
 #: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
 TILES = (Tiles(128, 256, 8, 1, 1.0, 0.64), Tiles(256, 256, 8, 2, 0.98, 0.8), Tiles(128, 128, 4, 1, 0.93, 0.6),
          Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.5), Tiles(64, 64, 4, 1, 0.5, 0.4))
+#: Those of a single CTA, for chips without clusters.
+SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
 
 
 @dataclass(frozen=True)

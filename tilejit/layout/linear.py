@@ -185,6 +185,19 @@ class LinearLayout:
         ones = tuple(1 if i == axis else s for i, s in enumerate(self.shape))
         return self.project(ones).drop_dim(axis)
 
+    def part(self, axis: int, size: int) -> LinearLayout:
+        """The layout of each of the equal parts of `size` elements (a power of two) along a dimension.
+
+        Raises ValueError unless register bits of their own choose between the parts."""
+        def chooses(b: Basis) -> bool:
+            return b[axis] >= size
+
+        if any(chooses(b) and (n != "register" or b[axis] % size or any(x for d, x in enumerate(b) if d != axis))
+               for n, row in self.bases for b in row):
+            raise ValueError(f"parts of {size} along dimension {axis} of {self} are not registers of their own")
+        shape = tuple(size if d == axis else s for d, s in enumerate(self.shape))
+        return LinearLayout(tuple((n, tuple(b for b in row if not chooses(b))) for n, row in self.bases), shape)
+
     @_remembered
     def split(self) -> LinearLayout:
         """The layout of both halves of a tile whose last dimension has size 2, one element of each pair a half.

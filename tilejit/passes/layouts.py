@@ -5,7 +5,8 @@ memory (results of `desc_load` and `trans` whose every use is a `dot` operand).
 
 1. Cheap values (ranges, splats, arithmetic on them) are cloned for each use (`layouts_copies.py`), so each
    copy takes the layout of its user instead of being converted.
-2. Anchors, strongest first: accumulators of products, then global accesses, inner loops and large tiles first
+2. Anchors, strongest first: accumulators of products, then their first operands where those are computed
+   (`layouts_products.py`), then global accesses, inner loops and large tiles first
    (coalesced, as wide as the axis facts allow, `layouts_access.py`), then blocks that TMA moves. Each layout
    spreads to its neighbours through elementwise ops, shape ops, loops and branches (`layouts_rules.py`), until
    it meets a tile that has one. It enters an access only if that costs no more than a conversion would.
@@ -36,6 +37,7 @@ from tilejit.passes import layouts_convert
 from tilejit.passes.axis import analyse
 from tilejit.passes.layouts_access import Accesses, Facts, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
+from tilejit.passes.layouts_products import fragments
 from tilejit.passes.layouts_rules import (
     ACCESSES,
     BLOCK_WRITES,
@@ -110,6 +112,11 @@ class Assignment:
             for index in (0, 1) if "unit" in op.attrs else ():
                 if _arrives_in_shared(op.operands[index]):
                     self.set(op.operands[index], operand_layout(op, index, self.chosen[op.result]))
+                    self.spread()
+            if op.name == "dot" and "unit" not in op.attrs and not _loaded_block(op.operands[0]):
+                layout = fragments(op, self.warps)
+                if layout is not None:
+                    self.set(op.operands[0], layout)
                     self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
             near = self.chosen.get(op.operands[1]) if op.name == "store" else \

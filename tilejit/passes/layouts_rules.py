@@ -135,7 +135,8 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
     elif op.name == "block_store":
         t = tile(op.operands[1].type)
         assert t.layout is not None
-        targets = {1: blocked(t.shape, t.layout.in_size("warp"), max(1, 16 // t.elem.bytes))}  # type: ignore
+        if t.elem.bits < 32:         # wider ones fill sectors of 32 bytes from an accumulator's layout, too
+            targets = {1: blocked(t.shape, t.layout.in_size("warp"), 128 // t.elem.bits)}
     elif op.name in (*ACCESSES, *FOLDS, "join", "device_assert"):
         targets = dict.fromkeys(range(1, len(op.operands)), layout_of(op.operands[0]))
     elif "shape" in op.define.traits and op.name != "convert":

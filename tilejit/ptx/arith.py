@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
 FP32 = DType("fp32", "float", 32)
 LOG2E = "0f3FB8AA3B"
@@ -109,6 +110,10 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
         raise CompilationError(f"{name}: {t} is a storage type, cast it before computing", op.loc)
     kind = suffix(t)
     if t.is_float:
+        a, b = map(e.get, op.operands)
+        if t.bits == 16 and len(a) % 2 == 0 and in_words(op.operands[0]) and (e.target.hopper or t.name == "fp16"):
+            e.set(op.result, two_at_a_time(e, f"{name}.rn.{kind}x2", a, b))
+            return
         rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
         if t.name == "bf16" and not e.target.hopper:
             each(e, op, lambda a, b: _bf16_by_fma(e, name, a, b))
@@ -175,7 +180,14 @@ def _fmod(e: Emitter, op: Op) -> None:
 
 @emits("and", "or", "xor")
 def _bitwise(e: Emitter, op: Op) -> None:
-    cls = reg_class(dtype_of(op))
+    cls, inner = reg_class(dtype_of(op)), op.operands[0].op
+    if op.name == "or" and cls == "b32" and isinstance(inner, Op) and inner.name == "and" \
+            and None not in map(constant, (inner.operands[1], op.operands[1])):
+        masked = [e.values.get(v, []) for v in inner.operands]
+        rest = e.get(op.operands[1])
+        if len(masked[0]) == len(masked[1]) == len(rest):     # ptxas does not join them: two constants, one literal
+            e.set(op.result, [e.p.new(cls, "lop3.b32", *regs, AND_OR) for regs in zip(*masked, rest)])
+            return
     each(e, op, lambda a, b: e.p.new(cls, f"{op.name}.{cls}", a, b))
 
 

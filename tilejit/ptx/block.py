@@ -134,12 +134,12 @@ def _block_store(e: Emitter, op: Op) -> None:
         consts = [view.layout.apply(register=r) for r in range(0, len(regs), vec)]
         for const in consts:                       # what both ways need, before they part
             view.address(const)
-            view.row_inside(const)
         p("bra", single, pred=ragged)
         for i, const in enumerate(consts):
             _store(e, tile.elem, view, const, regs[i * vec:(i + 1) * vec], owner)
         p("bra", end)
         p.place(single)
+        view.rows.clear()                          # made again where they are used: predicates are few
     for r, reg in enumerate(regs):
         _store(e, tile.elem, view, view.layout.apply(register=r), [reg], owner)
     p.place(end)

@@ -68,7 +68,8 @@ class Ptx:
         pieces = _NAME.split("\n".join(self.lines))
         new = [(cls, CLASSES[cls], counts[cls], n - counts[cls]) for cls, n in self.counts.items() if n > counts[cls]]
         self.counts, self.lines = counts, lines
-        names = [f"%{i}" for i in range(arity)] + [f"%{prefix}{first + i}" for _, prefix, first, n in new for i in range(n)]
+        names = [f"%{i}" for i in range(arity)]
+        names += [f"%{prefix}{first + i}" for _, prefix, first, n in new for i in range(n)]
         place = {name: i for i, name in enumerate(names)}
         text = "".join("%s" if x in place else x.replace("%", "%%") for x in pieces)
         slots = [place[x] for x in pieces if x in place]

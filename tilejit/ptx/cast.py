@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.widen import halves, in_pairs, widen, widens
 
 _F8 = {"fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 _F = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "tf32": "f32", "fp64": "f64"}
@@ -156,6 +157,13 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
 def _cast(e: Emitter, op: Op) -> None:
     src, dst = (_UINT64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
     regs = e.get(op.operands[0])
+    half = halves(e, op)
+    if half is not None:
+        e.set(op.result, half)
+        return
+    if widens(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
+        e.set(op.result, widen(e, regs, dst, in_pairs(e, op.operands[0])))
+        return
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
     if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
         pairs = e.p.repeat(lambda lo, hi: cast_pair(e, lo, hi, src, dst, rounding), list(zip(regs[::2], regs[1::2])))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.layout.linear import LinearLayout
 from tilejit.layout.matrices import Matrices, split
 from tilejit.layout.named import shared
 from tilejit.ptx.emit import Emitter
@@ -9,14 +10,16 @@ from tilejit.ptx.pack import load_shared, unpack
 from tilejit.ptx.smem import accesses, slot_offset
 
 
-def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str) -> list[str]:
-    """The registers of a tile that lies in a slot at shared address `base`. The whole warp must come here together."""
+def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None,
+              pairs: bool = False) -> list[str]:
+    """The registers of a tile that lies in a slot at shared address `base`, from `at` on, in multiples of its sizes
+    (`pairs`: see `pack.unpack`). The whole warp must come here together."""
     regs = e.fresh(t)
     assert t.layout is not None
-    reader = MatrixReader.of(e, t, buffer, base)
+    reader = None if pairs else MatrixReader.of(e, t, buffer, base, at)
     if reader is None:
-        for a in accesses(e, t.layout, buffer, base):
-            load_shared(e, t.elem, [regs[i] for i in a.registers], a.address)
+        for a in accesses(e, t.layout, buffer, base, at=at):
+            load_shared(e, t.elem, [regs[i] for i in a.registers], a.address, pairs=pairs)
         return regs
     assert isinstance(t.elem, DType)
     pack = 32 // t.elem.bits
@@ -34,11 +37,11 @@ def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str) -> list[str]:
 class MatrixReader:
     """Reads a tile from a slot by ldmatrix, a few registers at a time; make one with `of`."""
 
-    def __init__(self, e: Emitter, t: Tile, buffer: Buffer, base: str, m: Matrices):
+    def __init__(self, e: Emitter, t: Tile, buffer: Buffer, base: str, m: Matrices, at: tuple[int, ...] | None):
         assert t.layout is not None
         self.e, self.base, self.count = e, base, m.count
         self.step = m.count << m.packed              # registers of the tile that one instruction fills
-        size = buffer.elem.bytes
+        size, self.start = buffer.elem.bytes, slot_offset(buffer, at) if at else 0
         self.offsets = [slot_offset(buffer, b) for b in t.layout.bases_of("register")]
         lanes = [x * size for x in m.rows] + [self.offsets[i] for i in m.registers]
         warps = [slot_offset(buffer, b) for b in t.layout.bases_of("warp")]
@@ -52,18 +55,19 @@ class MatrixReader:
         self.bases: dict[int, str] = {}
 
     @staticmethod
-    def of(e: Emitter, t: Tile, buffer: Buffer, base: str) -> MatrixReader | None:
-        """A reader, or None where ldmatrix does not fit the layouts."""
+    def of(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None) -> MatrixReader | None:
+        """A reader of the tile that starts at `at`, or None where ldmatrix does not fit the layouts."""
         assert t.layout is not None
         elem = buffer.elem
         if not isinstance(t.elem, DType) or t.elem.bits == 1:
             return None
-        found = split(t.layout, shared(buffer.shape, elem.bytes, buffer.swizzle, buffer.order), elem.bytes)
-        return None if found is None else MatrixReader(e, t, buffer, base, found)
+        within = LinearLayout(t.layout.bases, buffer.shape)
+        found = split(within, shared(buffer.shape, elem.bytes, buffer.swizzle, buffer.order), elem.bytes)
+        return None if found is None else MatrixReader(e, t, buffer, base, found, at)
 
     def read(self, first: int) -> list[str]:
         """The 32-bit registers that hold the tile's registers from `first` (a multiple of `step`) on."""
-        p, const = self.e.p, 0
+        p, const = self.e.p, self.start
         for i, o in enumerate(self.offsets):
             if first >> i & 1:
                 const ^= o

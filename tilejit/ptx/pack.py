@@ -28,8 +28,10 @@ def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
     return out
 
 
-def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str]) -> None:
-    """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended)."""
+def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], pairs: bool = False) -> None:
+    """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended).
+
+    With `pairs` two 8-bit elements stay in the register of the first, and that of the second is not written."""
     p = e.p
     if elem.bits == 16:
         for i, word in enumerate(packed):
@@ -37,6 +39,9 @@ def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str]) -> None
         return
     kind = "s32" if isinstance(elem, DType) and elem.is_signed else "u32"
     for i, word in enumerate(packed):
+        if pairs:
+            p("mov.b32", f"{{{regs[4 * i]}, {regs[4 * i + 2]}}}", word)
+            continue
         for j in range(4):
             byte = p.new("b32", f"bfe.{kind}", word, 8 * j, 8)
             p("cvt.u16.u32", regs[4 * i + j], byte)
@@ -76,8 +81,8 @@ def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
 
 
 def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
-         pred: str | None = None) -> None:
-    """One load instruction of 1 to 16 bytes into `regs`.
+         pred: str | None = None, pairs: bool = False) -> None:
+    """One load instruction of 1 to 16 bytes into `regs`; `pairs`: see `unpack`.
 
     With `pred`, the registers keep what they hold where it is false; for packed elements the caller's
     values are packed first, so they survive."""
@@ -91,8 +96,10 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
     size = max(1, elem.bits // 8) * len(regs)
     if isinstance(elem, Ptr) or elem.bits >= 32 or size < 4:
         if elem.bits == 8 and len(regs) > 1:
-            both = _pair(e, regs) if pred else p.reg("b16")
+            both = _pair(e, regs) if pred else regs[0] if pairs else p.reg("b16")
             p(f"{opcode}.b16", both, address, pred=pred)
+            if pairs:
+                return
             signed = isinstance(elem, DType) and elem.is_signed
             wide = p.new("b32", "cvt.u32.u16", both)
             for j, r in enumerate(regs):
@@ -105,7 +112,7 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
     packed = words(e, elem, regs) if pred else p.regs("b32", size // 4)
     vec = f".v{len(packed)}" if len(packed) > 1 else ""
     p(f"{opcode}{vec}.b32", _vector(packed), address, pred=pred)
-    unpack(e, elem, packed, regs)
+    unpack(e, elem, packed, regs, pairs)
 
 
 def _pair(e: Emitter, regs: list[str]) -> str:
@@ -122,6 +129,7 @@ def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
     store(e, "st.shared", elem, regs, address, pred)
 
 
-def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: str | None = None) -> None:
-    """Read neighbouring elements from shared memory; see `load` on `pred`."""
-    load(e, "ld.shared", elem, regs, address, pred)
+def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: str | None = None,
+                pairs: bool = False) -> None:
+    """Read neighbouring elements from shared memory; see `load` on `pred`, `unpack` on `pairs`."""
+    load(e, "ld.shared", elem, regs, address, pred, pairs)

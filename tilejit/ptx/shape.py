@@ -74,6 +74,15 @@ def _broadcast(e: Emitter, op: Op) -> None:
     e.set(op.result, [src[i] for i in _registers_in(source, elements)])
 
 
+@emits("part")
+def _part(e: Emitter, op: Op) -> None:
+    """The registers of the part: the parts' own bits are those of registers alone."""
+    axis, start = op.attrs["axis"], op.attrs["start"]
+    where = dict(zip(layout_of(op.operands[0].type).registers(), e.get(op.operands[0])))
+    e.set(op.result, [where[at[:axis] + (at[axis] + start,) + at[axis + 1:]]
+                      for at in layout_of(op.result.type).registers()])
+
+
 @emits("arange")
 def _arange(e: Emitter, op: Op) -> None:
     """start + (thread part ^ register part); the xor is an addition where their bits are disjoint."""

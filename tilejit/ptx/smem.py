@@ -54,12 +54,14 @@ class Access:
     address: str
 
 
-def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
-             registers: list[int] | None = None, most: int = 16) -> list[Access]:
-    """The accesses that move a tile of this layout to or from a slot at `base`, as wide as possible.
+def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, registers: list[int] | None = None,
+             most: int = 16, shift: int = 0, bases: dict[int, str] | None = None,
+             at: tuple[int, ...] | None = None) -> list[Access]:
+    """The accesses that move a tile of this layout to or from a slot at base + shift, as wide as possible.
 
     `registers` limits them to some register indices (all of them by default); whole vectors only. `most` limits the
-    bytes of one access."""
+    bytes of one access. `bases`: addresses that earlier calls with this layout, buffer and base left, and a place for
+    new ones. `at`: where in the slot the tile starts, in multiples of its sizes."""
     size = buffer.elem.bytes
     lanes = [slot_offset(buffer, b) for b in layout.bases_of("lane")]
     warps = [slot_offset(buffer, b) for b in layout.bases_of("warp")]
@@ -77,13 +79,14 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
         e.role.addresses[key] = e.hoist(
             lambda: e.bit_sum([(e.role.lane, lanes), (e.role.warp, warps)]))
     thread = e.role.addresses[key]
-    bases: dict[int, str] = {}
+    bases = {} if bases is None else bases
     out = []
+    start = slot_offset(buffer, at) if at else 0
     wanted = range(layout.num_registers) if registers is None else registers
     for r in wanted:
         if r % vec:
             continue
-        const = 0
+        const = start
         for i, o in enumerate(regs):
             if r >> i & 1:
                 const ^= o
@@ -91,7 +94,7 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str,
         if mixed not in bases:
             part = e.p.new("b32", "xor.b32", thread, mixed) if mixed else thread
             bases[mixed] = e.p.new("b32", "add.u32", base, part)
-        out.append(Access(tuple(range(r, r + vec)), f"[{bases[mixed]}+{const ^ mixed}]"))
+        out.append(Access(tuple(range(r, r + vec)), f"[{bases[mixed]}+{shift + (const ^ mixed)}]"))
     return out
 
 

@@ -33,16 +33,17 @@ def _tma_store(e: Emitter, op: Op) -> None:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
         where[0] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[0])
+    bases: dict[int, str] = {}
     for i in range(shape[-1] // columns):
         regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
         if i or "now" not in op.attrs:
             p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
             meet()
-        at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at)
+        shift = i % slots * buffer.slot_stride
+        _stage(e, tile, regs, buffer, base, shift, bases)
         p("fence.proxy.async.shared::cta")
         meet()
-        _copy(e, op, op.operands[0], buffer, at, where, i * columns, leader)
+        _copy(e, op, op.operands[0], buffer, base, where, i * columns, leader, shift)
         p("cp.async.bulk.commit_group", pred=leader)
     if "now" in op.attrs:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
@@ -68,11 +69,11 @@ def _stage_pieces(e: Emitter, op: Op) -> None:
     even = e.scalar(parity)
     odd = p.new("b32", "xor.b32", even, 1) if len(mine) > slots else even
     leader = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", e.role.tid, 31), 0)
+    bases: dict[int, str] = {}
     for i, registers in enumerate(mine):
         regs, barrier = piece(registers), 8 * (i % slots)
         wait_phase(e, f"[{first}+{empty.op.attrs['offset'] + barrier}]", (even, odd)[i // slots % 2])  # type: ignore
-        at = p.new("b32", "add.u32", base, i % slots * buffer.slot_stride)
-        _stage(e, tile, regs, buffer, at)
+        _stage(e, tile, regs, buffer, base, i % slots * buffer.slot_stride, bases)
         p("fence.proxy.async.shared::cta")
         p("bar.warp.sync", -1)
         p("mbarrier.arrive.shared::cta.b64", "_", f"[{first}+{full.op.attrs['offset'] + barrier}]",  # type: ignore
@@ -96,8 +97,8 @@ def _tma_put(e: Emitter, op: Op) -> None:
 
 
 def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], column: int,
-          pred: str | None = None) -> None:
-    """Store the piece at a slot's address `column` columns into the tile, or combine it with memory (`kind`)."""
+          pred: str | None = None, shift: int = 0) -> None:
+    """Store the piece at an address (and shift) `column` columns into the tile, or combine it with memory (`kind`)."""
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
@@ -105,7 +106,7 @@ def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[
     for box, offset in pieces(in_blocks(buffer, desc)):
         coords = coordinates(e, where, (*box[:-1], box[-1] + column))
         e.p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
-            f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{offset}]", pred=pred)
+            f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{shift + offset}]", pred=pred)
 
 
 @emits("bulk_wait")
@@ -130,17 +131,20 @@ def stripes_of(layout: LinearLayout, rows: int, warps: int) -> int:
     return groups if divide and all(b[0] < stripe for b in others) else 1
 
 
-def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, at: str) -> None:
-    """Write the registers of one column piece into its staging slot, by stmatrix where it fits."""
+def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
+           bases: dict[int, str]) -> None:
+    """Write the registers of one column piece into the staging slot at base + shift, by stmatrix where it fits.
+
+    `bases`: addresses in the slot at `base`, which all slots share."""
     layout = tile.layout
     assert layout is not None
     local = piece_layout(layout, buffer.shape)
     if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, regs, at)
+        _stmatrix(e, local, buffer, regs, base, shift, bases)
         return
     assert isinstance(tile.elem, DType)
     owner = e.owner(layout)
-    for a in accesses(e, local, buffer, at):
+    for a in accesses(e, local, buffer, base, shift=shift, bases=bases):
         store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
@@ -170,7 +174,8 @@ def stmatrix_fits(layout, buffer: Buffer) -> bool:
             and all(b[1] == 0 for b in layout.bases_of("warp")))
 
 
-def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> None:
+def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], base: str, shift: int,
+              bases: dict[int, str]) -> None:
     """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
     p, rows = e.p, layout.bases_of("warp")
     key = (layout, buffer, "stmatrix")
@@ -183,10 +188,10 @@ def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], at: str) -> N
     for first in range(0, len(regs), 8):
         const = slot_offset(buffer, layout.apply(register=first))
         mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain
-        part = p.new("b32", "xor.b32", thread, mixed) if mixed else thread
-        address = p.new("b32", "add.u32", at, part)
+        if mixed not in bases:
+            bases[mixed] = p.new("b32", "add.u32", base, p.new("b32", "xor.b32", thread, mixed) if mixed else thread)
         quad = words(e, buffer.elem, regs[first:first + 8])
-        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{address}+{const ^ mixed}]",
+        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{bases[mixed]}+{shift + (const ^ mixed)}]",
           f"{{{', '.join(quad)}}}")
 
 

@@ -11,6 +11,7 @@ from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, slot_rows, span_elements
+from tilejit.ptx.widen import in_pairs
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
 MAX_BOX = 256
@@ -208,7 +209,7 @@ def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
     if len(op.operands) == 1:
-        e.set(op.result, load_tile(e, tile, view.type, e.views[view]))
+        e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
     regs = e.fresh(tile)
     for a in accesses(e, tile.layout, view.type, e.views[view]):

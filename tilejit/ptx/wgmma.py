@@ -7,10 +7,13 @@ sub-tile), the stride offset joins 8-row groups along K.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilejit.errors import CompilationError
-from tilejit.ir import Op
+from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, DType, Pending, Tile
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.pack import words
 from tilejit.ptx.smem import slot_rows, span_elements
 
 _MODE = {128: 1, 64: 2, 32: 3, 0: 0}
@@ -78,40 +81,72 @@ def _dot_async(e: Emitter, op: Op) -> None:
     """Fence, one wgmma per (k step, 64-row slice, n tile), commit."""
     p = e.p
     va, vb, acc = op.operands
-    assert isinstance(va.type, Buffer) and isinstance(vb.type, Buffer) and isinstance(acc.type, Pending)
+    assert isinstance(va.type, (Buffer, Tile)) and isinstance(vb.type, Buffer) and isinstance(acc.type, Pending)
+    elem = va.type.elem
+    assert isinstance(elem, DType)
     tile: Tile = acc.type.tile
     layout, regs = tile.layout, e.get(acc)
     assert layout is not None and isinstance(tile.elem, DType)
-    a, b = Operand(va.type, 0, 1), Operand(vb.type, 1, 0)
-    step = K_BYTES // va.type.elem.bytes
+    b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
     # Register bits up to the instruction's width walk its columns; the rest choose slices and n tiles.
     n = 8
     while n < 256 and (0, n) in layout.bases_of("register"):
         n *= 2
     chunk = n // 2
     group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
-    base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
-    kind += f".{NAMES[va.type.elem.name]}.{NAMES[vb.type.elem.name]}"
-    if tile.elem.is_int and va.type.elem != vb.type.elem:
+    kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"
+    if tile.elem.is_int and elem != vb.type.elem:
         e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
     tail: list[object] = [] if tile.elem.is_int else [1, 1]
-    if va.type.elem.bytes == 2:
-        tail += [int(not a.k_major), int(not b.k_major)]
+    if isinstance(va.type, Buffer):
+        a = Operand(va.type, 0, 1)
+        base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
+        tail += [int(not a.k_major)] if elem.bytes == 2 else []
+
+        left = _in_place(e, base_a, a)
+    else:
+        left = _fragments(e, va)
+    tail += [int(not b.k_major)] if elem.bytes == 2 else []
     add = p.new("pred", "setp.ne.b32", 1, 0)
     start = acc.op if isinstance(acc.op, Op) and acc.op.name == "pend" else None
     first_adds = add if start is None or not _starts_at_zero(e, start) else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
+    k0 = op.attrs.get("k", 0)
     for k in range(0, va.type.shape[1], step):
         for first in range(0, len(regs), chunk):
             m0, n0 = layout.apply(register=first)
-            da = p.new("b64", "add.u64", base_a, a.offset(m0, k) >> 4)
-            db = p.new("b64", "add.u64", base_b, b.offset(n0, k) >> 4)
+            da = left(m0, k)
+            db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)
             acc_list = "{" + ", ".join(regs[first:first + chunk]) + "}"
             p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)
+
+
+def _in_place(e: Emitter, base: str, a: Operand) -> Callable[[int, int], str]:
+    """The descriptor of the block of a first operand in shared memory that starts at (m, k)."""
+    return lambda m, k: e.p.new("b64", "add.u64", base, a.offset(m, k) >> 4)
+
+
+def _fragments(e: Emitter, a: Value) -> Callable[[int, int], str]:
+    """The four 32-bit registers of a first operand in registers for the block that starts at (m, k).
+
+    PTX ISA, wgmma, register fragments of A: rows 0 and 8 of the thread's, then the same half of K further."""
+    tile, p = a.type, e.p
+    assert isinstance(tile, Tile) and isinstance(tile.elem, DType) and tile.layout is not None
+    pack = 4 // tile.elem.bytes
+    registers = dict(zip(tile.layout.registers(), e.get(a)))
+    packed: dict[tuple[int, int], str] = {}
+    for m, k in registers:
+        if k % pack == 0:
+            group = [registers[m, k + i] for i in range(pack)]
+            packed[m, k] = words(e, tile.elem, group)[0] if pack > 1 else p.new("b32", "mov.b32", group[0])
+
+    def block(m: int, k: int) -> str:
+        return "{" + ", ".join(packed[m + 8 * (j & 1), k + 4 * pack * (j >> 1)] for j in range(4)) + "}"
+    return block
 
 
 def _descriptor(e: Emitter, address: str, operand: Operand, group: str,

@@ -82,6 +82,11 @@ def _parse(name: str, text: str) -> Any:
     return text
 
 
+def chip() -> str:
+    """The chip that launches without a `target` are compiled for."""
+    return current().arch or target.DEFAULT
+
+
 def _checked(k: Knobs) -> Knobs:
     if k.target and k.target not in TARGETS:
         raise LaunchError(f"TILEJIT_TARGET={k.target!r} is not one of {', '.join(TARGETS)}")

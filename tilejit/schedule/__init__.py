@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from tilejit.ir import Function
 from tilejit.ir.dead import drop_dead
+from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import allocate, check_size, limit
 from tilejit.schedule.copies import marked, unmark
 from tilejit.schedule.decide import Wishes, make_plan
@@ -43,6 +44,9 @@ def run(fn: Function) -> Function:
         spare = limit(new) - new.attrs["shared_bytes"]
         slots = max(1, min(2 + spare // max(1, sum(r.ticket_bytes for r in plan.rings if r.open)), most))
         new, plan = _attempt(fn, replace(wishes, slots=slots), notes)
+    while wishes.slots and wishes.slots > 1 and new.attrs["shared_bytes"] > limit(new) and not target_of(fn).hopper:
+        wishes = replace(wishes, slots=wishes.slots - 1)         # depths are chosen for Hopper's larger shared memory
+        new, plan = _attempt(fn, wishes, [*notes, f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}"])
     excess, side = new.attrs["shared_bytes"] - limit(new), [r for r in plan.rings if r.side]
     if excess > 0 and side:      # small rings beside those that feed products give way first
         caps = (n for n in range(max(r.slots for r in side), 1, -1)

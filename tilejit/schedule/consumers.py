@@ -4,14 +4,18 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
 from tilejit.ir.types import Tile
-from tilejit.schedule.plan import Plan, kind_of, pure_slice, reads_slot
+from tilejit.schedule.pieces import from_registers
+from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
 
 
 def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]]]) -> None:
-    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight."""
+    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight.
+
+    A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
+    piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
     for loop in walk(fn.body):
         if loop.name != "for":
             continue
@@ -25,12 +29,19 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
             index = body.args.index(acc) - 1
             if table.get(dot.result) != [(body.terminator, index)]:
                 break
-            if "unit" in dot.attrs or any(reads_slot(dot, i) is None for i in (0, 1)):
+            if "unit" in dot.attrs or reads_slot(dot, 1) is None:
+                break
+            if reads_slot(dot, 0) is None and dot not in plan.pieces:
+                break
+            if dot in plan.pieces and len(dots) > 1:
                 break
             found[dot] = index
         # A slot released one iteration late needs a second slot, or the producer and the consumer wait
         # for each other.
         if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
+            if any(dot.parent is body and from_registers(dot) for dot in dots):
+                plan.report.append(f"loop at {place(loop)}: every iteration waits for its products, which take first "
+                                   "operands from registers")
             continue
         plan.chains[loop] = found
         for ring in plan.rings:

@@ -10,6 +10,7 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import choose_turns, find_chains
+from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Outlet,
     Plan,
@@ -73,6 +74,8 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
             users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
             op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
         ring.name = "_".join(op.result.name for op in ring.loads)
+    dots = [op for op in walk(fn.body) if op.name == "dot"]
+    plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
     plan_cluster(fn, plan)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op, Value, enclosing, walk
@@ -15,6 +16,9 @@ from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
 from tilejit.schedule.stores import Staging
+
+if TYPE_CHECKING:
+    from tilejit.schedule.pieces import Pieces
 
 
 @dataclass(eq=False)
@@ -123,6 +127,7 @@ class Plan:
 
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
+    pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
     specialised: bool = False
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps

@@ -4,7 +4,8 @@ from __future__ import annotations
 from tilejit.ir import Builder, Op, Value
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
-from tilejit.schedule.plan import reads_slot, shared_operand
+from tilejit.schedule.pieces import from_registers, piece_type, write_piece
+from tilejit.schedule.plan import Ring, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 from tilejit.schedule.stores import describe, staging_of
 
@@ -23,7 +24,8 @@ class Products(RoleState):
         if not count:
             return
         settled, self.flight = self.flight[:count], self.flight[count:]
-        tiles = b.op("dot_wait", *(new for _, new in settled), pending=len(self.flight)).results
+        groups = sum(self._groups(old) for old, _ in self.flight)
+        tiles = b.op("dot_wait", *(new for _, new in settled), pending=groups).results
         for (old, _), tile in zip(settled, tiles):
             tile.name = old.name
             self.env[old] = tile
@@ -35,11 +37,14 @@ class Products(RoleState):
     def _dot(self, op: Op, b: Builder) -> None:
         loop = op.parent.parent if op.parent else None
         chain = self.plan.chains.get(loop, {}) if loop is not None else {}
-        a, bb = (self._operand(op, i, b) for i in (0, 1))
         acc = self.env[op.operands[2]]
         if op not in chain:
             acc = b("pend", acc)
         extra = {k: v for k, v in op.attrs.items() if k == "precision"}
+        if op in self.plan.pieces:
+            self._in_pieces(op, acc, op in chain, extra, b)
+            return
+        a, bb = (self._operand(op, i, b) for i in (0, 1))
         result = b("dot_async", a, bb, acc, **extra)
         result.name = op.result.name
         if op not in chain:
@@ -52,10 +57,45 @@ class Products(RoleState):
         for dot, value in zip(chain, fenced):
             value.name = dot.result.name
             self.env[dot.result] = value
+        self._release_all_last(b)
+
+    def _release_all_last(self, b: Builder) -> None:
+        """The products of the iteration before are done: release its slots, and keep this one's for later."""
         for ring in self.plan.rings:
             if (ring, "last") in self.state:
                 self._release_last(ring, b)
                 self.state[ring, "last"] = (self.current[ring],)
+
+    def _in_pieces(self, op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder) -> None:
+        """A wgmma group for every piece of the first operand, which is computed while the one before multiplies.
+
+        In a chain a piece's registers are written again in the next iteration, when all but `count - 1` groups are
+        done: those of that piece, and before the last piece all of the iteration before."""
+        pieces, bb = self.plan.pieces[op], self._operand(op, 1, b)
+        self.plan.report.append(f"dot operand a at {place(op)} from registers, in {pieces.count} pieces")
+        size = piece_type(pieces, op.operands[0]).shape[1]
+        for i in range(pieces.count):
+            a = write_piece(pieces, i, op.operands[0], self.views, self.env, b)
+            acc = b("dot_async", a, bb, acc, k=i * size, **extra)
+            acc.name = op.result.name
+            if in_chain:
+                acc = b.op("dot_fence", acc, pending=pieces.count - 1).result
+                acc.name = op.result.name
+                if i == pieces.count - 2:
+                    self._release_all_last(b)
+        if in_chain:
+            self.env[op.result] = acc
+        else:
+            self.flight.append((op.result, acc))
+
+    def _groups(self, result: Value) -> int:
+        """The wgmma groups of a product."""
+        pieces = self.plan.pieces.get(result.op) if isinstance(result.op, Op) else None
+        return pieces.count if pieces else 1
+
+    def _read_into_registers(self, ring: Ring) -> bool:
+        """Whether a ring's slots have been read, by threads, once the product that they are for has been issued."""
+        return all(load in self.piecewise for load in ring.loads)
 
     def _dot_mma(self, op: Op, b: Builder) -> None:
         """A product by mma.sync, of slots or registers."""
@@ -76,10 +116,13 @@ class Products(RoleState):
         return b("view_trans", view, order=(1, 0)) if found[1] else view
 
     def _operand(self, dot: Op, index: int, b: Builder) -> Value:
-        """A dot operand as a view: the ring's slot in place, or a staging buffer written from registers."""
+        """A dot operand: the ring's slot in place, registers, or a staging buffer written from registers."""
         slot = self._view(dot, index, b)
         if slot is not None:
             return slot
+        if index == 0 and from_registers(dot):
+            self.plan.report.append(f"dot operand a at {place(dot)} from registers")
+            return self.env[dot.operands[0]]
         value = self._in_registers(dot.operands[index], b)
         t = value.type
         assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)

@@ -8,7 +8,7 @@ outer loops and a persistent kernel never drains its rings between tiles.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
+from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
@@ -20,7 +20,6 @@ from tilejit.schedule.plan import (
     check_descriptor,
     in_place,
     kind_of,
-    pure_slice,
     reads_slot,
     shared_operand,
 )
@@ -141,7 +140,7 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
-                if self.flight:
+                if self.flight and not self._read_into_registers(ring):
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
@@ -165,7 +164,11 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
             for op, index in self.uses.get(work.pop(), ()):
                 if op.name in ("trans", "convert"):
                     work.append(op.result)
-                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load:
+                elif op in self.piecewise:
+                    work.append(op.result)
+                    continue
+                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
+                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
                     continue
                 outer = op
                 while outer.parent is not src:
@@ -189,6 +192,8 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
         elif self.needed is not None:
             if any(r in self.needed for r in op.results):
                 self._clone(op, b)
+        elif op in self.piecewise:
+            pass
         elif op.name == "dot" and "unit" in op.attrs:
             self._dot_mma(op, b)
         elif op.name == "dot":
@@ -335,22 +340,6 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
         """If an op took the last tickets of a turn: let the next group begin."""
         if op in self.turn_over:
             self.turn_over.pop(op)(b)
-
-    def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
-        """How many tickets of a ring one iteration of `turns` uses."""
-        loop = next(x for x in enclosing(ring.loads[0]) if x.name == "for")
-        one = b.const(1, int32)
-        if loop is turns:
-            return one
-        env = dict(self.env)
-        for x in pure_slice(turns.regions[0], loop.operands[:3]) or []:
-            b.insert(clone_op(x, env))
-        lo, hi, step = (env[v] for v in loop.operands[:3])
-        length = b("sub", hi, lo)
-        if not (isinstance(step.op, Op) and step.op.name == "const" and step.op.attrs["value"] == 1):
-            length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
-        return b("cast", b("maximum", length, b.const(0, length.type)), type=int32) if length.type != int32 else \
-            b("maximum", length, b.const(0, int32))
 
     def _while(self, op: Op, b: Builder) -> None:
         before, body = op.regions

@@ -115,10 +115,16 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view limit?", "type", effects="shared_read", traits="scheduled")
+@op("local_load", "view limit?", "type at?", effects="shared_read", traits="scheduled")
 def local_load(o: Op) -> list[Type]:
-    """A slot's elements in registers, in the layout of the result's type. Elements of a row from `limit` on, which ends
-    16 bytes, are zero and not read."""
+    """A slot's elements in registers, in the layout of the result's type; with `at` the part that starts there.
+    Elements of a row from `limit` on, which ends 16 bytes, are zero and not read."""
+    return [o.attrs["type"]]
+
+
+@op("part", "x", "axis start type", traits="scheduled")
+def part(o: Op) -> list[Type]:
+    """The part of a tile that starts at `start` along a dimension: some of its registers."""
     return [o.attrs["type"]]
 
 
@@ -203,11 +209,13 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? k?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
-    """Issue acc += a @ b (views [M,K] and [K,N]) as one wgmma group and commit it."""
+    """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
+
+    With `k` a has as many columns as it has, and they meet the rows of b from k on."""
     a, b, acc = (v.type for v in o.operands)
-    assert isinstance(a, Buffer) and isinstance(b, Buffer)
+    assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
     if not isinstance(acc, Pending):
         raise CompilationError(f"dot_async: expected a pending accumulator, found {acc}", o.loc)
     return [acc]

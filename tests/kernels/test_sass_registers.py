@@ -1,0 +1,96 @@
+"""Machine code of products with a first operand in registers: no instruction may write what a product in flight reads.
+
+ptxas is told of registers in flight by wgmma.wait_group only; some of its versions lose track of them over the back edge
+of a loop, without a message. This walks the K loop twice and follows the groups."""
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilejit.kernels.mixed import TILES, stages
+from tilejit.kernels.streamk import streamk_kernel
+from tilejit.runtime import ptxas
+
+pytestmark = pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
+                                reason="needs ptxas and nvdisasm: install the extra `test`")
+
+PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x\d+\.\S+ R(\d+), R(\d+), ")
+WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)")
+#: Opcodes whose first operand is no destination.
+NO_RESULT = re.compile(r"(ST|RED|BAR|BRA|EXIT|SYNCS\.ARRIVE|WARPGROUP|ATOMS|ISETP|FSETP|PLOP|UTMA|NOP|MEMBAR|FENCE)")
+
+
+def weights(t, bits, scale_steps, zeros):
+    """The kernel that `weight_only_matmul` runs for a tile."""
+    bk = 128 if t.n <= 32 else 64
+    a = f"desc<int8[128x{bk}]>" if bits == 8 else f"desc<uint8[128x{bk // 2}]>"
+    return streamk_kernel.compile(
+        a, f"desc<bf16[{t.n}x{bk}]>", f"desc<bf16[{t.n}x128]>", f"desc<fp32[128x{t.n}]>", "*fp32", "*int32", "*bf16",
+        "*bf16", zeros, *["int32"] * 6, BM=128, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False,
+        ACTIVATION=None, ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, num_warps=t.warps,
+        num_stages=stages(t, bk, bits, 2))
+
+
+def k_loop(sass):
+    """The instructions of the innermost loop that has products."""
+    lines = re.findall(r"^(\.L_x_\d+):|^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", sass[sass.index(".text."):], re.MULTILINE)
+    labels = {name: i for i, (name, _) in enumerate(lines) if name}
+    loops = [(labels[m[1]], i) for i, (_, text) in enumerate(lines)
+             if (m := re.search(r"BRA.*`\((\.L_x_\d+)\)", text)) and labels[m[1]] < i]
+    loops = [(a, b) for a, b in loops if any("GMMA" in text for _, text in lines[a:b])]
+    a, b = min(loops, key=lambda x: x[1] - x[0])
+    return [text for _, text in lines[a:b + 1] if text]
+
+
+def written(text):
+    """The registers that an instruction other than a product writes."""
+    body = re.sub(r"^@!?U?P\d+ ", "", text)
+    name, _, operands = body.partition(" ")
+    if NO_RESULT.match(name) or not (m := re.match(r"(?:P\d, )?R(\d+)", operands)):
+        return set()
+    wide = 4 if ".128" in name else 2 if ".64" in name or ".WIDE" in name else 1
+    return set(range(int(m[1]), int(m[1]) + wide))
+
+
+def overwritten(loop):
+    """Instructions that write registers of a product in flight; the loop is gone through twice."""
+    groups, current, bad = [], set(), []
+    for text in loop * 2:
+        if m := PRODUCT.search(text):
+            n, acc, a = map(int, m.groups())
+            current |= set(range(acc, acc + n // 2)) | set(range(a, a + 4))
+            if "gsb0" in text:
+                groups, current = [*groups, current], set()
+        elif m := WAIT.search(text):
+            groups = groups[len(groups) - int(m[1], 16):] if int(m[1], 16) else []
+        elif written(text) & set().union(current, *groups):
+            bad.append(text)
+    return bad
+
+
+@pytest.mark.parametrize("bits, scale_steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
+@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
+def test_nothing_in_flight_is_written(t, bits, scale_steps, zeros):
+    loop = k_loop(weights(t, bits, scale_steps, zeros).sass())
+    products = [text for text in loop if PRODUCT.search(text)]
+    assert products and all(PRODUCT.search(text) for text in loop if "GMMA" in text)
+    assert overwritten(loop) == []
+
+
+def test_the_check_checks():
+    """A loop that converts into registers of the product in flight, and one that waits first."""
+    product, wait = "HGMMA.64x16x16.F32.BF16 R24, R40, gdesc[UR4], R24, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+    assert overwritten(["HADD2 R41, R1, R2", product]) == ["HADD2 R41, R1, R2"]
+    assert overwritten(["HADD2 R41, R1, R2", product, wait]) == []
+    assert overwritten([wait, "LDS.128 R38, [R1]", product]) == []
+
+
+def test_widening_is_cheap():
+    """Two numbers take four (of 4 bits: three) instructions besides their load, and no conversion."""
+    for bits, each in (8, 4), (4, 3):
+        text = " ".join(re.sub(r"^@!?U?P\d+ ", "", x).split(" ")[0].split(".")[0] for x in k_loop(
+            weights(TILES[0], bits, 0, None).sass()))
+        count = {name: text.split().count(name) for name in ("I2F", "F2FP", "LOP3", "HADD2", "PRMT", "IMAD", "SHF")}
+        assert count["I2F"] == count["F2FP"] == 0 and count["HADD2"] == 64, (bits, count)
+        assert sum(count.values()) <= each * 64 + 24, (bits, count)

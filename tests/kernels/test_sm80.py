@@ -1,0 +1,277 @@
+"""target="sm_80": the ready kernels in the portable subset of PTX: it assembles for sm_80, uses nothing newer, and
+computes what it should under every schedule of the emulator. (Spills fail a test by themselves, see conftest.)"""
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit import kernels
+from tilejit.kernels.add import add_kernel
+from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.softmax import softmax_kernel
+from tilejit.kernels.tiles import SINGLE_TILES
+from tilejit.ptx.isa import required_sm
+from tilejit.ptx.text import parse
+from tilejit.testing import rel_error
+
+BF16 = ml_dtypes.bfloat16
+
+
+@pytest.fixture
+def emulated():
+    with tilejit.knobs(target="emulator", arch="sm_80"):
+        yield
+
+
+def newest(ptx: str) -> int:
+    """The compute capability that a module's instructions need."""
+    return max(required_sm(i.opcode) for entry in parse(ptx).entries.values() for i in entry.instructions)
+
+
+@pytest.mark.parametrize("tiles", SINGLE_TILES, ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("dtype, a_rows, b_rows", [
+    ("fp16", True, True), ("bf16", False, False), ("fp32", True, False)])
+def test_matmul_assembles(tiles, dtype, a_rows, b_rows):
+    """For sm_80, with rings that ldmatrix reads, and no instruction of later chips."""
+    bk = 128 // (4 if dtype == "fp32" else 2)
+
+    def desc(rows, columns):
+        return f"desc<{dtype}[{rows}x{columns}]>"
+
+    k = matmul_kernel.compile(
+        desc(tiles.m, bk) if a_rows else desc(bk, tiles.m), desc(bk, tiles.n) if b_rows else desc(tiles.n, bk),
+        desc(tiles.m, tiles.n), f"*{dtype}", "int32", "int32", "int32", BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
+        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION="gelu", num_warps=tiles.num_warps, target="sm_80")
+    assert "\n.target sm_80\n" in k.ptx and k.metadata.target == "sm_80"
+    assert newest(k.ptx) <= 80
+    assert all(x in k.ptx for x in ("ldmatrix", "mma.sync", "cp.async.cg", "mbarrier.test_wait"))
+    assert any("cp.async, mma.sync reads the slots" in line for line in k.report_lines)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("shape", [(3, 7), (2, 1000), (2, 20000)])
+def test_row_kernels(emulated, dtype, shape):
+    """add, softmax, layernorm and rmsnorm."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    w, b = (rng.standard_normal(shape[1]).astype(dtype) for _ in range(2))
+    d = x.astype(np.float64)
+    e = np.exp(d - d.max(1, keepdims=True))
+    centred = d - d.mean(1, keepdims=True)
+    norm = centred / np.sqrt((centred ** 2).mean(1, keepdims=True) + 1e-5)
+    bound = {np.float32: 2e-5, np.float16: 2e-3, BF16: 8e-3}[dtype]
+    for kernel, args, ref in (
+            (kernels.add, (x, y), d + y.astype(np.float64)),
+            (kernels.softmax, (x,), e / e.sum(1, keepdims=True)),
+            (kernels.layernorm, (x, w, b), norm * w.astype(np.float64) + b.astype(np.float64)),
+            (kernels.rmsnorm, (x, w), d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-6) * w.astype(np.float64))):
+        out = np.full(shape, np.nan, np.float32).astype(dtype)
+        kernel(*args, out=out)
+        assert rel_error(out, ref) <= bound, kernel.__name__
+    for kernel in (add_kernel, softmax_kernel):
+        assert all(newest(entry.compiled.ptx) <= 80 for entry in kernel.entries.values()
+                   if entry.compiled.metadata.target == "sm_80")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("a_rows, b_rows", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("shape", [(70, 90, 48), (128, 192, 80), (5, 60, 8), (64, 64, 512)])
+def test_matmul(emulated, shape, dtype, a_rows, b_rows):
+    """All orders; rows that end inside a vector, blocks that end outside the matrix."""
+    m, n, k = shape
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((m, k) if a_rows else (k, m)).astype(dtype)
+    b = rng.standard_normal((k, n) if b_rows else (n, k)).astype(dtype)
+    a, b = a if a_rows else a.T, b if b_rows else b.T
+    out = np.full((m, n), np.nan, np.float32).astype(dtype)
+    kernels.matmul(a, b, out=out)
+    bound = {np.float32: 1.5e-3, np.float16: 2e-3, BF16: 8e-3}[dtype]
+    assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64)) <= bound
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=lambda d: np.dtype(d).name)
+def test_matmul_under_schedules(dtype):
+    """Several tiles a program, so that the rings run on from tile to tile; the sanitizer looks on."""
+    m, n, k, bk = 128, 64, 160, 64 // np.dtype(dtype).itemsize
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((n, k)).astype(dtype)
+    c = np.zeros((m, n), dtype)
+    descs = [tilejit.TensorDescriptor.from_tensor(x, s) for x, s in ((a, (64, bk)), (b, (32, bk)), (c, (64, 32)))]
+    tilejit.check(matmul_kernel, (1,), *descs, None, m, n, k, BM=64, BN=32, BK=bk, GROUP=8, A_ROWS=True,
+                  B_ROWS=False, ACTIVATION=None, target="sm_80", seeds=range(2)).check()
+    assert rel_error(c, a.astype(np.float64) @ b.astype(np.float64).T) <= 2e-3
+
+
+@tilejit.kernel
+def blocks(src, dst, M, N, dm, dn, down, BM: tl.constexpr, BN: tl.constexpr):
+    """A block of a matrix to a place in another one, outside of any loop."""
+    x = tl.make_tensor_descriptor(src, [M, N], [down, 1], [BM, BN])
+    y = tl.make_tensor_descriptor(dst, [M, N], [down, 1], [BM, BN])
+    y.store([dm, dn], x.load([dm, dn]) * 2)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (16, 24), (24, 40), (-8, -16)])
+@pytest.mark.parametrize("columns", [64, 61])
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float64], ids=lambda d: np.dtype(d).name)
+def test_blocks_at_the_edge(emulated, at, columns, dtype):
+    """Zeros come from outside the tensor, and nothing is written there."""
+    src = np.arange(40 * 64).reshape(40, 64).astype(dtype)
+    dst = np.full((40, 64), 7, dtype)
+    rows, down = 32, 64
+    at = (at[0], at[1] // (16 // np.dtype(dtype).itemsize) * (16 // np.dtype(dtype).itemsize))
+    if min(at) < 0:
+        expected_rows, expected_columns = slice(0, 32 + at[0]), slice(0, max(0, min(columns, 32 + at[1])))
+    else:
+        expected_rows = slice(at[0], min(rows, at[0] + 32))
+        expected_columns = slice(at[1], min(columns, at[1] + 32))
+    blocks[(1,)](src, dst, rows, columns, *at, down, BM=32, BN=32)
+    expected = np.full((40, 64), 7, dtype)
+    expected[expected_rows, expected_columns] = src[expected_rows, expected_columns] * 2
+    assert (dst == expected).all()
+
+
+@tilejit.kernel
+def sums(d, x, BM: tl.constexpr, BN: tl.constexpr):
+    rows, columns = tl.arange(0, BM), tl.arange(0, BN)
+    d.atomic_add([0, 0], tl.load(x + rows[:, None] * BN + columns[None, :]))
+
+
+def test_atomics_of_descriptors(emulated):
+    """Element by element, where TMA would add a block."""
+    x, out = np.ones((16, 32), np.float32), np.ones((16, 32), np.float32)
+    sums[(3,)](tilejit.TensorDescriptor.from_tensor(out, (16, 32)), x, 16, 32)
+    assert (out == 4).all()
+
+
+@tilejit.kernel
+def roles(a_desc, out, BM: tl.constexpr):
+    acc = tl.zeros((BM, 64), tl.float32)
+    for k in tl.range(4, warp_specialize=True):
+        x = a_desc.load([0, k * 64])
+        acc = tl.dot(x, x.T, acc)
+    tl.store(out + tl.arange(0, 64), tl.sum(acc, 0))
+
+
+@tilejit.kernel
+def product(x, y, BM: tl.constexpr):
+    at = tl.arange(0, BM)[:, None] * BM + tl.arange(0, BM)[None, :]
+    a = tl.load(x + at)
+    tl.store(y + at, tl.dot(a, a))
+
+
+@tilejit.kernel
+def widen(x, y):
+    at = tl.arange(0, 64)
+    tl.store(y + at, tl.load(x + at).to(tl.float32))
+
+
+@pytest.mark.parametrize("kernel, args, options, message", [
+    (add_kernel, ("*fp32", "*fp32", "*fp32", "int32", 256), {"num_ctas": 2}, "num_ctas=2: sm_80 has no clusters"),
+    (add_kernel, ("*fp32", "*fp32", "*fp32", "int32", 256), {"num_consumer_groups": 2}, "num_consumer_groups=2"),
+    (roles, ("desc<fp16[64x64]>", "*fp32", 64), {}, "warp_specialize=True: sm_80 has no roles"),
+    (product, ("*fp8e4nv", "*fp32", 64), {}, "sm_80 has no tensor cores for fp8e4nv"),
+    (widen, ("*fp8e5", "*fp32"), {}, "needs sm_89, the kernel is compiled for sm_80"),
+])
+def test_what_sm_80_cannot_do(kernel, args, options, message):
+    with pytest.raises(tilejit.CompilationError, match=message):
+        kernel.compile(*args, target="sm_80", **options)
+
+
+def test_unknown_targets():
+    with pytest.raises(tilejit.CompilationError, match="target='sm_75' is not one of 'sm_90a', 'sm_80'"):
+        add_kernel.compile("*fp32", "*fp32", "*fp32", "int32", 256, target="sm_75")
+    with pytest.raises(tilejit.LaunchError, match="TILEJIT_ARCH='sm_75'"), tilejit.knobs(arch="sm_75"):
+        pass
+
+
+def test_the_target_is_part_of_the_key(emulated):
+    """An option beats the knob; a kernel compiled for one chip never serves the other."""
+    args = ("*fp32", "*fp32", "*fp32", "int32", 256)
+    assert add_kernel.compile(*args).metadata.target == "sm_80"
+    assert add_kernel.compile(*args, target="sm_90a").metadata.target == "sm_90a"
+    x = np.ones(64, np.float32)
+    made = [add_kernel[(1,)](x, x, x.copy(), 64, BLOCK=256, **o) for o in ({}, {"target": "sm_90a"}, {})]
+    assert [m.metadata.target for m in made] == ["sm_80", "sm_90a", "sm_80"] and made[0] is made[2]
+
+
+@tilejit.kernel
+def conversions(x, y, n, TO: tl.constexpr):
+    at = tl.arange(0, 256)
+    v = tl.load(x + at)
+    tl.store(y + at, v.to(TO))
+
+
+@pytest.mark.parametrize("source", [np.int32, np.int64, np.uint32, np.float64])
+def test_casts_to_bf16_round_once(emulated, source):
+    """sm_80 converts to bf16 from fp32 only: the way there rounds to odd."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([rng.integers(0, 2 ** 31 - 1, 224), 2 ** 23 + 2 ** 15 + np.arange(-16, 16)]).astype(source)
+    if source == np.float64:
+        x = x * (1 + 2.0 ** -30)
+    y = np.zeros(256, BF16)
+    conversions[(1,)](x, y, 256, tl.bfloat16)
+    for value, got in zip(x, y):
+        scale = 2 ** (math.frexp(float(value))[1] - 8) if value else 1
+        exact = int(value) if source != np.float64 else float(value)
+        assert abs(float(got) - exact) <= scale / 2, (value, got)
+
+
+@tilejit.kernel
+def bf16_arithmetic(x, y, out):
+    at = tl.arange(0, 128)
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(out + at, a + b)
+    tl.store(out + 128 + at, a - b)
+    tl.store(out + 256 + at, a * b)
+    tl.store(out + 384 + at, tl.where(a < b, a, b))
+
+
+def test_bf16_arithmetic_is_the_same_bits(emulated):
+    """fma in place of add, sub and mul, signs of zeros included."""
+    rng = np.random.default_rng(4)
+    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 3e38, 1e-40], np.float32)
+    x, y = (v.ravel() for v in np.meshgrid(special, special))
+    x, y = (np.concatenate([v, rng.standard_normal(64)]).astype(BF16) for v in (x, y))
+    got = {}
+    for target in ("sm_80", "sm_90a"):
+        out = np.zeros(512, BF16)
+        bf16_arithmetic[(1,)](x, y, out, target=target)
+        nan = np.isnan(out.astype(np.float32))
+        got[target] = np.where(nan, 0x7FFF, out.view(np.uint16))
+    assert (got["sm_80"] == got["sm_90a"]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32], ids=lambda d: np.dtype(d).name)
+def test_sm_80_through_the_driver(dtype):
+    """The driver assembles PTX for sm_80 on whatever GPU there is."""
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((300, 264)).astype(dtype), rng.standard_normal((264, 200)).astype(dtype)
+    x = rng.standard_normal((64, 1000)).astype(np.float32)
+    with tilejit.knobs(target="cuda", arch="sm_80"):
+        out = kernels.matmul(tilejit.to_device(a), tilejit.to_device(b))
+        soft = kernels.softmax(tilejit.to_device(x))
+        assert {e.compiled.metadata.target for e in matmul_kernel.entries.values()} >= {"sm_80"}
+    bound = {np.float16: 2e-3, BF16: 8e-3, np.float32: 1.5e-3}[dtype]
+    assert rel_error(out.numpy(), a.astype(np.float64) @ b.astype(np.float64)) <= bound
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    assert rel_error(soft.numpy(), e / e.sum(1, keepdims=True)) <= 2e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.float8_e4m3fn, np.int8], ids=lambda d: np.dtype(d).name)
+def test_few_rows_on_the_gpu(dtype):
+    """mma.sync beside TMA rings, for products of too few rows for wgmma."""
+    rng = np.random.default_rng(6)
+    a, b = ((rng.standard_normal((64, 64)) * 4).astype(dtype) for _ in range(2))
+    y = tilejit.zeros((64, 64), np.int32 if dtype == np.int8 else np.float32)
+    for side in (16, 32):
+        product[(1,)](tilejit.to_device(np.ascontiguousarray(a[:side, :side])), y, side)
+        got = y.numpy().ravel()[:side * side].reshape(side, side)
+        x = a[:side, :side].astype(np.float64)
+        assert rel_error(got, x @ x) <= 2e-3

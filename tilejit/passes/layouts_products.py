@@ -1,0 +1,45 @@
+"""First operands of products that are computed: they stay in registers, in the layout that wgmma reads them in."""
+from __future__ import annotations
+
+from tilejit.ir import Op, Value
+from tilejit.ir.types import DType, Tile
+from tilejit.layout.linear import LinearLayout
+from tilejit.layout.named import wgmma_a_operand
+
+#: 32-bit registers a thread may have of a first operand, and of it and the accumulator together.
+MOST_WORDS, MOST_REGISTERS = 64, 192
+
+
+def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
+    """The layout in which wgmma takes a product's first operand from registers; None where it should not.
+
+    It should not where several warps would hold the same rows (each would compute all of them), where the registers
+    are too few, and where the operand comes element by element from global memory: that is read in another layout."""
+    a, acc = dot.operands[0].type, dot.result.type
+    assert isinstance(a, Tile) and isinstance(acc, Tile) and isinstance(a.elem, DType)
+    try:
+        layout = wgmma_a_operand(a.shape, num_warps, a.elem.bytes)  # type: ignore[arg-type]
+    except ValueError:
+        return None
+    threads = 32 * num_warps
+    words = a.numel * a.elem.bytes // 4 // threads
+    if layout.zero_bits("warp") or words > MOST_WORDS or words + acc.numel // threads > MOST_REGISTERS:
+        return None
+    return None if _through_pointers(dot.operands[0], a.numel // 4) else layout
+
+
+def _through_pointers(v: Value, numel: int) -> bool:
+    """Whether a tile is computed from one of at least `numel` elements that was loaded through pointers."""
+    seen: set[Value] = set()
+    work = [v]
+    while work:
+        v = work.pop()
+        if v in seen or not isinstance(v.type, Tile) or not isinstance(v.op, Op):
+            continue
+        seen.add(v)
+        if v.op.name == "load":
+            if v.type.numel >= numel:
+                return True
+        elif v.op.define.pure and not v.op.regions and v.op.name != "dot":
+            work.extend(v.op.operands)
+    return False

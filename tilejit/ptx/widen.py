@@ -1,0 +1,151 @@
+"""Small integers as 16-bit floats, two at a time, without conversion instructions: those run at a fraction of the rate.
+
+In the mantissa of a power of two whose last place is 1, a number is that power plus the number. bf16 has 7 bits for it:
+128 plus the low seven bits, less 128 or, for negative numbers, 256. fp16 has room for all 8: 1024 plus the number plus
+128, less 1152.
+
+Two 16-bit elements are the halves of a 32-bit word as long as every op takes both: then taking a word apart and putting
+it together (`mov.b32`) is no instruction of the machine.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Op, Value
+from tilejit.ir.types import DType, Tile, Type, elem_of
+from tilejit.ptx.emit import Emitter
+
+#: lop3 truth tables: (a & b) | c and (a & b) ^ c.
+AND_OR, _AND_XOR = 0xEA, 0x6A
+
+
+def widens(src: object, dst: object) -> bool:
+    """Whether pairs of src become pairs of dst here."""
+    return isinstance(src, DType) and isinstance(dst, DType) and src.name == "int8" and dst.name in ("bf16", "fp16")
+
+
+def in_pairs(e: Emitter, v: Value) -> bool:
+    """Whether a tile from shared memory has pairs of neighbours in its registers, since every use widens them: two
+    elements are in the register of the first."""
+    t, op = v.type, v.op
+    if not isinstance(op, Op) or op.name != "local_load":
+        return False
+    assert isinstance(t, Tile) and t.layout is not None
+    axis = op.operands[0].type.order[0]  # type: ignore[union-attr]
+    pair = tuple(int(d == axis) for d in range(len(t.shape)))
+    users = [user for user, _ in e.uses.get(v, ())]
+    return (bool(users) and pair in t.layout.bases_of("register")[:1] and t.layout.canonical() == t.layout
+            and all(u.name == "cast" and widens(t.elem, elem_of(u.result.type)) for u in users))
+
+
+def widen(e: Emitter, regs: list[str], dst: DType, pairs: bool) -> list[str]:
+    """An even number of int8 registers (`pairs`: see `in_pairs`) as dst in fresh registers."""
+    out: list[str] = []
+    for lo, hi in zip(regs[::2], regs[1::2]):
+        if pairs:
+            both = e.p.new("b32", "prmt.b32", e.p.new("b32", "cvt.u32.u16", lo), 0, "0x1100")
+        else:
+            both = together(e, lo, hi)
+        out += apart(e, _widened(e, both, dst))
+    return out
+
+
+def _widened(e: Emitter, both: str, dst: DType) -> str:
+    """Register: the low bytes of both halves as dst."""
+    p = e.p
+    if dst.name == "bf16":
+        low = p.new("b32", "lop3.b32", both, "0x007F007F", "0x43004300", AND_OR)
+        sign = p.new("b32", "lop3.b32", both, "0x00800080", "0x43004300", AND_OR)
+        if e.target.hopper:
+            return p.new("b32", "sub.rn.bf16x2", low, sign)
+        return p.new("b32", "fma.rn.bf16x2", sign, p.new("b32", "mov.b32", "0xBF80BF80"), low)
+    shifted = p.new("b32", "lop3.b32", both, "0x00FF00FF", "0x64806480", _AND_XOR)
+    return p.new("b32", "sub.rn.f16x2", shifted, p.new("b32", "mov.b32", "0x64806480"))
+
+
+def together(e: Emitter, lo: str, hi: str) -> str:
+    """Two 16-bit registers as one word."""
+    return e.p.new("b32", "mov.b32", f"{{{lo}, {hi}}}")
+
+
+def apart(e: Emitter, word: str) -> list[str]:
+    """The halves of a word."""
+    pair = e.p.regs("b16", 2)
+    e.p("mov.b32", f"{{{pair[0]}, {pair[1]}}}", word)
+    return pair
+
+
+def in_words(v: Value) -> bool:
+    """Whether neighbouring registers of a 16-bit tile were made as the two halves of words."""
+    op = v.op
+    if not isinstance(op, Op):
+        return False
+    if op.name == "cast":
+        return widens(elem_of(op.operands[0].type), elem_of(v.type))
+    if op.name in ("add", "sub", "mul", "bitcast", "reshape", "part"):
+        return _bits(v.type) == _bits(op.operands[0].type) == 16 and in_words(op.operands[0])
+    if op.name == "join":
+        low, high = (_half_of(x) for x in op.operands)
+        return low is not None and high is not None and low == (high[0], 0) and high[1] == 1
+    return False
+
+
+def _half_of(v: Value) -> tuple[Value, int] | None:
+    """The 32-bit value whose low (0) or high (1) halves a 16-bit value is."""
+    op = v.op
+    if not isinstance(op, Op) or op.name not in ("cast", "bitcast"):
+        return None
+    if op.name == "bitcast":
+        return _half_of(op.operands[0])
+    return half_of(op) if _bits(v.type) == 16 else None
+
+
+def half_of(cast: Op) -> tuple[Value, int] | None:
+    """As a cast of 32-bit to 16-bit integers: the value and which halves of it, of one shifted down the high ones."""
+    source = cast.operands[0]
+    src, dst = elem_of(source.type), elem_of(cast.result.type)
+    if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int and dst.is_int) \
+            or (src.bits, dst.bits) != (32, 16):
+        return None
+    maker = source.op
+    if isinstance(maker, Op) and maker.name == "shr" and constant(maker.operands[1]) == 16:
+        return maker.operands[0], 1
+    return source, 0
+
+
+def halves(e: Emitter, op: Op) -> list[str] | None:
+    """The registers of a cast to halves (`half_of`), or None if it is no such cast."""
+    found = half_of(op)
+    if found is None:
+        return None
+    source, which = found
+    regs = e.values.get(source, [])
+    if len(regs) != len(e.get(op.operands[0])):        # computed elsewhere, for more elements than this is for
+        source, which, regs = op.operands[0], 0, e.get(op.operands[0])
+    done: dict[str, str] = {}
+    for r in regs:
+        if r not in done:
+            done[r] = e.p.reg("b16")
+            e.p("mov.b32", f"{{_, {done[r]}}}" if which else f"{{{done[r]}, _}}", r)
+    return [done[r] for r in regs]
+
+
+def two_at_a_time(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[str]:
+    """opcode (of two elements at a time) on the registers of 16-bit operands, an even number."""
+    done: dict[tuple[str, str], str] = {}
+    out = []
+    for lo, hi, x, y in zip(a[::2], a[1::2], b[::2], b[1::2]):
+        if (x, y) not in done:
+            done[x, y] = together(e, x, y)
+        out += apart(e, e.p.new("b32", opcode, together(e, lo, hi), done[x, y]))
+    return out
+
+
+def constant(v: Value) -> int | float | None:
+    """The number that all elements of a value are, or None."""
+    op = v.op
+    while isinstance(op, Op) and op.name in ("part", "splat", "broadcast"):
+        op = op.operands[0].op
+    return op.attrs["value"] if isinstance(op, Op) and op.name == "const" else None
+
+
+def _bits(t: Type) -> int:
+    return elem_of(t).bits

@@ -1,0 +1,153 @@
+"""First operands of products made in pieces of K: the next piece is computed while the one before multiplies.
+
+The ops that compute such an operand are written once for every piece, right before its product:
+
+    %w = desc_load ..  : int8[128x64]          %w0 = local_load %slot {at=0x0} : int8[128x32]
+    %a = cast %w       : bf16[128x64]    ->    %a0 = cast %w0 : bf16[128x32];  %s = dot_async %a0, %b, %acc {k=0}
+    %s = dot %a, %b, %acc                      %w1 = local_load %slot {at=0x32} : int8[128x32]
+                                               %a1 = cast %w1 : bf16[128x32];  %s = dot_async %a1, %b, %s {k=32}
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.ir import Builder, Op, Value
+from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.layout.named import wgmma_a_operand
+from tilejit.schedule.plan import shared_operand
+
+#: Pieces of K: two sets of registers, one being written while tensor cores read the other.
+PIECES = 2
+#: Bytes of K that one wgmma consumes.
+_K_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What is written once for every piece: `ops`, in order. `axes`: the dimension of a value that runs along K."""
+
+    ops: tuple[Op, ...]
+    axes: dict[Value, int]
+    count: int = PIECES
+
+    @property
+    def loads(self) -> list[Op]:
+        """Blocks of which each piece reads its part of the slot."""
+        return [op for op in self.ops if op.name == "desc_load"]
+
+
+def from_registers(dot: Op) -> bool:
+    """Whether a product's first operand is a computed tile whose layout is wgmma's own."""
+    t = dot.operands[0].type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    if t.layout is None or shared_operand(dot.operands[0]) is not None:
+        return False
+    try:
+        return t.layout == wgmma_a_operand(t.shape, t.layout.in_size("warp"), t.elem.bytes)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+
+
+def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | None:
+    """The ops that compute a product's first operand from registers, if they can be written in pieces of K.
+
+    None also where a piece's registers would only be other names of registers written before: those may still be read
+    by the piece's product of the iteration before."""
+    v = dot.operands[0]
+    assert isinstance(v.type, Tile) and isinstance(v.type.elem, DType) and dot.parent is not None
+    if not from_registers(dot) or v.type.shape[1] * v.type.elem.bytes < _K_BYTES * PIECES:
+        return None
+    axes, chosen = {v: 1}, {dot}
+    ops: list[Op] = []
+    block = dot.parent.ops
+    for op in reversed(block[:block.index(dot)]):
+        if len(op.results) != 1 or op.result not in axes or any(
+                u not in chosen or u is dot and i != 0 for u, i in table[op.result]):
+            continue
+        sources = _sources(op, axes[op.result])
+        if sources is None or any(axes.get(x, a) != a for x, a in zip(op.operands, sources) if a is not None):
+            continue
+        chosen.add(op)
+        ops.insert(0, op)
+        axes.update({x: a for x, a in zip(op.operands, sources) if a is not None})
+    found = Pieces(tuple(ops), axes)
+    try:
+        for x in axes:
+            piece_type(found, x)
+    except ValueError:
+        return None
+    return found if _is_new(v, chosen) else None
+
+
+def piece_type(pieces: Pieces, v: Value) -> Tile:
+    """The type of a piece of a value. Raises ValueError where threads do not hold as much of each."""
+    t, axis = v.type, pieces.axes[v]
+    assert isinstance(t, Tile)
+    if t.layout is None:
+        raise ValueError("no layout")
+    size = t.shape[axis] // pieces.count
+    shape = tuple(size if d == axis else n for d, n in enumerate(t.shape))
+    return Tile(shape, t.elem, t.layout.part(axis, size))
+
+
+def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], env: dict[Value, Value],
+                b: Builder) -> Value:
+    """Piece `index` of v (the product's first operand), computed by new ops."""
+    made: dict[Value, Value] = {}
+
+    def operand(x: Value) -> Value:
+        if x in made or x not in pieces.axes:
+            return made.get(x, env.get(x, x))
+        t, axis = piece_type(pieces, x), pieces.axes[x]
+        if isinstance(x.op, Op) and x.op.name == "const":
+            made[x] = b("const", value=x.op.attrs["value"], type=t)
+        else:
+            made[x] = b("part", env[x], axis=axis, start=index * t.shape[axis], type=t)
+        return made[x]
+
+    for op in pieces.ops:
+        t, axis = piece_type(pieces, op.result), pieces.axes[op.result]
+        if op.name == "desc_load":
+            at = tuple(index * n if d == axis else 0 for d, n in enumerate(t.shape))
+            new = b("local_load", views[op], type=t, at=at)
+        else:
+            attrs = dict(op.attrs)
+            attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
+            new = b.op(op.name, *map(operand, op.operands), result_types=[t], **attrs).result
+        new.name = op.result.name
+        made[op.result] = new
+    return operand(v)
+
+
+def _sources(op: Op, axis: int) -> list[int | None] | None:
+    """For each operand of an op the dimension along K if `axis` of its result is (None: it is needed whole); None if
+    the op cannot be done in pieces."""
+    shape = op.result.type.shape  # type: ignore[union-attr]
+    if op.name == "desc_load":
+        return [None] * len(op.operands) if len(shape) == 2 else None
+    if op.name == "splat":
+        return [None]
+    if op.name == "broadcast":
+        return [axis if op.operands[0].type.shape[axis] > 1 else None]  # type: ignore[union-attr]
+    if op.name == "join":
+        return [axis, axis] if axis < len(shape) - 1 else None
+    if op.name == "trans":
+        return [op.attrs["order"][axis]]
+    if op.name == "reshape":
+        source = op.operands[0].type.shape  # type: ignore[union-attr]
+        pairs = len(source) == len(shape) + 1 and source[:axis] == shape[:axis] and axis == len(shape) - 1
+        return [axis] if pairs else None
+    if "elementwise" in op.define.traits and op.define.pure:
+        return [axis if isinstance(x.type, Tile) else None for x in op.operands]
+    return None
+
+
+def _is_new(v: Value, chosen: set[Op]) -> bool:
+    """Whether a value is computed into registers of its own by the chosen ops, and is no other name of older ones."""
+    op = v.op
+    if not isinstance(op, Op) or op not in chosen:
+        return False
+    if op.name in ("reshape", "trans", "join", "broadcast", "bitcast", "hint") or op.name == "cast" and not (
+            elem_of(op.result.type).is_float or elem_of(op.operands[0].type).is_float):  # type: ignore[union-attr]
+        return all(_is_new(x, chosen) for x in op.operands)
+    return op.name not in ("const", "splat")
