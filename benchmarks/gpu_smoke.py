@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 #: part -> seconds it may take
-PARTS = {"rows": 150, "bandwidth": 120, "matmul": 300, "speed": 240, "cache": 60, "sass": 60, "launch": 90}
+PARTS = {"rows": 150, "bandwidth": 120, "matmul": 300, "speed": 240, "cache": 60, "sass": 60, "launch": 90,
+         "sm80": 180}
 BOUNDS = {"fp32": 2e-5, "fp16": 2e-3, "bf16": 8e-3, "fp8": 8e-3, "tf32": 1.5e-3}
 
 
@@ -307,6 +308,57 @@ def launch(out: str) -> int:
     record("launch", table, out)
     plot(table, Path(out, "launch.png"))
     return report("launch", [], len(cases))
+
+
+def sm80(out: str) -> int:
+    """target="sm_80" through the driver: products and rows against float64, and its speed beside cuBLAS for the record;
+    then products of few rows, which mma.sync does on sm_90a."""
+    import torch
+    from peers import Peer, compare
+
+    import tilejit
+    from tilejit import kernels
+    from tilejit.testing import record, rel_error
+
+    failures, total = [], 0
+
+    def check(label: str, o: Any, ref: Any, bound: float) -> None:
+        nonlocal total
+        torch.cuda.synchronize()
+        total += 1
+        error = rel_error(o, ref)
+        if not error <= bound:
+            failures.append(f"{label}: {error:.2e}")
+
+    shapes = [(512, 384, 1024), (300, 200, 264), (70, 90, 48), (5, 61, 33), (1024, 1024, 1024)]
+    kinds = [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (torch.float32, "tf32")]
+    with tilejit.knobs(arch="sm_80"):
+        for m, n, k in shapes:
+            for dtype, name in kinds:
+                for a_rows, b_rows in ((True, True), (True, False), (False, True)):
+                    a, b = random_matrix(m, k, dtype, a_rows), random_matrix(k, n, dtype, b_rows)
+                    o = torch.full((m, n), float("nan"), device="cuda", dtype=dtype)
+                    kernels.matmul(a, b, out=o)
+                    check(f"{name} {m}x{n}x{k} {'NT'[not a_rows]}{'NT'[not b_rows]}", o, a.double() @ b.double(),
+                          BOUNDS[name])
+        x = torch.randn(333, 5000, device="cuda")
+        check("softmax", kernels.softmax(x), torch.softmax(x.double(), 1), BOUNDS["fp32"])
+        n = 4096
+        a, b = torch.randn(n, n, device="cuda").bfloat16(), random_matrix(n, n, torch.bfloat16, False)
+        o, r = (torch.empty(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        peers: list[Peer] = [("cublas", lambda: torch.matmul(a, b, out=r), 2 * n ** 3)]
+        table = compare("sm80", f"{n}x{n}x{n} NT, target sm_80", "bf16", "TFLOP/s",
+                        lambda: kernels.matmul(a, b, out=o), 2 * n ** 3, peers)
+        record("sm80", table, out)
+        check(f"bf16 {n}", o, a.float() @ b.float(), BOUNDS["bf16"])
+    for rows in (16, 32):
+        a, b = torch.randn(rows, 512, device="cuda").half(), torch.randn(64, 512, device="cuda").half()
+        o = torch.full((rows, 64), float("nan"), device="cuda", dtype=torch.float16)
+        descs = [tilejit.TensorDescriptor.from_tensor(t, (t.shape[0], 64)) for t in (a, b, o)]
+        kernels.matmul_kernel[(1,)](*descs, None, rows, 64, 512, BM=rows, BN=64, BK=64, GROUP=1, A_ROWS=True,
+                                    B_ROWS=False, ACTIVATION=None)
+        check(f"{rows} rows on sm_90a", o, a.double() @ b.double().T, BOUNDS["fp16"])
+    return report("sm80", failures, total)
 
 
 def main() -> int:

@@ -140,8 +140,9 @@ def worker(job: Path, progress: Path) -> int:
     emit({"where": environment()})
     cases = [Case(**{**c, "rows": tuple(c["rows"])}) for c in given["cases"]]
     options = Options(**{**given["options"], "peers": tuple(given["options"]["peers"])})
-    if not options.unwanted("triton"):
-        print(gpu.ready(cases), flush=True)
+    said = "" if options.unwanted("triton") else gpu.ready(cases)
+    if said:
+        print(said, flush=True)
     for name in dict.fromkeys(c.set for c in cases):
         run([c for c in cases if c.set == name], gpu, options, given["seconds"][name], emit)
     return 0
@@ -193,7 +194,7 @@ def allowed(plan: Plan, budget: float | None, part: float, triton: bool) -> dict
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; status 1 if nothing could be measured or one of our results was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", default=",".join(s for s in SETS if s != "tuning"),
+    parser.add_argument("--set", "--only", default=",".join(s for s in SETS if s != "tuning"),
                         help="sets to run, separated by commas: %(default)s; and tuning, the library's own choices")
     parser.add_argument("--shapes", help="other shapes for these sets, MxNxK or S^3, separated by commas")
     parser.add_argument("--peers", default="", help="only peers whose names begin so, separated by commas")

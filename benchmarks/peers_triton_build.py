@@ -26,8 +26,8 @@ import peers_triton
 from matmul_cases import Case
 from peers_triton import Config, configs, recipe
 
-#: Seconds for one process: importing torch beside fifteen others, compiling, two small runs.
-LIMIT = 60.0
+#: Seconds for one process: importing torch beside fifteen others, compiling; and for its two runs, launchers included.
+LIMIT, RUN_LIMIT = 120.0, 40
 #: Triton's name of the chip that the benchmark is for.
 CAPABILITY = 90
 DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
@@ -113,9 +113,10 @@ def verdict(e: Ended, limit: float = LIMIT) -> str:
     lines = [json.loads(x) for x in e.output.splitlines() if x.startswith("{")]
     told = {k: v for line in lines for k, v in line.items()}
     stage = "when run" if "compiled" in told else "when compiled"
-    if e.status is None:
-        return f"hangs when run (stopped after {limit:.0f} s)" if "compiled" in told else \
-            f"compiles for more than {limit:.0f} s"
+    if e.status == -signal.SIGALRM and "launching" in told:
+        return f"hangs when run (stopped after {RUN_LIMIT} s)"
+    if e.status in (None, -signal.SIGALRM):
+        return f"{'not ready to run' if 'compiled' in told else 'not compiled'} after {limit:.0f} s"
     if "failed" in told:
         return f"{stage}: {told['failed']}"
     return f"{stage}: the process ended with status {e.status}" if e.status else ""
@@ -206,6 +207,10 @@ def run_small(r: Recipe) -> str:
     """Run on small problems on the GPU and compare with torch; what is wrong, or empty text."""
     import torch
 
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    print(json.dumps({"launching": True}), flush=True)
+    signal.alarm(RUN_LIMIT)
     for m, n, k in FEW_TRIALS if r.few else TRIALS:
         a, b = (torch.randn(rows, k, device="cuda").to(getattr(torch, DTYPES[r.dtype])) for rows in (m, n))
         out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
@@ -224,8 +229,9 @@ def on_gpu() -> bool:
 
 
 def one(r: Recipe, limit: float) -> None:
-    """The process of one configuration: writes {"compiled": seconds}, then {"ran": ...} or {"failed": reason}."""
-    signal.alarm(int(limit) + 5)                       # its default action ends the process, whoever started it is gone
+    """The process of one configuration: writes {"compiled": seconds}, {"launching": true}, then {"ran": seconds} or
+    {"failed": reason}."""
+    signal.alarm(int(limit) + 5)                       # its default action ends the process, whatever it waits for
     began = time.monotonic()
     try:
         compile_only(r)

@@ -64,8 +64,8 @@ def test_every_way_compiles(tuning, monkeypatch):
     """To PTX, every raster but one left out; what cannot be compiled should not be in the list."""
     monkeypatch.setenv("TILEJIT_PTXAS", "driver")
     out = np.zeros((300, 280), ml_dtypes.bfloat16)
-    ways = [w for w in tuning.ways() if w.group * w.ctas == 16 or w.stages or w.turns]
-    for dtype, some in ((ml_dtypes.bfloat16, ways), (ml_dtypes.float8_e4m3fn, ways[::4])):
+    picked = [w for w in tuning.ways() if w.group * w.ctas == 16 or w.stages or w.turns]
+    for dtype, ways in ((ml_dtypes.bfloat16, picked), (ml_dtypes.float8_e4m3fn, picked[::4])):
         a, b, _ = matrices(k=144)
         a, b = a.astype(dtype), b.T.astype(dtype).T
         assert tuning.prepared({w.label: [tuning.launch_of(a, b, out, w, (0, 0, 300, 280))] for w in ways}) == {}

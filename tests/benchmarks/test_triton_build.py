@@ -64,8 +64,9 @@ def test_a_stopped_process_takes_its_children_along(building, tmp_path):
     (0, [{"compiled": 1.0}, {"failed": "wrong result"}], "when run: wrong result"),
     (-11, [{"compiled": 1.0}], "when run: the process ended with status -11"),
     (-11, [], "when compiled: the process ended with status -11"),
-    (None, [{"compiled": 1.0}], "hangs when run (stopped after 60 s)"),
-    (None, [], "compiles for more than 60 s")])
+    (-14, [{"compiled": 1.0}, {"launching": True}], "hangs when run (stopped after 40 s)"),
+    (None, [{"compiled": 1.0}], "not ready to run after 120 s"),
+    (-14, [], "not compiled after 120 s")])
 def test_what_the_end_of_a_process_means(building, status, lines, wanted):
     text = "noise\n" + "".join(json.dumps(x) + "\n" for x in lines)
     assert building.verdict(building.Ended(status, text, 1.0)) == wanted
@@ -86,7 +87,7 @@ def test_what_was_tried_is_not_tried_again(building, peer, tmp_path, monkeypatch
     def stand_in(commands, workers, limit):
         started.extend(commands)
         bad = next(iter(commands))
-        return {n: building.Ended(None if n == bad else 0, '{"compiled": 1.0}', 1.0) for n in commands}
+        return {n: building.Ended(-14 if n == bad else 0, '{"launching": true}', 1.0) for n in commands}
 
     monkeypatch.setattr(building, "side_by_side", stand_in)
     monkeypatch.setattr(peer, "triton", type("Triton", (), {"__version__": "0"}))

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("part", ["rows", "matmul", "cache", "sass"])
+@pytest.mark.parametrize("part", ["rows", "matmul", "cache", "sass", "sm80"])
 def test_part(part, tmp_path):
     """Every part prints PASS and exits with 0."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

@@ -74,6 +74,26 @@ def weighted(a, q, scale, b_scale, c, K, BM: tl.constexpr, BN: tl.constexpr, BK:
     tl.store(c + m[:, None] * BN + n[None, :], acc)
 
 
+@tilejit.kernel
+def persistent(a, b, bias, c, M, N, K, am, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Tile after tile; a role of its own copies."""
+    tiles_n = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, tl.num_programs(0)):
+        m = tile // tiles_n * BM + tl.arange(0, BM)
+        n = tile % tiles_n * BN + tl.arange(0, BN)
+        k = tl.arange(0, BK)
+        a_ptrs = a + m[:, None] * am + k[None, :] * ak
+        b_ptrs = b + k[:, None] * bk + n[None, :] * bn
+        acc = tl.zeros((BM, BN), tl.float32)
+        for i in tl.range(0, tl.cdiv(K, BK), warp_specialize=True):
+            x = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - i * BK), other=0.0)
+            y = tl.load(b_ptrs, mask=(k[:, None] < K - i * BK) & (n[None, :] < N), other=0.0)
+            acc = tl.fma(tl.dot(x, y), tl.load(bias + i * BN + tl.arange(0, BN))[None, :], acc)
+            a_ptrs += BK * ak
+            b_ptrs += BK * bk
+        tl.store(c + m[:, None] * N + n[None, :], acc, (m[:, None] < M) & (n[None, :] < N))
+
+
 def checked(kernel, grid, *args, **options):
     """Runs the kernel under three policies with the sanitizer; its report."""
     tilejit.check(kernel, grid, *args, seeds=[1], **options).check()
@@ -191,3 +211,48 @@ def test_operands_that_are_computed_and_rows_of_scales():
                  "ring s: 3 slots x 256 bytes, bulk copies of rows, read into registers",
                  "ring t: 3 slots x 256 bytes, bulk copies of rows, read into registers"):
         assert line in report
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+def test_a_role_that_copies(warps):
+    """Threads of a role of their own copy operands, one of them copies rows of scales; tickets run on from tile to tile."""
+    m, n, k = 80, 80, 112
+    a, b, c = numbers((m, k), BF16), numbers((k, n), BF16, True, 1), np.full((m, n), np.nan, F32)
+    scale = numbers((4, 64), F32, seed=2)
+    report = checked(persistent, (2,), a, b, scale, c, m, n, k, *strides(a), *strides(b), BM=16 * warps, BN=64, BK=32,
+                     num_warps=warps)
+    pad = np.zeros((4, 80))
+    pad[:, :64], pad[:, 64:] = scale, scale[:, :16]
+    want = sum(a[:, i * 32:i * 32 + 32].astype(np.float64) @ b[i * 32:i * 32 + 32].astype(np.float64) * pad[i]
+               for i in range(4))
+    assert rel_error(c, want) < 1e-6
+    assert f"specialised: {warps} producer warps + 2 consumer" in report
+    assert "cp.async, wgmma reads the slots" in report and "bulk copies of rows, read into registers" in report
+
+
+def test_rows_that_consumers_copy_beside_operands_by_tma():
+    """Scales whose rows start anywhere go by cp.async into slots of each group of consumers."""
+    a, b = (numbers((96, 144), BF16, seed=seed) for seed in (0, 1))
+    scale, c = numbers((5, 97), F32, seed=2), np.full((96, 96), np.nan, F32)
+    descs = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), (64, 32)) for x in (a, b)]
+    report = checked(scaled, (1,), *descs, scale, c, 96, 96, 144, 97, BM=64, BN=64, BK=32, num_warps=4)
+    want = sum(a[:, i * 32:i * 32 + 32].astype(np.float64) @ b[:, i * 32:i * 32 + 32].T.astype(np.float64)
+               * scale[i, :96, None] for i in range(5))
+    assert rel_error(c, want) < 1e-6
+    assert "2 consumer groups" in report and "cp.async by the consumers, read into registers" in report
+
+
+@tilejit.kernel
+def scaled(a_desc, b_desc, scale, c, M, N, K, across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles_n = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, tl.num_programs(0)):
+        m = tile // tiles_n * BM
+        n = tile % tiles_n * BN
+        rows, columns = m + tl.arange(0, BM), n + tl.arange(0, BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, tl.cdiv(K, BK)):
+            x = a_desc.load([m, k * BK])
+            y = b_desc.load([n, k * BK])
+            s = tl.load(scale + k * across + rows, rows < M, other=0.0)
+            acc = tl.fma(tl.dot(x, y.T), s[:, None], acc)
+        tl.store(c + rows[:, None] * N + columns[None, :], acc, (rows[:, None] < M) & (columns[None, :] < N))

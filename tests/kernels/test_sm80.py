@@ -275,3 +275,84 @@ def test_few_rows_on_the_gpu(dtype):
         got = y.numpy().ravel()[:side * side].reshape(side, side)
         x = a[:side, :side].astype(np.float64)
         assert rel_error(got, x @ x) <= 2e-3
+
+
+def halves(rng, *shape):
+    """Random fp16 numbers."""
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+def wide(*arrays):
+    """The product of two arrays in float64."""
+    a, b = (x.astype(np.float64) for x in arrays)
+    return a @ b
+
+
+def test_the_matmul_family(emulated):
+    """Fused, gated, batched, grouped, stream-K, decode and weight-only products through their host functions."""
+    rng = np.random.default_rng(7)
+    a, b, residual = halves(rng, 64, 96), halves(rng, 96, 72), halves(rng, 64, 72)
+    assert rel_error(kernels.fused_matmul(a, b, residual=residual, activation="relu"),
+                     np.maximum(wide(a, b), 0) + residual) <= 2e-3
+    pair = halves(rng, 2, 72, 96).transpose(0, 2, 1)
+    gate = wide(a, pair[0])
+    assert rel_error(kernels.gated_matmul(a, pair), gate / (1 + np.exp(-gate)) * wide(a, pair[1])) <= 4e-3
+    a, b = halves(rng, 3, 64, 64), halves(rng, 3, 64, 64)
+    assert rel_error(kernels.batched_matmul(a, b), wide(a, b)) <= 2e-3
+    rows, offsets = halves(rng, 64, 64), np.array([0, 24, 24, 64], np.int32)
+    expected = np.concatenate([wide(rows[:24], b[0]), wide(rows[24:], b[2])])
+    assert rel_error(kernels.grouped_matmul(rows, b, offsets), expected) <= 2e-3
+    for m, b in ((64, halves(rng, 512, 64)), (8, halves(rng, 64, 512).T)):
+        a = halves(rng, m, 512)
+        assert rel_error(kernels.matmul_streamk(a, b), wide(a, b)) <= 2e-3
+    x, w = halves(rng, 16, 128), rng.integers(-8, 8, (64, 128)).astype(np.int8)
+    assert rel_error(kernels.weight_only_matmul(x, w, np.full((64, 1), 0.5, np.float16)), wide(x, w.T) / 2) <= 2e-3
+
+
+_MODULE = """.version 8.4
+.target sm_80
+.address_size 64
+.visible .entry f() {{
+    .reg .pred %p<4>;
+    .reg .b16 %h<8>;
+    .reg .b32 %r<16>;
+    .reg .f32 %f<8>;
+    .reg .f64 %fd<2>;
+    .reg .b64 %rd<8>;
+    .shared .align 16 .b8 s[64];
+    {line}
+    ret;
+}}
+"""
+
+
+@pytest.mark.parametrize("line", [
+    "add.rn.bf16 %h0, %h1, %h2;", "fma.rn.bf16 %h0, %h1, %h2, %h3;", "add.rn.f16 %h0, %h1, %h2;",
+    "setp.lt.bf16 %p0, %h0, %h1;", "setp.lt.f16 %p0, %h0, %h1;", "min.bf16 %h0, %h1, %h2;", "neg.bf16 %h0, %h1;",
+    "cvt.rn.bf16.f32 %h0, %f0;", "cvt.rn.bf16.s32 %h0, %r0;", "cvt.f32.bf16 %f0, %h0;",
+    "cvt.rn.f16.bf16 %h0, %h1;", "cvt.rzi.s32.bf16 %r0, %h0;", "cvt.rn.bf16.f64 %h0, %fd0;",
+    "cvt.rn.f16x2.e4m3x2 %r0, %h0;", "cvt.rn.satfinite.e4m3x2.f32 %h0, %f0, %f1;", "cvt.rn.f16.s32 %h0, %r0;",
+    "mbarrier.try_wait.parity.shared::cta.b64 %p0, [s], %r0;", "mbarrier.test_wait.parity.shared::cta.b64 %p0, [s], %r0;",
+    "mbarrier.arrive.shared::cta.b64 _, [s];", "cp.async.mbarrier.arrive.noinc.shared.b64 [s];",
+    "cp.async.cg.shared.global [s], [%rd0], 16, %r0;", "fence.proxy.async.shared::cta;", "elect.sync %r0|%p0, -1;",
+    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [s];", "stmatrix.sync.aligned.m8n8.x1.shared.b16 [s], {%r0};",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1, %r2, %r3}, {%r4, %r5}, "
+    "{%f0, %f1, %f2, %f3};",
+    "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1, %r2, %r3}, {%r4, %r5}, "
+    "{%f0, %f1, %f2, %f3};",
+    "atom.relaxed.gpu.global.add.noftz.f16 %h0, [%rd0], %h1;", "atom.relaxed.gpu.global.add.noftz.bf16 %h0, [%rd0], %h1;",
+    "atom.relaxed.cluster.global.add.u32 %r0, [%rd0], %r1;", "redux.sync.add.u32 %r0, %r1, -1;",
+    "griddepcontrol.wait;", "fence.acq_rel.gpu;", "ex2.approx.ftz.f32 %f0, %f1;",
+])
+def test_the_table_says_what_ptxas_says(line):
+    """An instruction assembles for sm_80 exactly if the instruction table has it there."""
+    from tilejit.runtime import ptxas
+
+    if ptxas.find_ptxas() is None:
+        pytest.skip("no ptxas")
+    try:
+        ptxas.assemble(_MODULE.format(line=line), "sm_80")
+        legal = True
+    except tilejit.AssemblyError:
+        legal = False
+    assert (required_sm(line.split()[0].rstrip(";")) <= 80) == legal

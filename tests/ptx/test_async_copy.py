@@ -8,14 +8,15 @@ import tilejit.language as tl
 
 
 @tilejit.kernel
-def matmul(a, b, c, M, N, K, am, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def matmul(a, b, c, M, N, K, am, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+           ROLES: tl.constexpr = None):
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     a_ptrs = a + m[:, None] * am + k[None, :] * ak
     b_ptrs = b + k[:, None] * bk + n[None, :] * bn
     acc = tl.zeros((BM, BN), tl.float32)
-    for i in range(0, tl.cdiv(K, BK)):
+    for i in tl.range(0, tl.cdiv(K, BK), warp_specialize=ROLES):
         x = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - i * BK), other=0.0)
         y = tl.load(b_ptrs, mask=(k[:, None] < K - i * BK) & (n[None, :] < N), other=0.0)
         acc = tl.dot(x, y, acc)
@@ -54,6 +55,20 @@ def test_pointer_products(dtype, orders, bm, bn, bk, warps, stages):
     assert len(copies) == stages * (bm + bn) * bk * 2 // 16 // (32 * warps)
     assert ptx.count("cp.async.mbarrier.arrive.noinc.shared.b64") == stages
     assert "ld.global" not in ptx and "st.shared" not in ptx.split("loop_end")[0]
+
+
+@pytest.mark.parametrize("bm, bn, warps, roles", [(128, 128, 8, True), (64, 128, 4, True), (128, 256, 8, False)])
+def test_a_role_that_copies(bm, bn, warps, roles):
+    """As many producer warps as consumers; not where the accumulators need the registers."""
+    kernel = matmul.compile(*["*bf16"] * 2, "*fp32", 1024, 1024, 1024, 1024, 1, 1, 1024, BM=bm, BN=bn, BK=64,
+                            num_warps=warps, num_stages=3, ROLES=True)
+    consumer, *producer = clean(kernel).split("role producer")
+    assert bool(producer) == roles and kernel.metadata.num_threads == 32 * warps * (1 + roles)
+    if roles:
+        assert "cp.async" not in consumer and "wgmma" not in producer[0]
+        assert "cp.async.wait_all" in producer[0], "nobody leaves before its copies have landed"
+    else:
+        assert "inline: 128 accumulators a thread leave no registers for 8 producer warps" in kernel.report()
 
 
 @pytest.mark.parametrize("block, hint, cache, size", [(128, 1, "", 4), (256, 2, "", 8), (512, 2, "", 8), (1024, 1, "", 4)])

@@ -4,6 +4,7 @@ import re
 import pytest
 
 from tilejit import passes, schedule
+from tilejit.errors import CompilationError
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function, print_function
 from tilejit.ir.verify import verify
@@ -184,3 +185,51 @@ kernel @g(%a: ptr<fp32> {divisible=16}, %c: ptr<fp32> {divisible=16}, %n: int32)
     assert counts(plain) == {"async_copy": 0, "async_arrive": 0, "row_copy": 0, "mbar_expect": 0, "load": 2}
     asked = schedule.run(passes.run(parse_function(text.replace("{STAGES}", "{num_stages=4}"))))
     assert counts(asked)["row_copy"] == 4 and counts(asked)["load"] == 1
+
+
+def wide(columns, stages=None):
+    """acc += x @ y of blocks [64, columns] through pointers."""
+    return f"""
+kernel @w(%a: ptr<bf16> {{divisible=16}}, %b: ptr<bf16> {{divisible=16}}, %c: ptr<fp32> {{divisible=16}}, %n: int32)
+          {{num_warps=4{f", num_stages={stages}" if stages else ""}}} {{
+  %zero = const {{value=0}} : int32
+  %one = const {{value=1}} : int32
+  %i64 = arange {{start=0, end=64}}
+  %ik = arange {{start=0, end={columns}}}
+  %rows = expand_dims %i64 {{axis=1}}
+  %ld = const {{value=4096, type=int32[64x1]}}
+  %row = mul %rows, %ld
+  %rowb = broadcast %row {{shape=(64, {columns})}}
+  %cols = expand_dims %ik {{axis=0}}
+  %colb = broadcast %cols {{shape=(64, {columns})}}
+  %off = add %rowb, %colb
+  %ap = splat %a {{shape=(64, {columns})}}
+  %as = ptr_add %ap, %off
+  %bp = splat %b {{shape=(64, {columns})}}
+  %bs = ptr_add %bp, %off
+  %acc0 = const {{value=0.0, type=fp32[64x64]}}
+  %r = for %zero, %n, %one, %acc0 {{(%i: int32, %acc: fp32[64x64])
+    %x = load %as : bf16[64x{columns}]
+    %y = load %bs : bf16[64x{columns}]
+    %yt = trans %y {{order=(1, 0)}}
+    %part = dot %x, %yt, %acc
+    yield %part
+  }}
+  %row64 = broadcast %rows {{shape=(64, 64)}}
+  %cp = splat %c {{shape=(64, 64)}}
+  %cs = ptr_add %cp, %row64
+  store %cs, %r
+  return
+}}
+"""
+
+
+def test_copies_that_do_not_fit():
+    """Three slots, two, or ordinary loads; a depth that the author gives and that does not fit is an error."""
+    for columns, said in ((256, "ring x_y: 3 slots"), (384 + 128, "load x at ?: not pipelined, there is no shared memory")):
+        report = schedule.run(passes.run(parse_function(wide(columns)))).attrs["report"]
+        assert any(line.startswith(said) for line in report)
+    assert not any(line.startswith("ring") for line in report)
+    with pytest.raises(CompilationError, match="bytes needed") as error:
+        schedule.run(passes.run(parse_function(wide(256, 4))))
+    assert "num_stages=3 fits" in str(error.value)

@@ -5,6 +5,8 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.ir.text import parse_function, print_function
+from tilejit.ir.verify import verify
 
 BF16 = ml_dtypes.bfloat16
 
@@ -56,3 +58,13 @@ def test_sanitizer(split):
                   seeds=range(2)).check()
     z = (a.astype(np.float32) @ b.astype(np.float32).T).reshape(2, bm, 16)
     assert np.array_equal(outs[0], z.sum(1)) and np.array_equal(outs[1], z.argmax(1))
+
+
+def test_the_text_can_be_read_back():
+    """Scheduled IR with both kinds of exchange."""
+    types = ("desc<bf16[64x128]>", "desc<bf16[32x128]>", "*fp32", "*int32", "*fp32", "*fp32", "int32", "int32")
+    text = columns.compile(*types, BM=64, BN=32, BK=128, num_ctas=2, cluster_split="K").scheduled
+    assert "= cluster_sum %acc" in text and "cluster_fold" in text and "{axis=0, ctas=2, " in text
+    fn = parse_function(text)
+    verify(fn)
+    assert print_function(fn) == text

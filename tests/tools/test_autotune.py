@@ -294,6 +294,12 @@ def test_misuse_is_named(make, wanted):
         make()
 
 
+def test_a_key_that_cannot_be_hashed_is_named():
+    k = tilejit.autotune(CONFIGS, ["n"])(tilejit.kernel(body))
+    with pytest.raises(ArgumentError, match=r"the key n of autotune is \(\[300\], float32"):
+        k[(1,)](*data(), [300])
+
+
 def test_a_call_without_a_grid_is_refused():
     with pytest.raises(tilejit.LaunchError, match=r"launch it with body\[grid\]"):
         tilejit.autotune(CONFIGS, ["n"])(tilejit.kernel(body))(1)
@@ -309,7 +315,7 @@ def test_what_was_chosen_can_be_printed(capsys):
     x, out = data()
     with tilejit.knobs(print_autotune=True):
         Timer({64: 3.0, 128: 1.0, 256: 2.0}).tuner()[grid](x, out, 300)
-    assert "tilejit: body for (300, 'float32', 'float32'): BLOCK: 128" in capsys.readouterr().out
+    assert "tilejit: body for (300, float32, float32): BLOCK: 128" in capsys.readouterr().out
 
 
 def test_in_the_emulator_clocks_decide(monkeypatch):

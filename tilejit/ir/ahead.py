@@ -59,7 +59,7 @@ def ahead_problem(load: Op) -> str:
         return f"its address needs {found.name}{_line(found)}, which cannot run ahead"
     source = argument_of(load.operands[0])
     for op in walk(body):
-        if op.define.effects & {"sync", "shared_write"} or op.attrs.get("sem") not in (None, "relaxed"):
+        if op.define.effects & {"sync"} or "sem" in op.attrs and op.attrs["sem"] != "relaxed":
             return f"{op.name}{_line(op)} orders it after other threads' work"
         if "write" in op.define.effects and may_alias(source, op):
             return f"{op.name}{_line(op)} may write what it reads"

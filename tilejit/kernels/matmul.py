@@ -179,7 +179,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         base_b, ib = _readable(b, ib, orders[1], False)
         if not _pitched(_facts(ic)):
             target, target_info = pitched(out, ic, True)
-    if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors()):
+    if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors(),
+                                                                   tilejit.chip()):
         return matmul_streamk(a, b, bias, activation, out)
     for grid, (da, db, dc), sizes, constants in _launches(
             _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors(),
@@ -192,14 +193,14 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
 
 
 @lru_cache(maxsize=1024)
-def _deep(a: Facts, b: Facts, sms: int) -> bool:
+def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
     """Whether a product has so few tiles, and so deep ones, that dividing K pays."""
     (m, k), n, size = a[1], b[1][1], a[0].bytes
     in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
     blocks = tilejit.cdiv(k * size, 128)
     if blocks < DEEP_FROM_BY_CLUSTERS or not in_place or not (_pitched(a) and _pitched(b)):
         return False
-    if blocks < DEEP_FROM and choose(m, n, k, size, sms).ctas == 1:
+    if blocks < DEEP_FROM and (chip != "sm_90a" or choose(m, n, k, size, sms).ctas == 1):
         return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms

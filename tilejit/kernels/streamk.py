@@ -321,7 +321,7 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
         if accumulate:
             raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, ctas,
+    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, _ctas(ctas),
                  tilejit.multiprocessors())
     if plan is not None:
         t, (da, db, dc), sizes, constants = plan
@@ -379,8 +379,13 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     return w.tiles(t.stream_tiles, t.m, t.n), w.parts_array, w.flags_array
 
 
+def _ctas(asked: int | None) -> int | None:
+    """What was asked for; 1 where the chip that kernels are compiled for has no clusters."""
+    return 1 if asked is None and tilejit.chip() != "sm_90a" else asked
+
+
 def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None) -> Workspace:
     """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas)`."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
-    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split, ctas)
+    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split, _ctas(ctas))
     return Workspace(a, t.stream_tiles * t.m * t.n, t.stream_tiles)

@@ -17,17 +17,11 @@ from tilejit.passes.simplify import simplify
 
 
 def layouts(fn: Function) -> Function:
-    """Give every tile a layout."""
+    """Give every tile a layout, and mark the loads that may be asynchronous copies in theirs."""
+    from tilejit.passes.copies import mark_copies
     from tilejit.passes.layouts import assign_layouts
 
-    return assign_layouts(fn) or fn
-
-
-def copies(fn: Function) -> Function:
-    """Mark the loads that may be asynchronous copies."""
-    from tilejit.passes.copies import mark_copies
-
-    return mark_copies(fn)
+    return mark_copies(assign_layouts(fn) or fn)
 
 
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
@@ -39,7 +33,6 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify2", simplify),
     ("divide_k", divide_k),
     ("layouts", layouts),
-    ("copies", copies),
 )
 
 

@@ -62,7 +62,7 @@ def copy_problem(op: Op) -> str:
     assert isinstance(t, Tile) and t.layout is not None
     if not isinstance(t.elem, DType) or t.elem.kind == "bool":
         return f"elements of {t.elem} are not copied as they are"
-    if op.attrs.get("volatile"):
+    if is_volatile(op):
         return "it is volatile"
     if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
         return "masked elements are not zero"
@@ -70,6 +70,11 @@ def copy_problem(op: Op) -> str:
     if size not in SIZES:
         return f"a thread's neighbouring addresses are not known to be aligned to 4 bytes ({size} found)"
     return ""
+
+
+def is_volatile(op: Op) -> bool:
+    """Whether a load must happen where it stands (PTX ISA, cache operators: .cv fetches again)."""
+    return bool(op.attrs.get("volatile")) or (op.attrs.get("cache") or "").lstrip(".") == "cv"
 
 
 def memory_order(op: Op) -> tuple[int, ...]:

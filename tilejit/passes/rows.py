@@ -14,9 +14,10 @@ from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
+from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
-from tilejit.passes.copies import wants_copies
+from tilejit.passes.copies import is_volatile, wants_copies
 from tilejit.passes.rules import const_of
 
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
@@ -28,7 +29,7 @@ def find_rows(fn: Function) -> Function:
     """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
              and len(op.result.type.shape) == 1 and wants_copies(fn, op)]
-    if not loads or fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("target") == "sm_80":
+    if not loads or fn.attrs.get("num_ctas", 1) > 1 or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)
     for load in loads:
@@ -68,7 +69,7 @@ class _Row:
         """Why the load stays a load; empty if `result` replaces it."""
         load, elem = self.load, self.load.result.type.elem  # type: ignore[union-attr]
         info = self.facts[load.operands[0]]
-        if info.contiguity[0] < self.size or ahead_problem(load) or load.attrs.get("volatile"):
+        if info.contiguity[0] < self.size or ahead_problem(load) or is_volatile(load):
             return _NO_ROW
         if any("write" in x.define.effects and may_alias(argument_of(load.operands[0]), x) for x in walk(self.fn.body)):
             return "the kernel may write what it reads, through another proxy"

@@ -35,6 +35,11 @@ def _async_arrive(e: Emitter, op: Op) -> None:
     e.p("cp.async.mbarrier.arrive.noinc.shared.b64", barrier_address(e, *op.operands))
 
 
+@emits("async_wait")
+def _async_wait(e: Emitter, op: Op) -> None:
+    e.p("cp.async.wait_all")
+
+
 @emits("row_copy")
 def _row_copy(e: Emitter, op: Op) -> None:
     """One bulk copy of the row (PTX ISA, cp.async.bulk)."""

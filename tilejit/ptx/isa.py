@@ -333,5 +333,6 @@ def required_sm(opcode: str) -> int:
 
 
 def _bf16_conversion(modifiers: dict[str, str]) -> bool:
-    """Whether a cvt is one of those with bf16 that came with sm_90: all but those from f32 (PTX ISA, cvt)."""
-    return "bf16" in (modifiers.get("type"), modifiers.get("dtype")) and modifiers.get("type") != "f32"
+    """Whether a cvt is one of those with bf16 that came with sm_90: all but those from and to f32 (PTX ISA, cvt)."""
+    sides = (modifiers.get("type"), modifiers.get("dtype"))
+    return "bf16" in sides and "f32" not in sides

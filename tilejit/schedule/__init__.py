@@ -19,7 +19,7 @@ from tilejit.ir import Function
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import allocate, check_size, limit
-from tilejit.schedule.copies import marked, unmark
+from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
@@ -54,13 +54,15 @@ def run(fn: Function) -> Function:
         wishes = replace(wishes, slots=wishes.slots or slots, side=next(caps, None))
         if wishes.side:
             new, plan = _attempt(fn, wishes, notes)
-    if new.attrs["shared_bytes"] > limit(new) and marked(fn):
-        for load in marked(fn):
-            unmark(load, "there is no shared memory for two slots", notes)
-        return run(fn)
     if plan.groups > 1 and wishes.groups is None and new.attrs["shared_bytes"] > limit(new):
         new, plan = _attempt(fn, replace(wishes, slots=wishes.slots or 2, groups=1), [
             *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
+    copies = [op for r in plan.rings if r.open for op in r.loads if "copy" in op.attrs]
+    if new.attrs["shared_bytes"] > limit(new) and copies:
+        for load in copies:
+            unmark(load, "there is no shared memory for two slots", notes)
+        fn.attrs["report"] = notes
+        return run(fn)
     check_size(new, plan)
     drop_dead(new)
     new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)

@@ -22,18 +22,16 @@ class Channels(RoleState):
         assert ring is not None
         if op is not ring.loads[-1] or self.role == "producer" and ring not in self.plan.produced:
             return
+        if self.role == "producer" or self._fills(ring) and not ring.ahead:
+            if ring.kind == "async" or self.role == "producer" and not self.plan.threads_produce:
+                self._issue(ring, self.env, b)
+            else:
+                region = Block()
+                self._issue(ring, self.env, Builder(region, loc=op.loc))
+                b.op("elect", regions=[region])
+            self._advance(ring, "fill", b)
         if self.role == "producer":
-            self._issue(ring, self.env, b)
-            self._advance(ring, "fill", b)
             return
-        if self._fills(ring) and not ring.ahead and ring.kind == "async":
-            self._issue(ring, self.env, b)
-            self._advance(ring, "fill", b)
-        elif self._fills(ring) and not ring.ahead:
-            region = Block()
-            self._issue(ring, self.env, Builder(region, loc=op.loc))
-            b.op("elect", regions=[region])
-            self._advance(ring, "fill", b)
         slot, parity = self.state[ring, "use"]
         slot = self._place(ring, slot, b)
         b.op("mbar_wait", self.shared[ring].full, slot, parity)

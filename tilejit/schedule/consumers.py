@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
-from tilejit.ir.types import Tile
+from tilejit.ir.types import DType, Tile
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
 
@@ -58,7 +58,7 @@ def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
         return
     loop, problem = _turn_loop(fn, plan)
-    if not problem and asked is None and _accumulators(fn) > TURN_REGISTERS:
+    if not problem and asked is None and accumulators(fn) > TURN_REGISTERS:
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
     if not problem:
         plan.turns, plan.groups = loop, asked or 2
@@ -95,11 +95,11 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
     return loop, ""
 
 
-def _accumulators(fn: Function) -> int:
+def accumulators(fn: Function) -> int:
     """Registers a thread needs for the largest set of accumulators of one loop."""
     most = 0
     for op in walk(fn.body):
         if op.name in ("for", "while"):
-            tiles = [v.type for v in op.results if isinstance(v.type, Tile)]
+            tiles = [v.type for v in op.results if isinstance(v.type, Tile) and isinstance(v.type.elem, DType)]
             most = max(most, sum(t.numel for t in tiles) // (32 * total_warps(fn)))
     return most

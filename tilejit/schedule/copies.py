@@ -1,12 +1,7 @@
 """Loads through pointers that are asynchronous copies (marked by `passes/copies.py`)."""
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, walk
-
-
-def marked(fn: Function) -> list[Op]:
-    """The loads that are asynchronous copies."""
-    return [op for op in walk(fn.body) if "copy" in op.attrs]
+from tilejit.ir import Op
 
 
 def unmark(op: Op, problem: str, notes: list[str]) -> None:

@@ -9,7 +9,7 @@ from tilejit.ir.ahead import argument_of
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
-from tilejit.schedule.consumers import choose_turns, find_chains
+from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Outlet,
@@ -31,6 +31,9 @@ COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.asyn
 STORE_ROLE = False
 #: Warps of the producer's warpgroup that have nothing to do.
 IDLE_WARPS = 3
+
+#: Registers of a thread beside its accumulators, at least.
+ADDRESS_REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -101,30 +104,31 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
 
 
 def _choose_form(fn: Function, plan: Plan) -> None:
-    """Specialise when wgmma loops read TMA rings and the loads' addresses do not need the results.
+    """Specialise when wgmma loops read rings that a role of its own can fill: one thread of it by TMA, or where the
+    author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async.
 
     Raises CompilationError where the launch option asks for it and it cannot be."""
     say = plan.report.append
     warps = fn.attrs["num_warps"]
-    wanted = [r for r in plan.produced if r.loop is not None and r.views]
     asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
     whole = fn.attrs.get("warp_specialize")
+    asked = asked if whole is None else [whole]
+    copied = [r for r in plan.rings if r.kind == "async"]
+    wanted = [r for r in plan.produced if r.loop is not None and r.views]
     reason = ""
-    if not wanted:
+    hopper = target_of(fn).hopper
+    if not wanted and not (any(asked) and any(r.views for r in copied)):
         reason = "no loop feeds products from descriptor loads"
-    elif whole is False or whole is None and asked and not any(asked):
+        if hopper and any(r.views for r in copied):
+            reason = "the threads that compute also copy (cp.async; warp_specialize=True gives them a role)"
+    elif asked and not any(asked):
         reason = "warp_specialize=False"
     elif warps not in (4, 8, 16):
         reason = f"num_warps={warps} is not 4, 8 or 16"
     else:
-        reason = producer_problem(fn, plan)
-        rows = [r for r in plan.rings if r.kind == "row"]
-        if reason and rows:
-            for ring in rows:
-                ring.local = True
-            reason = producer_problem(fn, plan)
-    if (whole or whole is None and any(asked)) and not target_of(fn).hopper:
+        reason = _let_produce(fn, plan, copied, not wanted)
+    if any(asked) and not hopper:
         raise CompilationError(f"warp_specialize=True: {target_of(fn).name} has no roles of warps: leave it out, "
                                "or use target=\"sm_90a\"", fn.loc)
     plan.specialised = not reason
@@ -141,27 +145,48 @@ def _choose_form(fn: Function, plan: Plan) -> None:
                 say(f"ring {ring.name}: not pipelined, {problem}")
 
 
+def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) -> str:
+    """Choose which rings a role of its own fills; why there can be none, or empty."""
+    warps = fn.attrs["num_warps"]
+    if threads and accumulators(fn) > 65536 // (64 * warps) - ADDRESS_REGISTERS:
+        return f"{accumulators(fn)} accumulators a thread leave no registers for {warps} producer warps"
+    for ring in copied:
+        ring.local = not threads
+    plan.producers = warps if threads else 4
+    reason = producer_problem(fn, plan)
+    for ring in plan.rings:
+        if reason and ring.kind == "row":
+            ring.local = True
+    if reason and any(r.local for r in plan.rings) and plan.produced:
+        reason = producer_problem(fn, plan)
+    if reason and threads:
+        for ring in copied:
+            ring.local = True
+    return reason
+
+
 def producer_problem(fn: Function, plan: Plan) -> str:
     """Why the loads cannot be issued by a role of their own; empty if they can."""
-    return slice_problem(fn, plan, needed_by_producer(plan), "a load address")
+    return slice_problem(fn, plan, needed_by_producer(plan), "a load address", plan.threads_produce)
 
 
-def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str) -> str:
-    """Why another role cannot compute these values, which decide `what`; empty if it can."""
+def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str, tiles: bool = False) -> str:
+    """Why another role cannot compute these values, which decide `what`; empty if it can. tiles: it may hold those."""
     for v in needed:
         if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
             line = f" ({v.op.loc.short()})" if v.op.loc else ""
             return f"{what} depends on {v.op.name}{line}"
-        if isinstance(v.type, Tile):
+        if isinstance(v.type, Tile) and not tiles:
             return f"{what} depends on a tile"
     return ""
 
 
 def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
-    """Whether producer and consumers may each do a load: of one number, outside the pipelined loops, from an
-    argument that the kernel does not write."""
+    """Whether producer and consumers may each do a load: of one number (or a tile, where as many threads produce),
+    outside the pipelined loops, from an argument that the kernel does not write."""
     source = argument_of(op.operands[0])
-    return (op.name == "load" and not isinstance(op.result.type, Tile) and source is not None
+    one = not isinstance(op.result.type, Tile) or plan.threads_produce
+    return (op.name == "load" and one and source is not None
             and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.produced)
             and not any(argument_of(x.operands[0]) is source for x in walk(fn.body)
                         if "write" in x.define.effects and x.operands))
@@ -186,6 +211,8 @@ def _store_problem(fn: Function, plan: Plan) -> str:
     stores = [op for op in walk(fn.body) if op.name in STORES]
     if not plan.specialised or not stores:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
+    if plan.threads_produce:
+        return "all warps of the producer copy"
     for op in walk(fn.body):
         # What an atomic releases or acquires must be ordered with the stores, which the role does on its own.
         if op.attrs.get("sem", "relaxed") != "relaxed":
@@ -224,11 +251,12 @@ def ahead_problem(ring: Ring) -> str:
 def _say(plan: Plan, warps: int) -> None:
     """The plan in the report's words."""
     say = plan.report.append
+    producer = f"{plan.producers} producer warps" if plan.threads_produce else "producer warp"
     if plan.groups > 1:
-        say(f"specialised: producer warp + {plan.groups} consumer groups of {warps} warps, which take the iterations "
+        say(f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which take the iterations "
             f"of the loop at {place(plan.turns)} in turn")
     elif plan.specialised:
-        say(f"specialised: producer warp + {warps // 4} consumer warpgroups")
+        say(f"specialised: {producer} + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
         who = " by the consumers" if ring.local and plan.specialised else ""
         unit = "mma.sync" if ring.by_warps else "wgmma"

@@ -133,6 +133,7 @@ class Plan:
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
+    producers: int = 4                    # warps of the producer role
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
     map: list[tuple[str, int, int]] = field(default_factory=list)    # of shared memory: name, first byte, bytes
@@ -149,6 +150,11 @@ class Plan:
     def produced(self) -> list[Ring]:
         """The rings that a producer role fills. Consumers fill the others themselves."""
         return [r for r in self.rings if not r.local]
+
+    @property
+    def threads_produce(self) -> bool:
+        """Whether all threads of the producer role copy, not just one."""
+        return any(r.kind == "async" for r in self.produced)
 
 
 def kind_of(op: Op) -> str:

@@ -27,17 +27,21 @@ from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
 from tilejit.schedule.stores import STORES
 
+#: Registers of threads that copy by cp.async: the addresses of a tile, and what it takes to move them on.
+THREAD_PRODUCER = 72
 
-def register_split(num_warps: int) -> tuple[int, int, int]:
+
+def register_split(num_warps: int, producers: int = 4, threads_produce: bool = False) -> tuple[int, int, int]:
     """(launch, producer, consumer) registers per thread for num_warps consumer warps; 0: no setmaxnreg.
 
     The CTA's pool is launch count x warpgroups, counts are multiples of 8 (PTX ISA, setmaxnreg)."""
-    groups = num_warps // 4 + 1
+    consuming, filling = num_warps // 4, producers // 4
+    groups = consuming + filling
     launch = min(256, 65536 // (128 * groups) // 8 * 8)
     if launch >= 255:
         return launch, 0, 0
-    producer = 40 if groups <= 3 else 24
-    return launch, producer, min(240, (launch * groups - producer) // (groups - 1) // 8 * 8)
+    producer = THREAD_PRODUCER if threads_produce else 40 if groups <= 3 else 24
+    return launch, producer, min(240, (launch * groups - producer * filling) // consuming // 8 * 8)
 
 
 def carry_out(fn: Function, plan: Plan) -> Function:
@@ -51,16 +55,16 @@ def carry_out(fn: Function, plan: Plan) -> Function:
     args = dict(zip(fn.body.args, new.body.args))
     if plan.specialised:
         consumers = warps * plan.groups
-        launch, producer_regs, consumer_regs = register_split(consumers)
+        launch, producer_regs, consumer_regs = register_split(consumers, plan.producers, plan.threads_produce)
         streams = plan.outlets[0].streams if plan.outlets else 0
         roles = [("consumer", consumers, plan.groups, consumer_regs),
-                 ("producer", 1 if streams else 4, 1, producer_regs)]
+                 ("producer", 1 if streams else plan.producers, 1, producer_regs)]
         if streams:
             roles.append(("store", streams, streams, producer_regs))
         names, counts, groups, registers = zip(*roles)
         top.op("roles", regions=[RoleWriter(fn, plan, shared, top, dict(args), name).run() for name in names],
                names=names, warps=counts, groups=groups, registers=registers)
-        new.attrs["num_threads"] = 32 * consumers + 128
+        new.attrs["num_threads"] = 32 * (consumers + plan.producers)
         new.attrs["launch_registers"] = launch
         if consumer_regs:
             if fn.attrs.get("maxnreg"):
@@ -113,7 +117,10 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
                 self.state[ring, "fill"] = (zero, one)
         for exchange in self.plan.exchanges if self.needed is None else ():
             self.state[exchange, "parity"] = (zero,)
-        if self.needed is not None:
+        if self.role == "producer" and self.plan.threads_produce:
+            self.block(self.fn.body, b)
+            b.op("async_wait")
+        elif self.needed is not None:
             region = Block()
             b.op("elect", regions=[region])
             b = Builder(region, loc=self.fn.loc)

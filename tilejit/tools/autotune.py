@@ -109,7 +109,11 @@ class Autotuner(Wrapper):
         config = self.configs[0]
         if len(self.configs) > 1:
             key = self.key_of(args, kwargs)
-            found = self.cache.get(key)
+            try:
+                found = self.cache.get(key)
+            except TypeError:
+                raise ArgumentError(f"{self.__name__}: the key {', '.join(self.keys)} of autotune is {_shown(key)}, "
+                                    "which cannot be hashed") from None
             if found is None:
                 with self.lock:
                     found = self.cache.get(key) or self.tune(key, grid, args, kwargs)
@@ -132,7 +136,7 @@ class Autotuner(Wrapper):
         """What one choice holds for: the settings, the key arguments' values, the dtypes of arrays."""
         named = self.named(args, kwargs)
         return (knobs.overrides(), *[named[k] for k in self.keys if k in named],
-                *[str(x.dtype) for x in named.values() if hasattr(x, "dtype")])
+                *[x.dtype for x in named.values() if hasattr(x, "dtype")])
 
     # -- tuning -------------------------------------------------------------------------------------------------
     def tune(self, key: tuple, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Config:
@@ -152,7 +156,7 @@ class Autotuner(Wrapper):
         best = min(times, key=lambda c: times[c])
         self.cache[key], self.timings[key], self.failures[key] = best, times, failures
         if knobs.current().print_autotune:
-            print(f"tilejit: {self.__name__} for {key[1:]}: {best} is the best of {len(times)} in "
+            print(f"tilejit: {self.__name__} for {_shown(key)}: {best} is the best of {len(times)} in "
                   f"{time.perf_counter() - began:.2f} s; {len(failures)} left out", flush=True)
         return best
 
@@ -263,17 +267,22 @@ class Autotuner(Wrapper):
         return configs
 
     def _disk_key(self, key: tuple, configs: Sequence[Config]) -> dict[str, Any]:
-        return tuned.key(self.kernel, key[1:], [str(c) for c in configs])
+        return tuned.key(self.kernel, _shown(key), [str(c) for c in configs])
 
     def report(self) -> str:
         """Every choice so far, and what it was made from."""
         lines = []
         for key, times in self.timings.items():
-            lines.append(f"{self.__name__} for {key[1:]} ({unit() if self.bench is None else 'milliseconds'}):")
+            lines.append(f"{self.__name__} for {_shown(key)} ({unit() if self.bench is None else 'milliseconds'}):")
             lines += [f"  {t:.4g}  {c}{'  (best)' if c == self.cache[key] else ''}"
                       for c, t in sorted(times.items(), key=lambda ct: ct[1])]
             lines += [f"  -  {c}: {_line(e)}" for c, e in self.failures[key].items()]
         return "\n".join(lines)
+
+
+def _shown(key: tuple) -> str:
+    """The values and dtypes of a key."""
+    return f"({', '.join(map(str, key[1:]))})"
 
 
 def _first(found: Any) -> float:

@@ -15,11 +15,11 @@ from tilejit.runtime.jit import Kernel
 from tilejit.runtime.target import default_target
 
 
-def key(kernel: Kernel, values: tuple, configs: list[str]) -> dict[str, Any]:
+def key(kernel: Kernel, values: str, configs: list[str]) -> dict[str, Any]:
     """Everything that a measurement depends on, as JSON."""
     gpu = driver.current_device().name if default_target() == "cuda" else default_target()
     return {"kernel": kernel.__name__, "source": kernel.source.fingerprint(), "compiler": compiler_hash(),
-            "assembler": ptxas.version(), "gpu": gpu, "values": [repr(v) for v in values], "configs": configs}
+            "assembler": ptxas.version(), "gpu": gpu, "values": values, "configs": configs}
 
 
 def _path(of: dict[str, Any]) -> Path | None:

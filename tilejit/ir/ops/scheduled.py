@@ -98,6 +98,12 @@ def async_arrive(o: Op) -> list[Type]:
     return []
 
 
+@op("async_wait", "", effects="sync", traits="scheduled")
+def async_wait(o: Op) -> list[Type]:
+    """Every thread of the role waits until its `async_copy`s have landed."""
+    return []
+
+
 @op("view", "buffer slot", traits="scheduled")
 def view(o: Op) -> list[Type]:
     """One slot of a ring, as an operand of a product or a local load."""
