@@ -96,17 +96,34 @@ class Variant:
     constants: dict[str, Any] = field(default_factory=dict)
 
 
-#: Each line adds one thing to the line above it. A line whose options the kernel or the scheduler does not know is
-#: left out, with that as the reason.
-ABLATION: tuple[Variant, ...] = (
-    Variant("inline", dict(warp_specialize=False), dict(GROUP=1)),
-    Variant("specialised", dict(warp_specialize=True, ping_pong=False, store_overlap=False), dict(GROUP=1)),
-    Variant("+ ping-pong", dict(warp_specialize=True, ping_pong=True, store_overlap=False), dict(GROUP=1)),
-    Variant("+ cluster", dict(warp_specialize=True, ping_pong=True, store_overlap=False, num_ctas=2), dict(GROUP=1)),
-    Variant("+ store overlap", dict(warp_specialize=True, ping_pong=True, store_overlap=True, num_ctas=2),
-            dict(GROUP=1)),
-    Variant("+ raster", dict(warp_specialize=True, ping_pong=True, store_overlap=True, num_ctas=2), dict(GROUP=16)),
-)
+def _steps() -> tuple[Variant, ...]:
+    """The lines of the ablation: for each tile of a CTA (the first word of a name), each adds one thing to the line
+    above, or (-) takes it away.
+
+    Groups that take turns need a whole tile each, so they are of the smaller tile; a cluster has two tiles of M."""
+    lines = []
+    for bm, bn, turns in ((128, 128, True), (128, 256, False)):
+        tile = f"{bm}x{bn}"
+        options: dict[str, Any] = dict(num_warps=8, warp_specialize=False, store_stages=1)
+        constants = dict(BM=bm, BN=bn, GROUP=1)
+        lines.append(Variant(f"{tile} inline", options, constants))
+        options = {**options, "warp_specialize": True, "num_consumer_groups": 1}
+        lines.append(Variant(f"{tile} specialised", options, constants))
+        if turns:
+            options = {**options, "num_warps": 4, "num_consumer_groups": 2}
+            lines.append(Variant(f"{tile} + ping-pong", options, constants))
+        alone, one = options, constants
+        options, constants = {**options, "num_ctas": 2}, {**constants, "BM": 2 * bm}
+        lines.append(Variant(f"{tile} + cluster", options, constants))
+        options = {**options, "store_stages": 2}
+        lines.append(Variant(f"{tile} + store overlap", options, constants))
+        lines.append(Variant(f"{tile} + raster", options, {**constants, "GROUP": 8}))
+        lines.append(Variant(f"{tile} - cluster", {**alone, "store_stages": 2}, {**one, "GROUP": 16}))
+        lines.append(Variant(f"{tile} + store role", {**alone, "store_stages": 2, "store_role": True}, {**one, "GROUP": 16}))
+    return tuple(lines)
+
+
+ABLATION = _steps()
 
 
 def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
@@ -123,15 +140,14 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     if unknown:
         raise Absent(f"the kernel does not know {', '.join(unknown)}")
     (m, k), n = a.shape, b.shape[1]
-    sms = tilejit.multiprocessors()
-    tiles = library.choose_tiles(m, n, sms)
-    constants = {"BM": tiles.m, "BN": tiles.n, "BK": tiles.k_bytes // a.element_size(), "GROUP": 16, "A_ROWS": True,
-                 "B_ROWS": False, "ACTIVATION": None, **variant.constants}
-    bm, bn, bk = (constants[x] for x in ("BM", "BN", "BK"))
+    sms, size = tilejit.multiprocessors(), tilejit.array_info(a).dtype.bytes
+    t = library.choose_tiles(m, n, tilejit.cdiv(k * size, 128), sms)
+    given = {"BM": t.m, "BN": t.n, "BK": t.k_bytes // size, "GROUP": 16, "A_ROWS": True, "B_ROWS": False,
+             "ACTIVATION": None, "num_warps": t.num_warps, "num_ctas": 1, **variant.constants, **variant.options}
+    bm, bn, bk = (given[x] for x in ("BM", "BN", "BK"))
     d = tilejit.TensorDescriptor.from_tensor
     descs = d(a, (bm, bk)), d(b.T, (bn, bk)), d(out, (bm, bn))
-    grid = (min(sms, tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)),)
-    given = {**constants, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **variant.options}
+    grid = (min(sms // given["num_ctas"], tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)),)
 
     def run() -> Any:
         kernel[grid](*descs, None, m, n, k, **given)

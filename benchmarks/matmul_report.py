@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,19 @@ def number(x: float) -> str:
 
 
 def gains(rows: Sequence[Row]) -> list[str]:
-    """What each line of the ablation adds to the one above it, a line a case; the last is the library's own choice."""
+    """What each line of the ablation adds to the one above it of the same tile, the first word of its name; a line a case
+    and tile. The last line is the library's own choice."""
     lines = []
     for case, found in by_case(measured(rows)).items():
-        steps = [(r["peer"].removeprefix("tilejit "), r["peer_value"]) for r in found if r["peer"].startswith("tilejit ")]
-        steps += [("the library's choice", r["ours"]) for r in found[:1] if r["ours"] is not None]
-        texts = [f"{name} {number(x)}" + (f" ({x / before - 1:+.1%})" if before else "")
-                 for (name, x), before in zip(steps, [0.0, *(x for _, x in steps)])]
-        lines.append(f"{case}: " + ", ".join(texts))
+        for tile, steps in groupby((r for r in found if r["peer"].startswith("tilejit ")), lambda r: r["peer"].split()[1]):
+            texts, before = [], 0.0
+            for r in steps:
+                change = f" ({r['peer_value'] / before - 1:+.1%})" if before else ""
+                texts.append(r["peer"].removeprefix(f"tilejit {tile} ") + f" {number(r['peer_value'])}{change}")
+                before = r["peer_value"]
+            lines.append(f"{case}, {tile}: " + ", ".join(texts))
+        if found[0]["ours"] is not None:
+            lines.append(f"{case}, the library's choice: {number(found[0]['ours'])}")
     return lines
 
 

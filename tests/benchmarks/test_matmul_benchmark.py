@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
+
+import tilejit
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -28,6 +32,11 @@ def cases():
 @pytest.fixture
 def running():
     return importlib.import_module("matmul_run")
+
+
+@pytest.fixture
+def ours():
+    return importlib.import_module("matmul_ours")
 
 
 @pytest.fixture
@@ -172,8 +181,25 @@ def test_a_result_that_goes_wrong_under_load_is_found(running, cases):
 
 
 def test_gains_of_an_ablation(report):
-    rows = [{**made("a", f"tilejit {n}", 1.0), "peer_value": v, "ours": 121.0} for n, v in (("inline", 50.0), ("ws", 100.0))]
-    assert report.gains(rows) == ["a: inline 50, ws 100 (+100.0%), the library's choice 121 (+21.0%)"]
+    rows = [{**made("a", f"tilejit {n}", 1.0), "peer_value": v, "ours": 121.0}
+            for n, v in (("8x8 inline", 50.0), ("8x8 + ping-pong", 100.0), ("8x9 inline", 80.0), ("8x9 - role", 60.0))]
+    assert report.gains([*rows, made("a", "cublas", 1.0)]) == [
+        "a, 8x8: inline 50, + ping-pong 100 (+100.0%)", "a, 8x9: inline 80, - role 60 (-25.0%)",
+        "a, the library's choice: 121"]
+
+
+def test_every_line_of_the_ablation_computes_the_product(ours):
+    """Each says something else to the compiler, and each is right in the emulator."""
+    rng, (m, n, k) = np.random.default_rng(), (520, 264, 136)
+    a, b = (rng.integers(-3, 4, s).astype(ml_dtypes.bfloat16) for s in ((m, k), (n, k)))
+    exact = (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.bfloat16)
+    ways = [(v.options, v.constants) for v in ours.ABLATION]
+    assert all(ways.count(w) == 1 for w in ways)
+    for variant in ours.ABLATION:
+        out = np.full((m, n), np.nan, ml_dtypes.bfloat16)
+        with tilejit.knobs(target="emulator"):
+            ours.launched(a, b.T, variant, out)()
+        assert np.array_equal(out, exact), variant.name
 
 
 @pytest.mark.parametrize("graphs", [True, False])
@@ -348,3 +374,12 @@ def test_contenders_take_turns():
     for _ in range(4):
         call()
     assert seen == [0, 1, 0, 1]
+
+
+def test_pictures_of_four_forms(tmp_path, capsys, monkeypatch):
+    """One after the other keeps the tensor cores busier."""
+    monkeypatch.setenv("TILEJIT_TARGET", "emulator")
+    assert importlib.import_module("pipelines").main(["--out", str(tmp_path)]) == 0
+    busy = {line.split(":")[0]: int(line.split()[-1].rstrip("%")) for line in capsys.readouterr().out.splitlines()}
+    assert busy["inline"] < busy["specialised"] <= busy["storerole"] < busy["pingpong"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"pipeline-{n}.png" for n in sorted(busy)]

@@ -23,24 +23,34 @@ def opcodes(text: str) -> dict[str, int]:
     return found
 
 
-def matmul_sass(dtype: str, tiles: Tiles) -> dict[str, int]:
-    """Instructions of the matmul of A row-major and B column-major."""
+def matmul_sass(dtype: str, tiles: Tiles, **options: bool) -> str:
+    """The machine code of the matmul of A row-major and B column-major."""
     bk = tiles.k_bytes // {"bf16": 2, "fp8e4nv": 1, "fp32": 4}[dtype]
-    return opcodes(matmul_kernel.compile(
+    return matmul_kernel.compile(
         f"desc<{dtype}[{tiles.m}x{bk}]>", f"desc<{dtype}[{tiles.n}x{bk}]>", f"desc<bf16[{tiles.m}x{tiles.n}]>", None,
         "int32", "int32", "int32", BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None,
-        num_warps=tiles.num_warps, num_ctas=tiles.ctas).sass())
+        num_warps=tiles.num_warps, num_ctas=tiles.ctas, **options).sass()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8e4nv", "fp32"])
 def test_matmul(dtype):
     """Four products a K block of 128 bytes, two TMA loads, TMA stores, registers moved between the roles."""
-    found = matmul_sass(dtype, TILES[0])
+    found = opcodes(matmul_sass(dtype, TILES[0]))
     math = "QGMMA" if dtype == "fp8e4nv" else "HGMMA"
     assert found[math] == 4 and found["UTMALDG"] == 2 and found["UTMASTG"] and found["USETMAXREG"] == 2
     assert "LDL" not in found and "STL" not in found
     # The K loop holds no shared-memory traffic of its own: operands go from TMA to the tensor cores.
     assert "LDS" not in found and "LDSM" not in found
+
+
+@pytest.mark.parametrize("store_role", [False, True])
+@pytest.mark.parametrize("tiles", TILES[:3])
+def test_producers_keep_to_their_registers(tiles, store_role):
+    """What comes after giving registers back, 40 or 24 being left, uses few; with a store role it stores."""
+    text = matmul_sass("bf16", tiles, store_role=store_role)
+    consumers, others = text[text.index("TRY_ALLOC"):].split("DEALLOC")
+    assert max(int(r) for r in re.findall(r"\bR(\d+)\b", others)) < 24
+    assert ("UTMASTG" in others) == store_role and ("UTMASTG" in consumers) != store_role and "UTMALDG" in others
 
 
 def test_rows():

@@ -160,16 +160,16 @@ def test_bad_sizes_and_bases_are_refused():
 
 
 # -- the tensor cores' fragments ------------------------------------------------------------------------
-@pytest.mark.parametrize("m, n, warps", [(64, 8, 4), (64, 256, 4), (128, 128, 8), (256, 64, 16), (128, 32, 4)])
+@pytest.mark.parametrize("m, n, warps", [(64, 8, 4), (64, 256, 4), (128, 128, 8), (256, 64, 16), (128, 32, 4), (256, 16, 8)])
 def test_wgmma_accumulator_formula(m, n, warps):
     layout = wgmma_accumulator((m, n), warps)
-    groups = warps // 4
+    each = m // (warps // 4)                         # adjacent rows of a warpgroup
     for w in range(warps):
         for lane in range(32):
             for i in range(layout.num_registers):
                 # a further 64-row slice of a warpgroup starts after the registers of one m64nN product
                 part, inner = divmod(i, n // 2)
-                row = 16 * w + lane // 4 + 8 * ((inner >> 1) & 1) + 64 * groups * part
+                row = w // 4 * each + 16 * (w % 4) + lane // 4 + 8 * ((inner >> 1) & 1) + 64 * part
                 col = 8 * (inner >> 2) + 2 * (lane % 4) + (inner & 1)
                 assert layout.apply(register=i, lane=lane, warp=w) == (row, col)
     assert layout.is_injective() and layout.is_surjective()

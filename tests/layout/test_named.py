@@ -42,7 +42,7 @@ def test_accumulator_fragment(n, warps):
 
 def test_accumulator_over_more_warpgroups_and_slices():
     tall = wgmma_accumulator((256, 64), 8)
-    assert tall.bases_of("warp") == ((16, 0), (32, 0), (64, 0)) and tall.bases_of("register")[-1] == (128, 0)
+    assert tall.bases_of("warp") == ((16, 0), (32, 0), (128, 0)) and tall.bases_of("register")[-1] == (64, 0)
     wide = wgmma_accumulator((64, 256), 8)
     assert wide.bases_of("warp")[2] == (0, 128) and wide.num_registers == 64
     both = wgmma_accumulator((128, 64), 16)

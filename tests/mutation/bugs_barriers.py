@@ -30,6 +30,13 @@ def drop_empty_wait(p: Ptx) -> Iterator[Ptx]:
         yield passing(p, ins)
 
 
+@plants("uninitialised-shared")
+def drop_staged_wait(p: Ptx) -> Iterator[Ptx]:
+    """A slot is stored before it is filled."""
+    for ins in p.waits("staged"):
+        yield passing(p, ins)
+
+
 def flipped(p: Ptx, ins: Instruction) -> Ptx:
     parity = ins.text.split(", ")[-1]
     if parity.isdigit():

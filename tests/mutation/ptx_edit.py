@@ -78,8 +78,8 @@ class Ptx:
 
     # -- what the barriers are for -----------------------------------------------------------------------
     def waits(self, use: str) -> Iterator[Instruction]:
-        """The try_waits on barriers of one use: "full" (a copy completes on them), "order" (whole warpgroups arrive)
-        or "empty" (the rest: slots are given back)."""
+        """The try_waits on barriers of one use: "full" (a copy completes on them), "order" (whole warpgroups arrive),
+        "staged" (threads have filled a slot that will be stored) or "empty" (the rest: slots are given back)."""
         for ins in self.find(r"mbarrier\.try_wait"):
             if self.use(ins) == use:
                 yield ins
@@ -97,7 +97,7 @@ class Ptx:
         for ins in self.find(r"mbarrier\.init"):
             comment = self.entry.comments.get(ins.line - 1, "")
             turn = "turn" in comment or int(ins.text.split(",")[-1]) >= 128
-            found[_offset(ins)] = "full" if _offset(ins) in full else "order" if turn else "empty"
+            found[_offset(ins)] = "staged" if "_stage.full" in comment else "full" if _offset(ins) in full else "order" if turn else "empty"
         return found
 
 

@@ -168,6 +168,7 @@ def right_kernels() -> dict[str, Right]:
     kernels = [prototype("cooperative", 128, 512, 320, 1), prototype("pingpong", 128, 512, 192, 1),
                prototype("cluster2", 256, 512, 320, 2), softmax(),
                matmul("matmul", 64), matmul("clusters", 128, num_ctas=2), matmul("groups", 128, num_consumer_groups=2),
+               matmul("stores", 64, store_role=True),
                written("copies", 1, 128, 1, turned),
                written("peers", 4, 128, 2, exchanged), written("phases", 2, 64, 1, reused)]
     return {k.name: k for k in kernels}

@@ -21,12 +21,13 @@ from tilejit.errors import EmulatorError
 #: Schedules under which a bug must show, tried in this order.
 SCHEDULES = (("round_robin", 0), *(("random", s) for s in range(2)), *(("adversarial", s) for s in range(5)))
 #: Cheapest first.
-KERNELS = ("phases", "peers", "copies", "softmax", "matmul", "groups", "clusters", "cooperative", "pingpong", "cluster2")
+KERNELS = ("phases", "peers", "copies", "softmax", "matmul", "groups", "stores", "clusters", "cooperative", "pingpong", "cluster2")
 #: (kind of bug, kernel, number of the site): why the mutant keeps to the protocol all the same.
 HARMLESS = {
     ("flip-order-parity", "pingpong", 1): "the order of the epilogues saves time, the result does not need it",
     ("drop-bar-sync", "softmax", 0): "nothing was exchanged before it",
     ("drop-first-value", "cluster2", 1): "the next instruction sets the register",
+    ("exit-before-stores-read", "stores", 0): "each store has been waited for until it was read",
     ("two-ctas-one-tile", "cooperative", 0): "the grid is one CTA",
     ("two-ctas-one-tile", "pingpong", 0): "the grid is one CTA",
     ("two-ctas-one-tile", "cluster2", 0): "the grid is one cluster, and its CTAs divide a tile by their rank",

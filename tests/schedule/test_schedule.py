@@ -47,13 +47,13 @@ def add(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + offs, tl.load(x + offs, mask) + tl.load(y + offs, mask), mask)
 
 
-def scheduled(kernel, bm=128, bn=256, bk=64, warps=8, stages=4):
+def scheduled(kernel, bm=128, bn=256, bk=64, warps=8, stages=4, **options):
     described = {"a_desc": Param(Desc(bf16, (bm, bk))), "b_desc": Param(Desc(bf16, (bn, bk))),
                  "c_desc": Param(Desc(bf16, (bm, bn))), "table": Param(Ptr(int32), 16), "M": Param(int32),
                  "N": Param(int32), "K": Param(int32), "BM": Const(bm), "BN": Const(bn), "BK": Const(bk)}
     source = KernelSource(kernel)
     args = {n: described[n] for n in source.signature.parameters}
-    fn = schedule.run(passes.run(build(source, args, {"num_warps": warps, "num_stages": stages})))
+    fn = schedule.run(passes.run(build(source, args, {"num_warps": warps, "num_stages": stages, **options})))
     verify(fn)
     return fn
 
@@ -212,3 +212,26 @@ def test_numbers_read_by_both_roles():
         assert names.count("load") == 1
     fn = scheduled(grouped_in_place)
     assert not roles_of(fn) and any("inline: a load address depends on load" in x for x in fn.attrs["report"])
+
+
+@pytest.mark.parametrize("stages, slots, pieces", [(None, 2, 4), (1, 1, 4), (2, 2, 4), (8, 4, 4)])
+def test_staging_tiles_of_a_store(stages, slots, pieces):
+    """No more than pieces; the only one is waited for at once."""
+    fn = scheduled(matmul, 128, 256, stages=2, **({"store_stages": stages} if stages else {}))
+    (store,) = (op for op in walk(fn.body) if op.name == "tma_store")
+    assert store.operands[2].type.slots == 2 * slots and ("now" in store.attrs) == (stages == 1)
+    (line,) = (x for x in fn.attrs["report"] if x.startswith("store at "))
+    assert f"in {slots} x 16384 bytes, every warpgroup its own rows" in line
+
+
+def test_the_form_by_launch_option():
+    assert not roles_of(scheduled(matmul, warps=8, stages=2, warp_specialize=False))
+    assert roles_of(scheduled(inline_matmul, 64, 64, 64, 4, 3, warp_specialize=True)), "the launch overrides the loop"
+    with pytest.raises(CompilationError, match="warp_specialize=True: a load address depends on load"):
+        scheduled(indirect_matmul, 64, 64, 64, 4, 3, warp_specialize=True)
+
+
+@pytest.mark.parametrize("option, value", [("store_stages", 3), ("store_stages", 0), ("warp_specialize", 1)])
+def test_options_that_are_not_legal(option, value):
+    with pytest.raises(CompilationError, match=f"{option}={value} is not legal"):
+        scheduled(matmul, **{option: value})

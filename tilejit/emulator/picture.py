@@ -51,14 +51,15 @@ def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -
     return out
 
 
-def representatives(spans: Sequence[Span]) -> list[int]:
-    """One warp a warpgroup: the one that does the most."""
+def representatives(spans: Sequence[Span], roles: dict[int, str]) -> list[int]:
+    """One warp for each role of a warpgroup: the one that does the most."""
     busy: dict[int, int] = {}
     for s in spans:
         if isinstance(s.lane, int):
             busy[s.lane] = busy.get(s.lane, 0) + (s.end - s.start if s.kind != "wait" else 0)
-    groups = sorted({w // 4 for w in busy})
-    return [min((w for w in busy if w // 4 == g), key=lambda w: (-busy[w], w)) for g in groups]
+    named = any(map(roles.get, busy))                 # then the others are idle
+    groups = sorted({(w // 4, roles.get(w, "")) for w in busy if roles.get(w) or not named})
+    return [min((w for w in busy if (w // 4, roles.get(w, "")) == g), key=lambda w: (-busy[w], w)) for g in groups]
 
 
 def chrome_trace(spans: Sequence[Span], roles: dict[int, str], title: str) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
     from matplotlib.patches import Patch
 
     first, last = window or (0, max((s.end for s in spans), default=1))
-    warps = representatives(spans)
+    warps = representatives(spans, roles)
     spans = [replace(s, start=max(s.start, first), end=min(s.end, last)) for s in spans
              if s.end > first and s.start < last]
     rows = tracks(spans, roles, warps)

@@ -54,8 +54,8 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
         row 1   l4      | l5      | ..
         row 8   l0:i2 i3| l1:i2 i3| ..
 
-    Warpgroups split M while there are 64-row slices, then N. Registers walk the columns of one
-    instruction (at most 256), then further n tiles, then further 64-row slices."""
+    Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns
+    of one instruction (at most 256), then further n tiles, then further 64-row slices."""
     m, n = shape
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
@@ -67,8 +67,8 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
         raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps: "
                          "each warpgroup needs 64 rows and 8 columns")
     registers = [(0, 1), (8, 0)] + [(0, 8 << i) for i in range(_log2(n_each) - 3)]
-    registers += [(64 << i, 0) for i in range(along_m, m_bits)]
-    warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(along_m)]
+    registers += [(64 << i, 0) for i in range(m_bits - along_m)]
+    warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(m_bits - along_m, m_bits)]
     warps += [(0, n_each << i) for i in range(groups - along_m)]
     return LinearLayout.from_bases({"register": registers, "lane": QUADS, "warp": warps}, shape)
 
@@ -86,11 +86,13 @@ def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> 
     if num_warps % 4 or m_bits < 0 or k < 8 * pack:
         raise ValueError(f"an A operand of {m}x{k} does not divide over {num_warps} warps")
     groups = _log2(num_warps // 4)
+    along_m = min(groups, m_bits)
     registers = [(0, 1 << i) for i in range(_log2(pack))] + [(8, 0)]
     registers += [(0, 4 * pack << i) for i in range(_log2(k // (4 * pack)))]
-    registers += [(64 << i, 0) for i in range(min(groups, m_bits), m_bits)]
+    registers += [(64 << i, 0) for i in range(m_bits - along_m)]
     lanes = [(0, pack), (0, 2 * pack), (1, 0), (2, 0), (4, 0)]
-    warps = [(16, 0), (32, 0)] + [(64 << i, 0) if i < m_bits else (0, 0) for i in range(groups)]
+    warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(m_bits - along_m, m_bits)]
+    warps += [(0, 0)] * (groups - along_m)
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 
 

@@ -42,7 +42,7 @@ def prologue(e: Emitter) -> None:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
-        if op.name in ("tma_load", "tma_store"):
+        if op.name in ("tma_load", "tma_store", "tma_put"):
             tensor_map(e, op)
         elif op.name in ("desc_shape", "desc_stride", "desc_base"):
             desc_query(e, op)
@@ -131,12 +131,11 @@ def tensor_map(e: Emitter, op: Op) -> str:
     from tilejit.ptx.tma import copied, in_blocks, tma_box
 
     desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
-    buffer = op.operands[0].type if op.name == "tma_load" else op.operands[2].type
+    buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    box = tma_box(copied(in_blocks(buffer, desc), op))  # type: ignore[arg-type]
-    param = TensorMapParam(base, shape, strides, box, desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
-                           fill)
+    box = tma_box(copied(in_blocks(buffer, desc), op))
+    param = TensorMapParam(base, shape, strides, box, desc.type.elem.name, buffer.swizzle, fill)  # type: ignore[union-attr]
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)
@@ -254,20 +253,28 @@ def _elect(e: Emitter, op: Op) -> None:
 
 @emits("roles")
 def _roles(e: Emitter, op: Op) -> None:
-    """Top-level branches by warp index, one section per role."""
+    """Top-level branches by warp index, one section per role; registers are shared out between warpgroups."""
     p, outer = e.p, e.role
-    first, barrier, end = 0, 1, p.label("roles_end")
+    first, barrier, end, beyond = 0, 1, p.label("roles_end"), ""
+    starts = [sum(op.attrs["warps"][:i]) for i in range(len(op.regions))]
     for i, (name, warps, groups, regs) in enumerate(zip(*(op.attrs[k] for k in ("names", "warps", "groups",
                                                                                 "registers")))):
-        last = i == len(op.regions) - 1
-        nxt = p.label("role")
-        if not last:
-            p("bra", nxt, pred=p.new("pred", "setp.ge.u32", outer.warp, first + warps))
-        p.banner(f"role {name}: warps {first}..{first + warps - 1}"
-                 + (f", {groups} groups that take turns" if groups > 1 else ""))
-        if regs:
+        total = e.fn.attrs["num_threads"] // 32
+        last, after = i == len(op.regions) - 1, first + warps
+        nxt = ""
+        if first % 4 == 0:
+            section = next((x for x in starts[i + 1:] if x % 4 == 0), total)
+            if section < total:
+                beyond = p.label("role")
+                p("bra", beyond, pred=p.new("pred", "setp.ge.u32", outer.warp, section))
+        p.banner(f"role {name}: warps {first}..{after - 1}"
+                 + (f", {groups} groups that take turns" if groups > 1 and i == 0 else ""))
+        if regs and first % 4 == 0:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)
+        if after < section:
+            nxt = p.label("role")
+            p("bra", nxt, pred=p.new("pred", "setp.ge.u32", outer.warp, after))
         e.role = Role(name, warps // groups, str(barrier), str(barrier + groups), outer.lane, outer.warp, outer.tid)
         if first:
             e.role.warp = p.new("b32", "sub.u32", outer.warp, first)
@@ -281,7 +288,8 @@ def _roles(e: Emitter, op: Op) -> None:
         e.private = e.smem
         if not last:
             p("bra", end)
-            p.place(nxt)
+        if nxt or not last:
+            p.place(nxt or beyond)
         first += warps
         barrier += groups + warps // 4
     e.role = outer
@@ -296,8 +304,9 @@ def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
     role.group = p.new("b32", "shr.u32", role.warp, warps.bit_length() - 1)
     role.warp = p.new("b32", "and.b32", role.warp, warps - 1)
     role.tid = p.new("b32", "and.b32", role.tid, 32 * warps - 1)
-    role.barrier = p.new("b32", "add.u32", role.group, barrier)
-    role.warpgroup_barrier = p.new("b32", "mad.lo.u32", role.group, warps // 4, role.warpgroup_barrier)
+    if warps >= 4:
+        role.barrier = p.new("b32", "add.u32", role.group, barrier)
+        role.warpgroup_barrier = p.new("b32", "mad.lo.u32", role.group, warps // 4, role.warpgroup_barrier)
     if op.attrs.get("private_bytes"):
         e.private = p.new("b32", "mad.lo.u32", role.group, op.attrs["private_bytes"], e.smem)
 
@@ -305,6 +314,11 @@ def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
 @emits("group_index")
 def _group_index(e: Emitter, op: Op) -> None:
     e.set(op.result, e.role.group if e.role.group != "0" else e.p.new("b32", "mov.b32", 0))
+
+
+@emits("warpgroup_index")
+def _warpgroup_index(e: Emitter, op: Op) -> None:
+    e.set(op.result, e.warpgroup())
 
 
 @emits("return")

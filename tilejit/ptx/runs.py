@@ -21,6 +21,8 @@ _LEAST = 8
 #: Ops that name registers anew or make constants: they need not wait for a run that they do not read.
 _FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint",
                    "part"})
+#: Ops that ask for one piece of their second operand after the other.
+_STAGED = ("tma_store", "stage")
 #: Ops that a run may end in on its way to a TMA store, one register for one.
 _RENAMES = frozenset({"reshape", "trans"})
 
@@ -58,12 +60,12 @@ def _only_stored(e: Emitter, v: Value) -> bool:
     if len(users) != 1:
         return False
     user = users[0][0]
-    return user.name == "tma_store" or user.name in _RENAMES and _only_stored(e, user.result)
+    return user.name in _STAGED or user.name in _RENAMES and _only_stored(e, user.result)
 
 
 def finish(e: Emitter, op: Op | None = None) -> None:
     """Emit what the run computes for ops outside of it; all but the value of a TMA store that nothing else needs."""
-    stored = op.operands[1] if op is not None and op.name == "tma_store" else None
+    stored = op.operands[1] if op is not None and op.name in _STAGED else None
     inside = set(e.run.values())
     needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
               and not (v is stored and _only_stored(e, v))]

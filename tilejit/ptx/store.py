@@ -1,15 +1,15 @@
 """Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of columns at a time."""
 from __future__ import annotations
 
-from tilejit.ir import Op
-from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.ir import Op, Value
+from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx import runs
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
 from tilejit.ptx.smem import accesses, slot_address, slot_offset
-from tilejit.ptx.tma import coordinates, in_blocks, pieces
+from tilejit.ptx.tma import coordinates, in_blocks, pieces, wait_phase
 
 
 @emits("tma_store")
@@ -21,11 +21,8 @@ def _tma_store(e: Emitter, op: Op) -> None:
     _, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
-    tmap, piece = tensor_map(e, op), runs.parts(e, value)
+    piece = runs.parts(e, value)
     slots, shape = buffer.slots // stripes, list(tile.shape)
-    copy, kind = "cp.async.bulk.tensor", ""
-    if "kind" in op.attrs:
-        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     if "slice" in op.attrs:
@@ -39,18 +36,82 @@ def _tma_store(e: Emitter, op: Op) -> None:
     bases: dict[int, str] = {}
     for i in range(shape[-1] // columns):
         regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
-        p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
-        meet()
+        if i or "now" not in op.attrs:
+            p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
+            meet()
         shift = i % slots * buffer.slot_stride
         _stage(e, tile, regs, buffer, base, shift, bases)
         p("fence.proxy.async.shared::cta")
         meet()
-        for box, offset in pieces(in_blocks(buffer, op.operands[0])):
-            coords = coordinates(e, where, (*box[:-1], box[-1] + i * columns))
-            p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
-              f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{base}+{shift + offset}]", pred=leader)
+        _copy(e, op, op.operands[0], buffer, base, where, i * columns, leader, shift)
         p("cp.async.bulk.commit_group", pred=leader)
+    if "now" in op.attrs:
+        p("cp.async.bulk.wait_group.read", 0, pred=leader)
+        meet()
     e.run.clear()
+
+
+@emits("stage")
+def _stage_pieces(e: Emitter, op: Op) -> None:
+    """Piece by piece: wait until the slot has been stored, write, fence; every warp says so. No threads meet."""
+    p = e.p
+    ring, value, full, empty, stream, parity = op.operands
+    tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
+    assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
+    piece, slots = runs.parts(e, value), buffer.slots // stripes
+    base, first = slot_address(e, ring, "0"), e.smem
+    if stripes > 1:
+        base = p.new("b32", "mad.lo.u32", e.scalar(stream), slots * buffer.slot_stride, base)
+    if full.type.slots > slots:                              # type: ignore[union-attr]
+        first = p.new("b32", "mad.lo.u32", e.scalar(stream), 8 * slots, e.smem)
+    columns_of = [at[-1] // columns for at in tile.layout.registers()]
+    mine = [[r for r, c in enumerate(columns_of) if c == i] for i in range(max(columns_of) + 1)]
+    even = e.scalar(parity)
+    odd = p.new("b32", "xor.b32", even, 1) if len(mine) > slots else even
+    leader = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", e.role.tid, 31), 0)
+    bases: dict[int, str] = {}
+    for i, registers in enumerate(mine):
+        regs, barrier = piece(registers), 8 * (i % slots)
+        wait_phase(e, f"[{first}+{empty.op.attrs['offset'] + barrier}]", (even, odd)[i // slots % 2])  # type: ignore
+        _stage(e, tile, regs, buffer, base, i % slots * buffer.slot_stride, bases)
+        p("fence.proxy.async.shared::cta")
+        p("bar.warp.sync", -1)
+        p("mbarrier.arrive.shared::cta.b64", "_", f"[{first}+{full.op.attrs['offset'] + barrier}]",  # type: ignore
+          pred=leader)
+    e.run.clear()
+
+
+@emits("tma_put")
+def _tma_put(e: Emitter, op: Op) -> None:
+    desc, ring, slot, *offsets = op.operands
+    buffer = ring.type
+    assert isinstance(buffer, Buffer) and isinstance(desc.type, Desc)
+    where = [e.scalar(o) for o in offsets]
+    if "slice" in op.attrs:
+        d = op.attrs["slice"]
+        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, desc.type.block_shape[d] // e.fn.attrs["num_ctas"], where[d])
+    if op.attrs["stripes"] > 1:
+        where[0] = e.p.new("b32", "mad.lo.s32", e.role.group, buffer.shape[0], where[0])
+    _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, op.attrs["piece"] * op.attrs["columns"])
+    e.p("cp.async.bulk.commit_group")
+
+
+def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], column: int,
+          pred: str | None = None, shift: int = 0) -> None:
+    """Store the piece at an address (and shift) `column` columns into the tile, or combine it with memory (`kind`)."""
+    copy, kind = "cp.async.bulk.tensor", ""
+    if "kind" in op.attrs:
+        copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
+    tmap = tensor_map(e, op)
+    for box, offset in pieces(in_blocks(buffer, desc)):
+        coords = coordinates(e, where, (*box[:-1], box[-1] + column))
+        e.p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
+            f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{shift + offset}]", pred=pred)
+
+
+@emits("bulk_wait")
+def _bulk_wait(e: Emitter, op: Op) -> None:
+    e.p(f"cp.async.bulk.wait_group{'.read' if op.attrs.get('read') else ''}", 0)
 
 
 def warpgroup_leader(e: Emitter) -> str:

@@ -115,8 +115,11 @@ def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -
 
 @emits("mbar_arrive")
 def _mbar_arrive(e: Emitter, op: Op) -> None:
-    """`per` says who arrives: one lane of every warp, or one thread of every warpgroup."""
+    """`per` says who arrives: every thread, one lane of every warp, or one thread of every warpgroup."""
     p = e.p
+    if op.attrs["per"] == "thread":
+        p("mbarrier.arrive.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), pred=_pred(e, op, 2))
+        return
     unit = {"warp": 31, "warpgroup": 127}[op.attrs["per"]]
     rest = p.new("b32", "and.b32", e.role.tid, unit)
     one = p.new("pred", "setp.eq.u32", rest, 0)

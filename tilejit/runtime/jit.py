@@ -37,9 +37,10 @@ from tilejit.runtime.target import default_target
 
 _overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
+#: None: the scheduler decides. What they mean: docs/design.md, "What the author may decide".
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
-                           "num_consumer_groups": None, "maxnreg": None, "launch_pdl": True, "debug": False,
-                           "target": None}
+                           "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
+                           "store_role": None, "maxnreg": None, "launch_pdl": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.
 IGNORED = frozenset({"enable_fp_fusion", "launch_cooperative_grid"})
 _DECORATOR_IGNORED = frozenset({"version", "repr", "launch_metadata", "noinline"})

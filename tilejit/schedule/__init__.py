@@ -5,6 +5,8 @@
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
     cluster     programs of several CTAs
+    stores      how TMA stores are staged
+    outlets     stores by a role of their own
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again

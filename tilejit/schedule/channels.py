@@ -6,10 +6,10 @@
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Op, Value, clone_op
+from tilejit.ir import Block, Builder, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Tile, int32
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.plan import Ring, ahead_slice, in_place, reads_slot
+from tilejit.schedule.plan import Ring, ahead_slice, in_place, pure_slice, reads_slot
 from tilejit.schedule.role import RoleState
 
 
@@ -43,6 +43,22 @@ class Channels(RoleState):
             self.views[load] = b("view", self.shared[ring].buffers[load], slot)
             if not ring.views:
                 self._to_registers(load, b)
+
+    def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
+        """How many tickets of a ring one iteration of `turns` uses."""
+        loop = next(x for x in enclosing(ring.loads[0]) if x.name == "for")
+        one = b.const(1, int32)
+        if loop is turns:
+            return one
+        env = dict(self.env)
+        for x in pure_slice(turns.regions[0], loop.operands[:3]) or []:
+            b.insert(clone_op(x, env))
+        lo, hi, step = (env[v] for v in loop.operands[:3])
+        length = b("sub", hi, lo)
+        if not (isinstance(step.op, Op) and step.op.name == "const" and step.op.attrs["value"] == 1):
+            length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
+        return b("cast", b("maximum", length, b.const(0, length.type)), type=int32) if length.type != int32 else \
+            b("maximum", length, b.const(0, int32))
 
     def _in_place(self, load: Op) -> bool:
         """Whether a wgmma reads the load's slot."""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, walk
+from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
 from tilejit.ir.types import DType, Tile
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
@@ -101,5 +101,5 @@ def accumulators(fn: Function) -> int:
     for op in walk(fn.body):
         if op.name in ("for", "while"):
             tiles = [v.type for v in op.results if isinstance(v.type, Tile) and isinstance(v.type.elem, DType)]
-            most = max(most, sum(t.numel for t in tiles) // (32 * fn.attrs["num_warps"]))
+            most = max(most, sum(t.numel for t in tiles) // (32 * total_warps(fn)))
     return most

@@ -11,10 +11,26 @@ from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
 from tilejit.schedule.pieces import find_pieces
-from tilejit.schedule.plan import Plan, Ring, ahead_slice, in_place, kind_of, needed_by_producer, place, reads_slot
+from tilejit.schedule.plan import (
+    Outlet,
+    Plan,
+    Ring,
+    ahead_slice,
+    in_place,
+    kind_of,
+    needed_by_producer,
+    needed_by_stores,
+    place,
+    reads_slot,
+)
+from tilejit.schedule.stores import STORES, staging_of
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
+#: Whether stores get a role of their own where the author leaves it open.
+STORE_ROLE = False
+#: Warps of the producer's warpgroup that have nothing to do.
+IDLE_WARPS = 3
 
 #: Registers of a thread beside its accumulators, at least.
 ADDRESS_REGISTERS = 32
@@ -71,6 +87,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _choose_form(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
+    choose_store_role(fn, plan)
     for ring in plan.rings:
         ring.groups = plan.groups if ring.local else 1
     _go_on(plan)
@@ -95,11 +112,15 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
 
 def _choose_form(fn: Function, plan: Plan) -> None:
     """Specialise when wgmma loops read rings that a role of its own can fill: one thread of it by TMA, or where the
-    author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async."""
+    author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async.
+
+    Raises CompilationError where the launch option asks for it and it cannot be."""
     say = plan.report.append
     warps = fn.attrs["num_warps"]
     asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
+    whole = fn.attrs.get("warp_specialize")
+    asked = asked if whole is None else [whole]
     copied = [r for r in plan.rings if r.kind == "async"]
     wanted = [r for r in plan.produced if r.loop is not None and r.views]
     reason = ""
@@ -118,6 +139,8 @@ def _choose_form(fn: Function, plan: Plan) -> None:
         raise CompilationError(f"warp_specialize=True: {target_of(fn).name} has no roles of warps: leave it out, "
                                "or use target=\"sm_90a\"", fn.loc)
     plan.specialised = not reason
+    if reason and whole:
+        raise CompilationError(f"warp_specialize=True: {reason}", fn.loc)
     if plan.rings and reason:
         say(f"inline: {reason}")
     for ring in plan.rings:
@@ -151,12 +174,17 @@ def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) ->
 
 def producer_problem(fn: Function, plan: Plan) -> str:
     """Why the loads cannot be issued by a role of their own; empty if they can."""
-    for v in needed_by_producer(fn, plan):
+    return slice_problem(fn, plan, needed_by_producer(plan), "a load address", plan.threads_produce)
+
+
+def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str, tiles: bool = False) -> str:
+    """Why another role cannot compute these values, which decide `what`; empty if it can. tiles: it may hold those."""
+    for v in needed:
         if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
             line = f" ({v.op.loc.short()})" if v.op.loc else ""
-            return f"a load address depends on {v.op.name}{line}"
-        if isinstance(v.type, Tile) and not plan.threads_produce:
-            return "a load address depends on a tile"
+            return f"{what} depends on {v.op.name}{line}"
+        if isinstance(v.type, Tile) and not tiles:
+            return f"{what} depends on a tile"
     return ""
 
 
@@ -169,6 +197,48 @@ def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
             and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.produced)
             and not any(argument_of(x.operands[0]) is source for x in walk(fn.body)
                         if "write" in x.define.effects and x.operands))
+
+
+def choose_store_role(fn: Function, plan: Plan) -> None:
+    """Give the TMA stores to warps of their own where `store_role` asks for it and it can be; else consumers store."""
+    if not fn.attrs.get("store_role", STORE_ROLE):
+        return
+    problem = _store_problem(fn, plan)
+    for ring in plan.outlets if not problem else ():
+        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "a store address")
+    if problem:
+        plan.outlets = []
+        plan.report.append(f"no store role: {problem}")
+        return
+    plan.report.append(f"store role: a warp for each of {plan.outlets[0].streams} streams of tiles")
+
+
+def _store_problem(fn: Function, plan: Plan) -> str:
+    """Why the consumers must store; empty, and `plan.outlets` set, if others may."""
+    stores = [op for op in walk(fn.body) if op.name in STORES]
+    if not plan.specialised or not stores:
+        return "the kernel is not specialised" if stores else "nothing is stored through TMA"
+    if plan.threads_produce:
+        return "all warps of the producer copy"
+    for op in walk(fn.body):
+        # What an atomic releases or acquires must be ordered with the stores, which the role does on its own.
+        if op.attrs.get("sem", "relaxed") != "relaxed":
+            return f"an atomic at {place(op)} orders the stores"
+    found: dict[tuple, Outlet] = {}
+    for op in stores:
+        t = op.operands[1].type
+        if not isinstance(t, Tile) or t.layout is None:
+            return f"the store at {place(op)} has no layout of its own"
+        staging = staging_of(op, t, fn)
+        streams = plan.groups * staging.stripes
+        if streams > IDLE_WARPS:
+            return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
+        name = f"{op.operands[0].name or 'store'}_stage"
+        found.setdefault((staging.buffer, streams), Outlet(name, streams)).stores[op] = staging
+    if len({ring.streams for ring in found.values()}) > 1:
+        return "warpgroups share some stores and not others"
+    plan.outlets = list(found.values())
+    return ""
 
 
 def ahead_problem(ring: Ring) -> str:

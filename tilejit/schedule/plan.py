@@ -6,15 +6,16 @@ share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tens
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, Value, enclosing, walk
+from tilejit.ir import Block, Op, Value, enclosing, walk
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
+from tilejit.schedule.stores import Staging
 
 if TYPE_CHECKING:
     from tilejit.schedule.pieces import Pieces
@@ -49,6 +50,11 @@ class Ring:
     def peers(self) -> int:
         """CTAs whose consumers empty a slot: all of the cluster if any of them writes to it, else this one."""
         return self.ctas if any(load not in self.slices for load in self.loads) else 1
+
+    @property
+    def ops(self) -> list[Op]:
+        """What takes its tickets."""
+        return self.loads
 
     @property
     def bytes(self) -> int:
@@ -88,6 +94,38 @@ class Exchange:
     slots: int
     bytes: int                            # of one slot
 
+    @property
+    def ops(self) -> list[Op]:
+        """What takes its tickets."""
+        return self.loads
+
+
+@dataclass(eq=False)
+class Outlet:
+    """A ring in the other direction: consumers fill its slots with pieces of tiles, the store role empties them.
+
+    There is one for each of `streams` in a CTA, a consumer warpgroup or group of them each, with its own warp that
+    stores. Every store goes through all slots a whole number of times, so all that runs on is the parity."""
+
+    name: str
+    streams: int
+    stores: dict[Op, Staging] = field(default_factory=dict)
+
+    @property
+    def ops(self) -> list[Op]:
+        """What takes its tickets."""
+        return list(self.stores)
+
+    @property
+    def staging(self) -> Staging:
+        """What its stores have in common: all but the number of pieces."""
+        return next(iter(self.stores.values()))
+
+    @property
+    def flips(self) -> bool:
+        """Whether a store may change the parity."""
+        return any(s.rounds % 2 for s in self.stores.values())
+
 
 @dataclass
 class Plan:
@@ -100,10 +138,15 @@ class Plan:
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
+    outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
     producers: int = 4                    # warps of the producer role
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
     map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
+
+    def outlet_of(self, op: Op) -> Outlet:
+        """The ring that a store goes through; there is a store role."""
+        return next(r for r in self.outlets if op in r.stores)
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a load goes through."""
@@ -199,8 +242,18 @@ def place(op: Op | None) -> str:
     return op.loc.short() if op is not None and op.loc else "?"
 
 
-def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
+def needed_by_producer(plan: Plan) -> set[Value]:
     """The backward slice of all loads' addresses: values that the producer role must compute."""
+    return backward_slice({load: load.operands for ring in plan.produced for load in ring.loads})
+
+
+def needed_by_stores(plan: Plan) -> set[Value]:
+    """The backward slice of all stores' addresses: values that the store role must compute."""
+    return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.outlets for op in ring.stores})
+
+
+def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
+    """What is needed to compute these operands of ops and to know whether and how often the ops run."""
     needed: set[Value] = set()
     work: list[Value] = []
 
@@ -213,10 +266,9 @@ def needed_by_producer(fn: Function, plan: Plan) -> set[Value]:
             elif outer.name == "while":
                 work.append(outer.regions[0].terminator.operands[0])
 
-    for ring in plan.produced:
-        for load in ring.loads:
-            work.extend(load.operands)
-            control(load)
+    for at, operands in wanted.items():
+        work.extend(operands)
+        control(at)
     while work:
         v = work.pop()
         if v in needed:

@@ -1,18 +1,13 @@
 """Products and stores: wgmma groups in flight and their waits, operands that go through registers, staged stores."""
 from __future__ import annotations
 
-from typing import Any
-
-from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Op, Value
-from tilejit.ir.types import Buffer, DType, Tile, int32
-from tilejit.layout.clusters import divided_dim, within
-from tilejit.layout.linear import LinearLayout
+from tilejit.ir.types import DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.store import splits_by_registers, stripes_of
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
 from tilejit.schedule.plan import Ring, behind, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
+from tilejit.schedule.stores import describe, staging_of
 
 
 class Products(RoleState):
@@ -170,40 +165,17 @@ class Products(RoleState):
         return b.op("trans", inner, order=order, result_types=[t]).result
 
     def _store(self, op: Op, b: Builder) -> None:
-        """A staging ring of two column pieces, or one whole tile where registers do not split that way."""
+        """A store through its staging ring. With `store_stages=1` it is waited for at once."""
         desc, value, *offsets = (self.env[v] for v in op.operands)
-        t = value.type
-        assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-        shape, layout, extra = self._share(op, t)
-        columns, stripes = min(shape[-1], 128 // t.elem.bytes), 1
-        slots = 2 if shape[-1] > columns else 1
-        if not splits_by_registers(layout, columns):
-            columns, slots = shape[-1], 1
-        elif len(op.operands[0].type.block_shape) == 2:      # type: ignore[union-attr]
-            stripes = stripes_of(layout, shape[0], self.fn.attrs["num_warps"])
-        piece = Tile((shape[0] // stripes, *shape[1:-1], columns) if len(shape) > 1 else (columns,), t.elem)
-        ring: Buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(shape)))))
+        assert isinstance(value.type, Tile)
+        s = staging_of(op, value.type, self.fn)
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
-        key = ring, stripes
+        key = s.buffer, s.stripes
         if key not in self.staging:
-            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=ring,
-                                          private=True)
-        self.plan.report.append(f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {columns} "
-                                f"columns at a time in {slots} x {stripes * ring.slot_bytes} bytes"
-                                + (", every warpgroup its own rows" if stripes > 1 else ""))
-        b.op("tma_store", desc, value, self.staging[key], *offsets, columns=columns, stripes=stripes,
-             **extra, **op.attrs)
-
-    def _share(self, op: Op, t: Tile) -> tuple[tuple[int, ...], LinearLayout, dict[str, Any]]:
-        """What one CTA stores of a tile: its shape, the layout of that, and of which dimension it is a slice.
-
-        Raises CompilationError for a tile that the CTAs do not divide along one dimension of the block."""
-        ctas = self.plan.ctas
-        assert t.layout is not None
-        if ctas == 1:
-            return t.shape, t.layout, {}
-        d = divided_dim(t.layout, ctas)
-        if d is None or len(op.operands[0].type.block_shape) != len(t.shape):     # type: ignore[union-attr]
-            raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
-        shape = tuple(n // ctas if i == d else n for i, n in enumerate(t.shape))
-        return shape, within(t.layout, ctas), {"slice": d}
+            self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=s.buffer,
+                                         private=True)
+        self.plan.report.append(describe(op, s))
+        store = b.op("tma_store", desc, value, self.staging[key], *offsets, columns=s.columns, stripes=s.stripes,
+                     **s.slice_attr, **op.attrs)
+        if self.fn.attrs.get("store_stages") == 1:
+            store.attrs["now"] = True

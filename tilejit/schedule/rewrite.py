@@ -8,23 +8,24 @@ outer loops and a persistent kernel never drains its rings between tiles.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
+from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
+from tilejit.schedule.outlets import Outlets, allocate_outlets
 from tilejit.schedule.plan import (
-    Exchange,
+    Outlet,
     Plan,
     Ring,
     check_descriptor,
     in_place,
     kind_of,
-    pure_slice,
     reads_slot,
     shared_operand,
 )
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
+from tilejit.schedule.stores import STORES
 
 #: Registers of threads that copy by cp.async: the addresses of a tile, and what it takes to move them on.
 THREAD_PRODUCER = 72
@@ -49,29 +50,34 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                    fn.arg_attrs, fn.attrs, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
-    shared: dict[Ring, Shared] = {}
+    shared: dict[Ring | Outlet, Shared] = {}
     for ring in plan.rings:
         if ring.before is None:
             shared[ring] = _allocate_ring(top, ring, warps)
         else:
             have = shared[ring.before]
             shared[ring] = Shared(have.full, have.empty, dict(zip(ring.loads, have.buffers.values())))
+    shared.update(allocate_outlets(top, fn, plan))
     args = dict(zip(fn.body.args, new.body.args))
     if plan.specialised:
         consumers = warps * plan.groups
         launch, producer_regs, consumer_regs = register_split(consumers, plan.producers, plan.threads_produce)
-        consumer = RoleWriter(fn, plan, shared, top, dict(args), "consumer").run()
-        producer = RoleWriter(fn, plan, shared, top, dict(args), "producer").run()
-        top.op("roles", regions=[consumer, producer], names=("consumer", "producer"),
-               warps=(consumers, plan.producers), groups=(plan.groups, 1), registers=(consumer_regs, producer_regs))
+        streams = plan.outlets[0].streams if plan.outlets else 0
+        roles = [("consumer", consumers, plan.groups, consumer_regs),
+                 ("producer", 1 if streams else plan.producers, 1, producer_regs)]
+        if streams:
+            roles.append(("store", streams, streams, producer_regs))
+        names, counts, groups, registers = zip(*roles)
+        top.op("roles", regions=[RoleWriter(fn, plan, shared, top, dict(args), name).run() for name in names],
+               names=names, warps=counts, groups=groups, registers=registers)
         new.attrs["num_threads"] = 32 * (consumers + plan.producers)
         new.attrs["launch_registers"] = launch
         if consumer_regs:
             if fn.attrs.get("maxnreg"):
                 raise CompilationError(
                     f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
-                    f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False to "
-                    "tl.range", fn.loc)
+                    f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False",
+                    fn.loc)
             plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
                                f"{consumer_regs} consumers")
     else:
@@ -101,7 +107,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges):
+class RoleWriter(Channels, Products, Exchanges, Outlets):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -109,23 +115,28 @@ class RoleWriter(Channels, Products, Exchanges):
         block = Block()
         b = Builder(block, loc=self.fn.loc)
         zero, one = b.const(0, int32), b.const(1, int32)
-        rings = self.plan.produced if self.role == "producer" else self.plan.rings
+        rings = {"producer": self.plan.produced, "store": []}.get(self.role, self.plan.rings)
         for ring in (r for r in rings if r.channel is r):
-            if self.role != "producer":
+            if self.needed is None:
                 self.state[ring, "use"] = (zero, zero)
             if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)
-        for exchange in self.plan.exchanges if self.role != "producer" else ():
+        for exchange in self.plan.exchanges if self.needed is None else ():
             self.state[exchange, "parity"] = (zero,)
         if self.role == "producer" and self.plan.threads_produce:
             self.block(self.fn.body, b)
             b.op("async_wait")
-        elif self.role == "producer":
+        elif self.needed is not None:
             region = Block()
             b.op("elect", regions=[region])
-            self.block(self.fn.body, Builder(region))
+            b = Builder(region, loc=self.fn.loc)
+            self.first_parities(b)
+            self.block(self.fn.body, b)
+            if self.role == "store":
+                b.op("bulk_wait")
         else:
+            self.first_parities(b)
             self.block(self.fn.body, b)
             if self.stores:
                 b.op("store_wait")
@@ -138,6 +149,8 @@ class RoleWriter(Channels, Products, Exchanges):
             b.loc = op.loc
             self._settle(op, b)
             if op.name not in ("yield", "condition", "return"):
+                if op.name != "for":             # those wait when everything else that they need is there
+                    self._before_tickets(op, b)
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
@@ -148,7 +161,7 @@ class RoleWriter(Channels, Products, Exchanges):
 
     def _release_points(self, src: Block) -> dict[int, list[Ring]]:
         points: dict[int, list[Ring]] = {}
-        if self.role == "producer":
+        if self.needed is not None:
             return points
         for ring in self.plan.rings:
             if ring.deferred or ring.loads[0].parent is not src:
@@ -183,8 +196,11 @@ class RoleWriter(Channels, Products, Exchanges):
         if op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
+        elif self.role == "store" and op.name in STORES:
+            self.put_pieces(op, b)
         elif kind_of(op):
-            self._load(op, b)
+            if self.role != "store":
+                self._load(op, b)
         elif op.name == "convert" and op.result in self.env:
             pass                     # read from its slot in that layout
         elif self.needed is not None:
@@ -210,8 +226,11 @@ class RoleWriter(Channels, Products, Exchanges):
         elif self.stores and op.attrs.get("sem") == "acquire":
             self._clone(op, b)
             b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
-        elif op.name in ("desc_store", "desc_atomic"):
-            self._store(op, b)
+        elif op.name in STORES:
+            if self.plan.outlets:
+                self.fill_pieces(op, b)
+            else:
+                self._store(op, b)
         elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
             pass                     # an operand of products only: made where it is used
         elif op.name in ("trans", "convert") and shared_operand(op.result) and in_place(op.result, self.uses):
@@ -223,14 +242,15 @@ class RoleWriter(Channels, Products, Exchanges):
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
-        return any(x in ring.loads for ring in self.plan.produced for x in walk_op(op))
+        work = self.plan.outlets if self.role == "store" else self.plan.produced
+        return any(x in ring.ops for ring in work for x in walk_op(op))
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
             self._turns(op, b)
             return
         body = op.regions[0]
-        chain = self.plan.chains.get(op, {}) if self.role != "producer" else {}
+        chain = self.plan.chains.get(op, {}) if self.needed is None else {}
         deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
         ahead = [r for r in self.plan.rings if r.ahead and r.loop is op and self._fills(r)]
         for ring in deferred:
@@ -252,7 +272,8 @@ class RoleWriter(Channels, Products, Exchanges):
         self.env[body.args[0]] = region.args[0]
         for i, arg in zip(kept, region.args[1:]):
             self.env[body.args[i + 1]] = arg
-        bounds = [self.env[v] for v in op.operands[:3]]
+        bounds = self.my_turns(op, b) if op is self.plan.turns and self.role == "store" else \
+            [self.env[v] for v in op.operands[:3]]
         starts = self._state(keys)
         self._set_state(keys, region.args[1 + len(kept):])
         inner = Builder(region, loc=op.loc)
@@ -260,6 +281,7 @@ class RoleWriter(Channels, Products, Exchanges):
         for ring in ahead:
             self._issue_ahead(ring, op, inner)
         inner.op("yield", *(self.env[body.terminator.operands[i]] for i in kept), *self._state(keys))
+        self._before_tickets(op, b)
         loop = b.op("for", *bounds, *inits, *starts, regions=[region], **op.attrs)
         results = loop.results
         self._set_state(keys, results[len(kept):])
@@ -303,16 +325,16 @@ class RoleWriter(Channels, Products, Exchanges):
         work, skip = Block(), Block()
         self._set_state(keys, tickets)
         worker = Builder(work, loc=op.loc)
-        worker.op("mbar_wait", barrier, group, phase)
         shared = {load for ring in self.plan.produced for load in ring.loads}
-        last = [x for x in body.ops if x in shared or shared.intersection(walk_op(x))][-1]
-        self.turn_over[last] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
+        loads = [x for x in body.ops if x in shared or shared.intersection(walk_op(x))]
+        self.turn_begins[loads[0]] = lambda at: at.op("mbar_wait", barrier, group, phase)
+        self.turn_over[loads[-1]] = lambda at: at.op("mbar_arrive", barrier, after, per="warp", ctas=1)
         self.block(body, worker)
         worker.op("yield", *self._state(keys))
         self._set_state(keys, tickets)
         skipper = Builder(skip, loc=op.loc)
         for ring, kind in keys:
-            if isinstance(ring, Exchange) or ring.local:     # each group has its own
+            if not isinstance(ring, Ring) or ring.local:     # each group has its own
                 continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
@@ -325,26 +347,15 @@ class RoleWriter(Channels, Products, Exchanges):
         loop = b.op("for", *(self.env[v] for v in op.operands), group, parity, *starts, regions=[region], **op.attrs)
         self._set_state(keys, loop.results[2:])
 
+    def _before_tickets(self, op: Op, b: Builder) -> None:
+        """If an op takes the first tickets of a turn: wait for the turn."""
+        if op in self.turn_begins:
+            self.turn_begins.pop(op)(b)
+
     def _after_tickets(self, op: Op, b: Builder) -> None:
         """If an op took the last tickets of a turn: let the next group begin."""
         if op in self.turn_over:
             self.turn_over.pop(op)(b)
-
-    def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
-        """How many tickets of a ring one iteration of `turns` uses."""
-        loop = next(x for x in enclosing(ring.loads[0]) if x.name == "for")
-        one = b.const(1, int32)
-        if loop is turns:
-            return one
-        env = dict(self.env)
-        for x in pure_slice(turns.regions[0], loop.operands[:3]) or []:
-            b.insert(clone_op(x, env))
-        lo, hi, step = (env[v] for v in loop.operands[:3])
-        length = b("sub", hi, lo)
-        if not (isinstance(step.op, Op) and step.op.name == "const" and step.op.attrs["value"] == 1):
-            length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
-        return b("cast", b("maximum", length, b.const(0, length.type)), type=int32) if length.type != int32 else \
-            b("maximum", length, b.const(0, int32))
 
     def _while(self, op: Op, b: Builder) -> None:
         before, body = op.regions

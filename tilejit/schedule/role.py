@@ -7,17 +7,18 @@ from typing import Union
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Exchange, Plan, Ring, needed_by_producer
+from tilejit.schedule.plan import Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
+from tilejit.schedule.stores import STORES
 
 #: What a ticket belongs to, and its kind.
-Key = tuple[Union[Ring, Exchange], str]
+Key = tuple[Union[Ring, Exchange, Outlet], str]
 #: Names of a ticket's values, where they are not a slot and its parity.
 _NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
 
 
 @dataclass(eq=False)
 class Shared:
-    """The values that stand for one ring: its barriers and one buffer per load."""
+    """The values that stand for one ring: its barriers and one buffer per load (or store)."""
 
     full: Value
     empty: Value
@@ -28,23 +29,28 @@ class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
     kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
-    the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round)."""
+    the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round, of a
+    store's first slots). `needed`: what a role that is a slice computes, None if it does the rest."""
 
-    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring, Shared], top: Builder,
+    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
         self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
         self.uses = uses(fn.body)
-        self.needed = needed_by_producer(fn, plan) if role == "producer" else None
+        self.needed = {"producer": needed_by_producer, "store": needed_by_stores}[role](plan) \
+            if role in ("producer", "store") else None
         self.state: dict[Key, tuple[Value, ...]] = {}
+        self.parity: dict[Outlet, Value] = {}     # of the first stores
+        self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
+        self.turn_begins: dict[Op, Callable[[Builder], object]] = {}     # what waits for a turn, before which op
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
-        self.stores = role != "producer" and any(op.name in ("desc_store", "desc_atomic") for op in walk(fn.body))
+        self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
 
     def _clone(self, op: Op, b: Builder) -> None:
         b.insert(clone_op(op, self.env))
@@ -53,8 +59,7 @@ class RoleState:
         """The tickets that an op with regions advances."""
         inside = set(walk_op(op))
         return [key for key in self.state if any(
-            load in inside for ring in (key[0], *(r for r in self.plan.rings if r.channel is key[0]))
-            for load in ring.loads)]
+            x in inside for user in (key[0], *(r for r in self.plan.rings if r.channel is key[0])) for x in user.ops)]
 
     def _state(self, keys: list[Key]) -> list[Value]:
         return [v for key in keys for v in self.state[key]]

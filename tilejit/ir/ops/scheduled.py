@@ -49,6 +49,12 @@ def group_index(o: Op) -> list[Type]:
     return [int32]
 
 
+@op("warpgroup_index", "", traits="scheduled")
+def warpgroup_index(o: Op) -> list[Type]:
+    """Which of its role's warpgroups (in this CTA) a thread belongs to: 0, 1, ..."""
+    return [int32]
+
+
 @op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
 def mbar_wait(o: Op) -> list[Type]:
     """Wait until the phase of the given parity of barrier[slot] has completed."""
@@ -57,7 +63,7 @@ def mbar_wait(o: Op) -> list[Type]:
 
 @op("mbar_arrive", "barrier slot pred?", "per ctas", effects="sync", traits="scheduled")
 def mbar_arrive(o: Op) -> list[Type]:
-    """One arrival on barrier[slot] `per` warp or warpgroup of the role, after what it did before; with several
+    """One arrival on barrier[slot] `per` thread, warp or warpgroup of the role, after what it did before; with several
     `ctas` on that barrier of every CTA of the cluster."""
     return []
 
@@ -153,7 +159,8 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind?", effects="write shared_write sync",
+@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind? now?",
+    effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
     """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
@@ -162,8 +169,34 @@ def tma_store(o: Op) -> list[Type]:
     of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
-    Before a slot is written again its earlier store has been read (`wait_group.read`); the kernel's end
-    waits for all (`store_wait`)."""
+    Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
+    go on; the kernel's end waits for all (`store_wait`)."""
+    return []
+
+
+@op("stage", "buffer value full empty stream parity", "columns stripes", effects="shared_write sync",
+    traits="scheduled")
+def stage(o: Op) -> list[Type]:
+    """Write a tile `columns` columns at a time into buffer's slots in turn (generic proxy), for another role to store.
+
+    Before that, wait until empty[slot] has completed the phase of the parity (of the other one, every second time
+    around); after it, an arrival a warp on full[slot]. A stream has barriers of its own, and with several `stripes`
+    slots of its own, for the rows of one warpgroup."""
+    return []
+
+
+@op("tma_put", "desc buffer slot offsets*", "columns piece stripes slice? kind?", effects="write shared_read sync",
+    traits="scheduled")
+def tma_put(o: Op) -> list[Type]:
+    """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
+
+    With several `stripes` it stores that of the role's group that it belongs to. `slice`, `kind`: see `tma_store`."""
+    return []
+
+
+@op("bulk_wait", "", "read?", effects="sync", traits="scheduled")
+def bulk_wait(o: Op) -> list[Type]:
+    """Wait until this thread's bulk groups have all been read from shared memory (`read`), else are complete."""
     return []
 
 
@@ -240,6 +273,7 @@ def elect(o: Op) -> list[Type]:
 def roles(o: Op) -> list[Type]:
     """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
 
+    Roles that begin inside of a warpgroup have the registers of the role before.
     A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
     and scratch are `private_bytes` (set by the allocator) after those of the group before."""
     return []

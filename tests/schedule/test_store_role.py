@@ -1,0 +1,179 @@
+"""Stores by a role of their own: who does what, right results, clean under schedules, and when consumers store after all."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.ir import walk
+from tilejit.ir.text import parse_function
+from tilejit.kernels.matmul import matmul_kernel
+
+BF16 = ml_dtypes.bfloat16
+desc = tilejit.TensorDescriptor.from_tensor
+
+
+def integers(*shape, dtype=BF16):
+    return np.random.default_rng().integers(-3, 4, shape).astype(dtype)
+
+
+def product(m, n, k, bm, bn, grid=2, check=False, **options):
+    """The compiled kernel, its result and the exact one; with `check` under schedules, which must find nothing."""
+    a, b, out = integers(m, k), integers(n, k), np.full((m, n), np.nan, BF16)
+    args = desc(a, (bm, 64)), desc(b, (bn, 64)), desc(out, (bm, bn)), None, m, n, k
+    given = dict(BM=bm, BN=bn, BK=64, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, store_role=True, **options)
+    with tilejit.knobs(target="emulator"):
+        if check:
+            tilejit.check(matmul_kernel, (grid,), *args, seeds=range(2), **given).check()
+            out[:] = np.nan
+        compiled = matmul_kernel[(grid,)](*args, **given)
+    return compiled, out, (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16)
+
+
+def roles_of(compiled):
+    fn = parse_function(compiled.scheduled)
+    (op,) = (op for op in fn.body.ops if op.name == "roles")
+    return op, {name: [x.name for x in walk(block)] for name, block in zip(op.attrs["names"], op.regions)}
+
+
+@pytest.mark.parametrize("options", [
+    dict(bm=128, bn=256, num_warps=8), dict(bm=128, bn=256, num_warps=8, store_stages=4),
+    dict(bm=128, bn=128, num_warps=8, store_stages=1), dict(bm=128, bn=128, num_warps=4),
+    dict(bm=64, bn=256, num_warps=4, store_stages=4), dict(bm=64, bn=64, num_warps=4, num_consumer_groups=3),
+    dict(bm=64, bn=128, num_warps=4, num_consumer_groups=1), dict(bm=64, bn=256, num_warps=8),
+    dict(bm=256, bn=128, num_warps=8, num_ctas=2), dict(bm=128, bn=128, num_warps=4, num_ctas=2)])
+def test_results(options):
+    """Ragged edges, more than one tile a group, pieces that do not go into the slots evenly."""
+    compiled, out, exact = product(520, 264, 136, **options)
+    assert np.array_equal(out, exact)
+    assert "store role: a warp" in compiled.report() and "role store" in compiled.ptx
+
+
+@pytest.mark.parametrize("options", [dict(num_warps=8), dict(num_warps=4), dict(num_warps=4, bm=256, num_ctas=2)])
+def test_schedules(options):
+    _, out, exact = product(384, 200, 128, **{"bm": 128, "bn": 128, "check": True, **options})
+    assert np.array_equal(out, exact)
+
+
+def test_who_does_what():
+    compiled, _, _ = product(256, 256, 128, 128, 128, num_warps=8)
+    op, names = roles_of(compiled)
+    assert op.attrs["warps"] == (8, 1, 2) and op.attrs["groups"] == (1, 1, 2)
+    assert "tma_load" in names["producer"] and "dot_async" in names["consumer"]
+    assert names["consumer"].count("stage") == 1 and names["store"].count("tma_put") == 2
+    assert "tma_store" not in names["consumer"] and not {"store_wait", "bulk_wait", "role_sync"} & set(names["consumer"])
+    assert names["store"].count("for") == 1, "the loop over K is no concern of this role"
+    assert not {"tma_load", "dot_async", "stage"} & set(names["store"])
+    assert names["store"][-1] == "bulk_wait"
+    full, empty = (next(x.attrs["type"] for x in parse_function(compiled.scheduled).body.ops
+                        if x.attrs.get("name") == f"c_desc_stage.{kind}") for kind in ("full", "empty"))
+    assert (full.slots, full.count, empty.slots, empty.count) == (4, 4, 4, 1)
+
+
+def test_text_and_back():
+    """The scheduled form prints and parses, and consumers meet nowhere."""
+    compiled, _, _ = product(128, 128, 64, 64, 128, grid=1, num_warps=4)
+    assert str(parse_function(compiled.scheduled)) == compiled.scheduled
+    assert compiled.ptx.count("bar.sync") == 1, "the only meeting is after the barriers' initialisation"
+    assert "setmaxnreg.dec" in compiled.ptx and compiled.ptx.count("setmaxnreg.dec") == 1, "one for the warpgroup"
+
+
+@tilejit.kernel
+def two_results(a_desc, b_desc, c_desc, d_desc, tiles, k_blocks, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(k_blocks):
+            acc = tl.dot(a_desc.load([tile * BM, k * BK]), b_desc.load([0, k * BK]).T, acc)
+        c_desc.store([tile * BM, 0], acc.to(c_desc.dtype))
+        if tile % 2 == 1:
+            d_desc.atomic_add([0, 0], acc)
+        c_desc.store([tile * BM, BN], (acc + 1.0).to(c_desc.dtype))
+
+
+def test_stores_of_other_widths_under_conditions_and_sums():
+    """fp32 sums have pieces of 32 columns, two rings; the kernel is a loop that two groups share."""
+    bm, bn, bk, tiles, blocks = 64, 128, 64, 7, 2
+    a, b = integers(tiles * bm, blocks * bk), integers(bn, blocks * bk)
+    out, total = np.full((tiles * bm, 2 * bn), np.nan, BF16), np.zeros((bm, bn), np.float32)
+    args = desc(a, (bm, bk)), desc(b, (bn, bk)), desc(out, (bm, bn)), desc(total, (bm, bn)), tiles, blocks, bm, bn, bk
+    with tilejit.knobs(target="emulator"):
+        compiled = two_results[(2,)](*args, store_role=True)
+        exact = a.astype(np.float32) @ b.astype(np.float32).T
+        assert np.array_equal(out[:, :bn], exact.astype(BF16)) and np.array_equal(out[:, bn:], (exact + 1).astype(BF16))
+        assert np.array_equal(total, sum(exact[i * bm:(i + 1) * bm] for i in range(1, tiles, 2)))
+        tilejit.check(two_results, (2,), *args, seeds=range(2), store_role=True).check()
+    assert "2 consumer groups" in compiled.report()
+    assert "store role: a warp for each of 2 streams" in compiled.report()
+    assert "cp.reduce.async.bulk.tensor" in compiled.ptx
+
+
+@tilejit.kernel
+def two_widths(a_desc, b_desc, w_desc, c_desc, d_desc, tiles, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for tile in range(tiles):
+        narrow = tl.zeros((BM, BN), tl.float32)
+        wide = tl.zeros((BM, 2 * BN), tl.float32)
+        for k in range(2):
+            a = a_desc.load([tile * BM, k * BK])
+            narrow = tl.dot(a, b_desc.load([0, k * BK]).T, narrow)
+            wide = tl.dot(a, w_desc.load([0, k * BK]).T, wide)
+        c_desc.store([tile * BM, 0], narrow.to(c_desc.dtype))
+        d_desc.store([tile * BM, 0], wide.to(d_desc.dtype))
+
+
+def test_stores_of_other_numbers_of_pieces_share_their_slots():
+    """Two pieces go through the slots once, four twice."""
+    bm, bn, bk, tiles = 64, 128, 64, 3
+    a, b, w = integers(tiles * bm, 2 * bk), integers(bn, 2 * bk), integers(2 * bn, 2 * bk)
+    c, d = (np.full((tiles * bm, n), np.nan, BF16) for n in (bn, 2 * bn))
+    with tilejit.knobs(target="emulator"):
+        compiled = two_widths[(1,)](desc(a, (bm, bk)), desc(b, (bn, bk)), desc(w, (2 * bn, bk)), desc(c, (bm, bn)),
+                                    desc(d, (bm, 2 * bn)), tiles, bm, bn, bk, num_consumer_groups=1, store_role=True)
+    assert compiled.report().count("_stage.full") == 1
+    for out, other in ((c, b), (d, w)):
+        assert np.array_equal(out, (a.astype(np.float32) @ other.astype(np.float32).T).astype(BF16))
+
+
+@tilejit.kernel
+def flagged(a_desc, b_desc, c_desc, flag, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SEM: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(3):
+        acc = tl.dot(a_desc.load([0, k * BK]), b_desc.load([0, k * BK]).T, acc)
+    c_desc.store([0, 0], acc.to(c_desc.dtype))
+    tl.atomic_add(flag, 1, sem=SEM)
+
+
+@tilejit.kernel
+def placed(a_desc, b_desc, c_desc, flag, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SEM: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(3):
+        acc = tl.dot(a_desc.load([0, k * BK]), b_desc.load([0, k * BK]).T, acc)
+    tl.store(flag, 0)
+    c_desc.store([tl.load(flag), 0], acc.to(c_desc.dtype))
+
+
+@pytest.mark.parametrize("kernel, sem, options, reason", [
+    (flagged, "release", {}, "an atomic at test_store_role.py:"), (flagged, "relaxed", {}, ""),
+    (placed, "", {}, "a store address depends on load (test_store_role.py:"),
+    (flagged, "relaxed", dict(warp_specialize=False), "the kernel is not specialised"),
+    (flagged, "relaxed", dict(num_warps=16, BM=256), "4 consumer warpgroups store, 3 warps are idle")])
+def test_consumers_store_where_nobody_else_can(kernel, sem, options, reason):
+    options = dict(options)
+    bm = options.pop("BM", 64)
+    a, b, out, flag = integers(bm, 192), integers(64, 192), np.zeros((bm, 64), BF16), np.zeros(1, np.int32)
+    with tilejit.knobs(target="emulator"):
+        compiled = kernel[(1,)](desc(a, (bm, 64)), desc(b, (64, 64)), desc(out, (bm, 64)), flag, bm, 64, 64, sem,
+                                store_role=True, **options)
+    assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16))
+    assert (f"no store role: {reason}" in compiled.report()) == bool(reason)
+    assert ("role store" in compiled.ptx) != bool(reason)
+
+
+def test_it_is_asked_for():
+    """Left open, or refused, the consumers store, and the code is the same."""
+    texts = [product(128, 128, 64, 128, 128, **{"num_warps": 8, **more})[0].ptx for more in ({}, dict(launch_pdl=True))]
+    assert texts[0] == texts[1] and "role store" in texts[0]
+    with tilejit.knobs(target="emulator"):
+        plain = [matmul_kernel.compile(
+            *(desc(integers(128, 128), (128, w)) for w in (64, 64, 128)), None, 128, 128, 128, BM=128, BN=128, BK=64, GROUP=4,
+            A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=8, store_role=role).ptx for role in (None, False)]
+    assert plain[0] == plain[1] and "role store" not in plain[0]

@@ -1,0 +1,74 @@
+"""How TMA stores are staged: in pieces of columns, through a ring of shared-memory tiles, by rows of each warpgroup."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Function, Op
+from tilejit.ir.types import Buffer, Desc, DType, Tile
+from tilejit.layout.clusters import divided_dim, within
+from tilejit.ptx.smem import tile_buffer
+from tilejit.ptx.store import splits_by_registers, stripes_of
+
+#: The ops that store through TMA.
+STORES = ("desc_store", "desc_atomic")
+#: Staging tiles of a store where the author leaves it open: one is written while another is stored.
+STORE_STAGES = 2
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The staging of one `desc_store` or `desc_atomic` in one CTA.
+
+    buffer: `slots` tiles, one piece each, for each of the `stripes` of rows, one a warpgroup (with one stripe all
+    warpgroups write a piece together). slice: the dimension of which the CTAs of a cluster store a part each."""
+
+    columns: int
+    pieces: int
+    slots: int
+    stripes: int
+    buffer: Buffer
+    slice: int | None
+
+    @property
+    def rounds(self) -> int:
+        """How often a store goes through all slots."""
+        return self.pieces // self.slots
+
+    @property
+    def slice_attr(self) -> dict[str, Any]:
+        """As an op has it."""
+        return {} if self.slice is None else {"slice": self.slice}
+
+
+def staging_of(op: Op, t: Tile, fn: Function) -> Staging:
+    """How a store of a tile is staged: `store_stages` tiles or two, one where registers do not split into pieces.
+
+    Raises CompilationError for a tile that the CTAs of a cluster do not divide along one dimension of the block."""
+    desc = op.operands[0].type
+    assert isinstance(t.elem, DType) and t.layout is not None and isinstance(desc, Desc)
+    ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
+    if ctas > 1:
+        cut = divided_dim(t.layout, ctas)
+        if cut is None or len(desc.block_shape) != len(t.shape):
+            raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
+        shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
+        layout = within(t.layout, ctas)
+    columns, stripes = min(shape[-1], 128 // t.elem.bytes), 1
+    if not splits_by_registers(layout, columns):
+        columns = shape[-1]
+    elif len(desc.block_shape) == 2:
+        stripes = stripes_of(layout, shape[0], fn.attrs["num_warps"])
+    pieces = shape[-1] // columns
+    slots = min(pieces, fn.attrs.get("store_stages", STORE_STAGES))
+    piece = Tile((shape[0] // stripes, *shape[1:-1], columns) if len(shape) > 1 else (columns,), t.elem)
+    buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(shape)))))
+    return Staging(columns, pieces, slots, stripes, buffer, cut)
+
+
+def describe(op: Op, s: Staging) -> str:
+    """The staging in the report's words."""
+    return (f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {s.columns} columns at a time in "
+            f"{s.slots} x {s.stripes * s.buffer.slot_bytes} bytes"
+            + (", every warpgroup its own rows" if s.stripes > 1 else ""))
