@@ -221,3 +221,13 @@ def test_text_in_and_out(monkeypatch):
     assert tight[tight.index("role_sync") + 1].startswith("tma_store %dst")
     assert [x.split("{")[0] for x in tight if x != "role_sync"] == [x.split("{")[0] for x in roomy]
     assert '%stage = alloc {name="stage", private=true, offset=0}' in "\n".join(tight)
+
+
+@pytest.mark.parametrize("attrs, meets", [("stripes=2", False), ("stripes=1", True), ("stripes=1, now=true", False)])
+def test_a_store_begins_with_a_meeting_or_not(attrs, meets, monkeypatch):
+    """A store by all threads meets before it writes, unless the one before it has been waited for at its end."""
+    monkeypatch.setattr(ALLOCATE, "limit", lambda fn: 40000)
+    fn = parse_function(TEXT.replace("stripes=2", attrs))
+    allocate(fn, Plan())
+    assert fn.attrs["shared_bytes"] == 2 * 16384 + 32
+    assert any(op.name == "role_sync" for op in walk(fn.body)) != meets
