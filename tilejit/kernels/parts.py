@@ -9,7 +9,7 @@ from tilejit import ArrayInfo
 from tilejit.kernels.activations import activate
 
 #: Elements that a program sums, and of all parts together that its threads hold at once.
-ELEMENTS, AT_ONCE = 1024, 8192
+ELEMENTS, AT_ONCE = 512, 8192
 
 
 @tilejit.kernel(do_not_specialize=("M", "N", "down", "across"))

@@ -13,8 +13,9 @@ from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Buffer
 from tilejit.ptx.scratch import scratch_bytes
 
-#: Ops that start copies into the slots of a ring; all but cp.async write through the async proxy.
-COPIES = frozenset({"tma_load", "row_copy", "async_copy"})
+#: Ops that start copies into the slots of a ring by cp.async, and all that do: the others write through the async proxy.
+CP_ASYNC = frozenset({"async_copy", "block_copy"})
+COPIES = CP_ASYNC | {"tma_load", "row_copy"}
 #: Ops on buffers whose accesses all belong to the roles of this CTA, and to the copies that these await.
 KNOWN = COPIES | {"view", "view_trans", "local_load", "local_store", "dot_async", "dot_mma", "tma_store"}
 
@@ -98,7 +99,7 @@ class Liveness:
                 touching = []
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
-                       bool(op.attrs.get("private")), accesses, bool(names & {"local_load", "dot_mma", "async_copy"}),
+                       bool(op.attrs.get("private")), accesses, bool(names & ({"local_load", "dot_mma"} | CP_ASYNC)),
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring)
 
@@ -283,7 +284,7 @@ def _frame(block: Block) -> Block:
 
 def _full(copy: Op) -> Op:
     """The `barriers` op that an asynchronous copy completes on."""
-    if copy.name == "async_copy":
+    if copy.name in CP_ASYNC:
         assert copy.parent is not None
         copy = next(op for op in copy.parent.ops[copy.parent.ops.index(copy):] if op.name == "async_arrive")
     barrier = copy.operands[0 if copy.name == "async_arrive" else 2].op
