@@ -291,7 +291,7 @@ def other_chip():
     import tilejit
     from tilejit.kernels.add import add_kernel
 
-    raises(tilejit.LaunchError, "Stub has 8.0", lambda: add_kernel[(1,)](*tensors(3), 1000, BLOCK=512))
+    raises(tilejit.LaunchError, "Stub has compute capability 8.0; target=\"sm_80\" runs there", lambda: add_kernel[(1,)](*tensors(3), 1000, BLOCK=512))
 
 
 def clusters():

@@ -346,7 +346,7 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     if plan is not None:
         t, (da, db, dc), sizes, constants = plan
         first, second = (b, a) if t.swap else (a, b)
-        meet = (None, None, None) if accumulate or t.ctas > 1 else meeting(_WHAT, a, t, workspace)
+        meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
         streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *meet, bias, None, None, *sizes,
                                       t.stream_tiles, 0, 0, **constants)
         if constants["PARTS"]:
@@ -395,9 +395,21 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
-    """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags."""
+    """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
+    if not t.met:
+        return None, None, None
+    if workspace is None and t.parts:         # written before they are read, and without flags
+        parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
+        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, None
     w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
     return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
+
+
+@lru_cache(maxsize=1024)
+def _stored_parts(count: int, m: int, n: int, device: int) -> tilejit.TensorDescriptor:
+    """A descriptor of `count` tiles of m x n, one below the other, to put over an array."""
+    info = ArrayInfo(0, tl.float32, (count * m, n), (n, 1), device)
+    return tilejit.TensorDescriptor.template(info, info.shape, info.strides, (m, n))
 
 
 def _ctas(asked: int | None) -> int | None:

@@ -13,7 +13,7 @@ from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.types import Buffer
 from tilejit.ptx.scratch import scratch_bytes
 
-#: Ops that start copies into the slots of a ring by cp.async, and all that do: the others write through the async proxy.
+#: Ops that start copies into the slots of a ring by cp.async, and all: the others write through the async proxy.
 CP_ASYNC = frozenset({"async_copy", "block_copy"})
 COPIES = CP_ASYNC | {"tma_load", "row_copy"}
 #: Ops on buffers whose accesses all belong to the roles of this CTA, and to the copies that these await.
