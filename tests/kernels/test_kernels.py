@@ -109,13 +109,13 @@ def test_matmul_hands_deep_products_on(monkeypatch):
 
     module = importlib.import_module("tilejit.kernels.matmul")
     calls = []
-    monkeypatch.setattr(module, "matmul_streamk", lambda *args: calls.append(args) or args[4])
+    monkeypatch.setattr(module.streamk, "launch", lambda *args: calls.append(args) or args[0][3])
     for m, k in ((80, 64 * 128), (80, 64 * 127), (80, 64 * 128 + 4), (64, 64 * 31)):
         a, b = np.zeros((m, k), np.float16), np.zeros((m, k), np.float16)
         with tilejit.knobs(target="evaluator"):
             out = module.matmul(a, b.T, activation="relu")
         assert out.shape == (m, m)
-    ((a, _, bias, activation, _),) = calls
+    (((a, _, bias, _), _, activation),) = calls
     assert a.shape == (80, 64 * 128) and bias is None and activation == "relu"
     facts = tilejit.ir.types.fp16, (4096, 64 * 128), (64 * 128, 1), 0, True
     assert module._deep((facts[0], (64, 64 * 32), *facts[2:]), (facts[0], (64 * 32, 4096), (1, 64 * 32), 0, True), 132)

@@ -59,3 +59,10 @@ def test_with_block_ends_after_an_error():
 def test_bad_with_block(values, hint):
     with pytest.raises(LaunchError, match=hint), tilejit.knobs(**values):
         pass
+
+
+def test_the_chip_is_cheap_to_ask_for(monkeypatch):
+    """Library functions ask with every call: the other variables are not read."""
+    monkeypatch.setattr(knobs, "from_environment", lambda: pytest.fail("every knob was read"))
+    monkeypatch.setenv("TILEJIT_ARCH", "sm_80")
+    assert tilejit.chip() == "sm_80"

@@ -18,7 +18,11 @@ _ALIGNMENT = 16
 
 def facts(x: Any) -> ArrayInfo:
     """What a launch may depend on: of the address only its alignment. Raises LaunchError for what is no array."""
-    info = tilejit.array_info(x)
+    return aligned(tilejit.array_info(x))
+
+
+def aligned(info: ArrayInfo) -> ArrayInfo:
+    """The same with only the alignment of the address."""
     return ArrayInfo(info.address % _ALIGNMENT, *info[1:])
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit.kernels import streamk
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import copy_matrix, pitched
-from tilejit.kernels.streamk import choose, matmul_streamk
 from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
@@ -167,20 +167,21 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         out = tilejit.empty_like(a, (ia.shape[0], ib.shape[1]),
                                  out_dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
     ic = tilejit.array_info(out)
-    bias_facts = None if bias is None else _facts(tilejit.array_info(bias))
-    orders = _orders(_facts(ia), _facts(ib), bias_facts, _facts(ic), activation)
+    ibias = None if bias is None else tilejit.array_info(bias)
+    problem = _facts(ia), _facts(ib), None if ibias is None else _facts(ibias), _facts(ic), activation
+    chip = tilejit.multiprocessors(), tilejit.chip()
+    way = _way(*problem, *chip)
+    if way == "divided":
+        return streamk.launch((a, b, bias, out), (ia, ib, ibias, ic), activation)
     base_a, base_b, target, target_info = a, b, out, ic
-    if ia.shape[0] * ia.shape[1] * ib.shape[1] >= COPIED_FROM:
+    if way == "copied":
+        orders = _orders(*problem)
         base_a, ia = _readable(a, ia, orders[0], True)
         base_b, ib = _readable(b, ib, orders[1], False)
-        if not _pitched(_facts(ic)):
+        if not _pitched(problem[3]):
             target, target_info = pitched(out, ic, True)
-    if base_a is a and base_b is b and target is out and _deep(_facts(ia), _facts(ib), tilejit.multiprocessors(),
-                                                                   tilejit.chip()):
-        return matmul_streamk(a, b, bias, activation, out)
-    for grid, (da, db, dc), sizes, constants in _launches(
-            _facts(ia), _facts(ib), bias_facts, _facts(target_info), activation, tilejit.multiprocessors(),
-            tilejit.chip()):
+        problem = _facts(ia), _facts(ib), problem[2], _facts(target_info), activation
+    for grid, (da, db, dc), sizes, constants in _launches(*problem, *chip):
         matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
                             **constants)
     if target is not out:
@@ -189,6 +190,17 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
 
 
 @lru_cache(maxsize=1024)
+def _way(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int, chip: str) -> str:
+    """How a product is computed: "copied" operands or result, K "divided" (or few rows turned), or "plain".
+
+    Raises LaunchError for arrays that do not go together."""
+    orders = _orders(a, b, bias, c, activation)
+    (m, k), n = a[1], b[1][1]
+    if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
+        return "copied"
+    return "divided" if _deep(a, b, sms, chip) else "plain"
+
+
 def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
     """Whether a product has so few tiles, and so deep ones, that dividing K pays; or so few rows that turning does."""
     (m, k), n, size = a[1], b[1][1], a[0].bytes
@@ -198,7 +210,7 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
         return False
     if m <= NARROW:
         return True
-    if blocks < DEEP_FROM and (chip != "sm_90a" or choose(m, n, k, size, sms).ctas == 1):
+    if blocks < DEEP_FROM and (chip != "sm_90a" or streamk.choose(m, n, k, size, sms).ctas == 1):
         return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
@@ -209,11 +221,15 @@ def _pitched(x: Facts) -> bool:
     return x[4] and all(s == 1 or s * x[0].bytes % 16 == 0 for s in x[2])
 
 
+def _as_is(x: Facts, rows_first: bool, k_last: bool) -> bool:
+    """Whether the tensor cores read an operand through TMA as it is."""
+    return _pitched(x) and (x[0].bytes == 2 or rows_first == k_last)
+
+
 def _readable(x: Any, info: tilejit.ArrayInfo, rows_first: bool, k_last: bool) -> tuple[Any, tilejit.ArrayInfo]:
     """The operand itself, or a copy of it in an order and with lines that the tensor cores read through TMA."""
-    wanted = rows_first if info.dtype.bytes == 2 else k_last
-    if _pitched(_facts(info)) and wanted == rows_first:
+    if _as_is(_facts(info), rows_first, k_last):
         return x, info
-    base, copy = pitched(x, info, wanted)
+    base, copy = pitched(x, info, rows_first if info.dtype.bytes == 2 else k_last)
     copy_matrix(x, info, base, copy)
     return base, copy

@@ -40,16 +40,14 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
         a_scales = a_scale + rows * a_down
         b_scales = b_scale + n // _BLOCK * b_down
         acc = tl.zeros((BM, BN), tl.float32)
-        of_b = tl.load(b_scales)
         for k in range(0, steps):
-            of_a = tl.load(a_scales + k * a_across, rows < M, other=0.0)
-            # One number goes through no ring: the next block's arrives while this one is multiplied.
-            next_b = tl.load(b_scales + (k + 1) * b_across, k + 1 < steps, other=0.0)
+            of_b = tl.load(b_scales + k * b_across)
             a = a_desc.load([m, k * _BLOCK])
             b = b_desc.load([n, k * _BLOCK])
             part = tl.dot(a, b.T)
+            # After the product is issued: what is awaited here, and read from its ring, is hidden behind it.
+            of_a = tl.load(a_scales + k * a_across, rows < M, other=0.0)
             acc = tl.fma(part, (of_a * of_b)[:, None], acc)
-            of_b = next_b
         c_desc.store([m, n], acc.to(c_desc.dtype))
 
 

@@ -32,10 +32,9 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     Workspace,
+    aligned,
     check_operands,
     check_vector,
-    facts,
-    facts_of,
     new,
     operand,
     require_tma,
@@ -334,23 +333,34 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of both:
     chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
-    ia, ib, ibias = facts_of(a, b, bias)
+    infos = [None if x is None else tilejit.array_info(x) for x in (a, b, bias)]
+    ia, ib = infos[:2]
     assert ia is not None and ib is not None
-    shape = _checked(ia, ib)
     if out is None:
         if accumulate:
             raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
+        shape = _checked(aligned(ia), aligned(ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    plan = _plan(ia, ib, ibias, facts(out), activation, accumulate, ordered, split, _ctas(ctas),
-                 tilejit.multiprocessors())
+    return launch((a, b, bias, out), (*infos, tilejit.array_info(out)), activation, accumulate, ordered, split, ctas,
+                  workspace)
+
+
+def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
+           accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
+           workspace: Workspace | None = None) -> Any:
+    """`matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are; returns out."""
+    (a, b, bias, out), (ia, ib, _, io) = arrays, infos
+    assert io is not None
+    plan = _plan(*(None if x is None else aligned(x) for x in infos), activation, accumulate,  # type: ignore[arg-type]
+                 ordered, split, _ctas(ctas), tilejit.multiprocessors())
     if plan is not None:
         t, (da, db, dc), sizes, constants = plan
-        first, second = (b, a) if t.swap else (a, b)
+        (first, fi), (second, si) = ((b, ib), (a, ia)) if t.swap else ((a, ia), (b, ib))
         meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
-        streamk_kernel[(t.programs,)](da.over(first), db.over(second), dc.over(out), *meet, bias, None, None, *sizes,
-                                      t.stream_tiles, 0, 0, **constants)
+        streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
+                                      None, *sizes, t.stream_tiles, 0, 0, **constants)
         if constants["PARTS"]:
-            sum_parts(meet[1], out, tilejit.array_info(out), bias, activation, (t.m, t.n), t.parts, GROUP, t.swap)
+            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap)
     return out
 
 
