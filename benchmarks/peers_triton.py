@@ -135,7 +135,7 @@ def call_of(a: Any, b: Any, out: Any, scale: Any, config: Config) -> tuple[tuple
 
 
 def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[], Any]:
-    """A call of the kernel on torch tensors, its descriptors made once."""
+    """A call of the kernel on torch tensors, its descriptors made once; it returns `out`."""
     import torch
 
     sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -143,7 +143,12 @@ def launcher(a: Any, b: Any, out: Any, scale: Any, config: Config) -> Callable[[
     args, options = call_of(a, b, out, scale, config)
     if config.ws:                                              # descriptors made on the device lie in memory of theirs
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=a.device))
-    return lambda: KERNEL[grid](*args, **options)
+
+    def call() -> Any:
+        KERNEL[grid](*args, **options)
+        return out
+
+    return call
 
 
 def present() -> None:

@@ -81,7 +81,8 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
 
     a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
-    Both scales may have any strides. Raises LaunchError for what does not fit."""
+    Both scales may have any strides; those of A are read fastest column by column (M contiguous, as DeepGEMM has them).
+    Raises LaunchError for what does not fit."""
     ia, ib, isa, isb = facts_of(a, b, scale_a, scale_b)
     assert ia is not None and ib is not None and isa is not None and isb is not None
     if out is None:
