@@ -39,11 +39,11 @@ def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged):
         chip.cycles(whole, m, n) + LAUNCH
 
 
-def test_a_nearly_empty_wave_becomes_strips():
-    """4100 x 4104: four waves of whole tiles and two strips, instead of five waves; 4096 x 4096 is left alone."""
-    first, *strips = divide_result(4100, 4104, 65, 132, True)
-    assert (first.m1, first.n1, first.tiles.ctas) == (4096, 4096, 2) and len(strips) == 2
-    assert all(p.tiles.m * p.tiles.n < first.tiles.m * first.tiles.n for p in strips)
+def test_a_nearly_empty_wave_becomes_a_strip():
+    """Twelve columns of tiles and a bit more: a strip of narrow ones; 4096 x 4096 is left alone."""
+    first, strip = divide_result(3008, 7008, 16, 132, True)
+    assert (first.m1, first.n1, first.tiles.ctas) == (3008, 6912, 2)
+    assert strip.n0 == 6912 and strip.tiles.m * strip.tiles.n < first.tiles.m * first.tiles.n
     assert len(divide_result(4096, 4096, 64, 132)) == 1
 
 

@@ -146,8 +146,8 @@ def _launch(tiles: Tiles, part: tuple[int, int, int, int], a: Facts, b: Facts, c
 
 
 def _ragged(x: Facts) -> bool:
-    """Whether rows (columns, of a column-major matrix) start elsewhere than at multiples of 32 bytes."""
-    return max(x[2]) * x[0].bytes % 32 != 0
+    """Whether rows (columns, of a column-major matrix) start elsewhere than at the starts of L2's lines."""
+    return max(x[2]) * x[0].bytes % 128 != 0
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
