@@ -141,6 +141,18 @@ def test_polling_sees_late_copies_and_livelock_ends() -> None:
     assert kinds(r) == ["livelock"]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_polling_sees_the_last_of_many_late_copies(seed: int) -> None:
+    """Eight warps wait for 40 cp.async each, one after another: more turns than a livelock takes."""
+    r, out = run(init(256) + "mov.u32 %r6, bars; add.u32 %r6, %r6, 16;"
+                 + 40 * "cp.async.ca.shared.global [%r6], [%rd1], 4;" + "cp.async.mbarrier.arrive.noinc.shared.b64 [%r2];"
+                 "\nW: mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra W;\n"
+                 "ld.shared.u32 %r7, [bars+16]; @!%p1 st.global.u32 [%rd1+4], %r7;", threads=256,
+                 out=np.arange(7, 15, dtype=np.uint32), policy="adversarial", seed=seed)
+    r.check()
+    assert out[1] == 7
+
+
 def test_divided_warps_count_once_at_a_barrier() -> None:
     r, _ = run("and.b32 %r5, %r1, 1; setp.eq.u32 %p3, %r5, 0; @%p3 bra A; barrier.sync 1, 64; bra E;\nA: barrier.sync 1, 64;\nE:")
     r.check()

@@ -306,6 +306,7 @@ class Cluster:
             raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.policy.choose(self))
+            self.idle_rounds = 0                  # what they poll for may need many more of these
         return True
 
     def run_warp(self, warp: int, fuel: int) -> int:
