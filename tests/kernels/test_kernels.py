@@ -103,6 +103,15 @@ def test_matmul_rejects():
         kernels.matmul(a, b.T, out=np.zeros((8, 9), np.float16))
 
 
+@pytest.mark.parametrize("n", [40, 41])
+def test_matmul_of_few_rows(n):
+    """Turned where TMA can write the result; computed as it is where it cannot."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((5, 2048), (n, 2048)))
+    with tilejit.knobs(target="emulator"):
+        assert rel_error(kernels.matmul(a, b.T), a.astype(np.float64) @ b.T.astype(np.float64)) < 1e-3
+
+
 def test_matmul_hands_deep_products_on(monkeypatch):
     """Few tiles and many blocks of K: divided; the same with fewer blocks, or more tiles: not."""
     import importlib

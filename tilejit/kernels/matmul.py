@@ -198,7 +198,7 @@ def _way(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | Non
     (m, k), n = a[1], b[1][1]
     if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
         return "copied"
-    return "divided" if _deep(a, b, sms, chip) else "plain"
+    return "divided" if _pitched(c) and _deep(a, b, sms, chip) else "plain"
 
 
 def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
