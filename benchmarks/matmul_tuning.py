@@ -17,6 +17,7 @@ from contender import Absent, Contender, race
 
 import tilejit
 from tilejit.kernels import tiles
+from tilejit.kernels.copy import LINE
 from tilejit.testing import Burst
 
 
@@ -96,7 +97,7 @@ def name_of(plan: Plan) -> str:
 
 def chip_of(k: int, size: int) -> tiles.Chip:
     """What the library's estimates know of a product with K contiguous in operands of `size` bytes an element."""
-    return tiles.Chip(tilejit.multiprocessors(), tilejit.cdiv(k * size, 128), k * size % 32 != 0)
+    return tiles.Chip(tilejit.multiprocessors(), tilejit.cdiv(k * size, 128), k * size % LINE != 0)
 
 
 def chosen(m: int, n: int, k: int, size: int) -> str:

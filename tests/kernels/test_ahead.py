@@ -1,7 +1,7 @@
 """Loops whose addresses the loop carries, in ways that feed one another: loads ahead of time read what Python says."""
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tilejit
@@ -51,6 +51,7 @@ def walked(x, lo, hi, step, here, there, shift):
 
 
 @settings(max_examples=12, deadline=None)
+@example(1, 0, 1, 0, 0, 1, False)
 @given(st.integers(-3, 3), st.integers(-6, 9), st.sampled_from([1, 2, 3, -1, -2]), st.integers(0, 7), st.integers(0, 7),
        st.sampled_from([1, 2, 3, 5]), st.booleans())
 def test_a_walk(lo, length, step, here, there, stages, shifted):
@@ -63,6 +64,8 @@ def test_a_walk(lo, length, step, here, there, stages, shifted):
     tilejit.check(walk, (1,), *args, seeds=[0], **constants).check()
     assert np.array_equal(out, walked(x, lo, hi, step, here, there, int(shifted)))
     report = walk.warmup(*args, grid=(1,), **constants).report()
+    if lo == hi == 1:                    # arguments that are 1 are constants: there is no loop
+        return
     kind = "not pipelined, num_stages=1" if stages == 1 else "cp.async" if shifted else "bulk copies of rows"
     assert kind in report
 

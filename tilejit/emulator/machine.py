@@ -125,7 +125,7 @@ class Cluster:
         self.runnable: list[int] = list(range(self.warps))
         self.inflight: list[AsyncOp] = []
         self.finished = 0
-        self.idle_rounds, self.spun = 0, False
+        self.idle_rounds, self.spun, self.moved = 0, False, False
         self.told = 0                          # instructions that the listener has heard of
         launch.fill_specials(self)
         if self.listener is not None:
@@ -306,7 +306,7 @@ class Cluster:
             raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.policy.choose(self))
-            self.idle_rounds = 0                  # what they poll for may need many more of these
+            self.moved = True
         return True
 
     def run_warp(self, warp: int, fuel: int) -> int:

@@ -298,8 +298,8 @@ class Launch:
                     if progress is not None:
                         progress(done, total)
                 elif c.idle_rounds > len(c.runnable):
-                    c.idle_rounds = 0
-                    idle += 1
+                    idle = 0 if c.moved else idle + 1         # what they poll for may need many operations in flight
+                    c.idle_rounds, c.moved = 0, False
                     if todo and len(active) < RESIDENT:
                         active.append(Cluster(self, todo.pop(), rng))
                         current = len(active) - 1

@@ -6,7 +6,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 
-#: Bytes between rows of a copy are a multiple of this: whole lines of L2.
+#: Bytes of a line of L2; bytes between rows of a copy are a multiple of this.
 LINE = 128
 
 

@@ -8,7 +8,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels import streamk
 from tilejit.kernels.activations import ACTIVATIONS, activate
-from tilejit.kernels.copy import copy_matrix, pitched
+from tilejit.kernels.copy import LINE, copy_matrix, pitched
 from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
@@ -147,7 +147,7 @@ def _launch(tiles: Tiles, part: tuple[int, int, int, int], a: Facts, b: Facts, c
 
 def _ragged(x: Facts) -> bool:
     """Whether rows (columns, of a column-major matrix) start elsewhere than at the starts of L2's lines."""
-    return max(x[2]) * x[0].bytes % 128 != 0
+    return max(x[2]) * x[0].bytes % LINE != 0
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
