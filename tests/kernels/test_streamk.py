@@ -108,7 +108,8 @@ def test_accumulate(target, m):
 
 
 @pytest.mark.parametrize("m", [16, 80])
-@pytest.mark.parametrize("programs", [pytest.param(3, marks=pytest.mark.one_schedule), 8])    # polling takes its time
+@pytest.mark.one_schedule                # polling takes its time
+@pytest.mark.parametrize("programs", [3, 8])
 def test_ordered_sums(monkeypatch, m, programs):
     """The same bits whoever is first, whether tiles are divided evenly (8 programs, two tiles) or not (3): the fp32 sum
     of the parts' products."""
