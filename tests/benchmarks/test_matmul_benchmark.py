@@ -5,23 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilejit
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder():
-    """The benchmark's files import one another by name."""
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture
@@ -266,12 +255,12 @@ sys.modules["matmul_work"].device = device
 """
 
 
-def test_a_crash_costs_one_peer(tmp_path):
+def test_a_crash_costs_one_peer(tmp_path, folder):
     """The whole command with its worker processes, on made-up times; a peer ends the worker in the second case."""
     pytest.importorskip("matplotlib")
     (tmp_path / "sitecustomize.py").write_text(STAND_IN.format(mark=str(tmp_path / "mark")))
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{FOLDER.parent}"}
-    done = subprocess.run([sys.executable, str(FOLDER / "matmul.py"), "--set", "splitk,batched", "--quick", "--out",
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{folder.parent}"}
+    done = subprocess.run([sys.executable, str(folder / "matmul.py"), "--set", "splitk,batched", "--quick", "--out",
                            str(tmp_path)], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "matmul_splitk.json").read_text())
@@ -331,11 +320,11 @@ def test_records_are_kept_case_by_case(command, cases, tmp_path):
     assert len(json.loads((tmp_path / "matmul_splitk.json").read_text())) == 1
 
 
-def test_records_are_drawn_without_measuring(command, tmp_path, capsys):
+def test_records_are_drawn_without_measuring(command, tmp_path, capsys, folder):
     """The records in the repository, and whatever else lies there."""
     pytest.importorskip("matplotlib")
     for name in ("bf16", "decode"):
-        shutil.copy(FOLDER / "results" / f"matmul_{name}.json", tmp_path)
+        shutil.copy(folder / "results" / f"matmul_{name}.json", tmp_path)
     assert command.main(["--draw", "--set", "bf16,decode,majors", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "bf16: TFLOP/s" in text and "8192x8192x8192 NT" in text and "majors" not in text

@@ -1,23 +1,11 @@
 """The library's choice of tiles against many ways: each way computes the product, the fastest is found and named."""
 import importlib
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilejit
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder():
-    """The benchmark's files import one another by name."""
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture

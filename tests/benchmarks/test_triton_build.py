@@ -4,19 +4,8 @@ import importlib.util
 import json
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder():
-    """The benchmark's files import one another by name."""
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture
