@@ -64,18 +64,25 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it runs."""
+    """A tile of a program of `ctas` CTAs and how it runs: stages (None: as many as fit), bytes of K in a block, rows of
+    tiles in a group."""
 
     m: int
     n: int
     warps: int
-    stages: int
+    stages: int | None = None
+    ctas: int = 1
+    k_bytes: int = 128
+    group: int = 8
+
+    def programs(self, multiprocessors: int) -> int:
+        """Programs that run at once."""
+        return max(1, multiprocessors // self.ctas)
 
 
 #: Largest first.
 TILES = (Config(128, 256, 8, 4), Config(128, 128, 8, 5), Config(64, 128, 4, 6), Config(64, 64, 4, 6))
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
-K_BYTES = 128
 _WHAT = "batched_matmul"
 
 
@@ -142,13 +149,13 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     if 0 in (batches, m, n):
         return None
     t = config or choose(batches, m, n, multiprocessors)
-    bk = K_BYTES // ma.dtype.bytes
+    bk = t.k_bytes // ma.dtype.bytes
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
-    grid = min(multiprocessors, batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    grid = min(t.programs(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
     return (grid,), tuple(descriptors.values()), (batches, m, n, k), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
-        num_warps=t.warps, num_stages=t.stages)
+        BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
+        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
 
 
 def _single(x: Matrix) -> Matrix:
