@@ -119,6 +119,8 @@ class Assignment:
                     self.set(op.operands[0], layout)
                     self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
+            if op.operands[0] in self.chosen:
+                continue
             near = self.chosen.get(op.operands[1]) if op.name == "store" else \
                 self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
             self.set(op.operands[0], self.accesses.coalesced(op, near))
@@ -127,15 +129,18 @@ class Assignment:
             copied = op.name in (*_BLOCKS, "row_load")
             v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
-                self.set(v, self.default(v, 16))
-                self.spread()
+                self.settle(v, 16)
         rest = [v for op in self.ops for v in (*op.results, *(a for r in op.regions for a in r.args))
                 if isinstance(v.type, Tile) and v not in self.chosen]
         for v in sorted(rest, key=lambda v: tile(v.type).numel, reverse=True):
-            if v not in self.chosen:
-                self.set(v, self.default(v, 4))
-                self.spread()
+            self.settle(v, 4)
         return self.chosen
+
+    def settle(self, v: Value, vector_bytes: int) -> None:
+        """Give a tile that nothing else decides its default layout."""
+        if v not in self.chosen and not self.in_shared(v):
+            self.set(v, self.default(v, vector_bytes))
+            self.spread()
 
     def accumulator(self, dot: Op) -> LinearLayout:
         """The layout that the tensor cores give a product."""
@@ -169,8 +174,12 @@ class Assignment:
         """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
         t = tile(v.type)
         spread = max(1, t.numel // (32 * self.warps))
-        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))),
-                       last=self.accesses.of_ctas(t.shape))
+        vector = min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits)))
+        try:
+            return blocked(t.shape, self.warps, vector, last=self.accesses.of_ctas(t.shape))
+        except ValueError as e:
+            raise CompilationError(f"no layout for a tile {t}: {e}: only what is computed with the columns of a product "
+                                   "may have such a size", v.op.loc if isinstance(v.op, Op) else None) from None
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""
@@ -247,7 +256,7 @@ class Assignment:
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
         """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""
-        if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile):
+        if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile) or layout.odd_dims:
             return True
         best = self.accesses.coalesced(op, layout)
         here, there = (self.accesses.cycles(op, x) for x in (layout, best))

@@ -167,7 +167,7 @@ def splits_by_registers(layout: LinearLayout, columns: int) -> bool:
 
 def stmatrix_fits(layout, buffer: Buffer) -> bool:
     """True for 16-bit tiles in the wgmma accumulator's pattern (PTX ISA, stmatrix .m8n8.x4)."""
-    return (buffer.elem.bytes == 2 and buffer.swizzle == 128 and buffer.order == (1, 0)
+    return (buffer.elem.bytes == 2 and buffer.swizzle > 0 and buffer.order == (1, 0)
             and len(layout.shape) == 2
             and tuple(layout.bases_of("register")[:3]) == ((0, 1), (8, 0), (0, 8))
             and tuple(layout.bases_of("lane")) == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))

@@ -55,7 +55,7 @@ def staging_of(op: Op, t: Tile, fn: Function) -> Staging:
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = within(t.layout, ctas)
-    columns, stripes = min(shape[-1], 128 // t.elem.bytes), 1
+    columns, stripes = min(shape[-1] & -shape[-1], 128 // t.elem.bytes), 1
     if not splits_by_registers(layout, columns):
         columns = shape[-1]
     elif len(desc.block_shape) == 2:
