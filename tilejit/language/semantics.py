@@ -287,6 +287,12 @@ def as_shape(x: Any) -> tuple[int, ...]:
     return dims
 
 
+def whole_powers(x: tensor, what: str) -> None:
+    """Raise CompilationError for a tile of which a size is no power of two, where an op needs such sizes."""
+    if any(d & (d - 1) for d in x.shape):
+        raise CompilationError(f"{what}: expected a tile whose sizes are powers of two, found {list(x.shape)}")
+
+
 def splat_const(b: Builder, value: Any, shape: tuple[int, ...], dtype: Scalar) -> tensor:
     """A tile (or scalar, for shape ()) of one value."""
     if isinstance(unwrap(value), tensor):
@@ -301,4 +307,5 @@ def same_type(x: tensor, y: tensor) -> bool:
 
 
 __all__ = ["as_dtype", "as_shape", "binary", "broadcast", "broadcast_shape", "broadcast_to", "cast", "common",
-           "elem_of", "promote", "same_type", "splat_const", "to_bool", "to_tensor", "unary", "unwrap", "with_elem"]
+           "elem_of", "promote", "same_type", "splat_const", "to_bool", "to_tensor", "unary", "unwrap", "whole_powers",
+           "with_elem"]

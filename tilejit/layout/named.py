@@ -66,8 +66,8 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
     along_m = min(groups, max(m_bits, 0))
     n_each = n >> (groups - along_m)
     if n & (n - 1) and m != 64 << groups:
-        raise ValueError(f"an accumulator of {m}x{n}, whose {n} columns are no power of two, needs {64 << groups} rows: "
-                         f"64 for each of {1 << groups} warpgroups")
+        raise ValueError(f"an accumulator of {m}x{n} needs {64 << groups} rows, 64 for each of its warpgroups: "
+                         f"{n} columns are no power of two")
     if m_bits < 0 or n_each < 8:
         raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps: "
                          "each warpgroup needs 64 rows and 8 columns")

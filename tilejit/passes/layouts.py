@@ -123,7 +123,7 @@ class Assignment:
                 continue
             near = self.chosen.get(op.operands[1]) if op.name == "store" else \
                 self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
-            self.set(op.operands[0], self.accesses.coalesced(op, near))
+            self.set(op.operands[0], self.coalesced(op, near))
             self.spread()
         for op in self.ops:
             copied = op.name in (*_BLOCKS, "row_load")
@@ -145,9 +145,9 @@ class Assignment:
     def accumulator(self, dot: Op) -> LinearLayout:
         """The layout that the tensor cores give a product."""
         shape = tile(dot.result.type).shape
-        if "unit" in dot.attrs:
-            return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
         try:
+            if "unit" in dot.attrs:
+                return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
             if divides_k(self.fn):
                 part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
                 rows_from_each(part, self.ctas)
@@ -178,8 +178,14 @@ class Assignment:
         try:
             return blocked(t.shape, self.warps, vector, last=self.accesses.of_ctas(t.shape))
         except ValueError as e:
-            raise CompilationError(f"no layout for a tile {t}: {e}: only what is computed with the columns of a product "
-                                   "may have such a size", v.op.loc if isinstance(v.op, Op) else None) from None
+            raise _no_layout(t, e, v.op) from None
+
+    def coalesced(self, access: Op, near: LinearLayout | None) -> LinearLayout:
+        """The layout of an access that nothing else decides."""
+        try:
+            return self.accesses.coalesced(access, near)
+        except ValueError as e:
+            raise _no_layout(tile(access.operands[0].type), e, access) from None
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""
@@ -265,6 +271,11 @@ class Assignment:
         ends = (layout, best) if into else (best, layout)
         moved = op.operands[1] if into else op.result
         return here - there <= cost(plan(*ends, max(1, tile(moved.type).elem.bits // 8)))
+
+
+def _no_layout(t: Tile, why: ValueError, op: object) -> CompilationError:
+    return CompilationError(f"no layout for a tile {t}: {why}: only what is computed with the columns of a product may "
+                            "have such a size", op.loc if isinstance(op, Op) else None)
 
 
 def _arrives_in_shared(v: Value) -> bool:

@@ -229,7 +229,7 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         t = op.operands[1].type
         if not isinstance(t, Tile) or t.layout is None:
             return f"the store at {place(op)} has no layout of its own"
-        staging = staging_of(op, t, fn)
+        staging = staging_of(op, t, fn, in_rounds=True)
         streams = plan.groups * staging.stripes
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
