@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from references import matrix
 
 import tilejit
 from tilejit.errors import LaunchError
@@ -18,13 +19,6 @@ from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
 targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
-
-
-def matrix(rng, rows, columns, dtype, rows_first):
-    """A random matrix in row- or column-major order."""
-    if rows_first:
-        return rng.standard_normal((rows, columns)).astype(dtype)
-    return rng.standard_normal((columns, rows)).astype(dtype).T
 
 
 def small(monkeypatch, **change):
