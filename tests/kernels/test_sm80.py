@@ -7,7 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from references import poisoned, row_kernels
+from references import matrix, poisoned, row_kernels
 
 import tilejit
 import tilejit.language as tl
@@ -75,9 +75,7 @@ def test_matmul(emulated, shape, dtype, a_rows, b_rows):
     """All orders; rows that end inside a vector, blocks that end outside the matrix."""
     m, n, k = shape
     rng = np.random.default_rng(1)
-    a = rng.standard_normal((m, k) if a_rows else (k, m)).astype(dtype)
-    b = rng.standard_normal((k, n) if b_rows else (n, k)).astype(dtype)
-    a, b = a if a_rows else a.T, b if b_rows else b.T
+    a, b = matrix(rng, m, k, dtype, a_rows), matrix(rng, k, n, dtype, b_rows)
     out = poisoned((m, n), dtype)
     kernels.matmul(a, b, out=out)
     bound = {np.float32: 1.5e-3, np.float16: 2e-3, BF16: 8e-3}[dtype]
