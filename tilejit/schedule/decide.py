@@ -12,6 +12,7 @@ from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
+    Drain,
     Outlet,
     Plan,
     Ring,
@@ -231,13 +232,20 @@ def choose_store_role(fn: Function, plan: Plan) -> None:
     if not fn.attrs.get("store_role", STORE_ROLE):
         return
     problem = _store_problem(fn, plan)
-    for ring in plan.outlets if not problem else ():
-        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "a store address")
+    if not problem:
+        problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
+        # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
+        releasing = [op for op in walk(fn.body) if op.attrs.get("sem", "relaxed") in ("release", "acq_rel")]
+        plan.drain = Drain(releasing) if releasing else None
+        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
     if problem:
-        plan.outlets = []
+        plan.outlets, plan.drain = [], None
         plan.report.append(f"no store role: {problem}")
         return
     plan.report.append(f"store role: a warp for each of {plan.outlets[0].streams} streams of tiles")
+    if plan.drain:
+        places = ", ".join(map(place, plan.drain.ops))
+        plan.report.append(f"atomics at {places}: wait until the store role's are written")
 
 
 def _store_problem(fn: Function, plan: Plan) -> str:
@@ -247,10 +255,6 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:
         return "all warps of the producer copy"
-    for op in walk(fn.body):
-        # What an atomic releases or acquires must be ordered with the stores, which the role does on its own.
-        if op.attrs.get("sem", "relaxed") != "relaxed":
-            return f"an atomic at {place(op)} orders the stores"
     found: dict[tuple, Outlet] = {}
     for op in stores:
         t = op.operands[1].type
