@@ -1,7 +1,7 @@
 """Emitters of `cluster_meet` and `cluster_tell`: what makes an atomic of one number that of a whole cluster.
 
-One thread a CTA arrives on a barrier of every CTA, when the threads of its own have met. A number is told by `st.async`,
-whose bytes count on a barrier where it arrives.
+When its threads have met, a CTA arrives on a barrier of every CTA. A number is told by `st.async`, whose bytes count on
+a barrier where they arrive.
 """
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def _cluster_meet(e: Emitter, op: Op) -> None:
     b.wait_full(e, 0, e.scalar(parity))
     if op.attrs.get("acquire"):
         p(f"fence.acq_rel.{op.attrs['acquire']}")
+    elif op.attrs.get("release"):
+        p(f"fence.acq_rel.{op.attrs['release']}", pred=some)         # those who may tell
 
 
 @emits("cluster_tell")

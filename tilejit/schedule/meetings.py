@@ -7,6 +7,8 @@ before. A `debug_barrier` is such a meeting too.
 """
 from __future__ import annotations
 
+from typing import Any
+
 from tilejit.ir import Builder, Function, Op, Value, uses, walk
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.plan import Exchange, Plan
@@ -72,7 +74,7 @@ class Meetings(RoleState):
         scope = "cluster" if scope == "cta" else scope
         meeting, told = self._gathering(op, "meeting"), self._gathering(op, "told")
         if meeting is not None:
-            self._meet(meeting, b, **({"release": scope} if releases(op) else {}))
+            self._meet(meeting, b, {"release": scope} if releases(op) else {})
         self._clone(op, b)
         b.block.ops[-1].attrs["alone"] = True
         if told is None:
@@ -82,8 +84,8 @@ class Meetings(RoleState):
                                              type=Buffer((TOLD,), uint8, 1, 0, (0,)))
         area, full = self.gathered["area"], self._barrier("told", 1)
         (parity,) = self.state[told, "parity"]
-        value = b("cluster_tell", self.env[op.result], area, full, parity,
-                  **({"acquire": scope} if acquires(op) else {}))
+        scopes = {"acquire": scope} if acquires(op) else {}
+        value = b("cluster_tell", self.env[op.result], area, full, parity, **scopes)
         value.name = op.result.name
         self.env[op.result] = value
         self._next_time(told, b)
@@ -93,12 +95,12 @@ class Meetings(RoleState):
         if meeting is None:
             self._clone(op, b)
         else:
-            self._meet(meeting, b, release="cluster", acquire="cluster")
+            self._meet(meeting, b, {"release": "cluster", "acquire": "cluster"})
 
     def _gathering(self, op: Op, name: str) -> Exchange | None:
         return next((x for x in self.plan.exchanges if x.name == name and op in x.loads), None)
 
-    def _meet(self, meeting: Exchange, b: Builder, **scopes: str) -> None:
+    def _meet(self, meeting: Exchange, b: Builder, scopes: dict[str, Any]) -> None:
         (parity,) = self.state[meeting, "parity"]
         b.op("cluster_meet", self._barrier("meeting", self.plan.ctas), parity, **scopes)
         self._next_time(meeting, b)
