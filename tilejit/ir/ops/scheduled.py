@@ -219,8 +219,8 @@ def cluster_fold(o: Op) -> list[Type]:
 def cluster_meet(o: Op) -> list[Type]:
     """All threads of the role meet, those of all CTAs of the cluster.
 
-    With a scope as `release` what all of them did before is known to whom the first thread of a CTA tells it within that
-    scope; with one as `acquire` all of them know it."""
+    With a scope as `release` what all of them did before is known to whom the first thread of a CTA tells it within
+    that scope; with one as `acquire` all of them know it."""
     return []
 
 
