@@ -404,7 +404,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     return t, (da, db, dc), (m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
-        ACTIVATION=activation, ADD=accumulate, ORDERED=ordered and (t.rows or t.ctas == 1), A_BITS=0, SCALE_STEPS=0,
+        ACTIVATION=activation, ADD=accumulate, ORDERED=t.rows or ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
         PARTS=0 if accumulate else t.parts,         num_warps=t.warps,
         num_stages=t.stages(mc.dtype.bytes), **t.options)
 
