@@ -39,6 +39,7 @@ from tilejit.kernels._operands import (
     operand,
     require_tma,
     result,
+    zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.parts import sum_parts
@@ -335,8 +336,8 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     fp8) unless `out` or `out_dtype` says otherwise.
     accumulate: out (fp32) += a @ b; no bias, activation or workspace. ordered: sums in a fixed order, so that equal
     inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of both:
-    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own. config: all
-    of it, instead of a choice.
+    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own. config:
+    all of it, instead of a choice.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
     infos = [None if x is None else tilejit.array_info(x) for x in (a, b, bias)]
     ia, ib = infos[:2]
@@ -413,9 +414,10 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
-    if workspace is None and t.parts:         # written before they are read, and without flags
+    if workspace is None and (t.parts or t.rows):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
-        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, None
+        flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
+        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
     w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
     return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
 
