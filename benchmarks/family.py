@@ -157,8 +157,17 @@ def distinct(found: Iterator[Configuration]) -> list[Configuration]:
 
 # -- families -------------------------------------------------------------------------------------------------------
 def matmuls() -> Iterator[Configuration]:
-    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES."""
+    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES; tiles of clusters may be streamed
+    (three of four, by two programs)."""
     module = matmul_module()
+    for t in (t for t in TILES if t.ctas > 1):
+        m, n = extents(t.m, t.n)
+        for f, e in epilogues():
+            def streamed(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
+                return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
+            yield Configuration("matmul", f"{t.m}x{t.n} streamed {f} {label(e)}".strip(), (
+                (tilejit, "multiprocessors", lambda t=t: 2 * t.ctas),
+                (module, "divide_result", lambda m, n, *a, t=t, **k: (Part(0, 0, m, n, t, 3),))), streamed)
     for t in (*TILES, module.POINTER_TILES):
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
