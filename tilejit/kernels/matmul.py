@@ -10,6 +10,7 @@ import tilejit.language as tl
 from tilejit.kernels import streamk
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import LINE, copy_matrix, pitched
+from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
@@ -27,11 +28,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
     tiles_m = tl.cdiv(M - M0, BM)
     tiles_n = tl.cdiv(N - N0, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = M0 + (first + rest % height) * BM
-        n = N0 + rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = M0 + row * BM
+        n = N0 + column * BN
         acc = tl.zeros((BM, BN), tl.float32)
         for k in range(0, tl.cdiv(K, BK)):
             if A_ROWS:
@@ -46,7 +45,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
         if bias is not None:
             cols = n + tl.arange(0, BN)
             acc = acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-        c_desc.store([m, n], activate(acc, ACTIVATION).to(c_desc.dtype))
+        c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
