@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tilejit
 from tilejit import kernels
-from tilejit.kernels.tiles import LAUNCH, TILES, Chip, Part, Tiles, choose_tiles, divide_result
+from tilejit.kernels.tiles import LAUNCH, STREAMED, TILES, Chip, Part, Tiles, choose_tiles, divide_result
 
 
 def test_tiles():
@@ -44,7 +44,7 @@ def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged):
     assert sum(chip.time(p) + LAUNCH for p in parts) <= chip.cycles(whole, m, n) + LAUNCH
     for p in parts:
         programs = p.tiles.programs(multiprocessors)
-        assert not p.stream or p.tiles.ctas > 1 and programs < p.stream < 2 * programs
+        assert not p.stream or p.tiles is STREAMED and programs < p.stream < 2 * programs
 
 
 def test_the_last_waves_are_shared_out():

@@ -36,6 +36,8 @@ TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), T
          Tiles(256, 160, 8, 2, 0.97, 0.815), Tiles(128, 192, 8, 1, 0.975, 0.7), Tiles(128, 160, 8, 1, 0.97, 0.65),
          Tiles(128, 128, 4, 1, 0.915, 0.6), Tiles(64, 256, 4, 1, 0.9, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42),
          Tiles(64, 64, 4, 1, 0.5, 0.3))
+#: Those whose last waves may be shared out.
+STREAMED = TILES[1]
 #: Those of a single CTA, for chips without clusters.
 SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
 
@@ -104,7 +106,7 @@ class Chip:
         if not p.stream:
             return self.cycles(t, m, n)
         waves = cdiv(m, t.m) * cdiv(n, t.n) / t.programs(self.multiprocessors)
-        return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t) + STREAM + CLUSTER * (t.ctas > 1)
+        return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t) + CLUSTER * (t.ctas > 1) + STREAM
 
     def best(self, m: int, n: int, tiles: tuple[Tiles, ...]) -> Tiles:
         """The tiles with the least time for an m x n result."""
@@ -123,7 +125,7 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
 
     Most often that is one part. Where its last wave would leave much of the chip idle, or its last tiles would hold a
     few rows or columns only, whole waves of large tiles are followed by strips of smaller ones, or the tiles of the
-    last two waves are shared out evenly (tiles of clusters: those read least)."""
+    last two waves are shared out evenly (of the tiles that read least)."""
     chip = Chip(multiprocessors, blocks, ragged)
     whole = chip.best(m, n, TILES)
     best, least = (Part(0, 0, m, n, whole),), chip.cycles(whole, m, n)
@@ -137,7 +139,7 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
                 strips.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
             if rows < m:
                 strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, TILES)))
-            for stream in {0, chip.shared(t, rows, columns) if t.ctas > 1 else 0}:
+            for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
                 parts = (Part(0, 0, rows, columns, t, stream), *strips)
                 time = sum(chip.time(p) + LAUNCH for p in parts) - LAUNCH
                 if time < (1 - GAIN) * least:

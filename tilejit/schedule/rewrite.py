@@ -13,7 +13,7 @@ from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.meetings import ATOMICS, Meetings
-from tilejit.schedule.outlets import Outlets, allocate_outlets
+from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
     Drain,
     Outlet,
@@ -109,7 +109,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges, Meetings, Outlets):
+class RoleWriter(Channels, Products, Exchanges, Meetings):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
