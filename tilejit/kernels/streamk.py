@@ -245,7 +245,7 @@ class Config:
 
         Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
         one, beside at most 64 KiB in which the CTAs' parts meet."""
-        if self.parts:
+        if self.parts or self.rows:
             return None
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
@@ -429,8 +429,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         if not t.meet:
             constants["ACTIVATION"] = None
     else:
-        constants.update(C_ROWS=not t.swap, ADD=accumulate, ORDERED=ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
-                         PARTS=0)
+        constants.update(C_ROWS=not t.swap, ADD=accumulate, ORDERED=t.rows or ordered and t.ctas == 1, A_BITS=0,
+                         SCALE_STEPS=0, PARTS=0)
     return t, (da, db, dc), (m, n, k), constants
 
 
@@ -461,5 +461,6 @@ def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = N
                   config: Config | None = None) -> Workspace:
     """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas, config=config)`."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
-    t = config or choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split, _ctas(ctas))
+    t = config or choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split,
+                         _ctas(ctas))
     return t.workspace(a)

@@ -12,6 +12,7 @@ from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
+from tilejit.schedule.meetings import ATOMICS, Meetings
 from tilejit.schedule.outlets import Outlets, allocate_outlets
 from tilejit.schedule.plan import (
     Outlet,
@@ -107,7 +108,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges, Outlets):
+class RoleWriter(Channels, Products, Exchanges, Meetings, Outlets):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -218,14 +219,10 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
             self._exchange(op, b)
         elif op.name == "reduce":
             self._reduce(op, b)
-        elif self.stores and op.attrs.get("sem") in ("release", "acq_rel"):
-            b.op("store_wait")       # what is released includes the writes of the async proxy
-            self._clone(op, b)
-            if op.attrs["sem"] == "acq_rel":
-                b.op("fence_async", space="global")
-        elif self.stores and op.attrs.get("sem") == "acquire":
-            self._clone(op, b)
-            b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
+        elif op.name in ATOMICS:
+            self._atomic(op, b)
+        elif op.name == "debug_barrier":
+            self._debug_barrier(op, b)
         elif op.name in STORES:
             if self.plan.outlets:
                 self.fill_pieces(op, b)
