@@ -18,6 +18,7 @@ WAYS = {
     "successive": SMALL, "woven": replace(SMALL, woven=True), "sums": replace(SMALL, sums=(256, 4)),
     "meet": replace(SMALL, meet=True), "meet-woven": replace(SMALL, meet=True, woven=True),
     "rows": Config(128, 64, 4, ctas=2, rows=True, woven=True, staged=2), "k": replace(SMALL, ctas=2),
+    "rows-meet": Config(128, 64, 4, ctas=2, rows=True, meet=True), "k-meet": replace(SMALL, ctas=2, meet=True),
     "swapped": Config(64, 16, 4, swap=True, meet=True), "swapped-k": Config(64, 16, 4, swap=True, ctas=2),
 }
 

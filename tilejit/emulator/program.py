@@ -302,7 +302,8 @@ class Launch:
                     if progress is not None:
                         progress(done, total)
                 elif c.idle_rounds > len(c.runnable) or turns > TURNS:
-                    idle = 0 if turns > TURNS or c.moved else idle + 1       # what they poll for may need much in flight
+                    # What they poll for may need many operations in flight.
+                    idle = 0 if turns > TURNS or c.moved else idle + 1
                     c.idle_rounds, c.moved, turns = 0, False, 0
                     if todo and len(active) < RESIDENT:
                         active.append(Cluster(self, todo.pop(), rng))

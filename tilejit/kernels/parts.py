@@ -37,7 +37,11 @@ def end_tile(parts, out, bias, tile, share, M, N, down, across, BM: tl.constexpr
     x = tl.zeros((ELEMENTS,), tl.float32)
     for start in tl.static_range(0, PARTS, CHUNK):
         part = start + tl.arange(0, CHUNK)[:, None]
-        x += tl.sum(tl.load(mine + part * (BM * BN) + at[None, :], part < PARTS, other=0.0), 0)
+        if start + CHUNK <= PARTS:
+            y = tl.load(mine + part * (BM * BN) + at[None, :])
+        else:
+            y = tl.load(mine + part * (BM * BN) + at[None, :], part < PARTS, other=0.0)
+        x += tl.sum(y, 0)
     if bias is not None:
         x += tl.load(bias + (rows if BIAS_ROWS else cols), inside, other=0.0).to(tl.float32)
     x = activate(x, ACTIVATION)

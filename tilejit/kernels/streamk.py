@@ -42,7 +42,7 @@ from tilejit.kernels._operands import (
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.parts import sum_parts
-from tilejit.kernels.splitk import split_kernel
+from tilejit.kernels.splitk import shares, split_kernel
 
 _WHAT = "matmul_streamk"
 
@@ -347,8 +347,8 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     fp8) unless `out` or `out_dtype` says otherwise.
     accumulate: out (fp32) += a @ b; no bias, activation or workspace. ordered: sums in a fixed order, so that equal
     inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of both:
-    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own. config: all
-    of it, instead of a choice.
+    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own. config:
+    all of it, instead of a choice.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
     infos = [None if x is None else tilejit.array_info(x) for x in (a, b, bias)]
     ia, ib = infos[:2]
@@ -423,8 +423,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
                      ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
     if t.parts and not accumulate:
-        shares = 1 << t.parts.bit_length() - 1
-        constants.update(PARTS=t.parts, WOVEN=t.woven, MEET=shares if t.meet else 0, BIAS_ROWS=t.swap,
+        elements, chunk = shares(t.m * t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
+        constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
                          store_stages=t.staged)
         if not t.meet:
             constants["ACTIVATION"] = None
