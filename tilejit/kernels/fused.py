@@ -21,6 +21,7 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.order import tile_at
 
 
 @tilejit.kernel
@@ -147,11 +148,9 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         acc = tl.zeros((BM, 2 * BN if GATED else BN), tl.int32 if a_desc.dtype in (tl.int8, tl.uint8) else tl.float32)
         for k in range(0, tl.cdiv(K, BK)):
             if A_ROWS:
