@@ -64,7 +64,8 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
 @dataclass(frozen=True)
 class Config:
     """A tile of a program of `ctas` CTAs and how it runs: stages (None: as many as fit), bytes of K in a block, rows of
-    tiles in a group. `speed`: products in the loop over K, of the tensor cores' most."""
+    tiles in a group. `speed`: products in the loop over K, of the tensor cores' most. `early`: whether programs may
+    begin before the kernel ahead has ended, on whichever multiprocessors are free."""
 
     m: int
     n: int
@@ -74,6 +75,7 @@ class Config:
     k_bytes: int = 128
     group: int = 8
     speed: float = 1.0
+    early: bool = True
 
     def programs(self, multiprocessors: int) -> int:
         """Programs that run at once."""
@@ -95,17 +97,22 @@ def choose(batches: int, m: int, n: int, row: int, multiprocessors: int, ctas: i
 
     The estimate, in cycles: turns of the multiprocessors, each as long as a tile's products or as its operands take to
     come from L2 (to one CTA of a cluster, for all), and as storing it, which a second group of consumers hides; at
-    least as long as memory takes."""
+    least as long as memory takes. Where that is what counts, programs that run for several turns begin together, in
+    order: what neighbours read comes 6% faster (measured on an H200) than where the first free ones begin."""
+    def tiles(t: Config) -> int:
+        return batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+
     memory = batches * (m * row + n * row + m * n * 2) / (_SHARE * multiprocessors)
 
     def time(t: Config) -> tuple[float, float]:
-        full, rest = divmod(batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), t.programs(multiprocessors))
+        turns = tilejit.cdiv(tiles(t), t.programs(multiprocessors))
         part = t.m * t.n / t.ctas
         loop = tilejit.cdiv(row, 128) * max(part / 32 / t.speed, (t.m + t.n) / t.ctas * 128 / _FROM_L2)
-        busy = (full + (rest > 0)) * (loop + (500 if t.warps == 4 else 1000 + part / 20))
+        busy = turns * (loop + (500 if t.warps == 4 else 1000 + part / 20))
         return max(busy, memory), busy
 
-    return min((t for t in TILES if t.ctas <= ctas), key=time)
+    best = min((t for t in TILES if t.ctas <= ctas), key=time)
+    return replace(best, early=time(best)[1] > memory or tiles(best) <= best.programs(multiprocessors))
 
 
 def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -166,7 +173,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     grid = min(t.programs(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
     return (grid,), tuple(descriptors.values()), (batches, m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
-        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
+        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas, launch_pdl=t.early)
 
 
 def _single(x: Matrix) -> Matrix:

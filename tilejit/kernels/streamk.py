@@ -198,7 +198,8 @@ class Config:
     `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
     `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
     programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored;
-    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes)."""
+    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes).
+    `groups` of consumers that take tiles in turn (0: as the scheduler likes)."""
 
     m: int
     n: int
@@ -213,6 +214,7 @@ class Config:
     meet: bool = False
     staged: int = 8
     sums: tuple[int, int] = (0, 0)
+    groups: int = 0
 
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
@@ -236,10 +238,12 @@ class Config:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of a launch with several CTAs a program."""
+        """Options of a launch with several CTAs a program, or so many groups of consumers."""
         if self.rows:
             return dict(num_ctas=self.ctas)
-        return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
+        if self.ctas > 1:
+            return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1)
+        return dict(num_consumer_groups=self.groups) if self.groups else {}
 
     def stages(self, out_bytes: int) -> int | None:
         """Blocks that fit in shared memory beside what is staged for the workspace and the result; None: as many as do.
@@ -254,7 +258,7 @@ class Config:
         part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
         whole = self.m * self.n * out_bytes
         staged = part + (whole if self.swap else min(whole, self.m * 256))
-        groups = 2 if self.warps == 4 else 1
+        groups = self.groups or (2 if self.warps == 4 else 1)
         return min(12, (_SHARED - groups * staged) // ((self.m + self.n) * self.k_bytes))
 
 
@@ -271,8 +275,12 @@ DECODE_TILES = tuple(Config(m, n, 4, True) for n in (16, 32, 64) for m in (128, 
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
-#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
-_FROM_L2, _FROM_MEMORY, _SHARE = 48, 30, 17
+#: Bytes a cycle that a multiprocessor gets: from L2; with few rows in all, and of weights; its share of what memory
+#: gives to all.
+_FROM_L2, _FROM_BOTH, _WEIGHTS, _SHARE = 48, 34, 21, 17
+#: How much longer memory takes where a launch leaves so much of the chip idle, unless its programs are clusters of 4
+#: and more, which are spread evenly.
+_UNEVEN, _IDLE = 1.07, 0.05
 
 
 @lru_cache(maxsize=1024)
@@ -285,7 +293,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
     turn, in which fewer programs may run), plus what handing over parts costs: a second launch and 40 bytes a cycle
     each way; 1.5 cycles an element where parts meet in flight; or 16 bytes a cycle between the CTAs of a cluster and
-    two round trips."""
+    two round trips (with few rows once, and little for each turn: the loads of the next tile go on)."""
     tiles = TILES
     if m <= 64:
         width = next(t.n for t in DECODE_TILES if m <= t.n)
@@ -295,22 +303,26 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
 
     def cycles(t: Config) -> float:
         count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
+        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (_FROM_BOTH if t.swap else _FROM_L2))
+
+        uneven = _UNEVEN if t.ctas < 4 and t.programs * t.ctas < (1 - _IDLE) * multiprocessors else 1
 
         def turn(programs: int) -> float:
-            taken = tilejit.cdiv(steps, t.ctas) * block
-            weights = t.m * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
-            return max(taken, weights) if t.swap and programs else taken * (programs > 0)
+            taken = tilejit.cdiv(steps, t.ctas) * block if programs else 0.0
+            rate = min(_SHARE * multiprocessors, _WEIGHTS * t.ctas * max(1, programs)) / uneven
+            return max(taken, t.m * steps * t.k_bytes * programs / rate) if t.swap else taken
 
         def turns(tiles: int) -> float:
             return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
 
         if t.ctas > 1:
-            waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
-            return max(turns(count), memory) + waves * (2000 + part / 16)
+            part = t.m * t.n * 4 * (t.ctas - 1) / t.ctas / 16
+            waves = tilejit.cdiv(count, t.programs)
+            meet = 1000 * t.ctas + part + 500 * waves if t.swap else waves * (2000 + part)
+            return max(turns(count), memory) + meet
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * t.m * t.n if t.parts else parts * (3000 + 1.5 * t.m * t.n)
+        meet = 6000 + 0.2 * t.m * t.n if t.parts else parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
         return max(t.stream_tiles / t.programs * steps * block + turns(count - t.stream_tiles), memory) + meet
 
     def divided() -> Iterator[Config]:
@@ -319,12 +331,18 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
                 most = at_once(c, multiprocessors)
                 if c > 1 and (ctas is not None or most and c <= steps):
-                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
+                    yield replace(t, programs=min(count, max(1, most)), ctas=c)
+                    if c > 2:
+                        yield replace(t, programs=even(count, max(1, most)), ctas=c)
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
-    return min(divided(), key=cycles)
+    best = min(divided(), key=cycles)
+    if not best.swap or best.m > 64 or best.stream_tiles or steps < 4 * best.ctas:
+        return best
+    alone = best.ctas == 1 and tilejit.cdiv(m, best.m) * tilejit.cdiv(n, best.n) <= best.programs
+    return replace(best, k_bytes=2 * best.k_bytes, groups=1 if alone else 0)      # fewer and longer reads of each row
 
 
 def evenly(tiles: int, most: int) -> int:
