@@ -7,7 +7,7 @@
     cluster     programs of several CTAs
     stores      how TMA stores are staged
     outlets     stores by a role of their own
-    prefetch    blocks asked for before they are loaded, or the kernel may load at all
+    beforehand  first blocks asked for while the kernel ahead ends
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
     early       loads that follow products, issued before the wait for them

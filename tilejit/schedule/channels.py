@@ -10,7 +10,6 @@ from tilejit.ir import Block, Builder, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Tile, int32
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.plan import Ring, ahead_slice, in_place, pure_slice, reads_slot
-from tilejit.schedule.prefetch import ask_ahead
 from tilejit.schedule.role import RoleState
 
 
@@ -115,8 +114,6 @@ class Channels(RoleState):
             b.loc = load.loc
             copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
             ring.mark(load, copy)
-        if self.role == "producer" and self.fn.attrs.get("loop_prefetch"):
-            ask_ahead(ring, self.fn.attrs["loop_prefetch"], env, b)
 
     def _issue_rows(self, ring: Ring, slot: Value, env: dict[Value, Value], b: Builder) -> None:
         """Announce and start the copies of rows, each as long as its limit says."""

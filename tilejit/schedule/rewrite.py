@@ -10,6 +10,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
+from tilejit.schedule.beforehand import ask_beforehand
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.meetings import ATOMICS, Meetings
@@ -25,7 +26,6 @@ from tilejit.schedule.plan import (
     reads_slot,
     shared_operand,
 )
-from tilejit.schedule.prefetch import ask_beforehand
 from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
 from tilejit.schedule.stores import STORES

@@ -1,7 +1,5 @@
-"""Blocks that are asked for before they are loaded: prefetches into L2, by which nothing waits and no slot is held.
+"""What a kernel can do while the one ahead of it in the stream still runs: ask for its first blocks.
 
-In a loop a block may be asked for some iterations before its load (`loop_prefetch`). And the first blocks may be asked
-for while the kernel ahead in the stream still runs (`launch_prefetch`):
 A kernel waits for the one ahead before it reads or writes (`griddepcontrol.wait`). Until then the memory would have
 little to do: the last programs of the one kernel end, and the first loads of the next one have not begun. A prefetch
 into L2 is no read: all multiprocessors see memory through L2, so a line that is written after it was fetched is not
@@ -10,7 +8,6 @@ stale.
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, enclosing
-from tilejit.ir.ahead import address_slice
 from tilejit.ir.target import target_of
 from tilejit.schedule.plan import Plan, Ring
 
@@ -84,26 +81,6 @@ def _ask(ring: Ring, blocks: int, first: First, b: Builder) -> bool:
     inner.op("yield")
     b.op("for", lo, end, step, regions=[body])
     return True
-
-
-def ask_ahead(ring: Ring, blocks: int, env: dict[Value, Value], b: Builder) -> None:
-    """Beside a ring's loads: ask for what they will load so many iterations later, by a loop that counts.
-
-    At a loop's end that is outside of the tensor, where nothing is fetched, or another program's. `env`: values of this
-    iteration."""
-    loop = ring.loop
-    if loop is None or loop.name != "for" or any(load.parent is not loop.regions[0] for load in ring.loads):
-        return
-    found = address_slice(loop, [v for load in ring.loads for v in load.operands])
-    if isinstance(found, Op) or found.carried:
-        return
-    count, step = loop.regions[0].args[0], loop.operands[2]
-    later = {**env, count: b("add", env[count], b("mul", env[step], b.const(blocks, count.type)))}  # type: ignore[arg-type]
-    for op in found.ops:
-        if _uses(op.results[0], {count}):
-            b.insert(clone_op(op, later))
-    for load in ring.loads:
-        ring.mark(load, b.op("tma_prefetch", *(later[v] for v in load.operands), type=ring.buffer(load)))
 
 
 def _steady(values: list[Value], moving: set[Value], first: First, b: Builder) -> None:
