@@ -49,9 +49,6 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     for name in ("warp_specialize", "store_role"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
-    asked = attrs.get("launch_prefetch", 0)
-    if type(asked) is not int or asked < 0:
-        raise CompilationError(f"launch_prefetch={asked!r} is not legal: use a number of blocks, or 0", loc)
     target = check_target(attrs, loc)
     if attrs.get("cluster_split", "M") not in ("M", "K"):
         raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "

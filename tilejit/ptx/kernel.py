@@ -42,13 +42,12 @@ def prologue(e: Emitter) -> None:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
-        if op.name in ("tma_load", "tma_store", "tma_put", "tma_prefetch"):
+        if op.name in ("tma_load", "tma_store", "tma_put"):
             tensor_map(e, op)
         elif op.name in ("desc_shape", "desc_stride", "desc_base"):
             desc_query(e, op)
     init_barriers(e)
-    if not any(op.name == "grid_wait" for op in e.fn.body.ops):
-        follow(e)
+    follow(e)
 
 
 def count_warps(e: Emitter) -> None:
@@ -65,17 +64,6 @@ def follow(e: Emitter) -> None:
     if _dependent(e):
         e.p("griddepcontrol.launch_dependents")
         e.p("griddepcontrol.wait")
-
-
-@emits("grid_wait")
-def _grid_wait(e: Emitter, op: Op) -> None:
-    """The same with something to do meanwhile that reads and writes nothing."""
-    skip = e.p.label("wait_for_grid")
-    e.p("griddepcontrol.launch_dependents")
-    e.p("bra", skip, pred=e.p.new("pred", "setp.ne.u32", e.role.tid, 0))
-    e.block(op.regions[0])
-    e.p.place(skip)
-    e.p("griddepcontrol.wait")
 
 
 def name_buffers(e: Emitter) -> None:
@@ -143,7 +131,7 @@ def tensor_map(e: Emitter, op: Op) -> str:
     from tilejit.ptx.tma import copied, in_blocks, tma_box
 
     desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
-    buffer = op.attrs.get("type") or next(v.type for v in op.operands if isinstance(v.type, Buffer))
+    buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
     box = tma_box(copied(in_blocks(buffer, desc), op))

@@ -7,7 +7,6 @@
     cluster     programs of several CTAs
     stores      how TMA stores are staged
     outlets     stores by a role of their own
-    beforehand  first blocks asked for while the kernel ahead ends
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
     early       loads that follow products, issued before the wait for them

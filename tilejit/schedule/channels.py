@@ -113,7 +113,10 @@ class Channels(RoleState):
             desc, *offsets = (env[v] for v in load.operands)
             b.loc = load.loc
             copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
-            ring.mark(load, copy)
+            if load in ring.slices:
+                copy.attrs["slice"] = ring.slices[load]
+            elif ring.ctas > 1:
+                copy.attrs["multicast"] = ring.ctas
 
     def _issue_rows(self, ring: Ring, slot: Value, env: dict[Value, Value], b: Builder) -> None:
         """Announce and start the copies of rows, each as long as its limit says."""

@@ -73,13 +73,6 @@ class Ring:
         shape = tuple(n // self.ctas if d == self.slices.get(load) else n for d, n in enumerate(t.shape))
         return tile_buffer(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
 
-    def mark(self, load: Op, copy: Op) -> None:
-        """Tell the copy of a load by TMA what of the block each CTA copies, and for whom."""
-        if load in self.slices:
-            copy.attrs["slice"] = self.slices[load]
-        elif self.ctas > 1:
-            copy.attrs["multicast"] = self.ctas
-
     @property
     def side(self) -> bool:
         """Whether its tiles are read into registers beside those that products read: fewer slots will do."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.beforehand import ask_beforehand
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.meetings import ATOMICS, Meetings
@@ -62,7 +61,6 @@ def carry_out(fn: Function, plan: Plan) -> Function:
             shared[ring] = Shared(have.full, have.empty, dict(zip(ring.loads, have.buffers.values())))
     shared.update(allocate_outlets(top, fn, plan))
     args = dict(zip(fn.body.args, new.body.args))
-    ask_beforehand(fn, plan, top, args)
     if plan.specialised:
         consumers = warps * plan.groups
         launch, producer_regs, consumer_regs = register_split(consumers, plan.producers, plan.threads_produce)

@@ -84,18 +84,6 @@ def tma_load(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_prefetch", "desc offsets*", "type slice? multicast?", effects="sync", traits="scheduled")
-def tma_prefetch(o: Op) -> list[Type]:
-    """Ask for what a `tma_load` with these attributes into a buffer of this type would read to be brought into L2."""
-    return []
-
-
-@op("grid_wait", effects="sync", traits="scheduled structural")
-def grid_wait(o: Op) -> list[Type]:
-    """Run the region in one thread, then wait until the kernel ahead in the stream has ended."""
-    return []
-
-
 @op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled")
 def row_copy(o: Op) -> list[Type]:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
