@@ -18,7 +18,13 @@ def test_tiles():
     """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
     shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
     assert {size: (t.m, t.n) for size, t in shape.items()} == {
-        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (128, 256), 8192: (128, 256)}
+        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 256)}
+
+
+def test_widths_fill_the_last_wave():
+    """17 x 17 tiles of 256 columns would leave most of a fifth wave idle; 17 x 19 of 224 nearly fill it."""
+    t = choose_tiles(4100, 4104, 65, 132, ragged=True)
+    assert (t.m, t.n, t.ctas) == (256, 224, 2)
 
 
 @settings(max_examples=200, deadline=None)
@@ -40,10 +46,10 @@ def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged):
 
 
 def test_a_nearly_empty_wave_becomes_a_strip():
-    """Twelve columns of tiles and a bit more: a strip of narrow ones; 4096 x 4096 is left alone."""
-    first, strip = divide_result(3008, 7008, 16, 132, True)
-    assert (first.m1, first.n1, first.tiles.ctas) == (3008, 6912, 2)
-    assert strip.n0 == 6912 and strip.tiles.m * strip.tiles.n < first.tiles.m * first.tiles.n
+    """Eight rows of tiles and a bit more: a strip of small ones; 4096 x 4096 is left alone."""
+    first, strip = divide_result(2064, 8208, 16, 132, True)
+    assert (first.m1, first.n1, first.tiles.ctas) == (2048, 8208, 2)
+    assert strip.m0 == 2048 and strip.tiles.m * strip.tiles.n < first.tiles.m * first.tiles.n
     assert len(divide_result(4096, 4096, 64, 132)) == 1
 
 

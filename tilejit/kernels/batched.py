@@ -57,7 +57,7 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
         if bias is not None:
             cols = n + tl.arange(0, BN)
             acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-        c = activate(acc, ACTIVATION).to(c_desc.dtype)
+        c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
         c_desc.store([batch, m, n], c.reshape(1, BM, BN))
 
 

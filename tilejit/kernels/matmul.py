@@ -44,7 +44,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
         if bias is not None:
             cols = n + tl.arange(0, BN)
             acc = acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-        c_desc.store([m, n], activate(acc, ACTIVATION).to(c_desc.dtype))
+        c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.

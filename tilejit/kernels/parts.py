@@ -37,7 +37,7 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
         x += tl.sum(tl.load(mine + part * (BM * BN) + at[None, :], part < PARTS, other=0.0), 0)
     if bias is not None:
         x += tl.load(bias + (rows if BIAS_ROWS else cols), inside, other=0.0).to(tl.float32)
-    x = activate(x, ACTIVATION)
+    x = activate(x, ACTIVATION, out.dtype.element_ty)
     tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
 
 

@@ -182,7 +182,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                     else:
                         rows = m + tl.arange(0, BM)
                         acc += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)[:, None]
-                acc = activate(acc, ACTIVATION)
+                acc = activate(acc, ACTIVATION, c_desc.dtype)
                 if C_ROWS:
                     c_desc.store([m, n], acc.to(c_desc.dtype))
                 else:

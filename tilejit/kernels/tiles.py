@@ -28,9 +28,13 @@ class Tiles:
         return max(1, multiprocessors // self.ctas)
 
 
-#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
-TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 0.98, 0.98), Tiles(128, 128, 4, 1, 0.93, 0.6),
-         Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42), Tiles(64, 64, 4, 1, 0.5, 0.3))
+#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn. Widths between powers of
+#: two fill last waves; narrower ones read more for each product, which tells where rows are ragged.
+TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), Tiles(256, 224, 8, 2, 0.985, 0.915),
+         Tiles(256, 208, 8, 2, 0.97, 0.9), Tiles(256, 192, 8, 2, 0.98, 0.885), Tiles(256, 176, 8, 2, 0.965, 0.855),
+         Tiles(256, 160, 8, 2, 0.97, 0.815), Tiles(128, 192, 8, 1, 0.975, 0.7), Tiles(128, 160, 8, 1, 0.97, 0.65),
+         Tiles(128, 128, 4, 1, 0.915, 0.6), Tiles(64, 256, 4, 1, 0.9, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42),
+         Tiles(64, 64, 4, 1, 0.5, 0.3))
 #: Those of a single CTA, for chips without clusters.
 SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
 
@@ -46,8 +50,8 @@ class Part:
     tiles: Tiles
 
 
-#: Cycles by which one more launch delays the end.
-LAUNCH = 4000
+#: Cycles by which one more launch delays the end, and by which a cluster's start does.
+LAUNCH, CLUSTER = 4000, 1000
 #: Results are divided where at least this share of the time is lost to a last wave that is not full, and where at least
 #: that share is gained.
 LOSS, GAIN = 0.04, 0.03
@@ -75,7 +79,7 @@ class Chip:
         if rest:
             waves += LAST + (1 - LAST) * rest / programs if waves else 1
         store = 500 if t.num_warps == 4 and waves > 1 else 1000 + t.m * t.n / t.ctas / 20
-        return waves * (self.tile(t) + store)
+        return waves * (self.tile(t) + store) + CLUSTER * (t.ctas > 1)
 
     def best(self, m: int, n: int, tiles: tuple[Tiles, ...]) -> Tiles:
         """The tiles with the least time for an m x n result."""

@@ -72,7 +72,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
             if groups[key].side:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
-    plan.rings = list(groups.values())
+    plan.rings = _joined(list(groups.values()), table)
     named: dict[str, int] = {}
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
@@ -94,6 +94,33 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _go_on(plan)
     _say(plan, fn.attrs["num_warps"])
     return plan
+
+
+def _joined(rings: list[Ring], table: dict[Value, list[tuple[Op, int]]]) -> list[Ring]:
+    """The same rings, those of products that share an operand made one: one wait and one release for all of them."""
+    made: list[Ring] = []
+    for ring in rings:
+        for other in [r for r in made if _share(r, ring, table)]:
+            block = ring.loads[0].parent
+            assert block is not None
+            ring.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
+            made.remove(other)
+        made.append(ring)
+    return made
+
+
+def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether two rings are alike, feed the same product, and all their loads come before the first product: the
+    consumers wait where the last load stands."""
+    block = one.loads[0].parent
+    alike = all(r.views and r.loop is not None and r.loads[0].parent is block and
+                (r.kind, r.slots, r.by_warps) == (one.kind, one.slots, one.by_warps) for r in (one, two))
+    if not alike or block is None:
+        return False
+    dots = [{dot for x in r.loads for dot in _readers(x.result, table)[0]} for r in (one, two)]
+    tops = [next(x for x in (dot, *enclosing(dot)) if x.parent is block) for dot in dots[0] | dots[1]]
+    last = max(block.ops.index(x) for x in (*one.loads, *two.loads))
+    return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
 
 
 def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[list[Op], bool]:
@@ -233,7 +260,7 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         t = op.operands[1].type
         if not isinstance(t, Tile) or t.layout is None:
             return f"the store at {place(op)} has no layout of its own"
-        staging = staging_of(op, t, fn)
+        staging = staging_of(op, t, fn, in_rounds=True)
         streams = plan.groups * staging.stripes
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
