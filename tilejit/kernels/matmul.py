@@ -1,6 +1,7 @@
 """Matrix product C = act(A @ B + bias): persistent, operands through TMA descriptors, any major order."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -106,8 +107,24 @@ def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | 
     return orders
 
 
-#: Grid, descriptors to put over the arrays, M, N, K, and constants of one launch.
-Launch = tuple[tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]]
+@dataclass(frozen=True)
+class Launch:
+    """One launch: descriptors to put over the arrays, M, N, K, and constants; `streamed`: of `streamk_kernel`."""
+
+    grid: tuple[int]
+    descriptors: tuple[tilejit.TensorDescriptor, ...]
+    sizes: tuple[int, int, int]
+    constants: dict[str, Any]
+    streamed: streamk.Config | None = None
+
+    def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any) -> None:
+        """Launch it for a, b and the result."""
+        over, t = [d.over(x, info) for d, x, info in zip(self.descriptors, arrays, infos)], self.streamed
+        if t is None:
+            matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants)
+        else:
+            streamk.streamk_kernel[self.grid](*over, *streamk.meeting("matmul", arrays[0], t, None), bias, None, None,
+                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants)
 
 
 @lru_cache(maxsize=1024)
@@ -124,24 +141,30 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
         parts = divide_result(m, n, blocks, sms, ragged) if chip == "sm_90a" else \
             [Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES))]
         for part in parts:
-            made.append(_launch(part.tiles, (part.m0, part.n0, part.m1, part.n1), a, b, c, activation, sms))
-    if not in_place or not all(d.tma for _, descriptors, _, _ in made for d in descriptors):
-        made = [_launch(POINTER_TILES, (0, 0, m, n), a, b, c, activation, sms)]
+            made.append(_launch(part, a, b, c, activation, sms))
+    if not in_place or not all(d.tma for launch in made for d in launch.descriptors):
+        made = [_launch(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
 
 
-def _launch(tiles: Tiles, part: tuple[int, int, int, int], a: Facts, b: Facts, c: Facts, activation: str | None,
-            sms: int) -> Launch:
-    """The launch for the part [m0:m1, n0:n1] of the result."""
-    m0, n0, m1, n1 = part
+def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sms: int) -> Launch:
+    """The launch for a part of the result."""
+    m0, n0, m1, n1, tiles = part.m0, part.n0, part.m1, part.n1, part.tiles
     a_rows, b_rows = _rows_first("a", a), _rows_first("b", b)
     bk = tiles.k_bytes // a[0].bytes
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                    _descriptor(c, True, tiles.m, tiles.n))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
-    return (grid,), descriptors, (m1, n1, a[1][1]), dict(
-        BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation,
-        M0=m0, N0=n0, num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows,
+                     ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+    streamed = None
+    if part.stream:
+        streamed = streamk.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
+                                  ctas=tiles.ctas, rows=True)
+        constants.update(C_ROWS=True, ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
+    else:
+        constants.update(M0=m0, N0=n0)
+    return Launch((grid,), descriptors, (m1, n1, a[1][1]), constants, streamed)
 
 
 def _ragged(x: Facts) -> bool:
@@ -180,9 +203,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         if not _pitched(problem[3]):
             target, target_info = pitched(out, ic, True)
         problem = _facts(ia), _facts(ib), problem[2], _facts(target_info), activation
-    for grid, (da, db, dc), sizes, constants in _launches(*problem, *chip):
-        matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
-                            **constants)
+    for launch in _launches(*problem, *chip):
+        launch.run((base_a, base_b, target), (ia, ib, target_info), bias)
     if target is not out:
         copy_matrix(target, target_info, out, ic)
     return out

@@ -39,6 +39,7 @@ from tilejit.kernels._operands import (
     operand,
     require_tma,
     result,
+    zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.parts import sum_parts
@@ -193,7 +194,8 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
 class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
-    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K."""
+    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
+    `rows`."""
 
     m: int
     n: int
@@ -203,6 +205,7 @@ class Config:
     stream_tiles: int = 0
     k_bytes: int = 128
     ctas: int = 1
+    rows: bool = False
 
     @property
     def parts(self) -> int:
@@ -222,6 +225,8 @@ class Config:
     @property
     def options(self) -> dict[str, Any]:
         """Options of a launch with several CTAs a program."""
+        if self.rows:
+            return dict(num_ctas=self.ctas)
         return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
 
     def stages(self, out_bytes: int) -> int | None:
@@ -229,7 +234,7 @@ class Config:
 
         Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
         one, beside at most 64 KiB in which the CTAs' parts meet."""
-        if self.parts:
+        if self.parts or self.rows:
             return None
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
@@ -323,7 +328,7 @@ def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = Non
 
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
                    out_dtype: Any = None, *, accumulate: bool = False, ordered: bool = False, split: int | None = None,
-                   ctas: int | None = None, workspace: Workspace | None = None) -> Any:
+                   ctas: int | None = None, workspace: Workspace | None = None, config: Config | None = None) -> Any:
     """activation(a @ b + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,
@@ -331,7 +336,8 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     fp8) unless `out` or `out_dtype` says otherwise.
     accumulate: out (fp32) += a @ b; no bias, activation or workspace. ordered: sums in a fixed order, so that equal
     inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of both:
-    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own.
+    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own. config:
+    all of it, instead of a choice.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
     infos = [None if x is None else tilejit.array_info(x) for x in (a, b, bias)]
     ia, ib = infos[:2]
@@ -342,17 +348,17 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
         shape = _checked(aligned(ia), aligned(ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
     return launch((a, b, bias, out), (*infos, tilejit.array_info(out)), activation, accumulate, ordered, split, ctas,
-                  workspace)
+                  workspace, config)
 
 
 def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
            accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
-           workspace: Workspace | None = None) -> Any:
+           workspace: Workspace | None = None, config: Config | None = None) -> Any:
     """`matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are; returns out."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert io is not None
     plan = _plan(*(None if x is None else aligned(x) for x in infos), activation, accumulate,  # type: ignore[arg-type]
-                 ordered, split, _ctas(ctas), tilejit.multiprocessors())
+                 ordered, split, _ctas(ctas), config, tilejit.multiprocessors())
     if plan is not None:
         t, (da, db, dc), sizes, constants = plan
         (first, fi), (second, si) = ((b, ib), (a, ia)) if t.swap else ((a, ia), (b, ib))
@@ -374,7 +380,7 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
-          ordered: bool, split: int | None, ctas: int | None, multiprocessors: int) -> tuple[
+          ordered: bool, split: int | None, ctas: int | None, config: Config | None, multiprocessors: int) -> tuple[
               Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]] | None:
     """Tile, descriptors to put over the operands in the kernel's order, M, N, K, and constants; None: no result."""
     if activation not in ACTIVATIONS:
@@ -390,16 +396,16 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         return None
     if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
-    t = choose(m, n, k, ma.dtype.bytes, multiprocessors, split, ctas)
+    t = config or choose(m, n, k, ma.dtype.bytes, multiprocessors, split, ctas)
     if t.swap:
         ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
-    bk = t.k_bytes * t.ctas // ma.dtype.bytes
+    bk = t.k_bytes * (1 if t.rows else t.ctas) // ma.dtype.bytes
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     return t, (da, db, dc), (m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
-        ACTIVATION=activation, ADD=accumulate, ORDERED=ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
+        ACTIVATION=activation, ADD=accumulate, ORDERED=t.rows or ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
         PARTS=0 if accumulate else t.parts,         num_warps=t.warps,
         num_stages=t.stages(mc.dtype.bytes), **t.options)
 
@@ -408,9 +414,10 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
-    if workspace is None and t.parts:         # written before they are read, and without flags
+    if workspace is None and (t.parts or t.rows):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
-        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, None
+        flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
+        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
     w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
     return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
 
@@ -427,8 +434,10 @@ def _ctas(asked: int | None) -> int | None:
     return 1 if asked is None and tilejit.chip() != "sm_90a" else asked
 
 
-def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None) -> Workspace:
-    """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas)`."""
+def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None,
+                  config: Config | None = None) -> Workspace:
+    """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas, config=config)`."""
     ia, ib = tilejit.array_info(a), tilejit.array_info(b)
-    t = choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split, _ctas(ctas))
+    t = config or choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split,
+                         _ctas(ctas))
     return t.workspace(a)

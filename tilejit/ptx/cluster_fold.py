@@ -42,10 +42,10 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
             size = sent_bytes(elem_of(v.type))
             here = p.new("b32", "mad.lo.u32", e.rank, count * size, address)
             remote = p.new("b32", "mapa.shared::cluster.u32", here, rank)
-            words = [_word(e, elem_of(v.type), r) for r in e.get(v)]
+            words = [word(e, elem_of(v.type), r) for r in e.get(v)]
             vec = min(len(words), 16 // size)
             for i in range(0, len(words), vec):
-                p(f"{STORE}{_suffix(elem_of(v.type), vec)}", f"[{remote}+{start + i * size}]", _list(words[i:i + vec]),
+                p(f"{STORE}{suffix(elem_of(v.type), vec)}", f"[{remote}+{start + i * size}]", _list(words[i:i + vec]),
                   barriers.full_at(there, 0), pred=sends)
     barriers.wait_full(e, 0, phase)
     columns = []
@@ -53,11 +53,11 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
         column = []
         for v, address, start in zip(values, addresses, starts):
             elem, size, n = elem_of(v.type), sent_bytes(elem_of(v.type)), len(e.get(v))
-            vec, words = min(n, 16 // size), p.regs(_word_class(elem_of(v.type)), n)
+            vec, words = min(n, 16 // size), p.regs(word_class(elem_of(v.type)), n)
             for i in range(0, n, vec):
-                p(f"ld.shared{_suffix(elem, vec)}", _list(words[i:i + vec]),
+                p(f"ld.shared{suffix(elem, vec)}", _list(words[i:i + vec]),
                   f"[{address}+{start + (cta * count + i) * size}]")
-            column.append([_element(e, elem, w) for w in words])
+            column.append([element(e, elem, w) for w in words])
         columns.append(list(map(list, zip(*column))))
     while len(columns) > 1:
         columns = [[combine(e, op, a, b) for a, b in zip(x, y)] for x, y in zip(columns[::2], columns[1::2])]
@@ -101,14 +101,14 @@ def _target(e: Emitter, layout: LinearLayout, ctas: int) -> tuple[str, int, str 
     return e.bit_sum(bits), known, sends
 
 
-def _word_class(elem: Scalar) -> str:
+def word_class(elem: Scalar) -> str:
     cls = reg_class(elem)
     return "b32" if cls in ("pred", "b16") else cls
 
 
-def _suffix(elem: Scalar, vec: int) -> str:
+def suffix(elem: Scalar, vec: int) -> str:
     """Vector and type of an access to what is sent."""
-    kind = {"f32": "f32", "f64": "f64", "b64": "b64"}.get(_word_class(elem), "b32")
+    kind = {"f32": "f32", "f64": "f64", "b64": "b64"}.get(word_class(elem), "b32")
     return (f".v{vec}" if vec > 1 else "") + f".{kind}"
 
 
@@ -116,7 +116,7 @@ def _list(regs: list[str]) -> str:
     return regs[0] if len(regs) == 1 else "{" + ", ".join(regs) + "}"
 
 
-def _word(e: Emitter, elem: Scalar, reg: str) -> str:
+def word(e: Emitter, elem: Scalar, reg: str) -> str:
     """An element as something that can be sent."""
     cls = reg_class(elem)
     if cls == "pred":
@@ -124,9 +124,9 @@ def _word(e: Emitter, elem: Scalar, reg: str) -> str:
     return e.p.new("b32", "cvt.u32.u16", reg) if cls == "b16" else reg
 
 
-def _element(e: Emitter, elem: Scalar, word: str) -> str:
-    """The inverse of `_word`."""
+def element(e: Emitter, elem: Scalar, sent: str) -> str:
+    """The inverse of `word`."""
     cls = reg_class(elem)
     if cls == "pred":
-        return e.p.new("pred", "setp.ne.b32", word, 0)
-    return e.p.new("b16", "cvt.u16.u32", word) if cls == "b16" else word
+        return e.p.new("pred", "setp.ne.b32", sent, 0)
+    return e.p.new("b16", "cvt.u16.u32", sent) if cls == "b16" else sent

@@ -244,6 +244,7 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
         async_copy,
         block,
         cluster_fold,
+        cluster_meet,
         control,
         convert,
         exchange,

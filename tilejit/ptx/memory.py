@@ -172,9 +172,9 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
     the old values to all holders.
 
     An atomic on a scalar is the whole program's: with release semantics all its threads come first."""
-    t = op.result.type
+    t, alone = op.result.type, op.attrs.get("alone")
     used = op.result in e.uses
-    if not isinstance(t, Tile) and (used or (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")):
+    if not isinstance(t, Tile) and not alone and (used or (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")):
         e.sync()
     owner, out = writer(e, op), e.fresh(t)
     pointers, masks = e.get(op.operands[0]), e.get(mask) if mask else None
@@ -185,8 +185,11 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
             out[i] = out[first[at]]
             continue
         first[at] = i
+        if alone and used:           # the others read it too, when it is told to all, and make no use of it
+            cls = reg_class(elem_of(t))
+            e.p(f"mov.{cls}", out[i], literal(0, elem_of(t)))
         one(out[i], ptr, _both(e, owner, masks[i] if masks else None), *(e.get(v)[i] for v in values))
-    if used and owner:
+    if used and owner and not alone:
         out = _from_owners(e, op, out, owner)
     e.set(op.result, out)
 

@@ -30,7 +30,7 @@ def scratch_bytes(op: Op) -> int:
         axis, ctas = op.attrs["axis"], op.attrs.get("ctas", 1)
         return sum(_reduce_bytes(v.type, axis, ctas) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name in ("atomic_rmw", "atomic_cas"):
-        return _atomic_bytes(op.result.type)
+        return 0 if op.attrs.get("alone") else _atomic_bytes(op.result.type)
     return 0
 
 

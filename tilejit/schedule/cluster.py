@@ -17,6 +17,7 @@ from tilejit.ir.types import Tile
 from tilejit.layout.clusters import cta_bases, divided_dim
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.exchange import plan_exchanges
+from tilejit.schedule.meetings import of_one_number, plan_meetings
 from tilejit.schedule.plan import Plan, shared_operand
 
 
@@ -30,7 +31,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     by_k = divides_k(fn)
     problem = _form_problem(plan)
     for op in walk(fn.body) if not problem else ():
-        problem = problem or _op_problem(op, ctas, by_k, plan.specialised)
+        problem = problem or _op_problem(op, ctas, by_k)
         if problem:
             raise CompilationError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
@@ -54,6 +55,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     if by_k:
         plan.report.append(f"cluster of {ctas} CTAs, which divide K: each has a part of every sum")
     plan_exchanges(fn, plan)
+    plan_meetings(fn, plan)
 
 
 def _form_problem(plan: Plan) -> str:
@@ -64,7 +66,7 @@ def _form_problem(plan: Plan) -> str:
     return ""
 
 
-def _op_problem(op: Op, ctas: int, by_k: bool, specialised: bool) -> str:
+def _op_problem(op: Op, ctas: int, by_k: bool) -> str:
     """Why an op cannot be divided between CTAs; empty if it can."""
     if op.name == "dot":
         t = op.result.type
@@ -74,11 +76,7 @@ def _op_problem(op: Op, ctas: int, by_k: bool, specialised: bool) -> str:
         if not by_k and divided_dim(t.layout, ctas) != 0:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
-    if op.name == "debug_barrier" and specialised:
-        return "debug_barrier would be a meeting of one CTA"
-    if op.name in ("atomic_rmw", "atomic_cas") and not isinstance(op.result.type, Tile):
-        return f"{op.name} of one number would happen once in every CTA"
-    if scratch_bytes(op) == 0:
+    if scratch_bytes(op) == 0 or of_one_number(op):
         return ""
     tiles = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
     bases = [cta_bases(t.layout, ctas) for t in tiles if t.layout is not None]

@@ -155,7 +155,7 @@ class Liveness:
 
     def meets(self, op: Op) -> bool:
         """Whether an op itself is, or begins with, a meeting of all threads of the role."""
-        return (op.name in ("role_sync", "debug_barrier") or op in self.scratch
+        return (op.name in ("role_sync", "debug_barrier", "cluster_meet") or op in self.scratch
                 or op.name == "tma_store" and op.attrs["stripes"] == 1 and "now" not in op.attrs)
 
     # -- positions --------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
-from tilejit.schedule.outlets import Outlets, allocate_outlets
+from tilejit.schedule.meetings import ATOMICS, Meetings
+from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
     Drain,
     Outlet,
@@ -107,7 +108,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges, Outlets):
+class RoleWriter(Channels, Products, Exchanges, Meetings):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -188,14 +189,10 @@ class RoleWriter(Channels, Products, Exchanges, Outlets):
             self._exchange(op, b)
         elif op.name == "reduce":
             self._reduce(op, b)
-        elif (self.stores or self.plan.outlets) and op.attrs.get("sem", "relaxed") != "relaxed":
-            if self.plan.drain and op in self.plan.drain.ops:
-                self.await_drain(b)
-            elif op.attrs["sem"] != "acquire":
-                b.op("store_wait")   # what is released includes the writes of the async proxy
-            self._clone(op, b)
-            if op.attrs["sem"] != "release":
-                b.op("fence_async", space="global")      # what is acquired comes before later TMA writes
+        elif op.name in ATOMICS:
+            self._atomic(op, b)
+        elif op.name == "debug_barrier":
+            self._debug_barrier(op, b)
         elif op.name in STORES:
             if self.plan.outlets:
                 self.fill_pieces(op, b)

@@ -50,6 +50,7 @@ class RoleState:
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
+        self.gathered: dict[str, Value] = {}      # where the CTAs of a cluster meet, by name
         self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
 
     def _clone(self, op: Op, b: Builder) -> None:

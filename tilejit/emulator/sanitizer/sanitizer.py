@@ -119,6 +119,8 @@ class Sanitizer(Listener):
             new.after = [o for o in parts.world.ops.values() if o.kind == kind and o is not new and o.agent == agent]
         else:
             parts.barriers.issue(new)
+            if kind == "st_async":            # its complete-tx releases
+                self.ctas.publish(agent.cta, barrier, "release")
 
     def group_wait(self, agent: WarpId, pc: int, kind: str, lane: int, done: list[int], read_only: bool) -> None:
         parts = self.parts[agent.cta]
@@ -172,6 +174,8 @@ class Sanitizer(Listener):
                 parts.barriers.op_bits(cta, offset, earlier.all_bits())
         else:
             parts.barriers.arrive(agent, pc, cta, offset, sem)
+            if agent.cta != cta:
+                self.ctas.publish(agent.cta, (cta, offset), "relaxed")
 
     def mbarrier_expect(self, agent: WarpId, pc: int, cta: int, offset: int, phase: int, bytes: int) -> None:
         self.parts[cta].barriers.expect(agent, pc, cta, offset, phase, bytes)
@@ -189,6 +193,7 @@ class Sanitizer(Listener):
     def mbarrier_wait(self, agent: WarpId, pc: int, cta: int, offset: int, phase: int, lanes: int,
                       scope: str, sem: str) -> None:
         self.parts[cta].barriers.wait(agent, pc, cta, offset, sem)
+        self.ctas.observe(agent.cta, (cta, offset), "relaxed")
 
     # -- other synchronisation --------------------------------------------------------------------------
     def barrier_arrive(self, agent: WarpId, pc: int, barrier: int, threads: int, waits: bool) -> None:
@@ -198,14 +203,18 @@ class Sanitizer(Listener):
         self.parts[cta].barriers.named_complete(cta, barrier, agents, waiters)
 
     def cluster_arrive(self, agent: WarpId, pc: int, relaxed: bool) -> None:
-        self.parts[agent.cta].barriers.cluster_arrive(agent, relaxed)
+        parts = self.parts[agent.cta]
+        parts.barriers.cluster_arrive(agent, relaxed)
+        self.ctas.publish(agent.cta, (parts.world.ctas[0], -1), "relaxed" if relaxed else "release")
 
     def cluster_complete(self, agents: list[WarpId]) -> None:
         if agents:
             self.parts[agents[0].cta].barriers.cluster_complete()
 
     def cluster_wait(self, agent: WarpId, pc: int) -> None:
-        self.parts[agent.cta].barriers.cluster_wait(agent)
+        parts = self.parts[agent.cta]
+        parts.barriers.cluster_wait(agent)
+        self.ctas.observe(agent.cta, (parts.world.ctas[0], -1), "acquire")
 
     def fence(self, agent: WarpId, pc: int, kind: str, scope: str) -> None:
         parts = self.parts[agent.cta]

@@ -4,12 +4,13 @@ Two strong accesses never race with each other. What one releases at an address,
 the address learns: warps of a cluster from each other by their clocks, CTAs of a launch by a coarser clock in
 which a CTA is one agent. Relaxed ones do so together with fences: what was before the fence before the write is
 known after the fence after the read (PTX ISA, memory consistency model, release and acquire patterns). Scopes
-are not modelled.
+are not modelled, but that arrivals on mbarriers of other CTAs, and waits, have none that reaches beyond a CTA: they are
+relaxed ones.
 """
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from tilejit.emulator.sanitizer.world import World
 _STRONG = re.compile(r"^(atom|red)\b|^(ld|st)\.(relaxed|acquire|release|volatile|mmio)\b|^multimem")
 #: More addresses in one instruction are data (a histogram, a sum), not flags.
 MOST_FLAGS = 8
+#: An address of global memory, or a CTA and the offset of one of its mbarriers (-1: the barrier of the cluster).
+Place = Union[int, tuple[int, int]]
 
 
 class Instructions:
@@ -48,7 +51,7 @@ class CtaClocks:
         self.seen: dict[int, dict[int, int]] = {}
         self.relaxed: dict[int, dict[int, int]] = {}       # observed by relaxed reads, known after the next fence
         self.released: dict[int, dict[int, int]] = {}      # at the last fence: what relaxed writes publish
-        self.flags: dict[int, dict[int, int]] = {}
+        self.flags: dict[Place, dict[int, int]] = {}
 
     def now(self, cta: int) -> int:
         """The CTA's own tick."""
@@ -67,13 +70,13 @@ class CtaClocks:
         seen = self.seen.setdefault(cta, {})
         _merge(seen, {-1 - other: tick for other, tick in self._release(cta).items() if other >= 0})
 
-    def observe(self, cta: int, address: int, sem: str) -> None:
+    def observe(self, cta: int, address: Place, sem: str) -> None:
         """A strong read."""
         if address in self.flags:
             into = self.relaxed if sem == "relaxed" else self.seen
             _merge(into.setdefault(cta, {}), self.flags[address])
 
-    def publish(self, cta: int, address: int, sem: str) -> None:
+    def publish(self, cta: int, address: Place, sem: str) -> None:
         """A strong write."""
         flag = self.flags.setdefault(address, {})
         _merge(flag, self.released.get(cta, {}) if sem == "relaxed" else self._release(cta))

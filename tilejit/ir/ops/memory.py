@@ -95,9 +95,11 @@ _COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "xchg": lambda a, b: b}
 
 
-@op("atomic_rmw", "ptr value mask?", "kind sem scope", effects="read write", traits="elementwise")
+@op("atomic_rmw", "ptr value mask?", "kind sem scope alone?", effects="read write", traits="elementwise")
 def atomic_rmw(o: Op) -> list[Type]:
-    """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg."""
+    """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
+
+    `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
     _shapes_agree(o)
     return [_pointee(o)]
 
@@ -107,9 +109,9 @@ def _atomic_rmw(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = N
     return m.read_modify_write(o, elem_of(o.results[0].type), ptr, mask, _COMBINE[o.attrs["kind"]], value)
 
 
-@op("atomic_cas", "ptr cmp value", "sem scope", effects="read write", traits="elementwise")
+@op("atomic_cas", "ptr cmp value", "sem scope alone?", effects="read write", traits="elementwise")
 def atomic_cas(o: Op) -> list[Type]:
-    """Atomic compare and swap, returning the old value."""
+    """Atomic compare and swap, returning the old value. `alone`: see `atomic_rmw`."""
     _shapes_agree(o)
     return [_pointee(o)]
 

@@ -215,6 +215,22 @@ def cluster_fold(o: Op) -> list[Type]:
     return [v.type for v in o.operands[:-4]]
 
 
+@op("cluster_meet", "barrier parity", "release? acquire?", effects="sync", traits="scheduled")
+def cluster_meet(o: Op) -> list[Type]:
+    """All threads of the role meet, those of all CTAs of the cluster.
+
+    With a scope as `release` what all of them did before is known to whom the first thread of a CTA tells it within
+    that scope; with one as `acquire` all of them know it."""
+    return []
+
+
+@op("cluster_tell", "value buffer full parity", "acquire?", effects="sync", traits="scheduled")
+def cluster_tell(o: Op) -> list[Type]:
+    """The number that the first thread of the first CTA has, for all threads of the role in all CTAs, which have met
+    since the last one. With a scope as `acquire` all of them know what that thread had been told."""
+    return [o.operands[0].type]
+
+
 @op("pend", "acc", traits="scheduled")
 def pend(o: Op) -> list[Type]:
     """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""
