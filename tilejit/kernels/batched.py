@@ -9,6 +9,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
+    K_BYTES,
     Matrix,
     check_operands,
     check_vector,
@@ -73,8 +75,6 @@ class Config:
 
 #: Largest first.
 TILES = (Config(128, 256, 8, 4), Config(128, 128, 8, 5), Config(64, 128, 4, 6), Config(64, 64, 4, 6))
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
-K_BYTES = 128
 _WHAT = "batched_matmul"
 
 
