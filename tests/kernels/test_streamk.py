@@ -101,6 +101,7 @@ def test_accumulate(target, m):
     assert rel_error(out, ref) <= 1e-5
 
 
+@pytest.mark.one_schedule                # polling takes its time
 @pytest.mark.parametrize("m", [16, 80])
 @pytest.mark.parametrize("programs, polled", [(3, True), (7, True), (8, False)])
 def test_ordered_sums(monkeypatch, m, programs, polled):
@@ -159,6 +160,7 @@ def test_choices():
     assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
+@pytest.mark.one_schedule                # nothing is launched
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("t", [*TILES, *DECODE_TILES], ids=lambda t: f"{t.m}x{t.n}")
 def test_compiles(t, ordered):

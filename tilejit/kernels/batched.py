@@ -9,6 +9,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
+    K_BYTES,
     Matrix,
     check_operands,
     check_vector,
@@ -85,7 +87,6 @@ TILES = (Config(128, 256, 8, 4), Config(256, 256, 8, ctas=2, group=4, speed=0.98
          Config(64, 256, 4, speed=0.92), Config(64, 128, 4, 6, speed=0.75), Config(64, 64, 4, 6, speed=0.5))
 #: Bytes a cycle that a multiprocessor gets from L2, and its share of what memory gives to all.
 _FROM_L2, _SHARE = 56, 17
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 _WHAT = "batched_matmul"
 
 
@@ -169,7 +170,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     # and a tile that another group's products hide is best staged whole.
     return (grid,), tuple(descriptors.values()), (batches, m, n, k), dict(
         BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
-        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas, launch_pdl=t.ctas > 1, store_stages=1 if t.warps == 4 else 2)
+        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas, launch_pdl=t.ctas > 1,
+        store_stages=1 if t.warps == 4 else 2)
 
 
 def _single(x: Matrix) -> Matrix:

@@ -31,6 +31,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
     Workspace,
     aligned,
     check_operands,
@@ -42,6 +43,7 @@ from tilejit.kernels._operands import (
     zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import shares, split_kernel
 
@@ -103,11 +105,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
         tile = tl.where(i < pieces, last - i, stream_tiles + (i - pieces) * programs + pid)
         k0 = tl.where(i < pieces, tl.maximum(begin - tile * steps, 0), 0)
         k1 = tl.where(i < pieces, tl.minimum(end - tile * steps, steps), steps)
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         acc = tl.zeros((BM, BN), tl.float32)
         if SCALE_STEPS > 0:
             rows = m + tl.arange(0, BM)
@@ -267,12 +267,12 @@ GROUP = 8
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes) for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
+DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
+                     for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
 #: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
 #: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
 #: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
 IDLE = 0.1
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
 #: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
