@@ -57,8 +57,8 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
                 b = b_desc.load([in_b, n, k * BK]).reshape(BN, BK).T
             acc = tl.dot(a, b, acc)
         if bias is not None:
-            cols = n + tl.arange(0, BN)
-            acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+            cols = tl.arange(0, BN)
+            acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
         c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
         c_desc.store([batch, m, n], c.reshape(1, BM, BN))
 

@@ -34,19 +34,19 @@ def scaled(acc, scale, at, limit, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIN
     if KIND == "one":
         acc *= tl.load(scale)
     elif KIND == "rows":
-        rows = at + tl.arange(0, ROWS)
-        acc *= tl.load(scale + rows, rows < limit, other=0.0)[:, None]
+        rows = tl.arange(0, ROWS)
+        acc *= tl.load(scale + at + rows, rows < limit - at, other=0.0)[:, None]
     elif KIND == "columns":
-        cols = at + tl.arange(0, COLUMNS)
-        acc *= tl.load(scale + cols, cols < limit, other=0.0)[None, :]
+        cols = tl.arange(0, COLUMNS)
+        acc *= tl.load(scale + at + cols, cols < limit - at, other=0.0)[None, :]
     return acc
 
 
 @tilejit.kernel
 def biased(acc, bias, n, N, BN: tl.constexpr):
     """acc plus a number per column."""
-    cols = n + tl.arange(0, BN)
-    return acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+    cols = tl.arange(0, BN)
+    return acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
 
 
 @tilejit.kernel

@@ -179,11 +179,11 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                     tl.store(flags + tile, 0)
                 if bias is not None:
                     if C_ROWS:
-                        cols = n + tl.arange(0, BN)
-                        acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+                        cols = tl.arange(0, BN)
+                        acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
                     else:
-                        rows = m + tl.arange(0, BM)
-                        acc += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)[:, None]
+                        rows = tl.arange(0, BM)
+                        acc += tl.load(bias + m + rows, rows < M - m, other=0.0).to(tl.float32)[:, None]
                 acc = activate(acc, ACTIVATION, c_desc.dtype)
                 if C_ROWS:
                     c_desc.store([m, n], acc.to(c_desc.dtype))
