@@ -56,7 +56,7 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of a program of `ctas` CTAs, and how it runs; `speed`: products, of the first one's (measured on an H200)."""
+    """A tile of a program of `ctas` CTAs, and how it runs; `speed`: of the first one, on an H200."""
 
     m: int
     n: int
