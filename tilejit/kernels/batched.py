@@ -10,7 +10,6 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     DTYPES,
-    K_BYTES,
     Matrix,
     check_operands,
     check_vector,

@@ -137,6 +137,7 @@ class Plan:
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
+    leads: dict[Op, Op] = field(default_factory=dict)                # loop -> its product, issued an iteration ahead
     specialised: bool = False
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps

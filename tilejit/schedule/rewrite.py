@@ -12,6 +12,7 @@ from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
+from tilejit.schedule.leads import Leads
 from tilejit.schedule.meetings import ATOMICS, Meetings
 from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
@@ -24,7 +25,6 @@ from tilejit.schedule.plan import (
     kind_of,
     shared_operand,
 )
-from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
 from tilejit.schedule.stores import STORES
 
@@ -108,7 +108,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges, Meetings):
+class RoleWriter(Channels, Leads, Exchanges, Meetings):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -162,7 +162,9 @@ class RoleWriter(Channels, Products, Exchanges, Meetings):
 
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""
-        if op.name in ("for", "while", "if"):
+        if op in self.led:
+            pass                     # done before
+        elif op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
         elif self.role == "store" and op.name in STORES:
@@ -218,6 +220,11 @@ class RoleWriter(Channels, Products, Exchanges, Meetings):
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
             self._turns(op, b)
+            return
+        if op in self.plan.leads and self.needed is None:
+            self._before_tickets(op, b)
+            self._for_ahead(op, b)
+            self._after_tickets(op, b)
             return
         body = op.regions[0]
         chain = self.plan.chains.get(op, {}) if self.needed is None else {}

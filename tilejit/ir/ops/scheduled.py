@@ -239,10 +239,11 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision? k?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? k? zero?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
     """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
 
+    With `zero` acc's registers are written, what they hold is not read.
     With `k` a has as many columns as it has, and they meet the rows of b from k on."""
     a, b, acc = (v.type for v in o.operands)
     assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
