@@ -36,6 +36,8 @@ from tilejit.ptx import text
 RESIDENT = 132
 #: Turns in a row without any progress after which a launch counts as livelocked.
 LIVELOCK_ROUNDS = 200
+#: Steps after which another cluster gets its turn: polling with barriers in between does not look idle.
+TURNS = 4000
 
 
 class Program:
@@ -281,7 +283,7 @@ class Launch:
         todo.reverse()
         active: list[Cluster] = []
         current = 0
-        idle = 0
+        idle = turns = 0
         stopped: Finding | None = None
         try:
             while todo or active:
@@ -289,7 +291,9 @@ class Launch:
                     active.append(Cluster(self, todo.pop(), rng))
                     current = 0
                 c = active[current]
+                turns += 1
                 if not c.step():
+                    turns = 0
                     self._finish(c)
                     active.pop(current)
                     current = 0
@@ -297,9 +301,10 @@ class Launch:
                     idle = 0
                     if progress is not None:
                         progress(done, total)
-                elif c.idle_rounds > len(c.runnable):
-                    idle = 0 if c.moved else idle + 1         # what they poll for may need many operations in flight
-                    c.idle_rounds, c.moved = 0, False
+                elif c.idle_rounds > len(c.runnable) or turns > TURNS:
+                    # What they poll for may need many operations in flight.
+                    idle = 0 if turns > TURNS or c.moved else idle + 1
+                    c.idle_rounds, c.moved, turns = 0, False, 0
                     if todo and len(active) < RESIDENT:
                         active.append(Cluster(self, todo.pop(), rng))
                         current = len(active) - 1

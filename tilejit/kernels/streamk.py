@@ -43,6 +43,7 @@ from tilejit.kernels._operands import (
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.parts import sum_parts
+from tilejit.kernels.splitk import shares, split_kernel
 
 _WHAT = "matmul_streamk"
 
@@ -195,7 +196,9 @@ class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
     `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
-    `rows`."""
+    `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
+    programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored;
+    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes)."""
 
     m: int
     n: int
@@ -206,6 +209,15 @@ class Config:
     k_bytes: int = 128
     ctas: int = 1
     rows: bool = False
+    woven: bool = False
+    meet: bool = False
+    staged: int = 8
+    sums: tuple[int, int] = (0, 0)
+
+    def split(self, m: int, n: int, parts: int) -> Config:
+        """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
+        tiles = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
+        return replace(self, programs=tiles * parts, stream_tiles=tiles)
 
     @property
     def parts(self) -> int:
@@ -363,10 +375,16 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
         t, (da, db, dc), sizes, constants = plan
         (first, fi), (second, si) = ((b, ib), (a, ia)) if t.swap else ((a, ia), (b, ib))
         meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
+        if t.parts and not accumulate:
+            down, across = (io.strides[1], io.strides[0]) if t.swap else io.strides
+            ends = (meet[2], out, bias) if t.meet else (None, None, None)
+            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0], meet[1], *ends, *sizes, down,
+                                        across, **constants)
+            if not t.meet:
+                sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, t.sums)
+            return out
         streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
                                       None, *sizes, t.stream_tiles, 0, 0, **constants)
-        if constants["PARTS"]:
-            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap)
     return out
 
 
@@ -403,23 +421,30 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
-    return t, (da, db, dc), (m, n, k), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, C_ROWS=not t.swap,
-        ACTIVATION=activation, ADD=accumulate, ORDERED=t.rows or ordered and t.ctas == 1, A_BITS=0, SCALE_STEPS=0,
-        PARTS=0 if accumulate else t.parts,         num_warps=t.warps,
-        num_stages=t.stages(mc.dtype.bytes), **t.options)
+    constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
+                     ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
+    if t.parts and not accumulate:
+        elements, chunk = shares(t.m * t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
+        constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
+                         store_stages=t.staged)
+        if not t.meet:
+            constants["ACTIVATION"] = None
+    else:
+        constants.update(C_ROWS=not t.swap, ADD=accumulate, ORDERED=t.rows or ordered and t.ctas == 1, A_BITS=0,
+                         SCALE_STEPS=0, PARTS=0)
+    return t, (da, db, dc), (m, n, k), constants
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
-    if workspace is None and (t.parts or t.rows):         # written before they are read
+    if workspace is None and not t.meet and (t.parts or t.rows):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
         flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
         return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
     w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
-    return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
+    return w.tiles(t.met, t.m, t.n), w.parts_array, w.turns_array if t.meet else w.flags_array
 
 
 @lru_cache(maxsize=1024)

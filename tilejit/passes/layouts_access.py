@@ -16,8 +16,9 @@ from tilejit.passes.layouts_rules import ACCESSES, tile
 Facts = dict[Value, AxisInfo]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
 _LINE, _SECTOR = 128, 32
-#: Elements along a dimension that a CTA has at least where the CTAs of a cluster divide it.
-LEAST_DIVIDED = 128
+#: Elements along a dimension that a CTA has at least where the CTAs of a cluster divide it; the same beside products,
+#: whose biases and scales are smaller.
+LEAST_DIVIDED, LEAST_BESIDE_PRODUCTS = 128, 512
 
 
 class Accesses:
@@ -45,9 +46,9 @@ class Accesses:
 
     def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
         """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of
-        a small one, and where there are products, which decide how CTAs divide what is computed from them."""
+        a small one. (Products decide how CTAs divide what is computed from them.)"""
         d = max(range(len(shape)), key=lambda i: (shape[i], i), default=0)
-        if self.products or not shape or shape[d] < LEAST_DIVIDED * self.ctas:
+        if not shape or shape[d] < (LEAST_BESIDE_PRODUCTS if self.products else LEAST_DIVIDED) * self.ctas:
             return copies(len(shape), self.ctas)
         return parts_of(shape, d, self.ctas)
 

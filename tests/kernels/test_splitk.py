@@ -1,0 +1,47 @@
+"""Split-K in even parts, every way it can be configured, against float64: in the evaluator and on the emulated SM."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.kernels.streamk import Config, matmul_streamk, workspace_for
+from tilejit.testing import rel_error
+
+BF16 = ml_dtypes.bfloat16
+SMALL = Config(64, 64, 4, staged=2)
+#: How parts are made and summed.
+WAYS = {
+    "successive": SMALL, "woven": replace(SMALL, woven=True), "sums": replace(SMALL, sums=(256, 4)),
+    "meet": replace(SMALL, meet=True), "meet-woven": replace(SMALL, meet=True, woven=True),
+    "rows": Config(128, 64, 4, ctas=2, rows=True, woven=True, staged=2), "k": replace(SMALL, ctas=2),
+    "rows-meet": Config(128, 64, 4, ctas=2, rows=True, meet=True), "k-meet": replace(SMALL, ctas=2, meet=True),
+    "swapped": Config(64, 16, 4, swap=True, meet=True), "swapped-k": Config(64, 16, 4, swap=True, ctas=2),
+}
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_parts(target, way, parts):
+    """Ragged in all directions, with bias and activation; a workspace serves twice, and equal inputs give equal bits."""
+    if target == "evaluator" and WAYS[way].meet:
+        pytest.skip("programs that wait for later ones: the evaluator runs one after another")
+    rng = np.random.default_rng(parts)
+    m, n, k = 10 if WAYS[way].swap else 136, 72, 64 * 7 + 24
+    a, b = rng.standard_normal((m, k)).astype(BF16), rng.standard_normal((n, k)).astype(BF16).T
+    bias = rng.standard_normal(n).astype(np.float32)
+    t = WAYS[way].split(*((n, m) if WAYS[way].swap else (m, n)), parts)
+    assert t.parts == parts and t.programs == parts * t.stream_tiles
+    z = a.astype(np.float64) @ b.astype(np.float64) + bias
+    with tilejit.knobs(target=target):
+        space = workspace_for(a, b, config=t)
+        found = [np.full((m, n), np.nan, BF16) for _ in range(3)]
+        for out, w in zip(found, (space, space, None)):
+            matmul_streamk(a, b, bias, "silu", out, workspace=w, config=t)
+    assert rel_error(found[0], z / (1 + np.exp(-z))) <= 8e-3
+    assert all(np.array_equal(found[0].view(np.int16), x.view(np.int16)) for x in found)
+    assert not space.flags_array.any()
