@@ -43,8 +43,8 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
         if bias is not None:
-            cols = n + tl.arange(0, BN)
-            acc = acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+            cols = tl.arange(0, BN)
+            acc = acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
         c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
 
 

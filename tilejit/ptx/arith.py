@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.shape import steps_of
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
 FP32 = DType("fp32", "float", 32)
@@ -332,7 +333,12 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             b = p.new("b32", f"cvt.{sign}32.{sign}16", b)
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
-    each(e, op, one)
+    bases, steps = e.get(op.operands[0]), steps_of(op.operands[1])
+    if steps is None or len(set(bases)) > 1:
+        each(e, op, one)
+        return
+    first = one(bases[0], e.get(op.operands[1])[0])        # an access takes the rest as an immediate
+    e.set(op.result, [p.new("b64", "add.u64", first, step * size) if step else first for step in steps])
 
 
 # -- functions of one float -----------------------------------------------------------------------------
