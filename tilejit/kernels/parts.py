@@ -8,8 +8,10 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels.activations import activate
 
-#: Elements that a program sums, and of all parts together that its threads hold at once.
-ELEMENTS, AT_ONCE = 512, 8192
+#: Elements that a program sums at least and at most, and of all parts together that its threads hold at once.
+LEAST, MOST, AT_ONCE = 128, 512, 8192
+#: Programs that are enough: a few a multiprocessor, so that all of the parts are on their way at once.
+PROGRAMS = 512
 
 
 @tilejit.kernel
@@ -48,7 +50,7 @@ def end_tile(parts, out, bias, tile, share, M, N, down, across, BM: tl.constexpr
     tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
 
 
-@tilejit.kernel(do_not_specialize=("M", "N"))
+@tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr,
                      CHUNK: tl.constexpr):
@@ -70,8 +72,9 @@ def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str 
     if swapped:
         (m, n), (down, across) = (n, m), (across, down)
     bm, bn = tile
-    elements = min(sums[0] or ELEMENTS, bm * bn)
-    grid = tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn) * (bm * bn // elements)
+    tiles = tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)
+    elements = min(sums[0] or min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST), bm * bn)
+    grid = tiles * (bm * bn // elements)
     chunk = sums[1] or min(AT_ONCE // elements, tilejit.next_power_of_2(count))
     sum_parts_kernel[(grid,)](parts, out, bias, m, n, down, across, BM=bm, BN=bn, GROUP=group, PARTS=count,
                               BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, CHUNK=chunk, num_warps=4)
