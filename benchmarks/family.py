@@ -19,7 +19,7 @@ import numpy as np
 
 import tilejit
 from tilejit.kernels import batched, fused, grouped, matmul, mixed, scaled, streamk
-from tilejit.kernels.tiles import TILES, Part
+from tilejit.kernels.tiles import STREAMED, TILES, Part
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -157,8 +157,16 @@ def distinct(found: Iterator[Configuration]) -> list[Configuration]:
 
 # -- families -------------------------------------------------------------------------------------------------------
 def matmuls() -> Iterator[Configuration]:
-    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES."""
+    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES; STREAMED may be streamed
+    (three tiles of four, by two programs)."""
     module = matmul_module()
+    m, n = extents(STREAMED.m, STREAMED.n)
+    for f, e in epilogues():
+        def streamed(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
+            return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
+        yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
+            (tilejit, "multiprocessors", lambda: 2 * STREAMED.ctas),
+            (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),))), streamed)
     for t in (*TILES, module.POINTER_TILES):
         m, n = extents(t.m, t.n)
         for f, e in epilogues():

@@ -32,6 +32,12 @@ def run(body: str, threads: int = 64, grid: int = 1, cluster: int = 1, shared_by
                                 Sanitizer(**(options or {})))
 
 
+def wrong_report(wrong: str, right: str, policy: str, seed: int) -> Report:
+    """What is found in a wrong body; in the right one, which differs by the bug only, nothing may be."""
+    run(right, policy=policy, seed=seed, assemble=policy == "random").check()
+    return run(wrong, policy=policy, seed=seed, assemble=policy == "random")
+
+
 def kinds(report: Report) -> list[str]:
     """The kinds found, each once, in order."""
     return list(dict.fromkeys(f.kind for f in report.findings))

@@ -13,15 +13,17 @@ BF16 = ml_dtypes.bfloat16
 
 
 class Checked:
-    """A kernel whose launches are checks: `tolerance` between schedules."""
+    """A kernel whose launches are checks: `tolerance` between schedules; `ptx` of the last one."""
 
     def __init__(self, kernel, tolerance):
         self.kernel, self.tolerance, self.count = kernel, tolerance, 0
+        self.ptx = ""
 
     def __getitem__(self, grid):
         def run(*args, **kwargs):
             tilejit.check(self.kernel, grid, *args, tolerance=self.tolerance, seeds=[0], **kwargs).check()
             self.count += 1
+            self.ptx = self.kernel.warmup(*args, grid=grid, **kwargs).ptx
         return run
 
 
@@ -47,14 +49,17 @@ def normal(*shape, dtype=BF16):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("m", [20, 100])
-def test_streamk(checked, monkeypatch, m, ordered):
-    """Ordered sums have equal bits under every schedule."""
+@pytest.mark.parametrize("m, store_role", [(20, None), (100, None), (100, True)])
+def test_streamk(checked, monkeypatch, m, store_role, ordered):
+    """Ordered sums have equal bits under every schedule, whoever stores."""
     checked(streamk, "streamk_kernel", 0 if ordered else 1e-2)
+    monkeypatch.setattr(streamk.Config, "options", property(lambda self: {"store_role": store_role}))
+    monkeypatch.setattr(streamk, "divide", lambda tiles, steps, *rest: (3, tiles))
     monkeypatch.setattr(streamk, "TILES", (streamk.TILES[3],))
-    monkeypatch.setattr(streamk, "_LEAST_BLOCKS", 1)
     streamk.choose.cache_clear()
-    streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered)
+    streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered, ctas=1)
+    # Unordered, who finishes a tile is found out by an atomic, which the store role does not do.
+    assert ("role store" in streamk.streamk_kernel.ptx) == bool(store_role and ordered)
 
 
 def test_accumulate(checked):

@@ -7,6 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from references import matrix, poisoned, row_kernels
 
 import tilejit
 from tilejit import kernels
@@ -24,39 +25,14 @@ def target(request):
         yield request.param
 
 
-def poisoned(shape, dtype):
-    """An output that shows every element that was not written."""
-    return np.full(shape, np.nan, np.float32).astype(dtype)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", ROWS)
 def test_row_kernels(shape, dtype):
     """add, softmax, layernorm and rmsnorm; 20000 columns take the kernels that walk a row in blocks."""
-    rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    w, b = (rng.standard_normal(shape[1]).astype(dtype) for _ in range(2))
-    d = x.astype(np.float64)
-    e = np.exp(d - d.max(1, keepdims=True))
-    centred = d - d.mean(1, keepdims=True)
-    norm = centred / np.sqrt((centred ** 2).mean(1, keepdims=True) + 1e-5)
-    cases = [
-        (kernels.add, (x, y), d + y.astype(np.float64)),
-        (kernels.softmax, (x,), e / e.sum(1, keepdims=True)),
-        (kernels.layernorm, (x, w, b), norm * w.astype(np.float64) + b.astype(np.float64)),
-        (kernels.rmsnorm, (x, w), d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-6) * w.astype(np.float64)),
-    ]
-    for kernel, args, ref in cases:
+    for kernel, args, ref in row_kernels(shape, dtype):
         out = poisoned(shape, dtype)
         kernel(*args, out=out)
         assert rel_error(out, ref) <= BOUNDS[dtype], kernel.__name__
-
-
-def matrix(rng, rows, columns, dtype, rows_first):
-    """A random matrix in row- or column-major order."""
-    if rows_first:
-        return rng.standard_normal((rows, columns)).astype(dtype)
-    return rng.standard_normal((columns, rows)).astype(dtype).T
 
 
 @pytest.mark.parametrize("dtype", list(BOUNDS))

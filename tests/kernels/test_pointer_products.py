@@ -7,30 +7,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from pointer_kernels import matmul
 
 import tilejit
 import tilejit.language as tl
 from tilejit.testing import rel_error
 
 BF16, F16, F32, I8 = ml_dtypes.bfloat16, np.float16, np.float32, np.int8
-
-
-@tilejit.kernel
-def matmul(a, b, c, M, N, K, am, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """Triton's tutorial: pointers that the loop carries, every edge masked."""
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    n = tl.program_id(1) * BN + tl.arange(0, BN)
-    k = tl.arange(0, BK)
-    a_ptrs = a + m[:, None] * am + k[None, :] * ak
-    b_ptrs = b + k[:, None] * bk + n[None, :] * bn
-    acc = tl.zeros((BM, BN), tl.float32)
-    for i in range(0, tl.cdiv(K, BK)):
-        x = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < K - i * BK), other=0.0)
-        y = tl.load(b_ptrs, mask=(k[:, None] < K - i * BK) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(x, y, acc)
-        a_ptrs += BK * ak
-        b_ptrs += BK * bk
-    tl.store(c + m[:, None] * N + n[None, :], acc, (m[:, None] < M) & (n[None, :] < N))
 
 
 @tilejit.kernel

@@ -7,6 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from references import matrix, poisoned, row_kernels
 
 import tilejit
 import tilejit.language as tl
@@ -57,20 +58,9 @@ def test_matmul_assembles(tiles, dtype, a_rows, b_rows):
 @pytest.mark.parametrize("shape", [(3, 7), (2, 1000), (2, 20000)])
 def test_row_kernels(emulated, dtype, shape):
     """add, softmax, layernorm and rmsnorm."""
-    rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    w, b = (rng.standard_normal(shape[1]).astype(dtype) for _ in range(2))
-    d = x.astype(np.float64)
-    e = np.exp(d - d.max(1, keepdims=True))
-    centred = d - d.mean(1, keepdims=True)
-    norm = centred / np.sqrt((centred ** 2).mean(1, keepdims=True) + 1e-5)
     bound = {np.float32: 2e-5, np.float16: 2e-3, BF16: 8e-3}[dtype]
-    for kernel, args, ref in (
-            (kernels.add, (x, y), d + y.astype(np.float64)),
-            (kernels.softmax, (x,), e / e.sum(1, keepdims=True)),
-            (kernels.layernorm, (x, w, b), norm * w.astype(np.float64) + b.astype(np.float64)),
-            (kernels.rmsnorm, (x, w), d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-6) * w.astype(np.float64))):
-        out = np.full(shape, np.nan, np.float32).astype(dtype)
+    for kernel, args, ref in row_kernels(shape, dtype):
+        out = poisoned(shape, dtype)
         kernel(*args, out=out)
         assert rel_error(out, ref) <= bound, kernel.__name__
     for kernel in (add_kernel, softmax_kernel):
@@ -85,10 +75,8 @@ def test_matmul(emulated, shape, dtype, a_rows, b_rows):
     """All orders; rows that end inside a vector, blocks that end outside the matrix."""
     m, n, k = shape
     rng = np.random.default_rng(1)
-    a = rng.standard_normal((m, k) if a_rows else (k, m)).astype(dtype)
-    b = rng.standard_normal((k, n) if b_rows else (n, k)).astype(dtype)
-    a, b = a if a_rows else a.T, b if b_rows else b.T
-    out = np.full((m, n), np.nan, np.float32).astype(dtype)
+    a, b = matrix(rng, m, k, dtype, a_rows), matrix(rng, k, n, dtype, b_rows)
+    out = poisoned((m, n), dtype)
     kernels.matmul(a, b, out=out)
     bound = {np.float32: 1.5e-3, np.float16: 2e-3, BF16: 8e-3}[dtype]
     assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64)) <= bound

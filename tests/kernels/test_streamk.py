@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from references import matrix
 
 import tilejit
 from tilejit.errors import LaunchError
@@ -18,13 +19,6 @@ from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
 targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
-
-
-def matrix(rng, rows, columns, dtype, rows_first):
-    """A random matrix in row- or column-major order."""
-    if rows_first:
-        return rng.standard_normal((rows, columns)).astype(dtype)
-    return rng.standard_normal((columns, rows)).astype(dtype).T
 
 
 def small(monkeypatch, **change):
@@ -108,20 +102,19 @@ def test_accumulate(target, m):
 
 
 @pytest.mark.parametrize("m", [16, 80])
-@pytest.mark.one_schedule                # polling takes its time
-@pytest.mark.parametrize("programs", [3, 8])
-def test_ordered_sums(monkeypatch, m, programs):
-    """The same bits whoever is first, whether tiles are divided evenly (8 programs, two tiles) or not (3): the fp32 sum
-    of the parts' products."""
+@pytest.mark.parametrize("programs, polled", [(3, True), (7, True), (8, False)])
+def test_ordered_sums(monkeypatch, m, programs, polled):
+    """The same bits whoever is first, whether programs poll a tile's flag and add to its sum in order (uneven parts), or
+    store equal parts that a second kernel adds up: the fp32 sum of the parts' products."""
     small(monkeypatch)
+    monkeypatch.setattr(streamk, "DECODE_TILES", (DECODE_TILES[1],))
+    monkeypatch.setattr(streamk, "divide", lambda tiles, steps, *rest: (programs, tiles))
+    streamk._plan.cache_clear()
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(s).astype(BF16) for s in ((m, 1024), (1024, 128)))
-    fp32 = tilejit.language.float32
-    tiles = 2 if m == 80 else 1
-    monkeypatch.setattr(streamk, "divide", lambda *args: (programs * tiles // 2, tiles))
-    streamk._plan.cache_clear()
+    assert (choose(m, 128, 1024, 2, 132, ctas=1).parts == 0) == polled
     with tilejit.knobs(target="emulator"):
-        found, again = (matmul_streamk(a, b, ordered=True, out_dtype=fp32) for _ in range(2))
+        found, again = (matmul_streamk(a, b, ordered=True, out_dtype=tilejit.language.float32, ctas=1) for _ in range(2))
     streamk._plan.cache_clear()
     assert np.array_equal(found, again)
     np.testing.assert_allclose(found, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-4)

@@ -11,14 +11,20 @@ from hypothesis import strategies as st
 
 import tilejit
 from tilejit import kernels
-from tilejit.kernels.tiles import LAUNCH, TILES, Chip, Part, choose_tiles, divide_result
+from tilejit.kernels.tiles import LAUNCH, STREAMED, TILES, Chip, Part, Tiles, choose_tiles, divide_result
 
 
 def test_tiles():
     """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
     shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
     assert {size: (t.m, t.n) for size, t in shape.items()} == {
-        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (128, 256), 8192: (128, 256)}
+        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 256)}
+
+
+def test_widths_fill_the_last_wave():
+    """17 x 17 tiles of 256 columns would leave most of a fifth wave idle; 17 x 19 of 224 nearly fill it."""
+    t = choose_tiles(4100, 4104, 65, 132, ragged=True)
+    assert (t.m, t.n, t.ctas) == (256, 224, 2)
 
 
 @settings(max_examples=200, deadline=None)
@@ -35,25 +41,40 @@ def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged):
         assert (p.m1 == m or (p.m1 - p.m0) % p.tiles.m == 0) and (p.n1 == n or (p.n1 - p.n0) % p.tiles.n == 0)
     chip = Chip(multiprocessors, blocks, ragged)
     whole = chip.best(m, n, TILES)
-    assert sum(chip.cycles(p.tiles, p.m1 - p.m0, p.n1 - p.n0) + LAUNCH for p in parts) <= \
-        chip.cycles(whole, m, n) + LAUNCH
+    assert sum(chip.time(p) + LAUNCH for p in parts) <= chip.cycles(whole, m, n) + LAUNCH
+    for p in parts:
+        programs = p.tiles.programs(multiprocessors)
+        assert not p.stream or p.tiles is STREAMED and programs < p.stream < 2 * programs
+
+
+def test_the_last_waves_are_shared_out():
+    """The tiles of two waves, the last of which would not be full, are streamed; one that nearly is full is not."""
+    (only,) = divide_result(5000, 5000, 79, 132, True)
+    assert (only.tiles.ctas, only.stream) == (2, 66 + 20 * 20 % 66)
+    assert not any(p.stream for p in divide_result(6000, 6000, 94, 132, True))
+    assert not any(p.stream for p in divide_result(1024, 1024, 64, 132, True))
 
 
 def test_a_nearly_empty_wave_becomes_a_strip():
-    """Twelve columns of tiles and a bit more: a strip of narrow ones; 4096 x 4096 is left alone."""
-    first, strip = divide_result(3008, 7008, 16, 132, True)
-    assert (first.m1, first.n1, first.tiles.ctas) == (3008, 6912, 2)
-    assert strip.n0 == 6912 and strip.tiles.m * strip.tiles.n < first.tiles.m * first.tiles.n
+    """Eight rows of tiles and a bit more: a strip of small ones; 4096 x 4096 is left alone."""
+    first, strip = divide_result(2064, 8208, 16, 132, True)
+    assert (first.m1, first.n1, first.tiles.ctas) == (2048, 8208, 2)
+    assert strip.m0 == 2048 and strip.tiles.m * strip.tiles.n < first.tiles.m * first.tiles.n
     assert len(divide_result(4096, 4096, 64, 132)) == 1
 
 
+SMALL, TALL = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 64), (64, 128)))
+
+
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
-def test_matmul_in_parts(target, monkeypatch):
+@pytest.mark.parametrize("parts", [
+    (Part(0, 0, 64, 128, TALL), Part(0, 128, 64, 200, SMALL), Part(64, 0, 100, 200, SMALL)),
+    (Part(0, 0, 100, 128, Tiles(128, 32, 4, 2), 3), Part(0, 128, 100, 200, SMALL))], ids=["strips", "streamed"])
+def test_matmul_in_parts(target, monkeypatch, parts):
     """The launches of the parts make one result, the bias's columns included."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
-    small, tall = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 64), (64, 128)))
-    monkeypatch.setattr(matmul, "divide_result", lambda *args: (
-        Part(0, 0, 64, 128, tall), Part(0, 128, 64, 200, small), Part(64, 0, 100, 200, small)))
+    monkeypatch.setattr(matmul, "divide_result", lambda *args: parts)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 4)
     matmul._launches.cache_clear()
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, 96), (200, 96)))

@@ -153,10 +153,32 @@ def test_blocked_is_coalesced():
 
 
 def test_bad_sizes_and_bases_are_refused():
-    with pytest.raises(ValueError, match="powers of two"):
+    with pytest.raises(ValueError, match="3 is no power of two"):
         LinearLayout.from_bases({"register": []}, (3,))
+    with pytest.raises(ValueError, match="choose among its 3 parts"):
+        LinearLayout.from_bases({"register": [(4,), (8,), (1,)], "lane": [(2,)]}, (12,))
     with pytest.raises(ValueError, match="does not fit"):
         LinearLayout.from_bases({"register": [(4,)]}, (4,))
+
+
+@given(st.integers(1, 16), st.sampled_from([4, 8, 16]))
+def test_an_odd_multiple_is_a_matter_of_the_last_registers(sixteens, warps):
+    """Accumulators of any multiple of 16 columns: every element once, and so in every layout that follows."""
+    m, n = 16 * warps, 16 * sixteens
+    layout = wgmma_accumulator((m, n), warps)
+    everywhere = {tuple(at) for at in layout.table().reshape(-1, 2).tolist()}
+    assert layout.num_registers == n // 2 and len(layout.table().reshape(-1, 2)) == m * n == len(everywhere)
+    assert layout.registers() == tuple(layout.apply(register=r) for r in range(n // 2))
+    row = layout.project((1, n)).drop_dim(0)
+    assert row.num_registers == n // 4 and {c for c, in row.table().reshape(-1, 1).tolist()} == set(range(n))
+    assert layout.reshape((1, m, n)).drop_dim(0) == layout == LinearLayout.parse(str(layout))
+    unit = min(n & -n, 64)
+    assert layout.part(1, unit).num_registers * (n // unit) == n // 2
+
+
+def test_an_odd_multiple_stays_the_last_size():
+    with pytest.raises(ValueError, match="must stay the last one"):
+        wgmma_accumulator((64, 96), 4).reshape((96, 64))
 
 
 # -- the tensor cores' fragments ------------------------------------------------------------------------

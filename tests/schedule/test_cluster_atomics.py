@@ -1,10 +1,16 @@
 """Atomics of one number, barriers and pointer tiles in programs of several CTAs: each is one program."""
+import re
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.emulator import Sanitizer, explore
+from tilejit.emulator.policy import POLICIES
+from tilejit.runtime.launch import EmulatorEntry, host_memory
 
 BF16 = ml_dtypes.bfloat16
 
@@ -99,3 +105,47 @@ def test_what_one_program_hands_to_the_next(split, ctas, warps, bm, bn, add):
     tilejit.check(handed_on, (3,), *args, **constants, num_ctas=ctas, num_warps=warps, cluster_split=split,
                   seeds=range(1)).check()
     assert np.array_equal(out, want) and not flags.any() and not parts.any()
+
+
+def handed(edit):
+    """A tile that three programs of two CTAs hand on, in two ways; `edit` changes the PTX, knowing the offsets of
+    barriers."""
+    args, constants, (parts, out, flags), want = handing_on(128, 16, 3, add=False)
+    constants |= dict(num_ctas=2)
+    build = handed_on.compile(*args, **constants)
+    names = dict(re.findall(r"// (\w+\[0\])\s+mbarrier\.init\S+ \[\S+\+(\d+)\]", build.ptx))
+    text = edit(build.ptx, names)
+    assert text != build.ptx or edit is unchanged
+    _, plan, flat = handed_on._bound(args, constants)
+    entry = EmulatorEntry(replace(build, ptx=text), plan.at, flat)
+    return explore("k", lambda policy, seed, listener: entry.run((3, 1, 1), flat, policy=policy, seed=seed, listener=listener),
+                   host_memory(flat), {"out": out}, POLICIES, range(2), Sanitizer, 0.0)
+
+
+def unchanged(text, names):
+    return text
+
+
+def no_wait(which):
+    def edit(text, names):
+        wait = rf"mbarrier\.try_wait\S+ (%\w+), \[\S+\+{names[which]}\], %\w+;"
+        return re.sub(wait, r"setp.eq.u32 \1, 0, 0;", text)
+    return edit
+
+
+def no_fence(text, names):
+    return re.sub(r"(@%p\d+ )?fence\.acq_rel\.gpu;", "", text)
+
+
+def one_cta_arrives(text, names):
+    """The threads of the other CTA do not come to the meeting."""
+    return re.sub(rf"@(%p\d+) (mbarrier\.arrive\.shared::cluster\S+ _, \[\S+\+{names['meeting[0]']}\];)",
+                  r"setp.lt.and.u32 \1, %cluster_ctarank, 1, \1; @\1 \2", text)
+
+
+@pytest.mark.parametrize("edit, kinds", [
+    (unchanged, set()), (no_wait("told[0]"), {"slot-read-early"}), (no_wait("meeting[0]"), {"global-race"}),
+    (no_fence, {"global-race"}), (one_cta_arrives, {"deadlock"})])
+def test_the_sanitizer_knows_the_protocol(edit, kinds):
+    found = handed(edit)
+    assert bool(found.kinds) == bool(kinds) and (not kinds or found.kinds & kinds), found

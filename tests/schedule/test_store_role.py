@@ -8,6 +8,7 @@ import tilejit.language as tl
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function
 from tilejit.kernels.matmul import matmul_kernel
+from tilejit.schedule.outlets import Outlets
 
 BF16 = ml_dtypes.bfloat16
 desc = tilejit.TensorDescriptor.from_tensor
@@ -151,8 +152,101 @@ def placed(a_desc, b_desc, c_desc, flag, BM: tl.constexpr, BN: tl.constexpr, BK:
     c_desc.store([tl.load(flag), 0], acc.to(c_desc.dtype))
 
 
+@tilejit.kernel
+def relay(a_desc, b_desc, part_desc, parts, flag, c_desc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Programs add their products to a sum one after the other, each told by the one before; the last one finishes."""
+    p, last = tl.program_id(0), tl.num_programs(0) - 1
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(2 * p, 2 * p + 2):
+        acc = tl.dot(a_desc.load([0, k * BK]), b_desc.load([0, k * BK]).T, acc)
+    if p > 0:
+        while tl.atomic_cas(flag, p, p, sem="acquire") != p:
+            pass
+    if p < last:
+        if p == 0:
+            part_desc.store([0, 0], acc)
+        else:
+            part_desc.atomic_add([0, 0], acc)
+        tl.atomic_xchg(flag, p + 1, sem="release")
+    else:
+        at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+        c_desc.store([0, 0], (acc + tl.load(parts + at)).to(c_desc.dtype))
+
+
+def relayed(bm, programs=3, **options):
+    """What is found in `relay` by rows of bm, and its result; checked where nothing is found."""
+    bn, bk = 64, 64
+    a, b, out = integers(bm, 2 * bk * programs), integers(bn, 2 * bk * programs), np.full((bm, bn), np.nan, BF16)
+    parts, flag = np.full((bm, bn), np.nan, np.float32), np.zeros(1, np.int32)
+    args = desc(a, (bm, bk)), desc(b, (bn, bk)), desc(parts, (bm, bn)), parts, flag, desc(out, (bm, bn)), bm, bn, bk
+    kernel = tilejit.kernel(relay.fn)
+    with tilejit.knobs(target="emulator", cache=False):
+        found = tilejit.check(kernel, (programs,), *args, seeds=range(2), store_role=True, **options)
+        if not found.kinds:
+            compiled = kernel[(programs,)](*args, store_role=True, **options)
+            assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16))
+            assert "wait until the store role's are written" in compiled.report() and "role store" in compiled.ptx
+    return found
+
+
+@pytest.mark.one_schedule                # it explores itself
+@pytest.mark.parametrize("bm, options", [(64, dict(num_warps=4)), (128, dict(num_warps=8)),
+                                         (64, dict(num_warps=4, store_stages=1))])
+def test_what_an_atomic_releases_is_written(monkeypatch, bm, options):
+    """Both store warps are done before any consumer goes on; without that other programs read too early."""
+    assert not relayed(bm, **options).kinds
+    drain = Outlets.drain
+
+    def only_told(self, b):
+        drain(self, b)
+        b.block.ops.remove(next(op for op in reversed(b.block.ops) if op.name == "bulk_wait"))
+
+    monkeypatch.setattr(Outlets, "drain", only_told)
+    assert "global-race" in relayed(bm, **options).kinds
+
+
+@tilejit.kernel
+def counted(a_desc, b_desc, c_desc, counts, tiles, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """An atomic a tile (the default releases and acquires), two in a row in each second one."""
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(2):
+            acc = tl.dot(a_desc.load([tile * BM, k * BK]), b_desc.load([0, k * BK]).T, acc)
+        c_desc.store([tile * BM, 0], acc.to(c_desc.dtype))
+        tl.atomic_add(counts, 1)
+        if tile % 2 == 1:
+            tl.atomic_add(counts + 1, 1)
+
+
+@pytest.mark.one_schedule
+@pytest.mark.parametrize("bm, options", [(64, dict(num_warps=4)), (64, dict(num_warps=4, num_consumer_groups=3)),
+                                         (128, dict(num_warps=8))])
+def test_drains_of_groups_that_take_turns(bm, options):
+    tiles, bn, bk = 11, 64, 64
+    a, b, out = integers(tiles * bm, 2 * bk), integers(bn, 2 * bk), np.full((tiles * bm, bn), np.nan, BF16)
+    counts = np.zeros(2, np.int32)
+    args = desc(a, (bm, bk)), desc(b, (bn, bk)), desc(out, (bm, bn)), counts, tiles, bm, bn, bk
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(counted, (2,), *args, seeds=range(2), store_role=True, **options).check()
+        out[:], counts[:] = np.nan, 0
+        compiled = counted[(2,)](*args, store_role=True, **options)
+    assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16))
+    assert counts.tolist() == [tiles, tiles // 2] and "stores.drained" in compiled.report()
+
+
+@tilejit.kernel
+def decided(a_desc, b_desc, c_desc, flag, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SEM: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(3):
+        acc = tl.dot(a_desc.load([0, k * BK]), b_desc.load([0, k * BK]).T, acc)
+    c_desc.store([0, 0], acc.to(c_desc.dtype))
+    if tl.load(flag) == 0:
+        tl.atomic_add(flag, 1, sem=SEM)
+
+
 @pytest.mark.parametrize("kernel, sem, options, reason", [
-    (flagged, "release", {}, "an atomic at test_store_role.py:"), (flagged, "relaxed", {}, ""),
+    (flagged, "release", {}, ""), (flagged, "relaxed", {}, ""),
+    (decided, "release", {}, "whether an atomic releases stores depends on load (test_store_role.py:"),
     (placed, "", {}, "a store address depends on load (test_store_role.py:"),
     (flagged, "relaxed", dict(warp_specialize=False), "the kernel is not specialised"),
     (flagged, "relaxed", dict(num_warps=16, BM=256), "4 consumer warpgroups store, 3 warps are idle")])

@@ -112,6 +112,11 @@ def erf(x: Array) -> Array:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e**-x) of a float64 array."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -x)), np.float64)
+
+
 def idiv(a: Array, b: Array) -> Array:
     """C quotient (toward zero); division by zero gives all ones, as the GPU does in 32 bits."""
     zero = b == 0

@@ -85,7 +85,7 @@ Scalar = Union[DType, Ptr]
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of elements, rank 1 to 5, every size a power of two."""
+    """A block of elements, rank 1 to 5, every size a power of two; the columns of products may be a multiple of 16."""
 
     shape: tuple[int, ...]
     elem: Scalar

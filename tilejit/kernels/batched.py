@@ -20,6 +20,7 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.order import tile_at
 
 
 @tilejit.kernel(do_not_specialize=("batches", "M", "N", "K"))
@@ -37,11 +38,9 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
     for t in tl.range(tl.program_id(0), batches * tiles_m * tiles_n, tl.num_programs(0)):
         batch = t // (tiles_m * tiles_n)
         tile = t % (tiles_m * tiles_n)
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         in_a = tl.minimum(batch, a_last)
         in_b = tl.minimum(batch, b_last)
         acc = tl.zeros((BM, BN), tl.float32)
@@ -58,7 +57,7 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
         if bias is not None:
             cols = n + tl.arange(0, BN)
             acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-        c = activate(acc, ACTIVATION).to(c_desc.dtype)
+        c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
         c_desc.store([batch, m, n], c.reshape(1, BM, BN))
 
 

@@ -21,6 +21,7 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.order import tile_at
 
 
 @tilejit.kernel
@@ -92,12 +93,13 @@ def finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n,
         z = biased(z, bias, n, N, BN)
     if z_desc is not None:
         z_desc.store([m, n], z.to(z_desc.dtype))
-    store_rows(activate(z, ACTIVATION), c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
+    y = activate(z, ACTIVATION, c_desc.dtype)
+    store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
 
 
 @tilejit.kernel
 def gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr,
-          SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr):
+          SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr):
     """act(gate) * up of a tile [BM, BN] (at most 64 columns) at (m, n), both scaled, biased and stored as z first."""
     gate = scaled(scaled(gate, scale_a, m, M, BM, BN, SCALE_A), scale_b, n, N, BM, BN, SCALE_B)
     up = scaled(up, scale_a, m, M, BM, BN, SCALE_A)
@@ -111,7 +113,7 @@ def gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM: tl.constexpr
     if z_desc is not None:
         z_desc.store([0, m, n], gate.to(z_desc.dtype).reshape(1, BM, BN))
         z_desc.store([1, m, n], up.to(z_desc.dtype).reshape(1, BM, BN))
-    return activate(gate, ACTIVATION) * up
+    return activate(gate, ACTIVATION, DTYPE) * up
 
 
 @tilejit.kernel
@@ -146,11 +148,9 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         acc = tl.zeros((BM, 2 * BN if GATED else BN), tl.int32 if a_desc.dtype in (tl.int8, tl.uint8) else tl.float32)
         for k in range(0, tl.cdiv(K, BK)):
             if A_ROWS:
@@ -177,12 +177,13 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
                 gate, more_gate = halves(gate, BM, BN)
                 up, more_up = halves(up, BM, BN)
                 left = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN // 2, SCALE_A, SCALE_B,
-                             ACTIVATION)
+                             ACTIVATION, c_desc.dtype)
                 right = gated(more_gate, more_up, z_desc, scale_a, scale_b, bias, m, n + BN // 2, M, N, BM, BN // 2,
-                              SCALE_A, SCALE_B, ACTIVATION)
+                              SCALE_A, SCALE_B, ACTIVATION, c_desc.dtype)
                 y = beside(left, right, BM, BN)
             else:
-                y = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B, ACTIVATION)
+                y = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B, ACTIVATION,
+                          c_desc.dtype)
             store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
         elif BN > 128:
             # Half after half: a whole tile's scales and sums together do not fit the registers.

@@ -1,6 +1,7 @@
 """Matrix product C = act(A @ B + bias): persistent, operands through TMA descriptors, any major order."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +10,7 @@ import tilejit.language as tl
 from tilejit.kernels import streamk
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import LINE, copy_matrix, pitched
+from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
@@ -26,11 +28,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
     tiles_m = tl.cdiv(M - M0, BM)
     tiles_n = tl.cdiv(N - N0, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = M0 + (first + rest % height) * BM
-        n = N0 + rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = M0 + row * BM
+        n = N0 + column * BN
         acc = tl.zeros((BM, BN), tl.float32)
         for k in range(0, tl.cdiv(K, BK)):
             if A_ROWS:
@@ -43,9 +43,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
         if bias is not None:
-            cols = n + tl.arange(0, BN)
-            acc = acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
-        c_desc.store([m, n], activate(acc, ACTIVATION).to(c_desc.dtype))
+            cols = tl.arange(0, BN)
+            acc = acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
+        c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
@@ -107,8 +107,24 @@ def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | 
     return orders
 
 
-#: Grid, descriptors to put over the arrays, M, N, K, and constants of one launch.
-Launch = tuple[tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]]
+@dataclass(frozen=True)
+class Launch:
+    """One launch: descriptors to put over the arrays, M, N, K, and constants; `streamed`: of `streamk_kernel`."""
+
+    grid: tuple[int]
+    descriptors: tuple[tilejit.TensorDescriptor, ...]
+    sizes: tuple[int, int, int]
+    constants: dict[str, Any]
+    streamed: streamk.Config | None = None
+
+    def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any) -> None:
+        """Launch it for a, b and the result."""
+        over, t = [d.over(x, info) for d, x, info in zip(self.descriptors, arrays, infos)], self.streamed
+        if t is None:
+            matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants)
+        else:
+            streamk.streamk_kernel[self.grid](*over, *streamk.meeting("matmul", arrays[0], t, None), bias, None, None,
+                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants)
 
 
 @lru_cache(maxsize=1024)
@@ -125,24 +141,30 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
         parts = divide_result(m, n, blocks, sms, ragged) if chip == "sm_90a" else \
             [Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES))]
         for part in parts:
-            made.append(_launch(part.tiles, (part.m0, part.n0, part.m1, part.n1), a, b, c, activation, sms))
-    if not in_place or not all(d.tma for _, descriptors, _, _ in made for d in descriptors):
-        made = [_launch(POINTER_TILES, (0, 0, m, n), a, b, c, activation, sms)]
+            made.append(_launch(part, a, b, c, activation, sms))
+    if not in_place or not all(d.tma for launch in made for d in launch.descriptors):
+        made = [_launch(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
 
 
-def _launch(tiles: Tiles, part: tuple[int, int, int, int], a: Facts, b: Facts, c: Facts, activation: str | None,
-            sms: int) -> Launch:
-    """The launch for the part [m0:m1, n0:n1] of the result."""
-    m0, n0, m1, n1 = part
+def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sms: int) -> Launch:
+    """The launch for a part of the result."""
+    m0, n0, m1, n1, tiles = part.m0, part.n0, part.m1, part.n1, part.tiles
     a_rows, b_rows = _rows_first("a", a), _rows_first("b", b)
     bk = tiles.k_bytes // a[0].bytes
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                    _descriptor(c, True, tiles.m, tiles.n))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
-    return (grid,), descriptors, (m1, n1, a[1][1]), dict(
-        BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation,
-        M0=m0, N0=n0, num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows,
+                     ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+    streamed = None
+    if part.stream:
+        streamed = streamk.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
+                                  ctas=tiles.ctas, rows=True)
+        constants.update(C_ROWS=True, ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
+    else:
+        constants.update(M0=m0, N0=n0)
+    return Launch((grid,), descriptors, (m1, n1, a[1][1]), constants, streamed)
 
 
 def _ragged(x: Facts) -> bool:
@@ -181,9 +203,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         if not _pitched(problem[3]):
             target, target_info = pitched(out, ic, True)
         problem = _facts(ia), _facts(ib), problem[2], _facts(target_info), activation
-    for grid, (da, db, dc), sizes, constants in _launches(*problem, *chip):
-        matmul_kernel[grid](da.over(base_a, ia), db.over(base_b, ib), dc.over(target, target_info), bias, *sizes,
-                            **constants)
+    for launch in _launches(*problem, *chip):
+        launch.run((base_a, base_b, target), (ia, ib, target_info), bias)
     if target is not out:
         copy_matrix(target, target_info, out, ic)
     return out

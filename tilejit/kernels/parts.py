@@ -46,7 +46,7 @@ def end_tile(parts, out, bias, tile, share, M, N, down, across, BM: tl.constexpr
         x += tl.sum(y, 0)
     if bias is not None:
         x += tl.load(bias + (rows if BIAS_ROWS else cols), inside, other=0.0).to(tl.float32)
-    x = activate(x, ACTIVATION)
+    x = activate(x, ACTIVATION, out.dtype.element_ty)
     tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
 
 

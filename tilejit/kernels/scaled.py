@@ -14,6 +14,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import check_operands, facts, facts_of, operand, require_tma, result
+from tilejit.kernels.order import tile_at
 
 #: Elements of K, and columns of B, that share a scale.
 SCALE_BLOCK = 128
@@ -31,11 +32,9 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, _BLOCK)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         rows = m + tl.arange(0, BM)
         a_scales = a_scale + rows * a_down
         b_scales = b_scale + n // _BLOCK * b_down

@@ -39,6 +39,7 @@ from tilejit.kernels._operands import (
     operand,
     require_tma,
     result,
+    zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.parts import sum_parts
@@ -183,7 +184,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                     else:
                         rows = m + tl.arange(0, BM)
                         acc += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)[:, None]
-                acc = activate(acc, ACTIVATION)
+                acc = activate(acc, ACTIVATION, c_desc.dtype)
                 if C_ROWS:
                     c_desc.store([m, n], acc.to(c_desc.dtype))
                 else:
@@ -438,9 +439,10 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
-    if workspace is None and t.parts and not t.meet:      # written before they are read, and without flags
+    if workspace is None and not t.meet and (t.parts or t.rows):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
-        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, None
+        flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
+        return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
     w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
     return w.tiles(t.met, t.m, t.n), w.parts_array, w.turns_array if t.meet else w.flags_array
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 
 from tilejit import cdiv
 
@@ -28,29 +29,40 @@ class Tiles:
         return max(1, multiprocessors // self.ctas)
 
 
-#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn.
-TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 0.98, 0.98), Tiles(128, 128, 4, 1, 0.93, 0.6),
-         Tiles(64, 256, 4, 1, 0.92, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42), Tiles(64, 64, 4, 1, 0.5, 0.3))
+#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn. Widths between powers of
+#: two fill last waves; narrower ones read more for each product, which tells where rows are ragged.
+TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), Tiles(256, 224, 8, 2, 0.985, 0.915),
+         Tiles(256, 208, 8, 2, 0.97, 0.9), Tiles(256, 192, 8, 2, 0.98, 0.885), Tiles(256, 176, 8, 2, 0.965, 0.855),
+         Tiles(256, 160, 8, 2, 0.97, 0.815), Tiles(128, 192, 8, 1, 0.975, 0.7), Tiles(128, 160, 8, 1, 0.97, 0.65),
+         Tiles(128, 128, 4, 1, 0.915, 0.6), Tiles(64, 256, 4, 1, 0.9, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42),
+         Tiles(64, 64, 4, 1, 0.5, 0.3))
+#: Those whose last waves may be shared out.
+STREAMED = TILES[1]
 #: Those of a single CTA, for chips without clusters.
 SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows m0 to m1 and columns n0 to n1 of a result, and the tiles that compute it."""
+    """Rows m0 to m1 and columns n0 to n1 of a result, and the tiles that compute it.
+
+    `stream`: the first so many tiles are shared out by blocks of K, as many to each program (`kernels.streamk`)."""
 
     m0: int
     n0: int
     m1: int
     n1: int
     tiles: Tiles
+    stream: int = 0
 
 
-#: Cycles by which one more launch delays the end.
-LAUNCH = 4000
+#: Cycles by which one more launch delays the end, and by which a cluster's start does.
+LAUNCH, CLUSTER = 4000, 1000
 #: Results are divided where at least this share of the time is lost to a last wave that is not full, and where at least
 #: that share is gained.
 LOSS, GAIN = 0.04, 0.03
+#: Cycles by which a launch takes longer whose programs hand parts of tiles on, beside two more tiles to store.
+STREAM = 9000
 #: What a last wave of few tiles takes of a full one's time: those that run have more of the memory and of the power.
 LAST = 0.8
 
@@ -74,8 +86,27 @@ class Chip:
         waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:
             waves += LAST + (1 - LAST) * rest / programs if waves else 1
-        store = 500 if t.num_warps == 4 and waves > 1 else 1000 + t.m * t.n / t.ctas / 20
-        return waves * (self.tile(t) + store)
+        store = 500 if t.num_warps == 4 and waves > 1 else self.store(t)
+        return waves * (self.tile(t) + store) + CLUSTER * (t.ctas > 1)
+
+    def store(self, t: Tiles) -> float:
+        """Cycles in which a tile is stored."""
+        return 1000 + t.m * t.n / t.ctas / 20
+
+    def shared(self, t: Tiles, m: int, n: int) -> int:
+        """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
+        parts of more than two tiles, and none waits. 0 where there are no such waves."""
+        programs = t.programs(self.multiprocessors)
+        waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
+        return programs + rest if waves and rest else 0
+
+    def time(self, p: Part) -> float:
+        """Cycles of a part of a result."""
+        t, m, n = p.tiles, p.m1 - p.m0, p.n1 - p.n0
+        if not p.stream:
+            return self.cycles(t, m, n)
+        waves = cdiv(m, t.m) * cdiv(n, t.n) / t.programs(self.multiprocessors)
+        return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t) + CLUSTER * (t.ctas > 1) + STREAM
 
     def best(self, m: int, n: int, tiles: tuple[Tiles, ...]) -> Tiles:
         """The tiles with the least time for an m x n result."""
@@ -93,7 +124,8 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
     """The parts in which an m x n result is computed with the least estimated time, largest first.
 
     Most often that is one part. Where its last wave would leave much of the chip idle, or its last tiles would hold a
-    few rows or columns only, whole waves of large tiles are followed by strips of smaller ones."""
+    few rows or columns only, whole waves of large tiles are followed by strips of smaller ones, or the tiles of the
+    last two waves are shared out evenly (of the tiles that read least)."""
     chip = Chip(multiprocessors, blocks, ragged)
     whole = chip.best(m, n, TILES)
     best, least = (Part(0, 0, m, n, whole),), chip.cycles(whole, m, n)
@@ -102,14 +134,16 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
         return best
     for t in TILES:
         for rows, columns in mains(m, n, t, t.programs(multiprocessors)):
-            parts = [Part(0, 0, rows, columns, t)]
+            strips = []
             if columns < n:
-                parts.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
+                strips.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
             if rows < m:
-                parts.append(Part(rows, 0, m, n, chip.best(m - rows, n, TILES)))
-            time = sum(chip.cycles(p.tiles, p.m1 - p.m0, p.n1 - p.n0) + LAUNCH for p in parts) - LAUNCH
-            if time < (1 - GAIN) * least:
-                best, least = tuple(parts), time / (1 - GAIN)
+                strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, TILES)))
+            for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
+                parts = (Part(0, 0, rows, columns, t, stream), *strips)
+                time = sum(chip.time(p) + LAUNCH for p in parts) - LAUNCH
+                if time < (1 - GAIN) * least:
+                    best, least = parts, time / (1 - GAIN)
     return best
 
 

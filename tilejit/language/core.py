@@ -540,6 +540,7 @@ def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine, keep_dims: bool
         b.op("yield", *(r.value for r in results))
     finally:
         b.block, b.at = outer, at
+    sem.whole_powers(xs[0], what)
     op = b.op("reduce", *(x.value for x in xs), regions=[region], axis=axis)
     out = [tensor(r) for r in op.results]
     if keep_dims:

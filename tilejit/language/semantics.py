@@ -264,7 +264,9 @@ def as_dtype(x: Any) -> Scalar:
 
 
 def as_shape(x: Any) -> tuple[int, ...]:
-    """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5."""
+    """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5.
+
+    One may be another multiple of 16 below 256: as many columns as a product of the tensor cores has."""
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
     numel = 1
@@ -272,16 +274,23 @@ def as_shape(x: Any) -> tuple[int, ...]:
         if isinstance(d, tensor) or not isinstance(d, int) or isinstance(d, bool):
             raise CompilationError(f"a tile's shape must be made of constants, found {d!r}: "
                                    "pass it as a tl.constexpr argument")
-        if d < 1 or d & (d - 1):
+        if d < 1 or d & (d - 1) and (d % 16 or d > 256 or sum(1 for x in dims if x & (x - 1)) > 1):
             low = 1 << max(0, d.bit_length() - 1) if d > 0 else 1
-            raise CompilationError(f"tile sizes must be powers of two, found {d} in {list(dims)}: "
-                                   f"use {low} or {low * 2 if d > 0 else 2} and mask the rest")
+            raise CompilationError(f"tile sizes must be powers of two, found {d} in {list(dims)}: use {low} or "
+                                   f"{low * 2 if d > 0 else 2} and mask the rest (the columns of a product may be "
+                                   "any one multiple of 16 up to 256)")
         numel *= d
     if numel > 1 << 20:
         raise CompilationError(f"a tile of {numel} elements exceeds the limit of {1 << 20}")
     if len(dims) > 5:
         raise CompilationError(f"tiles have rank 1 to 5, found {len(dims)}")
     return dims
+
+
+def whole_powers(x: tensor, what: str) -> None:
+    """Raise CompilationError for a tile of which a size is no power of two, where an op needs such sizes."""
+    if any(d & (d - 1) for d in x.shape):
+        raise CompilationError(f"{what}: expected a tile whose sizes are powers of two, found {list(x.shape)}")
 
 
 def splat_const(b: Builder, value: Any, shape: tuple[int, ...], dtype: Scalar) -> tensor:
@@ -298,4 +307,5 @@ def same_type(x: tensor, y: tensor) -> bool:
 
 
 __all__ = ["as_dtype", "as_shape", "binary", "broadcast", "broadcast_shape", "broadcast_to", "cast", "common",
-           "elem_of", "promote", "same_type", "splat_const", "to_bool", "to_tensor", "unary", "unwrap", "with_elem"]
+           "elem_of", "promote", "same_type", "splat_const", "to_bool", "to_tensor", "unary", "unwrap", "whole_powers",
+           "with_elem"]

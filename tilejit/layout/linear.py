@@ -18,6 +18,10 @@ a broadcast is a zero basis (two places hold the same element); a reduction alon
 entry; a swizzle is a basis with bits in two dimensions; converting between layouts is `dst^-1 . src`, a
 matrix product. Direction is place -> element because several places may hold one element.
 
+One size may be an odd multiple of a power of two (columns of an accumulator: 160 = 5 * 32). Its coordinates have the
+bits of the next power of two, and what lies beyond the size does not exist. That must be a matter of registers alone:
+the bases that choose among the 5 are those of the last register bits, so a thread simply has fewer registers (5/8).
+
 Source: 'Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2', arXiv 2505.23819.
 """
 from __future__ import annotations
@@ -53,10 +57,8 @@ class LinearLayout:
 
     @staticmethod
     def from_bases(bases: Mapping[str, object], shape: tuple[int, ...]) -> LinearLayout:
-        """Build from a mapping; raises ValueError for a size that is no power of two or a bad basis."""
-        for s in shape:
-            if s < 1 or s & (s - 1):
-                raise ValueError(f"layout sizes must be powers of two, found {shape}")
+        """Build from a mapping; raises ValueError for a bad basis, and for a size that is no power of two unless the
+        last registers choose among its odd number of parts."""
         rows = []
         for name, vectors in bases.items():
             row = tuple(tuple(int(x) for x in v) for v in vectors)  # type: ignore[attr-defined]
@@ -64,7 +66,21 @@ class LinearLayout:
                 if len(v) != len(shape) or any(not 0 <= x < max(s, 1) for x, s in zip(v, shape)):
                     raise ValueError(f"basis {v} of {name} does not fit shape {shape}")
             rows.append((name, row))
-        return LinearLayout(tuple(rows), tuple(shape))
+        layout = LinearLayout(tuple(rows), tuple(shape))
+        layout.check_odd()
+        return layout
+
+    def check_odd(self) -> None:
+        """Raise ValueError unless the last registers choose among the parts of a size that is no power of two."""
+        for d in self.odd_dims:
+            unit = self.shape[d] & -self.shape[d]
+            chooses = [tuple((unit << i) * (k == d) for k in range(self.rank))
+                       for i in range((self.shape[d] // unit).bit_length())]
+            last = self.bases_of("register")[-len(chooses):]
+            others = [b for n, row in self.bases for b in (row[:-len(chooses)] if n == "register" else row)]
+            if last != tuple(chooses) or any(b[d] >= unit for b in others) or len(self.odd_dims) > 1:
+                raise ValueError(f"{self.shape[d]} is no power of two, and no registers of their own choose among its "
+                                 f"{self.shape[d] // unit} parts")
 
     # -- reading --------------------------------------------------------------------------------------
     @property
@@ -83,10 +99,18 @@ class LinearLayout:
         """Number of values of an input."""
         return 1 << self.in_bits(name)
 
-    @property
+    @cached_property
+    def odd_dims(self) -> tuple[int, ...]:
+        """Dimensions whose size is no power of two: one at most."""
+        return tuple(d for d, s in enumerate(self.shape) if s & (s - 1))
+
+    @cached_property
     def num_registers(self) -> int:
         """Registers per thread of a distributed tile."""
-        return self.in_size("register")
+        count = self.in_size("register")
+        for d in self.odd_dims:
+            count = count * self.shape[d] >> _bits(self.shape[d])
+        return count
 
     def apply(self, **places: int) -> tuple[int, ...]:
         """Coordinates of the element at a place; inputs that are not named are 0."""
@@ -105,15 +129,15 @@ class LinearLayout:
             out = [0]
             for basis in self.bases_of("register"):
                 out += [x ^ basis[d] for x in out]
-            dims.append(out)
+            dims.append(out[:self.num_registers])
         return tuple(zip(*dims)) if dims else ((),) * self.num_registers
 
     def coords(self, name: str) -> np.ndarray:
-        """Coordinates for every value of one input, the others 0: int array [in_size, rank]."""
+        """Coordinates for every value of one input (registers that exist), the others 0: int array [values, rank]."""
         table = np.zeros((1, self.rank), dtype=np.int64)
         for basis in self.bases_of(name):
             table = np.concatenate([table, table ^ np.array(basis, dtype=np.int64)])
-        return table
+        return table[:self.num_registers] if name == "register" else table
 
     def table(self) -> np.ndarray:
         """Coordinates of every place: int array [warps, lanes, registers, rank]."""
@@ -150,7 +174,13 @@ class LinearLayout:
 
     @_remembered
     def reshape(self, shape: tuple[int, ...]) -> LinearLayout:
-        """The same elements in row-major order under another shape."""
+        """The same elements in row-major order under another shape.
+
+        Raises ValueError if a size that is no power of two does not stay the last one."""
+        if any(s & (s - 1) for s in (*self.shape, *shape)) and (not shape or shape[-1] != self.shape[-1]):
+            raise ValueError(f"a tile of shape {self.shape} has no layout as {shape}: a size that is no power of two "
+                             "must stay the last one")
+
         def relabel(b: Basis) -> list[int]:
             flat = 0
             for x, s in zip(b, self.shape):
@@ -223,7 +253,7 @@ class LinearLayout:
         """A coordinate vector as one integer: the bits of the dimensions side by side, last lowest."""
         flat = 0
         for x, s in zip(basis, self.shape):
-            flat = (flat << (s.bit_length() - 1)) | x
+            flat = (flat << _bits(s)) | x
         return flat
 
     def columns(self) -> list[tuple[str, int, int]]:
@@ -232,7 +262,7 @@ class LinearLayout:
 
     def is_surjective(self) -> bool:
         """True if every element is held somewhere."""
-        return len(_echelon(self, None)) == sum(s.bit_length() - 1 for s in self.shape)
+        return len(_echelon(self, None)) == sum(map(_bits, self.shape))
 
     def is_injective(self) -> bool:
         """True if no two places hold the same element."""
@@ -264,7 +294,7 @@ class LinearLayout:
         rows = {}
         for d, size in enumerate(self.shape):
             units = (tuple(1 << i if k == d else 0 for k in range(self.rank))
-                     for i in range(size.bit_length() - 1))
+                     for i in range(_bits(size)))
             rows[f"dim{d}"] = [tuple(self.place_of(u).values()) for u in units]
         return LinearLayout.from_bases(rows, tuple(1 << len(row) for _, row in self.bases))
 
@@ -309,6 +339,11 @@ class LinearLayout:
             name, _, value = row.partition("=")
             bases[name] = ast.literal_eval(value)
         return LinearLayout.from_bases(bases, tuple(map(int, shape.split("x"))) if shape else ())
+
+
+def _bits(size: int) -> int:
+    """Bits of the coordinates of a dimension."""
+    return (size - 1).bit_length()
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,8 @@ QUADS = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
 
 
 def _log2(n: int) -> int:
-    return n.bit_length() - 1
+    """Bits of the coordinates of a dimension of n elements."""
+    return (n - 1).bit_length()
 
 
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
@@ -55,7 +56,8 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
         row 8   l0:i2 i3| l1:i2 i3| ..
 
     Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns
-    of one instruction (at most 256), then further n tiles, then further 64-row slices."""
+    of one instruction (at most 256), then further n tiles, then further 64-row slices.
+    n may be an odd multiple of a power of two (16 at least) where every warpgroup has one slice of 64 rows."""
     m, n = shape
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
@@ -63,6 +65,9 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
     m_bits = _log2(m) - 6
     along_m = min(groups, max(m_bits, 0))
     n_each = n >> (groups - along_m)
+    if n & (n - 1) and m != 64 << groups:
+        raise ValueError(f"an accumulator of {m}x{n} needs {64 << groups} rows, 64 for each of its warpgroups: "
+                         f"{n} columns are no power of two")
     if m_bits < 0 or n_each < 8:
         raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps: "
                          "each warpgroup needs 64 rows and 8 columns")

@@ -22,7 +22,7 @@ def mark_copies(fn: Function) -> Function:
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     for op in walk(fn.body):
-        if op.name != "load" or not isinstance(op.result.type, Tile) or not in_pipelined_loop(fn, op):
+        if op.name != "load" or not isinstance(op.result.type, Tile) or not in_pipelined_loop(fn, op) or _is_ahead(op):
             continue
         problem = "num_stages=1" if _depth(fn, op) == 1 else copy_problem(op) or ahead_problem(op)
         if not problem:
@@ -53,7 +53,22 @@ def in_pipelined_loop(fn: Function, op: Op) -> bool:
 
 def wants_copies(fn: Function, op: Op) -> bool:
     """Whether a load in a pipelined loop may become a copy."""
-    return in_pipelined_loop(fn, op) and _depth(fn, op) != 1
+    return in_pipelined_loop(fn, op) and _depth(fn, op) != 1 and not _is_ahead(op)
+
+
+def _is_ahead(load: Op) -> bool:
+    """Whether only the next iteration reads what is loaded: the author loads ahead already, into registers."""
+    loop = _loop(load)
+    if loop is None or load.parent is not loop.regions[-1]:
+        return False
+    values = [load.result]
+    for op in load.parent.ops[load.parent.ops.index(load) + 1:]:
+        if op.name == "convert" and op.operands[0] in values:
+            values.append(op.result)
+        elif op is not load.parent.terminator and any(
+                v in x.operands for v in values for x in (op, *(y for r in op.regions for y in walk(r)))):
+            return False
+    return any(v in load.parent.terminator.operands for v in values)
 
 
 def copy_problem(op: Op) -> str:

@@ -119,30 +119,35 @@ class Assignment:
                     self.set(op.operands[0], layout)
                     self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
+            if op.operands[0] in self.chosen:
+                continue
             near = self.chosen.get(op.operands[1]) if op.name == "store" else \
                 self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
-            self.set(op.operands[0], self.accesses.coalesced(op, near))
+            self.set(op.operands[0], self.coalesced(op, near))
             self.spread()
         for op in self.ops:
             copied = op.name in (*_BLOCKS, "row_load")
             v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
-                self.set(v, self.default(v, 16))
-                self.spread()
+                self.settle(v, 16)
         rest = [v for op in self.ops for v in (*op.results, *(a for r in op.regions for a in r.args))
                 if isinstance(v.type, Tile) and v not in self.chosen]
         for v in sorted(rest, key=lambda v: tile(v.type).numel, reverse=True):
-            if v not in self.chosen:
-                self.set(v, self.default(v, 4))
-                self.spread()
+            self.settle(v, 4)
         return self.chosen
+
+    def settle(self, v: Value, vector_bytes: int) -> None:
+        """Give a tile that nothing else decides its default layout."""
+        if v not in self.chosen and not self.in_shared(v):
+            self.set(v, self.default(v, vector_bytes))
+            self.spread()
 
     def accumulator(self, dot: Op) -> LinearLayout:
         """The layout that the tensor cores give a product."""
         shape = tile(dot.result.type).shape
-        if "unit" in dot.attrs:
-            return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
         try:
+            if "unit" in dot.attrs:
+                return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
             if divides_k(self.fn):
                 part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
                 rows_from_each(part, self.ctas)
@@ -169,8 +174,18 @@ class Assignment:
         """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
         t = tile(v.type)
         spread = max(1, t.numel // (32 * self.warps))
-        return blocked(t.shape, self.warps, min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits))),
-                       last=self.accesses.of_ctas(t.shape))
+        vector = min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits)))
+        try:
+            return blocked(t.shape, self.warps, vector, last=self.accesses.of_ctas(t.shape))
+        except ValueError as e:
+            raise _no_layout(t, e, v.op) from None
+
+    def coalesced(self, access: Op, near: LinearLayout | None) -> LinearLayout:
+        """The layout of an access that nothing else decides."""
+        try:
+            return self.accesses.coalesced(access, near)
+        except ValueError as e:
+            raise _no_layout(tile(access.operands[0].type), e, access) from None
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""
@@ -247,7 +262,7 @@ class Assignment:
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
         """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""
-        if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile):
+        if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile) or layout.odd_dims:
             return True
         best = self.accesses.coalesced(op, layout)
         here, there = (self.accesses.cycles(op, x) for x in (layout, best))
@@ -256,6 +271,11 @@ class Assignment:
         ends = (layout, best) if into else (best, layout)
         moved = op.operands[1] if into else op.result
         return here - there <= cost(plan(*ends, max(1, tile(moved.type).elem.bits // 8)))
+
+
+def _no_layout(t: Tile, why: ValueError, op: object) -> CompilationError:
+    return CompilationError(f"no layout for a tile {t}: {why}: only what is computed with the columns of a product may "
+                            "have such a size", op.loc if isinstance(op, Op) else None)
 
 
 def _arrives_in_shared(v: Value) -> bool:

@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.shape import steps_of
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
 FP32 = DType("fp32", "float", 32)
@@ -345,7 +346,12 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             b = p.new("b32", f"cvt.{sign}32.{sign}16", b)
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
-    each(e, op, one)
+    bases, steps = e.get(op.operands[0]), steps_of(op.operands[1])
+    if steps is None or len(set(bases)) > 1:
+        each(e, op, one)
+        return
+    first = one(bases[0], e.get(op.operands[1])[0])        # an access takes the rest as an immediate
+    e.set(op.result, [p.new("b64", "add.u64", first, step * size) if step else first for step in steps])
 
 
 # -- functions of one float -----------------------------------------------------------------------------
@@ -366,19 +372,28 @@ def _tanh(e: Emitter, x: str) -> str:
                  literal(1.0, FP32))
 
 
-def _erf(e: Emitter, x: str) -> str:
-    """Abramowitz and Stegun 7.1.26: absolute error below 1.5e-7."""
+def _sigmoid(e: Emitter, x: str) -> str:
+    """1 / (1 + 2^(-x log2 e)): the denominator is at least 1, so that no result but those below 2^-126 is flushed."""
     p = e.p
-    a = p.new("f32", "abs.f32", x)
-    t = p.new("f32", "rcp.approx.ftz.f32",
-              p.new("f32", "fma.rn.f32", a, literal(0.3275911, FP32), literal(1.0, FP32)))
-    poly = p.new("f32", "fma.rn.f32", t, literal(-1.061405429, FP32), literal(1.453152027, FP32))
-    for c in (-1.421413741, 0.284496736, -0.254829592):
-        poly = p.new("f32", "fma.rn.f32", poly, t, literal(c, FP32))
-    poly = p.new("f32", "mul.rn.f32", poly, t)
-    square = p.new("f32", "mul.rn.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), FP32)), x)
-    r = p.new("f32", "fma.rn.f32", poly, p.new("f32", "ex2.approx.ftz.f32", square), literal(1.0, FP32))
-    return p.new("f32", "copysign.f32", x, r)
+    power = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), FP32)))
+    return p.new("f32", "rcp.approx.ftz.f32", p.new("f32", "add.rn.f32", power, literal(1.0, FP32)))
+
+
+#: log2(erfc(a)) as a polynomial in a, highest power first and without a constant term: absolute error of erfc below
+#: 8e-8 up to 4, where fp32 rounds erf to 1.
+_LOG2_ERFC = (0.00010022163769463077, -0.00046157810802310232, -0.002302219858393073, 0.029452485963702202,
+              -0.14896364510059357, -0.9183286428451538, -1.6279137134552002)
+
+
+def _erf(e: Emitter, x: str) -> str:
+    """1 - erfc(|x|) with the sign of x, erfc as a power of 2: one approximate function, no division."""
+    p = e.p
+    a = p.new("f32", "min.NaN.f32", p.new("f32", "abs.f32", x), literal(4.0, FP32))
+    log = literal(_LOG2_ERFC[0], FP32)
+    for c in _LOG2_ERFC[1:]:
+        log = p.new("f32", "fma.rn.f32", a, log, literal(c, FP32))
+    rest = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", a, log))
+    return p.new("f32", "copysign.f32", x, p.new("f32", "sub.rn.f32", literal(1.0, FP32), rest))
 
 
 def _reduced(e: Emitter, opcode: str, x: str) -> str:
@@ -398,7 +413,7 @@ def _simple(opcode: str) -> Callable[[Emitter, str], str]:
 
 
 _FP32: dict[str, Callable[[Emitter, str], str]] = {
-    "exp": _exp, "log": _log, "tanh": _tanh, "erf": _erf,
+    "exp": _exp, "log": _log, "tanh": _tanh, "sigmoid": _sigmoid, "erf": _erf,
     "exp2": _simple("ex2.approx.ftz.f32"), "log2": _simple("lg2.approx.f32"),
     "sqrt": _simple("sqrt.approx.f32"), "rsqrt": _simple("rsqrt.approx.f32"),
     "floor": _simple("cvt.rmi.f32.f32"), "ceil": _simple("cvt.rpi.f32.f32"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op
+from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits
@@ -101,6 +101,16 @@ def _arange(e: Emitter, op: Op) -> None:
         const += op.attrs["start"]
         out.append(p.new("b32", "add.s32", base, const) if const else base)
     e.set(op.result, out)
+
+
+def steps_of(v: Value) -> list[int] | None:
+    """How far the numbers of a range that a thread holds are from its first one, if that is the same in all threads."""
+    if not isinstance(v.op, Op) or v.op.name != "arange":
+        return None
+    layout = layout_of(v.type)
+    threads = {b for name in ("lane", "warp") for (b,) in layout.bases_of(name)}
+    steps = [const for (const,) in layout.registers()]
+    return None if any(sum(threads) & step for step in steps) else steps
 
 
 @emits("join")

@@ -34,10 +34,13 @@ def _tma_store(e: Emitter, op: Op) -> None:
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
         where[0] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[0])
     bases: dict[int, str] = {}
-    for i in range(shape[-1] // columns):
+    count = shape[-1] // columns
+    for i in range(count):
         regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
         if i or "now" not in op.attrs:
-            p("cp.async.bulk.wait_group.read", slots - 1, pred=leader)
+            # The store before ended in the first slot if its pieces are one more than whole rounds.
+            pending = 0 if i == 0 and count % slots else slots - 1
+            p("cp.async.bulk.wait_group.read", pending, pred=leader)
             meet()
         shift = i % slots * buffer.slot_stride
         _stage(e, tile, regs, buffer, base, shift, bases)
@@ -167,7 +170,7 @@ def splits_by_registers(layout: LinearLayout, columns: int) -> bool:
 
 def stmatrix_fits(layout, buffer: Buffer) -> bool:
     """True for 16-bit tiles in the wgmma accumulator's pattern (PTX ISA, stmatrix .m8n8.x4)."""
-    return (buffer.elem.bytes == 2 and buffer.swizzle == 128 and buffer.order == (1, 0)
+    return (buffer.elem.bytes == 2 and buffer.swizzle > 0 and buffer.order == (1, 0)
             and len(layout.shape) == 2
             and tuple(layout.bases_of("register")[:3]) == ((0, 1), (8, 0), (0, 8))
             and tuple(layout.bases_of("lane")) == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))

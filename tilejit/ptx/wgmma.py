@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, DType, Pending, Tile
+from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import words
 from tilejit.ptx.smem import slot_rows, span_elements
@@ -76,6 +77,14 @@ def _starts_at_zero(e: Emitter, pend: Op) -> bool:
             and users[0].name == "dot_async" and users[0].parent is pend.parent)
 
 
+def _columns(layout: LinearLayout) -> int:
+    """N of the instruction: low register bits walk its columns, further ones choose n tiles and slices of rows."""
+    n = 8
+    while n < 256 and (0, n) in layout.bases_of("register"):
+        n *= 2
+    return min(n, layout.shape[1])
+
+
 @emits("dot_async")
 def _dot_async(e: Emitter, op: Op) -> None:
     """Fence, one wgmma per (k step, 64-row slice, n tile), commit."""
@@ -88,10 +97,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     layout, regs = tile.layout, e.get(acc)
     assert layout is not None and isinstance(tile.elem, DType)
     b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
-    # Register bits up to the instruction's width walk its columns; the rest choose slices and n tiles.
-    n = 8
-    while n < 256 and (0, n) in layout.bases_of("register"):
-        n *= 2
+    n = _columns(layout)
     chunk = n // 2
     group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])

@@ -12,6 +12,7 @@ from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
+    Drain,
     Outlet,
     Plan,
     Ring,
@@ -71,7 +72,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
             if groups[key].side:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
-    plan.rings = list(groups.values())
+    plan.rings = _joined(list(groups.values()), table)
     named: dict[str, int] = {}
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
@@ -93,6 +94,33 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     _go_on(plan)
     _say(plan, fn.attrs["num_warps"])
     return plan
+
+
+def _joined(rings: list[Ring], table: dict[Value, list[tuple[Op, int]]]) -> list[Ring]:
+    """The same rings, those of products that share an operand made one: one wait and one release for all of them."""
+    made: list[Ring] = []
+    for ring in rings:
+        for other in [r for r in made if _share(r, ring, table)]:
+            block = ring.loads[0].parent
+            assert block is not None
+            ring.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
+            made.remove(other)
+        made.append(ring)
+    return made
+
+
+def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether two rings are alike, feed the same product, and all their loads come before the first product: the
+    consumers wait where the last load stands."""
+    block = one.loads[0].parent
+    alike = all(r.views and r.loop is not None and r.loads[0].parent is block and
+                (r.kind, r.slots, r.by_warps) == (one.kind, one.slots, one.by_warps) for r in (one, two))
+    if not alike or block is None:
+        return False
+    dots = [{dot for x in r.loads for dot in _readers(x.result, table)[0]} for r in (one, two)]
+    tops = [next(x for x in (dot, *enclosing(dot)) if x.parent is block) for dot in dots[0] | dots[1]]
+    last = max(block.ops.index(x) for x in (*one.loads, *two.loads))
+    return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
 
 
 def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[list[Op], bool]:
@@ -204,13 +232,20 @@ def choose_store_role(fn: Function, plan: Plan) -> None:
     if not fn.attrs.get("store_role", STORE_ROLE):
         return
     problem = _store_problem(fn, plan)
-    for ring in plan.outlets if not problem else ():
-        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "a store address")
+    if not problem:
+        problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
+        # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
+        releasing = [op for op in walk(fn.body) if op.attrs.get("sem", "relaxed") in ("release", "acq_rel")]
+        plan.drain = Drain(releasing) if releasing else None
+        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
     if problem:
-        plan.outlets = []
+        plan.outlets, plan.drain = [], None
         plan.report.append(f"no store role: {problem}")
         return
     plan.report.append(f"store role: a warp for each of {plan.outlets[0].streams} streams of tiles")
+    if plan.drain:
+        places = ", ".join(map(place, plan.drain.ops))
+        plan.report.append(f"atomics at {places}: wait until the store role's are written")
 
 
 def _store_problem(fn: Function, plan: Plan) -> str:
@@ -220,16 +255,12 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:
         return "all warps of the producer copy"
-    for op in walk(fn.body):
-        # What an atomic releases or acquires must be ordered with the stores, which the role does on its own.
-        if op.attrs.get("sem", "relaxed") != "relaxed":
-            return f"an atomic at {place(op)} orders the stores"
     found: dict[tuple, Outlet] = {}
     for op in stores:
         t = op.operands[1].type
         if not isinstance(t, Tile) or t.layout is None:
             return f"the store at {place(op)} has no layout of its own"
-        staging = staging_of(op, t, fn)
+        staging = staging_of(op, t, fn, in_rounds=True)
         streams = plan.groups * staging.stripes
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"

@@ -11,8 +11,8 @@ from typing import Any
 
 from tilejit.ir import Builder, Function, Op, Value, uses, walk
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
+from tilejit.schedule.outlets import Outlets
 from tilejit.schedule.plan import Exchange, Plan
-from tilejit.schedule.role import RoleState
 
 #: The atomics of tile IR.
 ATOMICS = ("atomic_rmw", "atomic_cas")
@@ -50,12 +50,15 @@ def plan_meetings(fn: Function, plan: Plan) -> None:
         plan.report.append("atomics of one number: one CTA does them, and tells the others")
 
 
-class Meetings(RoleState):
+class Meetings(Outlets):
     """The part of a role's writer that deals with atomics and `debug_barrier`."""
 
     def _atomic(self, op: Op, b: Builder) -> None:
         """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
-        if self.stores and releases(op):
+        stores = self.stores or self.plan.outlets
+        if self.plan.drain and op in self.plan.drain.ops:
+            self.await_drain(b)
+        elif stores and releases(op):
             b.op("store_wait")
         if not of_one_number(op):
             self._clone(op, b)
@@ -65,7 +68,7 @@ class Meetings(RoleState):
             self._clone(op, b)
             if not releases(op) and op.result not in self.uses:
                 b.block.ops[-1].attrs["alone"] = True
-        if self.stores and acquires(op):
+        if stores and acquires(op):
             b.op("fence_async", space="global")
 
     def _once(self, op: Op, b: Builder) -> None:

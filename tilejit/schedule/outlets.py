@@ -4,19 +4,23 @@ The protocol is that of loads in the other direction; each consumer warpgroup ha
 warp. Consumer, per piece of a tile: wait `empty[slot]` at parity^1; write; fence for the async proxy; arrive on
 `full[slot]`. Store role, per ticket: wait `full[slot]` at parity; one thread stores, waits until that has been read
 from shared memory, and arrives on `empty[slot]`. Tickets run on from tile to tile.
+
+Before an atomic that releases, stores must be written, not only read: the consumers of a group arrive on `asked`, the
+group's store warps, which come to the same place in the program, wait for that, then for all that they have stored, and
+arrive on `drained`, where the consumers wait. (Two barriers: neither side may be two phases ahead of the other.)
 """
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value
 from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.plan import Outlet, Plan, Ring
+from tilejit.schedule.plan import Drain, Outlet, Plan, Ring
 from tilejit.schedule.role import RoleState, Shared
 from tilejit.schedule.stores import describe
 
 
-def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet, Shared]:
+def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet | Drain, Shared]:
     """Slots (private to groups that take turns) and barriers, of all streams in turn, of the store role's rings."""
-    found: dict[Ring | Outlet, Shared] = {}
+    found: dict[Ring | Outlet | Drain, Shared] = {}
     for ring in plan.outlets:
         name, count = ring.name, ring.staging.slots * ring.streams
         full = b("barriers", name=f"{name}.full", type=Barrier(count, fn.attrs["num_warps"] // ring.staging.stripes))
@@ -25,6 +29,12 @@ def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet
         full.name, empty.name, buffer.name = f"{name}_full", f"{name}_empty", name
         plan.report += [describe(op, staging) for op, staging in ring.stores.items()]
         found[ring] = Shared(full, empty, dict.fromkeys(ring.stores, buffer))
+    if plan.drain:
+        groups, streams = plan.groups, plan.outlets[0].streams
+        asked = b("barriers", name="stores.asked", type=Barrier(groups, fn.attrs["num_warps"]))
+        drained = b("barriers", name="stores.drained", type=Barrier(groups, streams // groups))
+        asked.name, drained.name = "stores_asked", "stores_drained"
+        found[plan.drain] = Shared(asked, drained, {})
     return found
 
 
@@ -38,6 +48,8 @@ class Outlets(RoleState):
             self.parity[ring] = b.const(int(self.role == "consumer"), int32)
             if ring.flips:
                 self.state[ring, "parity"] = (self.parity[ring],)
+        if self.plan.drain and self.role != "producer":
+            self.state[self.plan.drain, "parity"] = (b.const(0, int32),)
 
     def _stream(self, ring: Outlet, b: Builder) -> Value:
         """Which of the ring's streams is this warpgroup's. Found out each time: a register less from store to store."""
@@ -79,6 +91,27 @@ class Outlets(RoleState):
                  columns=staging.columns, piece=piece, stripes=staging.stripes, **staging.slice_attr, **op.attrs)
             b.op("bulk_wait", read=True)
             b.op("mbar_arrive", s.empty, index, per="thread", ctas=1)
+
+    def await_drain(self, b: Builder) -> None:
+        """A consumer's part of a drain: ask for it, and wait until it is done."""
+        s, group, parity = self._drain(b)
+        b.op("mbar_arrive", s.full, group, per="warp", ctas=1)
+        b.op("mbar_wait", s.empty, group, parity)
+
+    def drain(self, b: Builder) -> None:
+        """The store role's part."""
+        s, group, parity = self._drain(b)
+        b.op("mbar_wait", s.full, group, parity)
+        b.op("bulk_wait")
+        b.op("mbar_arrive", s.empty, group, per="thread", ctas=1)
+
+    def _drain(self, b: Builder) -> tuple[Shared, Value, Value]:
+        """Barriers of a drain, the group of consumers that it is for, and its parity, which then is the next one's."""
+        drain = self.plan.drain
+        assert drain is not None
+        (parity,) = self.state[drain, "parity"]
+        self.state[drain, "parity"] = (b("sub", b.const(1, int32), parity),)
+        return self.shared[drain], b("group_index") if self.plan.groups > 1 else b.const(0, int32), parity
 
     def my_turns(self, op: Op, b: Builder) -> list[Value]:
         """First, last and step of a loop whose iterations groups take in turn, for one group."""

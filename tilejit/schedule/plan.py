@@ -127,6 +127,14 @@ class Outlet:
         return any(s.rounds % 2 for s in self.stores.values())
 
 
+@dataclass(eq=False)
+class Drain:
+    """Where consumers wait until all that the store role has begun is written: before an atomic that releases it."""
+
+    ops: list[Op]                         # the atomics
+    name: str = "drain"
+
+
 @dataclass
 class Plan:
     """Everything that the rewrite carries out."""
@@ -139,6 +147,7 @@ class Plan:
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
+    drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
     producers: int = 4                    # warps of the producer role
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
@@ -248,8 +257,10 @@ def needed_by_producer(plan: Plan) -> set[Value]:
 
 
 def needed_by_stores(plan: Plan) -> set[Value]:
-    """The backward slice of all stores' addresses: values that the store role must compute."""
-    return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.outlets for op in ring.stores})
+    """The backward slice of all stores' addresses, and of whether it is time to be done with them: values that the
+    store role must compute."""
+    return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.outlets for op in ring.stores}
+                          | {op: [] for op in (plan.drain.ops if plan.drain else ())})
 
 
 def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:

@@ -13,8 +13,9 @@ from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.meetings import ATOMICS, Meetings
-from tilejit.schedule.outlets import Outlets, allocate_outlets
+from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
+    Drain,
     Outlet,
     Plan,
     Ring,
@@ -51,7 +52,7 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                    fn.arg_attrs, fn.attrs, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
-    shared: dict[Ring | Outlet, Shared] = {}
+    shared: dict[Ring | Outlet | Drain, Shared] = {}
     for ring in plan.rings:
         if ring.before is None:
             shared[ring] = _allocate_ring(top, ring, warps)
@@ -108,7 +109,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges, Meetings, Outlets):
+class RoleWriter(Channels, Products, Exchanges, Meetings):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -199,6 +200,8 @@ class RoleWriter(Channels, Products, Exchanges, Meetings, Outlets):
                 getattr(self, f"_{op.name}")(op, b)
         elif self.role == "store" and op.name in STORES:
             self.put_pieces(op, b)
+        elif self.role == "store" and self.plan.drain and op in self.plan.drain.ops:
+            self.drain(b)
         elif kind_of(op):
             if self.role != "store":
                 self._load(op, b)
@@ -239,8 +242,11 @@ class RoleWriter(Channels, Products, Exchanges, Meetings, Outlets):
         assert self.needed is not None
         if any(r in self.needed for r in op.results):
             return True
-        work = self.plan.outlets if self.role == "store" else self.plan.produced
-        return any(x in ring.ops for ring in work for x in walk_op(op))
+        inside, plan = walk_op(op), self.plan
+        if self.role == "store" and plan.drain and any(x in plan.drain.ops for x in inside):
+            return True
+        work = plan.outlets if self.role == "store" else plan.produced
+        return any(x in ring.ops for ring in work for x in inside)
 
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":

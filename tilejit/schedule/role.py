@@ -7,11 +7,11 @@ from typing import Union
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
+from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import STORES
 
 #: What a ticket belongs to, and its kind.
-Key = tuple[Union[Ring, Exchange, Outlet], str]
+Key = tuple[Union[Ring, Exchange, Outlet, Drain], str]
 #: Names of a ticket's values, where they are not a slot and its parity.
 _NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
 
@@ -30,9 +30,9 @@ class RoleState:
 
     kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
     the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round, of a
-    store's first slots). `needed`: what a role that is a slice computes, None if it does the rest."""
+    store's first slots, of a drain). `needed`: what a role that is a slice computes, None if it does the rest."""
 
-    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet, Shared], top: Builder,
+    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet | Drain, Shared], top: Builder,
                  env: dict[Value, Value], role: str):
         self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
         self.uses = uses(fn.body)

@@ -33,7 +33,7 @@ class Staging:
 
     @property
     def rounds(self) -> int:
-        """How often a store goes through all slots."""
+        """How often a store goes through all slots, where that is a whole number of times."""
         return self.pieces // self.slots
 
     @property
@@ -42,8 +42,10 @@ class Staging:
         return {} if self.slice is None else {"slice": self.slice}
 
 
-def staging_of(op: Op, t: Tile, fn: Function) -> Staging:
+def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
     """How a store of a tile is staged: `store_stages` tiles or two, one where registers do not split into pieces.
+
+    in_rounds: every store goes through all slots a whole number of times.
 
     Raises CompilationError for a tile that the CTAs of a cluster do not divide along one dimension of the block."""
     desc = op.operands[0].type
@@ -55,13 +57,15 @@ def staging_of(op: Op, t: Tile, fn: Function) -> Staging:
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = within(t.layout, ctas)
-    columns, stripes = min(shape[-1], 128 // t.elem.bytes), 1
+    columns, stripes = min(shape[-1] & -shape[-1], 128 // t.elem.bytes), 1
     if not splits_by_registers(layout, columns):
         columns = shape[-1]
     elif len(desc.block_shape) == 2:
         stripes = stripes_of(layout, shape[0], fn.attrs["num_warps"])
     pieces = shape[-1] // columns
     slots = min(pieces, fn.attrs.get("store_stages", STORE_STAGES))
+    while in_rounds and pieces % slots:
+        slots -= 1
     piece = Tile((shape[0] // stripes, *shape[1:-1], columns) if len(shape) > 1 else (columns,), t.elem)
     buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(shape)))))
     return Staging(columns, pieces, slots, stripes, buffer, cut)

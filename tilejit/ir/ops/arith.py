@@ -82,12 +82,12 @@ _declare("minimum maximum", "lhs rhs", _numbers, {
 _declare("neg", "x", _numbers, {"neg": "Arithmetic negation (flips the sign bit of floats)."})
 _declare("not", "x", _ints, {"not": "Bitwise complement (logical for int1)."}, "elementwise cheap")
 _declare("abs", "x", _numbers, {"abs": "Absolute value."})
-_declare("exp exp2 log log2 sqrt rsqrt sin cos tanh erf floor ceil", "x", _floats, {
+_declare("exp exp2 log log2 sqrt rsqrt sin cos tanh sigmoid erf floor ceil", "x", _floats, {
     "exp": "e**x, through ex2.approx in fp32.", "exp2": "2**x (ex2.approx in fp32).",
     "log": "Natural logarithm, through lg2.approx in fp32.", "log2": "Base-2 logarithm (lg2.approx in fp32).",
     "sqrt": "Square root (sqrt.approx unless attr `ieee`).", "rsqrt": "1/sqrt(x) (rsqrt.approx in fp32).",
     "sin": "Sine (sin.approx after range reduction).", "cos": "Cosine (cos.approx after range reduction).",
-    "tanh": "Hyperbolic tangent.", "erf": "Error function.",
+    "tanh": "Hyperbolic tangent.", "sigmoid": "1 / (1 + e**-x).", "erf": "Error function.",
     "floor": "Round toward minus infinity.", "ceil": "Round toward plus infinity."}, attrs="ieee?")
 _declare("fma", "a b c", _floats, {"fma": "a*b + c with one rounding."})
 
@@ -188,7 +188,7 @@ def _unary(name: str, fn) -> None:
 
 for _name, _fn in {"exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt,
                    "rsqrt": lambda x: 1.0 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
-                   "erf": num.erf, "floor": np.floor, "ceil": np.ceil}.items():
+                   "sigmoid": num.sigmoid, "erf": num.erf, "floor": np.floor, "ceil": np.ceil}.items():
     _unary(_name, _fn)
 
 
