@@ -103,7 +103,8 @@ def chip_of(k: int, size: int) -> tiles.Chip:
 def chosen(m: int, n: int, k: int, size: int) -> str:
     """The library's own plan, as in notes."""
     chip = chip_of(k, size)
-    return name_of(plan_of(tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged)))
+    parts = tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged)
+    return name_of(plan_of(parts)) + " streamed" * (parts[0].stream > 0)
 
 
 def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:
