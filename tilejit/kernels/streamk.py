@@ -197,7 +197,8 @@ class Config:
 
     `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
     `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
-    programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored;
+    programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored
+    (0: registers are stored as they are);
     `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes)."""
 
     m: int
@@ -378,10 +379,10 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
         if t.parts and not accumulate:
             down, across = (io.strides[1], io.strides[0]) if t.swap else io.strides
             ends = (meet[2], out, bias) if t.meet else (None, None, None)
-            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0], meet[1], *ends, *sizes, down,
-                                        across, **constants)
+            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0] if t.staged else None, meet[1],
+                                        *ends, *sizes, down, across, **constants)
             if not t.meet:
-                sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, t.sums)
+                sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, not t.staged, t.sums)
             return out
         streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
                                       None, *sizes, t.stream_tiles, 0, 0, **constants)
@@ -424,9 +425,9 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
                      ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
     if t.parts and not accumulate:
-        elements, chunk = shares(t.m * t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
+        elements, chunk = shares(t.m, t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
         constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
-                         store_stages=t.staged)
+                         store_stages=t.staged or None)
         if not t.meet:
             constants["ACTIVATION"] = None
     else:
