@@ -210,7 +210,7 @@ class Config:
     k_bytes: int = 128
     ctas: int = 1
     rows: bool = False
-    woven: bool = False
+    woven: bool = True
     meet: bool = False
     staged: int = 8
     sums: tuple[int, int] = (0, 0)
@@ -269,6 +269,8 @@ GROUP = 8
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
 DECODE_TILES = tuple(Config(m, n, 4, True) for n in (16, 32, 64) for m in (128, 64))
+#: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
+PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True),)
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
@@ -283,10 +285,11 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
     as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
     memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs: a second
-    launch and 40 bytes a cycle each way; 1.5 cycles an element where parts meet in flight; or 16 bytes a cycle between
-    the CTAs of a cluster and two round trips."""
-    tiles = TILES
+    launch, 40 bytes a cycle each way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an
+    element where parts meet in flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
+    tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
     if m <= 64:
+        paired = ()
         width = next(t.n for t in DECODE_TILES if m <= t.n)
         tiles, m, n = tuple(t for t in DECODE_TILES if t.n == width), n, m
     steps = max(1, tilejit.cdiv(k * elem_bytes, tiles[0].k_bytes))
@@ -294,16 +297,24 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
 
     def cycles(t: Config) -> float:
         count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (30 if t.swap else 48))
-        if t.ctas > 1:
+        area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
+        block = max(area / 32, edges * t.k_bytes / (30 if t.swap else 48))
+        if t.ctas > 1 and not t.rows:
             waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
             return max(waves * tilejit.cdiv(steps, t.ctas) * block, memory) + waves * (2000 + part / 16)
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * t.m * t.n if t.parts else parts * (3000 + 1.5 * t.m * t.n)
-        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + meet
+        meet = 6000 + 0.2 * area if t.parts else parts * (3000 + 1.5 * t.m * t.n)
+        blocks = (t.stream_tiles / t.programs + whole) * steps
+        spread = blocks * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
+        return max(blocks * block, memory) + spread + meet
 
     def divided() -> Iterator[Config]:
+        for t in paired:                     # of equal estimates the first is taken
+            count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+            programs, stream = divide(count, steps, at_once(t.ctas, multiprocessors))
+            if stream and programs % stream == 0:
+                yield replace(t, programs=programs, stream_tiles=stream)
         for t in tiles:
             count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
