@@ -32,6 +32,7 @@ targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
 
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
+    monkeypatch.setattr(streamk, "PAIRED_TILES", ())
     monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
@@ -110,6 +111,7 @@ def test_accumulate(target, m):
     assert rel_error(out, ref) <= 1e-5
 
 
+@pytest.mark.one_schedule                # polling takes its time
 @pytest.mark.parametrize("m", [16, 80])
 @pytest.mark.parametrize("programs, polled", [(3, True), (7, True), (8, False)])
 def test_ordered_sums(monkeypatch, m, programs, polled):
@@ -185,9 +187,9 @@ def test_reads_of_single_turns():
     """Where every program has one tile of few rows, reads are long and one group has all of shared memory."""
     t = choose(16, 8192, 8192, 2, 132)
     assert (t.m, t.k_bytes, t.groups, t.ctas) == (64, 256, 1, 1) and t.stages(2) * (t.m + t.n) * t.k_bytes > 180 << 10
-    assert choose(16, 8192, 128, 2, 132).k_bytes == 128          # too short
 
 
+@pytest.mark.one_schedule                # nothing is launched
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("t", [*TILES, *DECODE_TILES], ids=lambda t: f"{t.m}x{t.n}")
 def test_compiles(t, ordered):
@@ -249,10 +251,10 @@ def test_clusters_accumulate(monkeypatch, m):
 
 
 def test_the_chip_is_filled():
-    """Few deep tiles on 132 multiprocessors: sixteen parts each; as many as half the chip: a cluster of two each; enough
+    """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs; as many as half the chip: a cluster of two each; enough
     tiles: whole ones."""
     deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts) == (128, 256, 128, 1, 16)
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts, deep.rows) == (256, 256, 64, 2, 16, True)
     assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
     assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):

@@ -46,12 +46,9 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4 or 8", loc)
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
-    for name in ("warp_specialize", "store_role"):
+    for name in ("warp_specialize", "store_role", "products_ahead"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
-    for name in ("launch_prefetch", "loop_prefetch"):
-        if type(attrs.get(name, 0)) is not int or attrs.get(name, 0) < 0:
-            raise CompilationError(f"{name}={attrs[name]!r} is not legal: use a number of blocks, or 0", loc)
     target = check_target(attrs, loc)
     if attrs.get("cluster_split", "M") not in ("M", "K"):
         raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "

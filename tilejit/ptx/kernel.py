@@ -42,13 +42,12 @@ def prologue(e: Emitter) -> None:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
-        if op.name in ("tma_load", "tma_store", "tma_put", "tma_prefetch"):
+        if op.name in ("tma_load", "tma_store", "tma_put"):
             tensor_map(e, op)
         elif op.name in ("desc_shape", "desc_stride", "desc_base"):
             desc_query(e, op)
     init_barriers(e)
-    if not any(op.name == "grid_wait" for op in e.fn.body.ops):
-        follow(e)
+    follow(e)
 
 
 def count_warps(e: Emitter) -> None:
@@ -58,24 +57,14 @@ def count_warps(e: Emitter) -> None:
 
 
 def follow(e: Emitter) -> None:
-    """Programmatic dependent launch (PTX ISA, griddepcontrol): up to here, a kernel overlaps with the end of the one
-    ahead of it in the stream; nothing is read or written before that one has ended and its writes are visible.
+    """Programmatic dependent launch (PTX ISA, griddepcontrol): a kernel overlaps with the end of the one ahead of it in
+    the stream; nothing is read or written before that one has ended and its writes are visible: each role waits for
+    that before its first op that touches global memory, or may (`Emitter.block`).
 
-    The kernel that follows may start as soon as all CTAs of this one run: it waits here just the same."""
+    The kernel that follows may start as soon as all CTAs of this one run: it waits in the same way."""
     if _dependent(e):
         e.p("griddepcontrol.launch_dependents")
-        e.p("griddepcontrol.wait")
-
-
-@emits("grid_wait")
-def _grid_wait(e: Emitter, op: Op) -> None:
-    """The same with something to do meanwhile that reads and writes nothing."""
-    skip = e.p.label("wait_for_grid")
-    e.p("griddepcontrol.launch_dependents")
-    e.p("bra", skip, pred=e.p.new("pred", "setp.ne.u32", e.role.tid, 0))
-    e.block(op.regions[0])
-    e.p.place(skip)
-    e.p("griddepcontrol.wait")
+        e.ahead = True
 
 
 def name_buffers(e: Emitter) -> None:
@@ -143,7 +132,7 @@ def tensor_map(e: Emitter, op: Op) -> str:
     from tilejit.ptx.tma import copied, in_blocks, tma_box
 
     desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
-    buffer = op.attrs.get("type") or next(v.type for v in op.operands if isinstance(v.type, Buffer))
+    buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
     box = tma_box(copied(in_blocks(buffer, desc), op))
@@ -257,7 +246,9 @@ def _elect(e: Emitter, op: Op) -> None:
     won = p.reg("pred")
     p("elect.sync", f"_|{won}", -1)
     p("bra", join, pred=f"!{won}")
+    ahead = e.ahead
     e.block(op.regions[0])
+    e.ahead = ahead                  # the other threads have not waited
     p.place(join)
     p("bar.warp.sync", -1)
     p.place(skip)
@@ -266,7 +257,7 @@ def _elect(e: Emitter, op: Op) -> None:
 @emits("roles")
 def _roles(e: Emitter, op: Op) -> None:
     """Top-level branches by warp index, one section per role; registers are shared out between warpgroups."""
-    p, outer = e.p, e.role
+    p, outer, ahead = e.p, e.role, e.ahead
     first, barrier, end, beyond = 0, 1, p.label("roles_end"), ""
     starts = [sum(op.attrs["warps"][:i]) for i in range(len(op.regions))]
     for i, (name, warps, groups, regs) in enumerate(zip(*(op.attrs[k] for k in ("names", "warps", "groups",
@@ -295,7 +286,7 @@ def _roles(e: Emitter, op: Op) -> None:
             _enter_group(e, op, barrier, warps // groups)
         if e.rank and i == 0:        # the consumers compute on tiles
             count_warps(e)
-        e.role.mark = len(p.lines)
+        e.role.mark, e.ahead = len(p.lines), ahead
         e.block(op.regions[i])
         e.private = e.smem
         if not last:

@@ -1,6 +1,8 @@
 """Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of columns at a time."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.linear import LinearLayout
@@ -153,6 +155,7 @@ def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, s
         store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
+@lru_cache(maxsize=1024)
 def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
     """The layout in the staging slot of one piece, of the given shape: the register bits that select pieces are left
     out, the warp bits that select stripes are nothing."""

@@ -169,14 +169,20 @@ def _mbar_expect(e: Emitter, op: Op) -> None:
 def _tma_load(e: Emitter, op: Op) -> None:
     """One instruction per box of the slot; all complete on the same mbarrier."""
     p = e.p
-    ring, slot, barrier, desc, *offsets = op.operands
-    assert isinstance(ring.type, Buffer) and isinstance(ring.op, Op)
+    ring, slot, barrier, _, *offsets = op.operands
+    buffer = ring.type
+    assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
     base = slot_address(e, ring, e.scalar(slot))
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
-    blocks, part, starts = _my_part(e, op, desc, offsets, ring.type)
-    many, mask = "", []
-    if "multicast" in op.attrs:
+    blocks, starts = in_blocks(buffer, op.operands[3]), [e.scalar(o) for o in offsets]
+    part, many, mask = copied(blocks, op), "", []
+    if "slice" in op.attrs:
+        d = block_dim(op.operands[3], buffer, op.attrs["slice"])
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, blocks.shape[d], starts[d])
+    elif "multicast" in op.attrs:
+        d = slowest(blocks)
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
         # The bytes of the shares before: a share may begin inside a swizzle pattern, which goes by addresses.
         before = slot_rows(part) * span_elements(blocks) * blocks.elem.bytes
         base = p.new("b32", "mad.lo.u32", e.rank, before, base)
@@ -185,31 +191,6 @@ def _tma_load(e: Emitter, op: Op) -> None:
         coords = coordinates(e, starts, at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes{many}",
           f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where, *mask)
-
-
-@emits("tma_prefetch")
-def _tma_prefetch(e: Emitter, op: Op) -> None:
-    """One instruction per box, of what this CTA would load (PTX ISA, cp.async.bulk.prefetch.tensor)."""
-    desc, *offsets = op.operands
-    blocks, part, starts = _my_part(e, op, desc, offsets, op.attrs["type"])
-    tmap = tensor_map(e, op)
-    for at, _ in pieces(blocks, part):
-        coords = coordinates(e, starts, at)
-        e.p(f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global", f"[{tmap}, {{{', '.join(reversed(coords))}}}]")
-
-
-def _my_part(e: Emitter, op: Op, desc: Value, offsets: list[Value], buffer: Buffer) -> tuple[Buffer, Buffer, list[str]]:
-    """What a load brings into a slot, as the descriptor's blocks have it; what of it this CTA copies; and where that
-    begins in the tensor."""
-    blocks, starts = in_blocks(buffer, desc), [e.scalar(o) for o in offsets]
-    part = copied(blocks, op)
-    if "slice" in op.attrs:
-        d = block_dim(desc, buffer, op.attrs["slice"])
-        starts[d] = e.p.new("b32", "mad.lo.s32", e.rank, blocks.shape[d], starts[d])
-    elif "multicast" in op.attrs:
-        d = slowest(blocks)
-        starts[d] = e.p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
-    return blocks, part, starts
 
 
 def coordinates(e: Emitter, offsets: list[str], at: tuple[int, ...]) -> list[str]:

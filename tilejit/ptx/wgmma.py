@@ -117,7 +117,8 @@ def _dot_async(e: Emitter, op: Op) -> None:
     tail += [int(not b.k_major)] if elem.bytes == 2 else []
     add = p.new("pred", "setp.ne.b32", 1, 0)
     start = acc.op if isinstance(acc.op, Op) and acc.op.name == "pend" else None
-    first_adds = add if start is None or not _starts_at_zero(e, start) else p.new("pred", "setp.ne.b32", 0, 0)
+    reads = not op.attrs.get("zero") and (start is None or not _starts_at_zero(e, start))
+    first_adds = add if reads else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
     k0 = op.attrs.get("k", 0)
     for k in range(0, va.type.shape[1], step):

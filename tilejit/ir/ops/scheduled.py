@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op, Value
 from tilejit.ir.table import op
-from tilejit.ir.types import Barrier, Buffer, Pending, Tile, Type, int32
+from tilejit.ir.types import Buffer, Pending, Tile, Type, int32
 
 
 @op("alloc", attrs="name type offset? private?", effects="sync", traits="scheduled")
@@ -81,18 +81,6 @@ def tma_load(o: Op) -> list[Type]:
 
     slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
     each of which copies its part of the rows into that slot of all."""
-    return []
-
-
-@op("tma_prefetch", "desc offsets*", "type slice? multicast?", effects="sync", traits="scheduled")
-def tma_prefetch(o: Op) -> list[Type]:
-    """Ask for what a `tma_load` with these attributes into a buffer of this type would read to be brought into L2."""
-    return []
-
-
-@op("grid_wait", effects="sync", traits="scheduled structural")
-def grid_wait(o: Op) -> list[Type]:
-    """Run the region in one thread, then wait until the kernel ahead in the stream has ended."""
     return []
 
 
@@ -251,10 +239,11 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision? k?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? k? zero?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
     """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
 
+    With `zero` acc's registers are written, what they hold is not read.
     With `k` a has as many columns as it has, and they meet the rows of b from k on."""
     a, b, acc = (v.type for v in o.operands)
     assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
@@ -305,10 +294,3 @@ def roles(o: Op) -> list[Type]:
     A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
     and scratch are `private_bytes` (set by the allocator) after those of the group before."""
     return []
-
-
-def barrier_type(o: Op) -> Barrier:
-    """The barrier type of an op's first operand."""
-    t = o.operands[0].type
-    assert isinstance(t, Barrier)
-    return t
