@@ -20,10 +20,10 @@ def split_kernel(a_desc, b_desc, part_desc, parts, turns, out, bias, M, N, K, do
     """Part number program_id of part_desc: the product of A [M, K] and B [K, N] over one of PARTS parts of K.
 
     A_ROWS, B_ROWS: the descriptor sees the matrix itself, else its transpose. part_desc sees `parts` (fp32), PARTS
-    times [BM, BN] for every tile, in blocks. WOVEN: a part has every PARTS'th block of K, so that what all programs read at a
-    time is close together; else successive ones. ELEMENTS: 0, or how many the programs sum at once, CHUNK parts of
-    them; then out = act(sum of parts + bias), as of `sum_parts_kernel`, and turns int32 [tiles] counts (turns, out and
-    bias: else None)."""
+    times [BM, BN] for every tile, in blocks. WOVEN: a part has every PARTS'th block of K, so that what all programs
+    read at a time is close together; else successive ones. ELEMENTS: 0, or how many the programs sum at once, CHUNK
+    parts of them; then out = act(sum of parts + bias), as of `sum_parts_kernel`, and turns int32 [tiles] counts (turns,
+    out and bias: else None)."""
     pid = tl.program_id(0)
     tile = pid // PARTS
     number = pid % PARTS

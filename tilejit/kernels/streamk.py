@@ -31,6 +31,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
     Workspace,
     aligned,
     check_operands,
@@ -42,6 +43,7 @@ from tilejit.kernels._operands import (
     zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import shares, split_kernel
 
@@ -103,11 +105,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
         tile = tl.where(i < pieces, last - i, stream_tiles + (i - pieces) * programs + pid)
         k0 = tl.where(i < pieces, tl.maximum(begin - tile * steps, 0), 0)
         k1 = tl.where(i < pieces, tl.minimum(end - tile * steps, steps), steps)
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         acc = tl.zeros((BM, BN), tl.float32)
         if SCALE_STEPS > 0:
             rows = m + tl.arange(0, BM)
@@ -267,10 +267,16 @@ GROUP = 8
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = tuple(Config(m, n, 4, True) for n in (16, 32, 64) for m in (128, 64))
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
+DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
+                     for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
+#: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
+#: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
+#: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
+IDLE = 0.1
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
+#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
+_FROM_L2, _FROM_MEMORY, _SHARE = 48, 36, 17
 
 
 @lru_cache(maxsize=1024)
@@ -280,40 +286,56 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     instead of a choice.
 
     The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
-    as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
-    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs: a second
-    launch and 40 bytes a cycle each way; 1.5 cycles an element where parts meet in flight; or 16 bytes a cycle between
-    the CTAs of a cluster and two round trips."""
+    as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
+    turn, in which fewer programs may run), plus what handing over parts costs: a second launch and 40 bytes a cycle
+    each way; 1.5 cycles an element where parts meet in flight; or 16 bytes a cycle between the CTAs of a cluster and
+    two round trips."""
     tiles = TILES
     if m <= 64:
         width = next(t.n for t in DECODE_TILES if m <= t.n)
         tiles, m, n = tuple(t for t in DECODE_TILES if t.n == width), n, m
-    steps = max(1, tilejit.cdiv(k * elem_bytes, tiles[0].k_bytes))
-    memory = (m + n) * k * elem_bytes / (17 * multiprocessors)
+    memory = (m + n) * k * elem_bytes / (_SHARE * multiprocessors)
+
+    def blocks(t: Config) -> int:
+        return max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
 
     def cycles(t: Config) -> float:
-        count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (30 if t.swap else 48))
+        count, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), blocks(t)
+        block = max(t.m * t.n / 32 * t.k_bytes / 128, (t.m + t.n) * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
+
+        def turn(programs: int) -> float:
+            taken = tilejit.cdiv(steps, t.ctas) * block
+            weights = t.m * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+            return max(taken, weights) if t.swap and programs else taken * (programs > 0)
+
+        def turns(tiles: int) -> float:
+            return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
+
         if t.ctas > 1:
             waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
-            return max(waves * tilejit.cdiv(steps, t.ctas) * block, memory) + waves * (2000 + part / 16)
+            return max(turns(count), memory) + waves * (2000 + part / 16)
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
         meet = 6000 + 0.2 * t.m * t.n if t.parts else parts * (3000 + 1.5 * t.m * t.n)
-        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + meet
+        return max(t.stream_tiles / t.programs * steps * block + turns(count - t.stream_tiles), memory) + meet
 
     def divided() -> Iterator[Config]:
         for t in tiles:
-            count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+            count, even, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), evenly if t.swap else min, blocks(t)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
                 most = at_once(c, multiprocessors)
                 if c > 1 and (ctas is not None or most and c <= steps):
-                    yield replace(t, programs=min(count, max(1, most)), ctas=c)
+                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
-                yield replace(t, programs=programs, stream_tiles=stream)
+                yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
     return min(divided(), key=cycles)
+
+
+def evenly(tiles: int, most: int) -> int:
+    """The fewest programs, of `most`, that take no more turns for so many tiles: then all have as much to do."""
+    return tilejit.cdiv(tiles, tilejit.cdiv(tiles, most))
 
 
 def at_once(ctas: int, multiprocessors: int) -> int:
@@ -422,7 +444,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
-                     ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
+                     ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
+                     launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
         elements, chunk = shares(t.m * t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
         constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
