@@ -23,6 +23,7 @@ targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
 
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
+    monkeypatch.setattr(streamk, "PAIRED_TILES", ())
     monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
@@ -222,10 +223,10 @@ def test_clusters_accumulate(monkeypatch, m):
 
 
 def test_the_chip_is_filled():
-    """Few deep tiles on 132 multiprocessors: sixteen parts each; as many as half the chip: a cluster of two each; enough
+    """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs; as many as half the chip: a cluster of two each; enough
     tiles: whole ones."""
     deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts) == (128, 256, 128, 1, 16)
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts, deep.rows) == (256, 256, 64, 2, 16, True)
     assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
     assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):

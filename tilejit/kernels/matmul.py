@@ -231,8 +231,10 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
         return False
     if m <= NARROW:
         return True
-    if blocks < DEEP_FROM and (chip != "sm_90a" or streamk.choose(m, n, k, size, sms).ctas == 1):
-        return False
+    if blocks < DEEP_FROM:
+        divided = streamk.choose(m, n, k, size, sms)
+        if chip != "sm_90a" or divided.ctas == 1 or divided.rows:
+            return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
 
