@@ -197,8 +197,9 @@ def clone_block(block: Block, mapping: dict[Value, Value],
 def computes(op: Op) -> tuple:
     """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
     operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
-    attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())]
-    return op.name, tuple(operands), tuple(attrs), tuple([r.type for r in op.results])
+    attrs = tuple([(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v))
+                   for k, v in sorted(op.attrs.items())]) if op.attrs else ()
+    return op.name, tuple(operands), attrs, tuple([r.type for r in op.results])
 
 
 def total_warps(fn: Function) -> int:

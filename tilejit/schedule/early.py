@@ -21,8 +21,7 @@ _MEETINGS = frozenset({"reduce", "scan"})
 
 
 def issue_early(fn: Function, report: list[str]) -> None:
-    """Move loads of vectors before the `dot_wait` that they follow, with what they need and conversions of what they
-    give.
+    """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
 
     They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
     registers for beside the products; `report` gets a line for each."""
