@@ -199,7 +199,8 @@ class Config:
     `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
     programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored
     (0: registers are stored as they are);
-    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes)."""
+    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes);
+    `evict`, what L2 does with operands."""
 
     m: int
     n: int
@@ -214,6 +215,7 @@ class Config:
     meet: bool = False
     staged: int = 8
     sums: tuple[int, int] = (0, 0)
+    evict: str = ""
 
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
@@ -437,7 +439,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
                      ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
     if t.parts and not accumulate:
         elements, chunk = shares(t.m, t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
-        constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
+        constants.update(PARTS=t.parts, WOVEN=t.woven, EVICT=t.evict, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
                          store_stages=t.staged or None)
         if not t.meet:
             constants["ACTIVATION"] = None
