@@ -1,13 +1,15 @@
 """fp8 products with block scales against float64, in the evaluator and on the emulated SM."""
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels.scaled import TILES, block_scaled_kernel, matmul_blockscaled
+from tilejit.kernels.scaled import TILES, block_scaled_kernel, choose, matmul_blockscaled
 from tilejit.testing import rel_error
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -37,6 +39,39 @@ def test_block_scales(target, m, n, k, dtypes):
     assert rel_error(out, ref) <= (1e-5 if target == "evaluator" else 1e-3)
 
 
+def problem(t, m, n, k):
+    """Operands of block_scaled_kernel on two tiles each way, the grid, and the result they should have."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k)).astype(E4M3), rng.standard_normal((n, k)).astype(E4M3)
+    steps = -(-k // 128)
+    a_scale = (rng.random((steps, m)) + 0.5).astype(np.float32).T
+    b_scale = (rng.random((-(-n // 128), steps)) + 0.5).astype(np.float32)
+    out = np.full((m, n), np.nan, np.float32)
+    boxes = zip((a, b, out), ((t.m, 128), (t.n, 128), (t.m, t.n)))
+    descriptors = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), box) for x, box in boxes]
+    args = [*descriptors, a_scale, b_scale, m, n, k, 1, m, steps, 1]
+    constants = dict(BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
+    ref = (a.astype(np.float64) * spread(a_scale, 1, 128, (m, k))) @ (
+        b.astype(np.float64) * spread(b_scale, 128, 128, (n, k))).T
+    return (1,), args, constants, out, ref
+
+
+@pytest.mark.parametrize("k", [128, 256, 384, 528])
+@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
+def test_tiles(t, k):
+    """Every tile, two a program, under three policies with the sanitizer; one block of K to five."""
+    grid, args, constants, out, ref = problem(t, t.m + 8, t.n, k)
+    tilejit.check(block_scaled_kernel, grid, *args, seeds=[1], **constants).check()
+    assert rel_error(out, ref) <= 1e-3
+
+
+def test_choice():
+    """Clusters where there are many tiles, single CTAs where theirs would leave multiprocessors idle."""
+    assert choose(4096, 4096, 132) is TILES[0]
+    assert (choose(1152, 1792, 132).m, choose(128, 4096, 132).m) == (128, 64)
+    assert choose(4096, 4096, 1).ctas == 1
+
+
 def test_rejects():
     a, b = np.zeros((8, 256), E4M3), np.zeros((8, 256), E4M3).T
     good = np.ones((8, 2), np.float32), np.ones((1, 2), np.float32)
@@ -51,11 +86,13 @@ def test_rejects():
 
 @pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
 def test_compiles(t):
-    """No spills; the first product of a block does not read the sum, so nothing clears it."""
+    """No spills; products lead; the first one of a block does not read the sum, so nothing clears it."""
     kernel = block_scaled_kernel.compile(
         f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", "*fp32", "*fp32",
-        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages)
-    lines = [line for line in kernel.ptx.splitlines() if "wgmma.mma_async" in line]
-    predicates = [line.split("}")[1].split(", ")[3] for line in lines]
-    assert len(set(predicates)) == 2 and predicates.count(predicates[0]) == 1
+        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
+    assert kernel.resources.spill_stores == kernel.resources.spill_loads == 0 and not kernel.resources.messages
+    sets = dict(re.findall(r"setp\.ne\.b32 (%p\d+), (\d), 0;", kernel.ptx))
+    adds = [sets[p] for p in re.findall(r"wgmma\.mma_async.*\}, %rd?\d+, %rd?\d+, (%p\d+),", kernel.ptx)]
+    assert "".join(adds) == "0111" * 4, "two products in the loop, one before it, one after it"
     assert "specialised" in kernel.report()
+    assert "part of the next iteration is in flight while this one's is used (products_ahead)" in kernel.report()

@@ -7,6 +7,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels.activations import activate
+from tilejit.kernels.order import tile_at
 
 #: Elements that a program sums at least and at most, and of all parts together that its threads hold at once.
 LEAST, MOST, AT_ONCE = 128, 512, 8192
@@ -19,10 +20,8 @@ def tile_origin(tile, M, N, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.conste
     """First row and column of a tile; tiles are numbered in groups of GROUP tile rows."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
-    first = tile // (GROUP * tiles_n) * GROUP
-    height = tl.minimum(tiles_m - first, GROUP)
-    rest = tile % (GROUP * tiles_n)
-    return (first + rest % height) * BM, rest // height * BN
+    row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+    return row * BM, column * BN
 
 
 @tilejit.kernel

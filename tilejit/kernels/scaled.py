@@ -26,8 +26,8 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
                         BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
     """C [M, N] = sum over blocks of K of a_scale[m, block] * b_scale[n // 128, block] * (A @ B^T).
 
-    a_desc sees A [M, K] in blocks [BM, 128], b_desc B^T [N, K] in blocks [BN, 128]; BN divides 128. The scales are
-    fp32 with the given strides."""
+    a_desc sees A [M, K] in blocks [BM, 128], b_desc B^T [N, K] in blocks [BN, 128]; BN divides 128, K is not 0. The
+    scales are fp32 with the given strides."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, _BLOCK)
@@ -39,40 +39,48 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
         a_scales = a_scale + rows * a_down
         b_scales = b_scale + n // _BLOCK * b_down
         acc = tl.zeros((BM, BN), tl.float32)
+        of_a = tl.load(a_scales, rows < M, other=0.0)
+        of_b = tl.load(b_scales)
         for k in range(0, steps):
-            of_b = tl.load(b_scales + k * b_across)
             a = a_desc.load([m, k * _BLOCK])
             b = b_desc.load([n, k * _BLOCK])
             part = tl.dot(a, b.T)
-            # After the product is issued: what is awaited here, and read from its ring, is hidden behind it.
-            of_a = tl.load(a_scales + k * a_across, rows < M, other=0.0)
-            acc = tl.fma(part, (of_a * of_b)[:, None], acc)
+            scale = of_a * of_b
+            # The next block's scales arrive behind this block's product.
+            after = tl.minimum(k + 1, steps - 1)
+            of_a = tl.load(a_scales + after * a_across, rows < M, other=0.0)
+            of_b = tl.load(b_scales + after * b_across)
+            acc = tl.fma(part, scale[:, None], acc)
         c_desc.store([m, n], acc.to(c_desc.dtype))
 
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it runs."""
+    """A tile of a program of `ctas` CTAs, and how it runs; `speed`: of the first one, on an H200."""
 
     m: int
     n: int
     warps: int
     stages: int
+    ctas: int = 1
+    speed: float = 1.0
 
 
-#: Largest first. A tile's two sums fill the registers at 128 x 128.
-TILES = (Config(128, 128, 8, 6), Config(64, 128, 4, 8), Config(64, 64, 4, 8))
+#: Largest first; clusters divide the rows and share B. A tile's sums fill the registers at 128 x 128 a CTA.
+TILES = (Config(256, 128, 8, 6, 2), Config(128, 128, 8, 6, speed=0.95), Config(64, 128, 4, 8, speed=0.68),
+         Config(64, 64, 4, 8, speed=0.48))
 _FP8 = ("fp8e4nv", "fp8e5")
 _WHAT = "matmul_blockscaled"
 
 
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, multiprocessors: int) -> Config:
-    """The tile with the least time: turns of the multiprocessors, as long as a tile's operands take to arrive."""
-    def time(t: Config) -> int:
-        return tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors) * (t.m + t.n)
+    """The tile with the least time: turns of the programs that run at once, at the tile's speed."""
+    def time(t: Config) -> float:
+        programs = multiprocessors // t.ctas
+        return tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), programs) * t.m * t.n / t.ctas / t.speed
 
-    return min(TILES, key=time)
+    return min((t for t in TILES if t.ctas <= multiprocessors), key=time)
 
 
 def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None) -> Any:
@@ -121,6 +129,6 @@ def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
     descriptors = {"a": ma.descriptor(t.m, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, t.n),
                    "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
-    grid = min(multiprocessors, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    grid = min(multiprocessors // t.ctas, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
     return (grid,), tuple(descriptors.values()), (m, n, k, *scale_a.strides, *scale_b.strides), dict(
-        BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages)
+        BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)

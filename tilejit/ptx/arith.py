@@ -56,7 +56,7 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
     if t.bits == 64:
         return "0d" + struct.pack(">d", number).hex().upper()
     if t.bits == 32:
-        return "0f" + np.array(number, ">f4").tobytes().hex().upper()
+        return "0f" + struct.pack(">f", number if abs(number) < 3e38 else np.float32(number)).hex().upper()
     kind = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4nv": ml_dtypes.float8_e4m3fn,
             "fp8e5": ml_dtypes.float8_e5m2}[t.name]
     raw = np.array(number).astype(kind)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
+from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
@@ -268,8 +268,3 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
     kernel.prologue(e)
     e.block(fn.body)
     return kernel.finish(e)
-
-
-def is_desc(t: Type) -> bool:
-    """True for descriptor types."""
-    return isinstance(t, Desc)

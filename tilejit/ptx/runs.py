@@ -131,8 +131,8 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
 
     def compute(registers: Sequence[int]) -> list[list[str]]:
         now = _pinned(e, leaves) if pinned else leaves
-        made = pair([tuple(regs[r] for regs in now.values() for r in registers[i:i + _PAIR])
-                     for i in range(0, len(registers), _PAIR)])
+        columns = [[regs[r] for r in registers[i::_PAIR]] for regs in now.values() for i in range(_PAIR)]
+        made = pair(list(zip(*columns)))
         return [[r for regs in made for r in regs[_PAIR * i:_PAIR * (i + 1)]] for i in range(len(values))]
 
     return compute

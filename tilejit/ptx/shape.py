@@ -67,11 +67,19 @@ def _broadcast(e: Emitter, op: Op) -> None:
     src, t = e.get(op.operands[0]), op.operands[0].type
     assert isinstance(t, Tile)
     source, dst = layout_of(t), layout_of(op.result.type)
-    target = dst.project(t.shape)
-    if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
+    repeated = _repeated(source, t.shape, dst)
+    if repeated is None:
         raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
-    elements = tuple(tuple(x if s > 1 else 0 for x, s in zip(at, t.shape)) for at in dst.registers())
-    e.set(op.result, [src[i] for i in _registers_in(source, elements)])
+    e.set(op.result, [src[i] for i in repeated])
+
+
+@lru_cache(maxsize=1024)
+def _repeated(source: LinearLayout, shape: tuple[int, ...], dst: LinearLayout) -> tuple[int, ...] | None:
+    """For each register of dst, that of a smaller tile `shape` in `source` which it repeats; None if threads differ."""
+    target = dst.project(shape)
+    if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
+        return None
+    return _registers_in(source, tuple(tuple(x if s > 1 else 0 for x, s in zip(at, shape)) for at in dst.registers()))
 
 
 @emits("part")

@@ -117,7 +117,8 @@ def _dot_async(e: Emitter, op: Op) -> None:
     tail += [int(not b.k_major)] if elem.bytes == 2 else []
     add = p.new("pred", "setp.ne.b32", 1, 0)
     start = acc.op if isinstance(acc.op, Op) and acc.op.name == "pend" else None
-    first_adds = add if start is None or not _starts_at_zero(e, start) else p.new("pred", "setp.ne.b32", 0, 0)
+    reads = not op.attrs.get("zero") and (start is None or not _starts_at_zero(e, start))
+    first_adds = add if reads else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
     k0 = op.attrs.get("k", 0)
     for k in range(0, va.type.shape[1], step):
@@ -162,7 +163,8 @@ def _descriptor(e: Emitter, address: str, operand: Operand, group: str,
     offset = e.bit_sum([(group, [operand.offset(mn, k) for mn, k in group_bases])]) \
         if any(mn for mn, _ in group_bases) else None
     start = p.new("b32", "add.u32", address, offset) if offset else address
-    low = p.new("b32", "shr.u32", start, 4)
+    # In a cluster, addresses of a CTA's own shared memory have its rank from bit 24 on, where descriptors have offsets.
+    low = p.new("b32", "bfe.u32", start, 4, 14) if e.rank else p.new("b32", "shr.u32", start, 4)
     wide = p.new("b64", "cvt.u64.u32", low)
     return p.new("b64", "or.b64", wide, operand.high)
 

@@ -10,6 +10,8 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
+from tilejit.schedule.leads import find_leads
+from tilejit.schedule.meetings import ATOMICS, releases
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Drain,
@@ -24,6 +26,7 @@ from tilejit.schedule.plan import (
     place,
     reads_slot,
 )
+from tilejit.schedule.rewrite import register_split
 from tilejit.schedule.stores import STORES, staging_of
 
 #: kind of a ring -> the copies that fill it, in the report's words.
@@ -89,6 +92,8 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
     choose_store_role(fn, plan)
+    split = register_split(fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
+    find_leads(fn, plan, split[2] or split[0])
     for ring in plan.rings:
         ring.groups = plan.groups if ring.local else 1
     _go_on(plan)
@@ -235,7 +240,7 @@ def choose_store_role(fn: Function, plan: Plan) -> None:
     if not problem:
         problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
         # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
-        releasing = [op for op in walk(fn.body) if op.attrs.get("sem", "relaxed") in ("release", "acq_rel")]
+        releasing = [op for op in walk(fn.body) if op.name in ATOMICS and releases(op)]
         plan.drain = Drain(releasing) if releasing else None
         problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
     if problem:
@@ -318,6 +323,9 @@ def _say(plan: Plan, warps: int) -> None:
         say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else
             f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
             f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
+    for loop, dot in plan.leads.items():
+        say(f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration is in flight while this "
+            "one's is used (products_ahead)")
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")

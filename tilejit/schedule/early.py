@@ -21,7 +21,7 @@ _MEETINGS = frozenset({"reduce", "scan"})
 
 
 def issue_early(fn: Function, report: list[str]) -> None:
-    """Move loads, with what they need and conversions of what they give, before the `dot_wait` that they follow.
+    """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
 
     They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
     registers for beside the products; `report` gets a line for each."""
@@ -63,7 +63,7 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
         if late.isdisjoint(op.operands) and (op.name == "load" or op.define.pure and op.name not in _MEETINGS):
             if op.name == "load" or op.name in ("cast", "convert") and able.get(op.operands[0]) in moving:
                 more = _registers(op.result) - (0 if op.name == "load" else _registers(op.operands[0]))
-                if more <= room and not (op.name == "load" and _is_ordered(op, stores)):
+                if more <= room and (op.name != "load" or _is_vector(op) and not _is_ordered(op, stores)):
                     moving[op] = None
                     room -= max(0, more)
                 elif op.name != "cast":
@@ -90,3 +90,8 @@ def _is_ordered(load: Op, stores: list[Op]) -> bool:
     """Whether a load must stay behind stores before it."""
     source = argument_of(load.operands[0])
     return bool(load.attrs.get("volatile")) or any(may_alias(source, store) for store in stores)
+
+
+def _is_vector(load: Op) -> bool:
+    """Whether a load is of few addresses: a matrix has one, of two registers, and a mask for each access."""
+    return not isinstance(load.result.type, Tile) or len(load.result.type.shape) == 1

@@ -61,11 +61,6 @@ class Ring:
         """Bytes that complete on `full` per ticket."""
         return sum(self.buffer(op).slot_bytes for op in self.loads)
 
-    @property
-    def ticket_bytes(self) -> int:
-        """Bytes of shared memory that one more slot takes, its two mbarriers included."""
-        return self.groups * (sum(self.buffer(op).slot_stride for op in self.loads) + 16)
-
     def buffer(self, load: Op) -> Buffer:
         """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type
@@ -142,6 +137,7 @@ class Plan:
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
+    leads: dict[Op, Op] = field(default_factory=dict)                # loop -> its product, issued an iteration ahead
     specialised: bool = False
     turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
     groups: int = 1                       # groups of num_warps consumer warps

@@ -15,6 +15,9 @@ class Products(RoleState):
 
     def _settle(self, op: Op, b: Builder) -> None:
         """Wait for the products in flight that an op needs: all of them at control flow and other meetings."""
+        for v in op.operands:
+            if v in self.arrivals:
+                self.arrivals.pop(v)(b)
         if not self.flight:
             return
         count = len(self.flight)

@@ -12,6 +12,7 @@ from tilejit.ir import Block, Builder, Function, Op
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
+from tilejit.schedule.leads import Leads
 from tilejit.schedule.meetings import ATOMICS, Meetings
 from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
@@ -22,10 +23,8 @@ from tilejit.schedule.plan import (
     check_descriptor,
     in_place,
     kind_of,
-    reads_slot,
     shared_operand,
 )
-from tilejit.schedule.products import Products
 from tilejit.schedule.role import Shared, walk_op
 from tilejit.schedule.stores import STORES
 
@@ -109,7 +108,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Products, Exchanges, Meetings):
+class RoleWriter(Channels, Leads, Exchanges, Meetings):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -161,41 +160,11 @@ class RoleWriter(Channels, Products, Exchanges, Meetings):
                 else:
                     self._release(ring, b)
 
-    def _release_points(self, src: Block) -> dict[int, list[Ring]]:
-        points: dict[int, list[Ring]] = {}
-        if self.needed is not None:
-            return points
-        for ring in self.plan.rings:
-            if ring.deferred or ring.loads[0].parent is not src:
-                continue
-            last = max(self._last_use(src, load) for load in ring.loads)
-            points.setdefault(last, []).append(ring)
-        return points
-
-    def _last_use(self, src: Block, load: Op) -> int:
-        """Index in src of the last op that reads the load's slot (products and their transposes)."""
-        last = src.ops.index(load)
-        work = [load.result]
-        while work:
-            for op, index in self.uses.get(work.pop(), ()):
-                if op.name in ("trans", "convert"):
-                    work.append(op.result)
-                elif op in self.piecewise:
-                    work.append(op.result)
-                    continue
-                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
-                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
-                    continue
-                outer = op
-                while outer.parent is not src:
-                    assert outer.parent is not None and outer.parent.parent is not None
-                    outer = outer.parent.parent
-                last = max(last, src.ops.index(outer))
-        return last
-
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""
-        if op.name in ("for", "while", "if"):
+        if op in self.led:
+            pass                     # done before
+        elif op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
         elif self.role == "store" and op.name in STORES:
@@ -251,6 +220,11 @@ class RoleWriter(Channels, Products, Exchanges, Meetings):
     def _for(self, op: Op, b: Builder) -> None:
         if op is self.plan.turns and self.role == "consumer":
             self._turns(op, b)
+            return
+        if op in self.plan.leads and self.needed is None:
+            self._before_tickets(op, b)
+            self._for_ahead(op, b)
+            self._after_tickets(op, b)
             return
         body = op.regions[0]
         chain = self.plan.chains.get(op, {}) if self.needed is None else {}

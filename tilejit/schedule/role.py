@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from tilejit.ir import Builder, Function, Op, Value, clone_op, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, uses, walk
 from tilejit.ir.types import Buffer, int32
 from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import STORES
@@ -46,12 +46,22 @@ class RoleState:
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
+        self.led: set[Op] = set()                 # products that were issued an iteration ahead, and their loads
+        self.arrivals: dict[Value, Callable[[Builder], object]] = {}     # their results -> what waits for them
         self.turn_begins: dict[Op, Callable[[Builder], object]] = {}     # what waits for a turn, before which op
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.gathered: dict[str, Value] = {}      # where the CTAs of a cluster meet, by name
         self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
+
+    def block(self, src: Block, b: Builder) -> None:
+        """Write what a block does in this role."""
+        raise NotImplementedError
+
+    def _load(self, op: Op, b: Builder) -> None:
+        """Fill or await a ring's ticket."""
+        raise NotImplementedError
 
     def _clone(self, op: Op, b: Builder) -> None:
         b.insert(clone_op(op, self.env))

@@ -1,0 +1,193 @@
+"""Products of the next iteration, issued before this one's result is used: a loop whose products start from zero.
+
+    for i: P = A[i] @ B[i]; s = s + P * scale[i]
+
+would wait for every product with nothing in flight. Written with two sets of registers for P, which are never copied:
+
+    P0 = A[0] @ B[0]                                            in flight
+    for i by 2, while i + 2 < n:
+        P1 = A[i+1] @ B[i+1];  wait for all but one;  s = s + P0 * scale[i]
+        P0 = A[i+2] @ B[i+2];  wait for all but one;  s = s + P1 * scale[i+1]
+    the last one or two
+
+Slots are released behind the waits. The producer's role is not concerned: the tickets are the same.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.ir import Block, Builder, Function, Op, Value, walk
+from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.schedule.plan import Plan, Ring, kind_of, place, reads_slot
+from tilejit.schedule.products import Products
+
+#: Registers of a thread beside the sums and both sets, at least.
+BESIDE = 32
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A product that was issued, and the slots that it reads, one of each ring."""
+
+    product: Value
+    slots: tuple[Value, ...]
+
+    def values(self) -> list[Value]:
+        """What a loop carries of it."""
+        return [self.product, *self.slots]
+
+
+def find_leads(fn: Function, plan: Plan, registers: int) -> None:
+    """Choose the loops whose products lead; `registers`: of a consumer's thread.
+
+    By default where the registers suffice; `products_ahead` says otherwise (True: where it can be, with a line in the
+    report where it cannot)."""
+    asked = fn.attrs.get("products_ahead")
+    if asked is False:
+        return
+    for loop in walk(fn.body):
+        if loop.name != "for" or loop in plan.chains or loop is plan.turns:
+            continue
+        dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
+        if not any(dot.parent is loop.regions[0] for dot in dots):
+            continue
+        problem = _problem(loop, dots, plan)
+        if not problem and asked is None and _registers(loop, dots[0], fn) > registers - BESIDE:
+            problem = "registers do not suffice for two sets of results"
+        if not problem:
+            plan.leads[loop] = dots[0]
+            for ring in rings_of(dots[0], plan):
+                ring.deferred = True
+        elif asked:
+            plan.report.append(f"loop at {place(loop)}: products are not issued ahead: {problem}")
+
+
+def rings_of(dot: Op, plan: Plan) -> list[Ring]:
+    """The rings that a product reads."""
+    loads = [reads_slot(dot, i) for i in (0, 1)]
+    return [ring for ring in plan.rings if any(load in ring.loads for load in loads)]
+
+
+def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
+    """Why a loop's product cannot be issued an iteration ahead; empty if it can."""
+    body, dot = loop.regions[0], dots[0]
+    start, step = dot.operands[2].op, loop.operands[2].op
+    if not plan.specialised:
+        return "the kernel is not specialised"
+    if len(dots) > 1 or "unit" in dot.attrs:
+        return "it has more than one product" if len(dots) > 1 else "mma.sync multiplies"
+    if not (isinstance(start, Op) and start.name == "const" and start.attrs["value"] == 0):
+        return "the product does not start from zero"
+    if not (isinstance(step, Op) and step.name == "const" and step.attrs["value"] > 0):
+        return "its step is not a positive constant"
+    loads = [reads_slot(dot, i) for i in (0, 1)]
+    rings = rings_of(dot, plan)
+    if None in loads or any(not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
+                            for r in rings):
+        return "an operand is not read from a slot that a producer fills"
+    if any(r.slots < 2 for r in plan.rings if r.loop is loop):
+        return "a ring has one slot"
+    for op in body.ops[:-1]:
+        if op is not dot and not kind_of(op) and (op.regions or op.define.effects - {"read"}):
+            return f"{op.name} ({place(op)}) may have to wait for others"
+    return ""
+
+
+def _registers(loop: Op, dot: Op, fn: Function) -> int:
+    """A thread's registers for what the loop carries and two results of the product."""
+    def of(v: Value) -> int:
+        t, elem = v.type, elem_of(v.type)  # type: ignore[arg-type]
+        if not isinstance(t, Tile) or t.layout is None:
+            return 0 if isinstance(t, Tile) else 1
+        each = elem.bytes / 4 if isinstance(elem, DType) else 2
+        return int(t.layout.num_registers * each)
+
+    return sum(map(of, loop.results)) + 2 * of(dot.result)
+
+
+class Leads(Products):
+    """The part of a role's writer that writes such loops."""
+
+    def _for_ahead(self, op: Op, b: Builder) -> None:
+        """The loop, unrolled by two, between the first product and the results of the last ones."""
+        dot, body = self.plan.leads[op], op.regions[0]
+        rings = rings_of(dot, self.plan)
+        self.led.update([dot, *(load for ring in rings for load in ring.loads)])
+        keys, sums = self._keys(op), [self.env[v] for v in op.operands[3:]]
+        lo, hi, step = (self.env[v] for v in op.operands[:3])
+        before = self._state(keys)
+        work, skip = Block(), Block()
+        inner = Builder(work, loc=op.loc)
+        zero = inner("const", value=0, type=dot.operands[2].type)
+        first = self._lead(dot, rings, inner("pend", zero), inner)
+        starts, last = self._state(keys), inner("sub", hi, step)
+        carried = [*sums, *starts, lo, *first.values()]
+        region = Block([lo.type, *(v.type for v in carried)],
+                       [body.args[0].name, *(v.name for v in body.args[1:]), *("" for _ in carried[len(sums):])])
+        mine, tickets, (here, *rest) = _split(region.args[1:], len(sums), len(starts))
+        self._set_state(keys, tickets)
+        at = Builder(region, loc=op.loc)
+        one = Flight(rest[0], tuple(rest[1:]))
+        two = self._lead(dot, rings, at("pend", zero), at)
+        mine = self._use(op, region.args[0], one, 1, mine, at)
+        one = self._lead(dot, rings, one.product, at, zero=True)
+        second = at("add", region.args[0], step)
+        mine = self._use(op, second, two, 1, mine, at)
+        at.op("yield", *mine, *self._state(keys), at("add", second, step), *one.values())
+        loop = inner.op("for", lo, inner("sub", last, step), inner("add", step, step), *carried, regions=[region],
+                        **op.attrs)
+        mine, tickets, (here, *rest) = _split(loop.results, len(sums), len(starts))
+        one = Flight(rest[0], tuple(rest[1:]))
+        ends = []
+        for pair in (True, False):
+            end = Block()
+            at = Builder(end, loc=op.loc)
+            self._set_state(keys, tickets)
+            if pair:
+                two = self._lead(dot, rings, at("pend", at("const", value=0, type=zero.type)), at)
+            made = self._use(op, here, one, int(pair), mine, at)
+            if pair:
+                made = self._use(op, at("add", here, step), two, 0, made, at)
+            at.op("yield", *made, *self._state(keys))
+            ends.append(end)
+        inner.op("yield", *inner.op("if", inner("cmp", here, last, pred="lt"), regions=ends).results)
+        Builder(skip, loc=op.loc).op("yield", *sums, *before)
+        results = b.op("if", b("cmp", lo, hi, pred="lt"), regions=[work, skip]).results
+        self._set_state(keys, results[len(sums):])
+        for old, new in zip(op.results, results):
+            new.name = old.name
+            self.env[old] = new
+
+    def _lead(self, dot: Op, rings: list[Ring], acc: Value, b: Builder, **zero: bool) -> Flight:
+        """Issue a product with the operands of the next tickets."""
+        for ring in rings:
+            self._load(ring.loads[-1], b)
+        a, bb = (self._operand(dot, i, b) for i in (0, 1))
+        extra = {k: v for k, v in dot.attrs.items() if k == "precision"}
+        product = b("dot_async", a, bb, acc, **extra, **zero)
+        product.name = dot.result.name
+        return Flight(product, tuple(self.current[ring] for ring in rings))
+
+    def _use(self, op: Op, iv: Value, flight: Flight, pending: int, carried: list[Value], b: Builder) -> list[Value]:
+        """What an iteration does with its product, which is awaited where it is first needed: what is carried on."""
+        dot, body = self.plan.leads[op], op.regions[0]
+        self.env.update(zip(body.args, [iv, *carried]))
+
+        def arrive(at: Builder) -> None:
+            tile = at.op("dot_wait", flight.product, pending=pending).result
+            tile.name = dot.result.name
+            self.env[dot.result] = tile
+            for ring, slot in zip(rings_of(dot, self.plan), flight.slots):
+                self.current[ring] = slot
+                self._release(ring, at)
+
+        self.arrivals[dot.result] = arrive
+        self.block(body, b)
+        if dot.result in self.arrivals:
+            self.arrivals.pop(dot.result)(b)
+        return [self.env[v] for v in body.terminator.operands]
+
+
+def _split(values: list[Value], sums: int, tickets: int) -> tuple[list[Value], list[Value], list[Value]]:
+    """What is carried: the loop's own values, the tickets, the rest."""
+    return values[:sums], values[sums:sums + tickets], values[sums + tickets:]
