@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilejit
+from tilejit.errors import CompilationError
 from tilejit.kernels.splitk import shares, split_kernel
 from tilejit.kernels.streamk import Config, matmul_streamk, workspace_for
 from tilejit.testing import rel_error
@@ -29,6 +30,18 @@ WAYS = {
                                                                                         meet=True),
     "swapped": Config(64, 16, 4, swap=True, meet=True), "swapped-k": Config(64, 16, 4, swap=True, ctas=2),
 }
+
+
+def test_eviction():
+    """A hint of the loads; anything else is told."""
+    args = ("desc<bf16[128x64]>", "desc<bf16[256x64]>", None, "*fp32", None, None, None, *["int32"] * 5)
+    rest = dict(BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=2, WOVEN=True, ELEMENTS=0, CHUNK=0,
+                BIAS_ROWS=False, ACTIVATION=None, num_warps=8)
+    ptx = split_kernel.compile(*args, EVICT="evict_first", **rest).ptx
+    assert ptx.count(".L2::cache_hint") == 2 and "createpolicy.fractional.L2::evict_first.b64" in ptx
+    assert "cache_hint" not in split_kernel.compile(*args, EVICT="", **rest).ptx
+    with pytest.raises(CompilationError, match="is evict_first or evict_last, found 'first'"):
+        split_kernel.compile(*args, EVICT="first", **rest)
 
 
 LARGE = [replace(t, meet=meet) for meet in (False, True) for t in (

@@ -4,9 +4,9 @@ All tiles together are tiles * steps blocks of K. The first `stream_tiles` tiles
 blocks as there are programs (stream-K: arXiv 2301.03598); split-K is the case in which the number of programs is a
 multiple of the number of tiles. The rest are whole tiles, one a program at a time.
 
-A run covers parts of tiles. Where every program has one part of one tile, it stores the part (PARTS), and a second
-kernel sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a workspace tile of fp32, in one of
-three ways:
+A run covers parts of tiles. Where every program has one part of one tile, that is another kernel (`splitk.py`): it
+stores the part, and a second one sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a
+workspace tile of fp32, in one of three ways:
 
     ADD         the output is fp32 and holds numbers to add to: every part is added to it by TMA, in no fixed order
     ORDERED     part after part: each waits for the tile's flag to say that the blocks before its own are done, adds
