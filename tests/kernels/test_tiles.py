@@ -48,8 +48,9 @@ def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged):
 
 
 def test_the_last_waves_are_shared_out():
-    """The tiles of two waves, the last of which would not be full, are streamed; one that nearly is full is not."""
-    (only,) = divide_result(5000, 5000, 79, 132, True)
+    """With a deep K the tiles of two waves, the last of which would not be full, are streamed; few and nearly full ones
+    are not."""
+    (only,) = divide_result(5000, 5000, 256, 132, True)
     assert (only.tiles.ctas, only.stream) == (2, 66 + 20 * 20 % 66)
     assert not any(p.stream for p in divide_result(6000, 6000, 94, 132, True))
     assert not any(p.stream for p in divide_result(1024, 1024, 64, 132, True))
