@@ -276,6 +276,9 @@ DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
 #: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
 #: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
 IDLE = 0.1
+#: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
+#: from L2, of the time of as many bytes from memory.
+_UNEVEN, _AGAIN = 1.04, 0.08
 #: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
 PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True, woven=True),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
@@ -305,28 +308,36 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     def blocks(t: Config) -> int:
         return max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
 
+    def idles(t: Config) -> bool:
+        return t.programs * t.ctas < (1 - IDLE / 2) * multiprocessors
+
     def cycles(t: Config) -> float:
         count, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), blocks(t)
         area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
         block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
 
+        least = memory * (1 + _AGAIN * t.n / t.m * t.swap)
+
         def turn(programs: int) -> float:
             taken = tilejit.cdiv(steps, 1 if t.rows else t.ctas) * block
-            weights = t.m * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
-            return max(taken, weights) if t.swap and programs else taken * (programs > 0)
+            weights = (t.m + _AGAIN * t.n) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+            return max(taken, weights * _UNEVEN if idles(t) else weights) if t.swap and programs else \
+                taken * (programs > 0)
 
         def turns(tiles: int) -> float:
             return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
 
         if t.ctas > 1 and not t.rows:
             waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
-            return max(turns(count), memory) + waves * (2000 + part / 16)
+            # With few rows the loads of the next tile go on meanwhile.
+            meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
+            return max(turns(count), least) + meet
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * area if t.parts else parts * (3000 + 1.5 * t.m * t.n)
+        meet = 6000 + 0.2 * area if t.parts else parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
         streamed = t.stream_tiles / t.programs * steps
         spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
-        return max(streamed * block + turns(count - t.stream_tiles), memory) + spread + meet
+        return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
 
     def divided() -> Iterator[Config]:
         for t in paired:                     # of equal estimates the first is taken
