@@ -4,6 +4,7 @@
     copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
+    leads       products that are issued an iteration ahead of their use
     cluster     programs of several CTAs
     stores      how TMA stores are staged
     outlets     stores by a role of their own

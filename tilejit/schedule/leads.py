@@ -21,8 +21,8 @@ from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.plan import Plan, Ring, kind_of, place, reads_slot
 from tilejit.schedule.products import Products
 
-#: Registers of a thread beside the sums and both sets, at least.
-BESIDE = 32
+#: Registers of a thread beside what a loop carries and reads and both sets: addresses, tickets.
+BESIDE = 28
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
 
 
 def _registers(loop: Op, dot: Op, fn: Function) -> int:
-    """A thread's registers for what the loop carries and two results of the product."""
+    """A thread's registers for what the loop carries, the tiles from outside that it reads, and two results."""
     def of(v: Value) -> int:
         t, elem = v.type, elem_of(v.type)  # type: ignore[arg-type]
         if not isinstance(t, Tile) or t.layout is None:
@@ -102,7 +102,10 @@ def _registers(loop: Op, dot: Op, fn: Function) -> int:
         each = elem.bytes / 4 if isinstance(elem, DType) else 2
         return int(t.layout.num_registers * each)
 
-    return sum(map(of, loop.results)) + 2 * of(dot.result)
+    body = loop.regions[0]
+    read = {v for op in body.ops for v in op.operands if isinstance(v.type, Tile) and not (
+        v.op is body or isinstance(v.op, Op) and (v.op.parent is body or v.op.name in ("const", "splat")))}
+    return sum(map(of, loop.results)) + sum(map(of, read)) + 2 * of(dot.result)
 
 
 class Leads(Products):
