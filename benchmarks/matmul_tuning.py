@@ -16,14 +16,15 @@ from typing import Any
 from contender import Absent, Contender, race
 
 import tilejit
-from tilejit.kernels import tiles
+from tilejit.kernels import streamk, tiles
 from tilejit.kernels.copy import LINE
 from tilejit.testing import Burst
 
 
 @dataclass(frozen=True)
 class Way:
-    """A block of the result, bytes of K in a block, and launch options; None leaves an option to the compiler."""
+    """A block of the result, bytes of K in a block, and launch options; None leaves an option to the compiler.
+    stream: tiles that are shared out by blocks of K (`kernels.streamk`)."""
 
     m: int
     n: int
@@ -33,13 +34,15 @@ class Way:
     k_bytes: int = 128
     stages: int | None = None
     turns: int | None = None
+    stream: int = 0
 
     @property
     def label(self) -> str:
         """Short text for tables."""
         marks = [f"{self.m}x{self.n}x{self.k_bytes}B", f"w{self.warps}", f"g{self.group}"]
         marks += [f"c{self.ctas}"] * (self.ctas > 1) + [f"s{self.stages}"] * (self.stages is not None)
-        return " ".join(marks + [f"t{self.turns}"] * (self.turns is not None))
+        marks += [f"t{self.turns}"] * (self.turns is not None)
+        return " ".join(marks + ["streamed"] * (self.stream > 0))
 
 
 #: Rows and columns of a part of the result: from row m0 and column n0, to row m1 and column n1.
@@ -56,9 +59,9 @@ def kernel() -> tilejit.Kernel:
     return found
 
 
-def of_tiles(t: tiles.Tiles, group: int = 16) -> Way:
-    """The library's tiles, `group` rows of them (of one CTA's height) walked together."""
-    return Way(t.m, t.n, t.num_warps, t.ctas, group // t.ctas, t.k_bytes)
+def of_tiles(t: tiles.Tiles, group: int = 16, stream: int = 0) -> Way:
+    """The library's tiles, `group` rows of them (of one CTA's height) walked together, the first `stream` streamed."""
+    return Way(t.m, t.n, t.num_warps, t.ctas, group // t.ctas, t.k_bytes, stream=stream)
 
 
 def ways() -> list[Way]:
@@ -71,22 +74,23 @@ def ways() -> list[Way]:
 
 
 def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
-    """Results whose first part is made of whole tiles or whole waves and whose rest is in strips, the likeliest few."""
+    """Results whose first part is made of whole tiles or whole waves and whose rest is in strips, or the last waves of
+    which are shared out, the likeliest few."""
     found: dict[Plan, float] = {}
     for t in tiles.TILES:
         for rows, columns in tiles.mains(m, n, t, t.programs(chip.multiprocessors)):
-            parts = [tiles.Part(0, 0, rows, columns, t)]
-            parts += [tiles.Part(0, columns, rows, n, chip.best(rows, n - columns, tiles.TILES))] * (columns < n)
-            parts += [tiles.Part(rows, 0, m, n, chip.best(m - rows, n, tiles.TILES))] * (rows < m)
-            if len(parts) > 1:
-                time = sum(chip.cycles(p.tiles, p.m1 - p.m0, p.n1 - p.n0) + tiles.LAUNCH for p in parts)
-                found[plan_of(parts)] = time
+            strips = [tiles.Part(0, columns, rows, n, chip.best(rows, n - columns, tiles.TILES))] * (columns < n)
+            strips += [tiles.Part(rows, 0, m, n, chip.best(m - rows, n, tiles.TILES))] * (rows < m)
+            for stream in {0, chip.shared(t, rows, columns) if t is tiles.STREAMED else 0}:
+                parts = [tiles.Part(0, 0, rows, columns, t, stream), *strips]
+                if strips or stream:
+                    found[plan_of(parts)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)
     return sorted(found, key=lambda p: found[p])[:DIVIDED]
 
 
 def plan_of(parts: Sequence[tiles.Part]) -> Plan:
     """The library's parts as launches."""
-    return tuple((of_tiles(p.tiles), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
+    return tuple((of_tiles(p.tiles, stream=p.stream), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
 
 
 def name_of(plan: Plan) -> str:
@@ -114,8 +118,9 @@ def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of the library's kernel: grid, arguments, options."""
+    """A launch of one of the library's kernels: grid, arguments, options."""
 
+    kernel: tilejit.Kernel
     grid: tuple[int]
     args: tuple[Any, ...]
     options: dict[str, Any]
@@ -128,10 +133,18 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
     d = tilejit.TensorDescriptor.from_tensor
     count = tilejit.cdiv(m1 - m0, way.m) * tilejit.cdiv(n1 - n0, way.n)
     options = {"num_warps": way.warps, "num_ctas": way.ctas, "num_stages": way.stages, "num_consumer_groups": way.turns}
-    return Launch((min(tilejit.multiprocessors() // way.ctas, count),),
-                  (d(a, (way.m, bk)), d(b.T, (way.n, bk)), d(out, (way.m, way.n)), None, m1, n1, a.shape[1]),
-                  {"BM": way.m, "BN": way.n, "BK": bk, "GROUP": way.group, "A_ROWS": True, "B_ROWS": False,
-                   "ACTIVATION": None, "M0": m0, "N0": n0, **{o: v for o, v in options.items() if v is not None}})
+    options = {o: v for o, v in options.items() if v is not None}
+    options |= {"BM": way.m, "BN": way.n, "BK": bk, "GROUP": way.group, "A_ROWS": True, "B_ROWS": False,
+                "ACTIVATION": None}
+    programs, descs = min(tilejit.multiprocessors() // way.ctas, count), (d(a, (way.m, bk)), d(b.T, (way.n, bk)),
+                                                                          d(out, (way.m, way.n)))
+    if way.stream:
+        config = streamk.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
+                                rows=True)
+        args = (*descs, *streamk.meeting("tuning", a, config, None), None, None, None, m1, n1, a.shape[1], way.stream)
+        options |= {"C_ROWS": True, "ADD": False, "ORDERED": True, "A_BITS": 0, "SCALE_STEPS": 0, "PARTS": 0}
+        return Launch(streamk.streamk_kernel, (programs,), (*args, 0, 0), options)
+    return Launch(kernel(), (programs,), (*descs, None, m1, n1, a.shape[1]), {**options, "M0": m0, "N0": n0})
 
 
 def prepared(launches: dict[str, list[Launch]]) -> dict[str, str]:
@@ -139,7 +152,7 @@ def prepared(launches: dict[str, list[Launch]]) -> dict[str, str]:
     def one(parts: list[Launch]) -> str:
         try:
             for x in parts:
-                kernel().prepare(*x.args, **x.options)()
+                x.kernel.prepare(*x.args, **x.options)()
             return ""
         except tilejit.TileJitError as error:
             return str(error).split("\n")[0]
@@ -161,7 +174,7 @@ def best(a: Any, b: Any, out: Any, others: dict[str, Callable[[], Any]], burst: 
     def caller(parts: list[Launch]) -> Callable[[], Any]:
         def call() -> None:
             for x in parts:
-                kernel()[x.grid](*x.args, **x.options)
+                x.kernel[x.grid](*x.args, **x.options)
 
         return call
 

@@ -10,6 +10,7 @@ import tilejit
 from tilejit.kernels import fused, grouped, mixed, streamk
 
 BF16 = ml_dtypes.bfloat16
+pytestmark = pytest.mark.one_schedule        # its launches explore by themselves
 
 
 class Checked:

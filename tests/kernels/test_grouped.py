@@ -157,7 +157,7 @@ def test_batched_compiles(t):
     kernel = batched_kernel.compile(
         f"desc<bf16[1x{t.m}x64]>", f"desc<bf16[1x64x{t.n}]>", f"desc<bf16[1x{t.m}x{t.n}]>", "*bf16", "int32", "int32",
         "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True, ACTIVATION="gelu",
-        num_warps=t.warps, num_stages=t.stages)
+        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
     assert "specialised" in kernel.report() and "tensor.3d" in kernel.ptx
 
 
@@ -165,5 +165,6 @@ def test_choices():
     """Few rows a group take small tiles, many rows wide ones."""
     assert grouped.choose(64, 8, 4096, 132) is grouped.SMALL[0]
     assert grouped.choose(8192, 8, 4096, 132) is grouped.WIDE
-    assert batched.choose(64, 512, 512, 132) is batched.TILES[0]
-    assert batched.choose(4, 128, 128, 132) in batched.TILES[2:]
+    assert batched.choose(64, 512, 512, 8192, 132).m >= 128
+    assert batched.choose(4, 128, 128, 1024, 132) in batched.TILES[2:]
+    assert all(batched.choose(b, s, s, 2 * s, 132, ctas=1).ctas == 1 for b in (1, 8, 64) for s in (64, 512, 2048))

@@ -14,6 +14,7 @@ import tilejit.language as tl
 from tilejit.testing import rel_error
 
 BF16, F16, F32, I8 = ml_dtypes.bfloat16, np.float16, np.float32, np.int8
+pytestmark = pytest.mark.one_schedule        # its launches explore by themselves
 
 
 @tilejit.kernel

@@ -11,8 +11,9 @@ from tilejit.kernels.softmax import softmax_kernel
 from tilejit.kernels.tiles import TILES, Tiles
 from tilejit.runtime import ptxas
 
-pytestmark = pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
-                                reason="needs ptxas and nvdisasm: install the extra `test`")
+pytestmark = [pytest.mark.one_schedule,        # nothing is launched
+              pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
+                                 reason="needs ptxas and nvdisasm: install the extra `test`")]
 
 
 def opcodes(text: str) -> dict[str, int]:

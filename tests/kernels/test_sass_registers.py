@@ -12,8 +12,9 @@ from tilejit.kernels.mixed import TILES, stages
 from tilejit.kernels.streamk import streamk_kernel
 from tilejit.runtime import ptxas
 
-pytestmark = pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
-                                reason="needs ptxas and nvdisasm: install the extra `test`")
+pytestmark = [pytest.mark.one_schedule,        # nothing is launched
+              pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
+                                 reason="needs ptxas and nvdisasm: install the extra `test`")]
 
 PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x\d+\.\S+ R(\d+), R(\d+), ")
 WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)")

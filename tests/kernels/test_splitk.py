@@ -1,6 +1,7 @@
 """Split-K in even parts, every way it can be configured, against float64: in the evaluator and on the emulated SM."""
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import ml_dtypes
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilejit
+from tilejit.kernels.splitk import shares, split_kernel
 from tilejit.kernels.streamk import Config, matmul_streamk, workspace_for
 from tilejit.testing import rel_error
 
@@ -19,8 +21,37 @@ WAYS = {
     "meet": replace(SMALL, meet=True), "meet-woven": replace(SMALL, meet=True, woven=True),
     "rows": Config(128, 64, 4, ctas=2, rows=True, woven=True, staged=2), "k": replace(SMALL, ctas=2),
     "rows-meet": Config(128, 64, 4, ctas=2, rows=True, meet=True), "k-meet": replace(SMALL, ctas=2, meet=True),
+    "held": replace(SMALL, staged=0), "held-sums": replace(SMALL, staged=0, sums=(128, 2)),
+    "held-meet": replace(SMALL, staged=0, meet=True), "held-k": replace(SMALL, staged=0, ctas=2),
+    "held-rows-meet": Config(128, 64, 4, ctas=2, rows=True, staged=0, meet=True),
+    "held-swapped": Config(64, 16, 4, swap=True, staged=0), "held-swapped-meet": Config(64, 16, 4, swap=True, staged=0,
+                                                                                        meet=True),
     "swapped": Config(64, 16, 4, swap=True, meet=True), "swapped-k": Config(64, 16, 4, swap=True, ctas=2),
 }
+
+
+LARGE = [replace(t, meet=meet) for meet in (False, True) for t in (
+    Config(128, 256, 8, staged=0), Config(256, 256, 8, ctas=2, rows=True, staged=0), Config(128, 16, 4, swap=True, staged=0),
+    Config(128, 256, 8), Config(256, 256, 8, ctas=2, rows=True), Config(128, 256, 8, ctas=2), Config(128, 16, 4, swap=True))]
+
+
+@pytest.mark.parametrize("parts", [4, 66])
+@pytest.mark.parametrize("t", LARGE, ids=lambda t: f"{t.m}x{t.n}/{t.ctas}{'-meet' * t.meet}{'-held' * (not t.staged)}")
+def test_compiles(t, parts):
+    """No spills, a deep ring beside what is staged, and each role waits for the launch ahead before it touches memory."""
+    bk = 64 * (1 if t.rows else t.ctas)
+    elements, chunk = shares(t.m, t.n, parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
+    kernel = split_kernel.compile(
+        f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", f"desc<fp32[{t.m}x{t.n}]>" if t.staged else None, "*fp32",
+        *(("*int32", "*bf16", "*bf16") if t.meet else (None,) * 3), "int32", "int32:16", "int32", "int32:16", 1, BM=t.m,
+        BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, WOVEN=True, ELEMENTS=elements, CHUNK=chunk,
+        BIAS_ROWS=t.swap, ACTIVATION="gelu" if t.meet else None, num_warps=t.warps, store_stages=t.staged or None, **t.options)
+    assert not kernel.warnings() and kernel.metadata.num_stages >= 3
+    roles = kernel.ptx.split("---- role ")[1:]
+    assert len(roles) == 2
+    for role in roles:
+        touched = re.search(r"cp.async.bulk.tensor|(ld|st|atom).*\.global", role)
+        assert touched and 0 < role.find("griddepcontrol.wait") < touched.start()
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])

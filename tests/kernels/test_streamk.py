@@ -23,6 +23,7 @@ targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
 
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
+    monkeypatch.setattr(streamk, "PAIRED_TILES", ())
     monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
@@ -101,6 +102,7 @@ def test_accumulate(target, m):
     assert rel_error(out, ref) <= 1e-5
 
 
+@pytest.mark.one_schedule                # polling takes its time
 @pytest.mark.parametrize("m", [16, 80])
 @pytest.mark.parametrize("programs, polled", [(3, True), (7, True), (8, False)])
 def test_ordered_sums(monkeypatch, m, programs, polled):
@@ -151,12 +153,15 @@ def test_choices():
     assert choose(8192, 8192, 8192, 2, 128).stream_tiles == 0
     deep = choose(512, 512, 65536, 2, 132, ctas=1)
     assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
+    decode = choose(16, 28672, 8192, 2, 132)
+    assert decode.stream_tiles or tilejit.cdiv(28672, decode.m) % (decode.programs * decode.ctas) == 0 
     decode = choose(16, 8192, 8192, 2, 132)
     assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 0
     few = choose(16, 1024, 32768, 2, 132, ctas=1)
     assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
+@pytest.mark.one_schedule                # nothing is launched
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("t", [*TILES, *DECODE_TILES], ids=lambda t: f"{t.m}x{t.n}")
 def test_compiles(t, ordered):
@@ -218,10 +223,10 @@ def test_clusters_accumulate(monkeypatch, m):
 
 
 def test_the_chip_is_filled():
-    """Few deep tiles on 132 multiprocessors: sixteen parts each; as many as half the chip: a cluster of two each; enough
+    """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs; as many as half the chip: a cluster of two each; enough
     tiles: whole ones."""
     deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts) == (128, 256, 128, 1, 16)
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts, deep.rows) == (256, 256, 64, 2, 16, True)
     assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
     assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):

@@ -13,7 +13,6 @@ from tilejit.layout.convert import (
     bank_conflicts,
     plan,
     simulate,
-    stmatrix_fits,
 )
 from tilejit.layout.named import blocked, shared, wgmma_a_operand, wgmma_accumulator
 
@@ -108,11 +107,6 @@ def test_swizzle_removes_the_conflicts_of_an_accumulator():
     assert plain == 8 * swizzled
     assert swizzled == acc.num_registers // 2          # one access per pair, one cycle each
 
-
-def test_stmatrix_fits_a_16_bit_accumulator():
-    acc = wgmma_accumulator((64, 64), 4)
-    assert stmatrix_fits(acc, shared((64, 64), 2, 128), 2)
-    assert not stmatrix_fits(acc, shared((64, 64), 2, 128, (0, 1)), 2)
 
 
 def test_bank_conflicts_of_known_patterns():

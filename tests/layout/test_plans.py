@@ -13,7 +13,6 @@ from tilejit.layout.convert import (
     bank_conflicts,
     plan,
     simulate,
-    stmatrix_fits,
 )
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked, shared, wgmma_accumulator
@@ -107,7 +106,6 @@ def test_address_bits_of_an_accumulator():
     bits = address_bits(wgmma_accumulator((64, 64), 4), shared((64, 64), 2, 128))
     assert bits.register == (1, 512, 8, 16, 32) and bits.lane == (2, 4, 72, 144, 288)
     assert bits.warp == (1024, 2048) and bits.vector(2) == 2
-    assert [x & bits.thread_mask for x in bits.register] == [0, 0, 8, 16, 32]
 
 
 @relaxed
@@ -125,13 +123,3 @@ def test_address_bits_are_the_addresses(layout, memory):
                 at ^= m if value >> i & 1 else 0
         assert tile.apply(offset=at) == layout.apply(warp=w, lane=lane, register=r)
         assert r % vec or at % vec == 0, "vectors are aligned"
-
-
-def test_stmatrix_fits_what_it_moves():
-    acc = wgmma_accumulator((64, 64), 4)
-    for swizzle in (128, 64, 32):
-        assert stmatrix_fits(acc, shared((64, 64), 2, swizzle), 2)
-    assert not stmatrix_fits(acc, shared((64, 64), 2, 128, order=(0, 1)), 2), "columns are not contiguous"
-    assert not stmatrix_fits(acc, shared((64, 64), 4, 128), 4), "a 32-bit register holds one column, not two"
-    assert not stmatrix_fits(blocked((64, 64), 4, 8), shared((64, 64), 2, 128), 2)
-    assert not stmatrix_fits(blocked((8,), 4, 1), shared((8,), 8, 0), 8)

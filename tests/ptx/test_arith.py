@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 from hand_built import Kernel, same
 
+import tilejit
+import tilejit.language as tl
 from tilejit.ir import numeric
 from tilejit.ir import types as T
 from tilejit.ir.table import OPS
@@ -63,6 +65,25 @@ def test_integers(t):
     if t.is_signed:
         a[a == np.iinfo(a.dtype).min] += 1
     exact(apply(t, ops, operands))
+
+
+@tilejit.kernel
+def divided(x, quotients, rests, BY: tl.constexpr):
+    at = tl.arange(0, 256)
+    tl.store(quotients + at, tl.load(x + at) // BY)
+    tl.store(rests + at, tl.load(x + at) % BY)
+
+
+@pytest.mark.parametrize("by", [2, 8, 256, 2 ** 30])
+def test_powers_of_two(by):
+    """Quotients towards zero and their rests, of numbers of either sign, without a division."""
+    x = ints(T.int32, 1)
+    q, r = np.zeros_like(x), np.zeros_like(x)
+    with tilejit.knobs(target="emulator"):
+        divided[(1,)](x, q, r, by)
+    wide = x.astype(np.int64)
+    assert np.array_equal(q, np.sign(wide) * (abs(wide) // by)) and np.array_equal(r, wide - by * q.astype(np.int64))
+    assert "div." not in divided.compile("*int32", "*int32", "*int32", by).ptx
 
 
 @pytest.mark.parametrize("t", FLOATS, ids=str)

@@ -72,7 +72,7 @@ def test_elements_are_cheap() -> None:
 
 def product(m: int, n: int, warps: int, activation: str | None) -> tuple[int, int]:
     """The cost of a matrix product with an epilogue."""
-    return cost(matmul_kernel, f"desc<bf16[{m}x64]>", f"desc<bf16[{n}x64]>", f"desc<bf16[{m}x{n}]>", "*bf16", "int32",
+    return cost(matmul_kernel, f"desc<bf16[{m}x64]>", f"desc<bf16[{n}x64]>", f"desc<bf16[{m}x{n}]>", None, "int32",
                 "int32", "int32", BM=m, BN=n, BK=64, GROUP=16, A_ROWS=True, B_ROWS=False, ACTIVATION=activation,
                 num_warps=warps)
 

@@ -1,4 +1,6 @@
 """Programs of several CTAs: what is divided, what is multicast, what cannot be."""
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -81,3 +83,14 @@ def test_what_cannot_be_divided():
         symmetric.compile("desc<bf16[128x64]>", "desc<bf16[128x64]>", "*fp32", num_ctas=2)
     with pytest.raises(tilejit.CompilationError, match="num_ctas=3 is not legal"):
         plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster_split": "K", "num_consumer_groups": 1}])
+def test_descriptors_have_the_offset_in_the_cta(options):
+    """On a GPU the address of a CTA's own shared memory has its rank from bit 24 on; in a matrix descriptor that would
+    be added to the leading offset."""
+    bk = 128 if options else 64
+    _, _, k = product(256, 128, 128, 256, 128, True, True, bk=bk, num_ctas=2, num_warps=8, grid=1, **options)
+    low = set(re.findall(r"cvt\.u64\.u32 %rd\d+, (%r\d+);", k.ptx))
+    made = {line for line in k.ptx.split("\n") if any(f" {r}," in line for r in low) and "cvt." not in line}
+    assert made and all(re.fullmatch(r"\s*bfe\.u32 %r\d+, %r\d+, 4, 14;", line) for line in made)

@@ -79,7 +79,7 @@ def handed_on(a_desc, b_desc, part_desc, parts, out, flags, K, BM: tl.constexpr,
         tl.store(parts + at, tl.load(parts + at) + acc)
     tl.atomic_xchg(flags, pid + 1, sem="release")
     if pid == tl.num_programs(0) - 1:
-        while tl.atomic_cas(flags, pid + 1, 0, sem="acq_rel") != pid + 1:
+        while tl.atomic_cas(flags, pid + 1, 0, sem="acquire") != pid + 1:
             pass
         mine = tl.load(parts + at)
         tl.debug_barrier()
@@ -98,12 +98,14 @@ def handing_on(bm, bn, programs, bk=64, add=True):
 
 
 @pytest.mark.one_schedule
-@pytest.mark.parametrize("add", [True, False])
-@pytest.mark.parametrize("split, ctas, warps, bm, bn", [("M", 2, 4, 128, 32), ("M", 2, 8, 256, 64), ("K", 4, 4, 64, 32)])
-def test_what_one_program_hands_to_the_next(split, ctas, warps, bm, bn, add):
+@pytest.mark.parametrize("split, ctas, warps, bm, bn, add, store_role", [
+    ("M", 2, 4, 128, 32, True, False), ("M", 2, 8, 256, 64, False, False), ("M", 2, 8, 256, 64, True, True),
+    ("K", 4, 4, 64, 32, True, False), ("K", 2, 4, 64, 32, False, False), ("M", 4, 4, 256, 16, True, True)])
+def test_what_one_program_hands_to_the_next(split, ctas, warps, bm, bn, add, store_role):
     args, constants, (parts, out, flags), want = handing_on(bm, bn, 3, 64 * ctas if split == "K" else 64, add)
-    tilejit.check(handed_on, (3,), *args, **constants, num_ctas=ctas, num_warps=warps, cluster_split=split,
-                  seeds=range(1)).check()
+    constants |= dict(num_ctas=ctas, num_warps=warps, cluster_split=split, store_role=store_role)
+    tilejit.check(handed_on, (3,), *args, **constants, seeds=range(1)).check()
+    assert store_role == ("\nstore role: a warp" in handed_on.compile(*args, **constants).report())
     assert np.array_equal(out, want) and not flags.any() and not parts.any()
 
 
@@ -149,3 +151,20 @@ def one_cta_arrives(text, names):
 def test_the_sanitizer_knows_the_protocol(edit, kinds):
     found = handed(edit)
     assert bool(found.kinds) == bool(kinds) and (not kinds or found.kinds & kinds), found
+
+
+@tilejit.kernel
+def added(counter, total, x, SEM: tl.constexpr):
+    tl.atomic_add(counter, 1, sem=SEM)
+    tl.atomic_add(total, tl.sum(tl.load(x + tl.arange(0, 256))), sem="relaxed")
+
+
+@pytest.mark.parametrize("ctas", [1, 2])
+@pytest.mark.parametrize("sem, meetings", [("relaxed", 0), ("release", 1), ("acquire", 1)])
+def test_who_meets(ctas, sem, meetings):
+    """Nobody meets for an atomic that orders nothing and whose result nobody wants; it takes no shared memory then."""
+    k = added.compile("*int32", "*fp32", "*fp32", SEM=sem, num_ctas=ctas)
+    assert k.scheduled.count("cluster_meet") == (ctas > 1 and meetings)
+    assert k.scheduled.count("cluster_tell") == (ctas > 1 and sem == "acquire")
+    assert k.scheduled.count("alone=true") == 2 - (ctas == 1 and sem == "release")
+    assert ("fence.acq_rel.gpu" in k.ptx) == (ctas > 1 and meetings > 0)

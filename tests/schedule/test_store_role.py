@@ -191,7 +191,7 @@ def relayed(bm, programs=3, **options):
 
 @pytest.mark.one_schedule                # it explores itself
 @pytest.mark.parametrize("bm, options", [(64, dict(num_warps=4)), (128, dict(num_warps=8)),
-                                         (64, dict(num_warps=4, store_stages=1))])
+                                         (64, dict(num_warps=4, store_stages=1)), (128, dict(num_warps=4, num_ctas=2))])
 def test_what_an_atomic_releases_is_written(monkeypatch, bm, options):
     """Both store warps are done before any consumer goes on; without that other programs read too early."""
     assert not relayed(bm, **options).kinds

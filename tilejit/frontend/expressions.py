@@ -43,6 +43,8 @@ class Expressions(Loops):
             return node.value
         if isinstance(node, ast.Name):
             return self.name(node.id, node)
+        if isinstance(node, ast.Attribute):
+            return self.expr_Attribute(node)
         handler = getattr(self, f"expr_{type(node).__name__}", None)
         if handler is None:
             raise self.fail(node, f"'{keyword(node)}' is not part of the tile language", f"what is: {SUPPORTED}")
@@ -224,9 +226,9 @@ class Expressions(Loops):
     def expr_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.expr(node.value)
         if isinstance(owner, tensor):
-            return self._tensor_attribute(node, owner)
+            return self._located(node, lambda: self._tensor_attribute(node, owner))
         if isinstance(owner, tensor_descriptor):
-            return self._descriptor_attribute(node, owner)
+            return self._located(node, lambda: self._descriptor_attribute(node, owner))
         if isinstance(owner, constexpr) and node.attr == "value":
             return owner.value
         if not isinstance(owner, (types.ModuleType, type, DType, Ptr, PointerDType, block_type, str, tuple)) \

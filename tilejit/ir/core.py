@@ -7,6 +7,7 @@ Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from tilejit.errors import Loc
@@ -27,14 +28,17 @@ class Value:
 
 
 class Op:
-    """One operation: `name` is a key of `OPS`; operands are values, attrs are plain printable data."""
+    """One operation: `name` is a key of `OPS`; operands are values, attrs are plain printable data.
 
-    __slots__ = ("name", "operands", "attrs", "regions", "results", "loc", "parent")
+    `define` is the row of the op table: meaning, type rule, effects, numpy meaning."""
+
+    __slots__ = ("name", "define", "operands", "attrs", "regions", "results", "loc", "parent")
 
     def __init__(self, name: str, operands: list[Value], attrs: dict[str, Any] | None = None,
                  regions: list[Block] | None = None, result_types: list[Type] | None = None,
                  loc: Loc | None = None):
         self.name, self.operands, self.attrs = name, list(operands), dict(attrs or {})
+        self.define: OpDef = OPS[name]
         self.regions: list[Block] = list(regions or [])
         for r in self.regions:
             r.parent = self
@@ -43,11 +47,6 @@ class Op:
         if result_types is None:
             result_types = self.define.infer(self)
         self.results = [Value(t, self, i) for i, t in enumerate(result_types)]
-
-    @property
-    def define(self) -> OpDef:
-        """The row of the op table: meaning, type rule, effects, numpy meaning."""
-        return OPS[self.name]
 
     @property
     def result(self) -> Value:
@@ -130,10 +129,15 @@ class Builder:
 
 def walk(block: Block) -> Iterator[Op]:
     """Every op of a block and of the regions inside, in order; the list may be edited behind the walk."""
-    for op in list(block.ops):
-        yield op
-        for region in op.regions:
-            yield from walk(region)
+    rest: list[Iterator[Op]] = [iter([*block.ops])]
+    while rest:
+        for op in rest[-1]:
+            yield op
+            if op.regions:
+                rest.append(chain.from_iterable([*region.ops] for region in op.regions))
+                break
+        else:
+            rest.pop()
 
 
 def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
@@ -141,7 +145,10 @@ def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
     table: dict[Value, list[tuple[Op, int]]] = {}
     for op in walk(block):
         for i, v in enumerate(op.operands):
-            table.setdefault(v, []).append((op, i))
+            if v in table:
+                table[v].append((op, i))
+            else:
+                table[v] = [(op, i)]
     return table
 
 
@@ -190,8 +197,9 @@ def clone_block(block: Block, mapping: dict[Value, Value],
 def computes(op: Op) -> tuple:
     """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
     operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
-    attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())]
-    return op.name, tuple(operands), tuple(attrs), tuple(r.type for r in op.results)
+    attrs = tuple([(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v))
+                   for k, v in sorted(op.attrs.items())]) if op.attrs else ()
+    return op.name, tuple(operands), attrs, tuple([r.type for r in op.results])
 
 
 def total_warps(fn: Function) -> int:

@@ -117,6 +117,12 @@ class Desc:
         tail = "" if self.tma else ", no_tma"
         return f"desc<{self.elem}[{'x'.join(map(str, self.block_shape))}]{tail}>"
 
+    def ahead_of(self, rank: int) -> int | None:
+        """How many dimensions of size 1 a block has ahead of those of a tile of this rank; None if it has others there,
+        which the tile has merged."""
+        ahead = len(self.block_shape) - rank
+        return ahead if all(n == 1 for n in self.block_shape[:max(0, ahead)]) else None
+
 
 @dataclass(frozen=True)
 class Buffer:

@@ -12,6 +12,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 
+#: What is multiplied with fp32 sums; and bytes of a row of K in a block: what a swizzled row holds.
+DTYPES, K_BYTES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32"), 128
 #: What TMA and a specialisation must know of an address: what it is modulo this.
 _ALIGNMENT = 16
 

@@ -9,6 +9,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
     Matrix,
     check_operands,
     check_vector,
@@ -55,38 +56,56 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
                 b = b_desc.load([in_b, n, k * BK]).reshape(BN, BK).T
             acc = tl.dot(a, b, acc)
         if bias is not None:
-            cols = n + tl.arange(0, BN)
-            acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+            cols = tl.arange(0, BN)
+            acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
         c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
         c_desc.store([batch, m, n], c.reshape(1, BM, BN))
 
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it runs."""
+    """A tile of a program of `ctas` CTAs and how it runs: stages (None: as many as fit), bytes of K in a block, rows of
+    tiles in a group. `speed`: products in the loop over K, of the tensor cores' most."""
 
     m: int
     n: int
     warps: int
-    stages: int
+    stages: int | None = None
+    ctas: int = 1
+    k_bytes: int = 128
+    group: int = 8
+    speed: float = 1.0
+
+    def programs(self, multiprocessors: int) -> int:
+        """Programs that run at once."""
+        return max(1, multiprocessors // self.ctas)
 
 
-#: Largest first.
-TILES = (Config(128, 256, 8, 4), Config(128, 128, 8, 5), Config(64, 128, 4, 6), Config(64, 64, 4, 6))
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
-K_BYTES = 128
+#: The first of two equals is taken. Those of 4 warps are run by two groups of consumers in turn.
+TILES = (Config(128, 256, 8, 4), Config(256, 256, 8, ctas=2, group=4, speed=0.98), Config(128, 128, 4, speed=0.93),
+         Config(64, 256, 4, speed=0.92), Config(64, 128, 4, 6, speed=0.75), Config(64, 64, 4, 6, speed=0.5))
+#: Bytes a cycle that a multiprocessor gets from L2, and its share of what memory gives to all.
+_FROM_L2, _SHARE = 56, 17
 _WHAT = "batched_matmul"
 
 
 @lru_cache(maxsize=1024)
-def choose(batches: int, m: int, n: int, multiprocessors: int) -> Config:
-    """The tile with the least time: turns of the multiprocessors, each as long as a tile's operands take to arrive
-    (rows + columns) or its products to compute, whichever is longer."""
-    def time(t: Config) -> float:
-        tiles = batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        return tilejit.cdiv(tiles, multiprocessors) * max((t.m + t.n) / 48, t.m * t.n / 4096)
+def choose(batches: int, m: int, n: int, row: int, multiprocessors: int, ctas: int = 2) -> Config:
+    """The tile with the least time, of at most `ctas` CTAs, for operands with rows of K of `row` bytes.
 
-    return min(TILES, key=time)
+    The estimate, in cycles: turns of the multiprocessors, each as long as a tile's products or as its operands take to
+    come from L2 (to one CTA of a cluster, for all), and as storing it, which a second group of consumers hides; at
+    least as long as memory takes."""
+    memory = batches * (m * row + n * row + m * n * 2) / (_SHARE * multiprocessors)
+
+    def time(t: Config) -> tuple[float, float]:
+        full, rest = divmod(batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), t.programs(multiprocessors))
+        part = t.m * t.n / t.ctas
+        loop = tilejit.cdiv(row, 128) * max(part / 32 / t.speed, (t.m + t.n) / t.ctas * 128 / _FROM_L2)
+        busy = (full + (rest > 0)) * (loop + (500 if t.warps == 4 else 1000 + part / 20))
+        return max(busy, memory), busy
+
+    return min((t for t in TILES if t.ctas <= ctas), key=time)
 
 
 def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -140,14 +159,18 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     mc = result(_WHAT, out, (batches, m, n))
     if 0 in (batches, m, n):
         return None
-    t = config or choose(batches, m, n, multiprocessors)
-    bk = K_BYTES // ma.dtype.bytes
+    t = config or choose(batches, m, n, k * ma.dtype.bytes, multiprocessors, 2 if tilejit.chip() == "sm_90a" else 1)
+    bk = t.k_bytes // ma.dtype.bytes
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
-    grid = min(multiprocessors, batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    grid = min(t.programs(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
+    # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
+    # and a tile that another group's products hide is best staged whole.
     return (grid,), tuple(descriptors.values()), (batches, m, n, k), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
-        num_warps=t.warps, num_stages=t.stages)
+        BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
+        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas, launch_pdl=t.ctas > 1,
+        store_stages=1 if t.warps == 4 else 2)
 
 
 def _single(x: Matrix) -> Matrix:

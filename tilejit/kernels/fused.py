@@ -10,6 +10,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
+    K_BYTES,
     Matrix,
     check_operands,
     check_vector,
@@ -32,19 +34,19 @@ def scaled(acc, scale, at, limit, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIN
     if KIND == "one":
         acc *= tl.load(scale)
     elif KIND == "rows":
-        rows = at + tl.arange(0, ROWS)
-        acc *= tl.load(scale + rows, rows < limit, other=0.0)[:, None]
+        rows = tl.arange(0, ROWS)
+        acc *= tl.load(scale + at + rows, rows < limit - at, other=0.0)[:, None]
     elif KIND == "columns":
-        cols = at + tl.arange(0, COLUMNS)
-        acc *= tl.load(scale + cols, cols < limit, other=0.0)[None, :]
+        cols = tl.arange(0, COLUMNS)
+        acc *= tl.load(scale + at + cols, cols < limit - at, other=0.0)[None, :]
     return acc
 
 
 @tilejit.kernel
 def biased(acc, bias, n, N, BN: tl.constexpr):
     """acc plus a number per column."""
-    cols = n + tl.arange(0, BN)
-    return acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+    cols = tl.arange(0, BN)
+    return acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
 
 
 @tilejit.kernel
@@ -212,8 +214,7 @@ class Config:
 TILES = (Config(128, 256, 8, 4, 3), Config(128, 128, 8, 5, 4), Config(64, 64, 4, 6, 6))
 GATED_TILES = (Config(128, 128, 8, 4, 3), Config(64, 64, 4, 6, 5))
 REDUCTIONS = (None, "sum", "squares", "max")
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32", "int8", "uint8")
-K_BYTES = 128
+_INPUTS = (*DTYPES, "int8", "uint8")
 
 
 @lru_cache(maxsize=1024)
@@ -291,7 +292,7 @@ def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matri
     elif gated and (mb.shape[0] != 2 or mb.rows_first):
         raise tilejit.LaunchError(f"{what}: b must be [2, K, N] with K contiguous, found shape {list(mb.shape)} and "
                                   f"strides {list(mb.strides)}")
-    check_operands(what, ma, mb, DTYPES)
+    check_operands(what, ma, mb, _INPUTS)
     return ma, mb
 
 

@@ -14,6 +14,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
+    K_BYTES,
     WRAP,
     Matrix,
     check_operands,
@@ -112,8 +114,6 @@ WIDE, MEDIUM = Config(128, 256, 8, 4), Config(64, 256, 8, 4)
 #: With scales of blocks: two sums fill the registers at 128 x 128.
 SCALED, SCALED_MEDIUM = Config(128, 128, 8, 6), Config(64, 128, 4, 8)
 SMALL = tuple(Config(m, 128, 4, stages, True) for m, stages in ((16, 10), (32, 9), (64, 7)))
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
-K_BYTES = 128
 
 
 @lru_cache(maxsize=1024)

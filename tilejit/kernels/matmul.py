@@ -8,6 +8,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels import streamk
+from tilejit.kernels._operands import DTYPES
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import LINE, copy_matrix, pitched
 from tilejit.kernels.order import tile_at
@@ -43,8 +44,8 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
         if bias is not None:
-            cols = n + tl.arange(0, BN)
-            acc = acc + tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+            cols = tl.arange(0, BN)
+            acc = acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
         c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
 
 
@@ -57,7 +58,6 @@ COPIED_FROM = 2 ** 27
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
 #: Rows up to which the result is computed as its transpose, so that the tiles are narrow.
 NARROW = 64
-_INPUTS = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 
 def _rows_first(name: str, facts: Facts) -> bool:
@@ -92,8 +92,8 @@ def _facts(info: tilejit.ArrayInfo) -> Facts:
 def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None) -> tuple[bool, bool]:
     """Whether a and b are row-major. Raises LaunchError for arrays that do not go together."""
     (a_dtype, a_shape), (b_dtype, b_shape), (c_shape, c_strides) = a[:2], b[:2], c[1:3]
-    if str(a_dtype) not in _INPUTS or (a_dtype != b_dtype and not (a_dtype.is_fp8 and b_dtype.is_fp8)):
-        raise tilejit.LaunchError(f"matmul: {a_dtype} x {b_dtype} is not supported; use {', '.join(_INPUTS)}")
+    if str(a_dtype) not in DTYPES or (a_dtype != b_dtype and not (a_dtype.is_fp8 and b_dtype.is_fp8)):
+        raise tilejit.LaunchError(f"matmul: {a_dtype} x {b_dtype} is not supported; use {', '.join(DTYPES)}")
     orders = _rows_first("a", a), _rows_first("b", b)
     if a_shape[1] != b_shape[0]:
         raise tilejit.LaunchError(f"matmul: a is {list(a_shape)}, b is {list(b_shape)}: {a_shape[1]} != {b_shape[0]}")
@@ -231,8 +231,10 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
         return False
     if m <= NARROW:
         return True
-    if blocks < DEEP_FROM and (chip != "sm_90a" or streamk.choose(m, n, k, size, sms).ctas == 1):
-        return False
+    if blocks < DEEP_FROM:
+        divided = streamk.choose(m, n, k, size, sms)
+        if chip != "sm_90a" or divided.ctas == 1 or divided.rows:
+            return False
     t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.parts import end_tile, tile_origin
+from tilejit.kernels.parts import LEAST, as_held, end_tile, tile_origin
 
 
-@tilejit.kernel(do_not_specialize=("M", "N", "K", "down", "across"))
+@tilejit.kernel(do_not_specialize=("M", "K"))
 def split_kernel(a_desc, b_desc, part_desc, parts, turns, out, bias, M, N, K, down, across, BM: tl.constexpr,
                  BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
                  PARTS: tl.constexpr, WOVEN: tl.constexpr, ELEMENTS: tl.constexpr, CHUNK: tl.constexpr,
                  BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr):
-    """Part number program_id of part_desc: the product of A [M, K] and B [K, N] over one of PARTS parts of K.
+    """Part number program_id of `parts`: the product of A [M, K] and B [K, N] over one of PARTS parts of K.
 
-    A_ROWS, B_ROWS: the descriptor sees the matrix itself, else its transpose. part_desc sees `parts` (fp32), PARTS
-    times [BM, BN] for every tile, in blocks. WOVEN: a part has every PARTS'th block of K, so that what all programs read at a
-    time is close together; else successive ones. ELEMENTS: 0, or how many the programs sum at once, CHUNK parts of
-    them; then out = act(sum of parts + bias), as of `sum_parts_kernel`, and turns int32 [tiles] counts (turns, out and
-    bias: else None)."""
+    A_ROWS, B_ROWS: the descriptor sees the matrix itself, else its transpose. parts: fp32, PARTS times [BM, BN] for
+    every tile; part_desc sees them in blocks; None: threads store what they hold (`as_held`). WOVEN: a part has every
+    PARTS'th block of K, so that what all programs read at a time is close together; else successive ones. ELEMENTS: 0,
+    or how many the programs sum at once, CHUNK parts of them; then out = act(sum of parts + bias), as of
+    `sum_parts_kernel`, and turns int32 [tiles] counts (turns, out and bias: else None)."""
     pid = tl.program_id(0)
     tile = pid // PARTS
     number = pid % PARTS
@@ -44,7 +44,11 @@ def split_kernel(a_desc, b_desc, part_desc, parts, turns, out, bias, M, N, K, do
         else:
             b = b_desc.load([n, k * BK]).T
         acc = tl.dot(a, b, acc)
-    part_desc.store([pid * BM, 0], acc)
+    if part_desc is None:
+        at = pid.to(tl.int64) * (BM * BN) + tl.arange(0, BM * BN)
+        tl.store(parts + at, as_held(acc, BM, BN))
+    else:
+        part_desc.store([pid * BM, 0], acc)
     if ELEMENTS > 0:
         turn = tl.atomic_add(turns + tile, tl.where(number == 0, 2147483649 - PARTS, 1), sem="release")
         done = tl.where(turn < 0, 0, -2147483648)
@@ -53,12 +57,12 @@ def split_kernel(a_desc, b_desc, part_desc, parts, turns, out, bias, M, N, K, do
         for i in tl.static_range(0, tl.cdiv(BM * BN // ELEMENTS, PARTS)):
             share = i * PARTS + number
             if share < BM * BN // ELEMENTS:
-                end_tile(parts, out, bias, tile, share, M, N, down, across, BM, BN, GROUP, PARTS, BIAS_ROWS, ACTIVATION,
-                         ELEMENTS, CHUNK)
+                end_tile(parts, out, bias, tile, share, M, N, down, across, BM, BN, GROUP, PARTS, part_desc is None,
+                         BIAS_ROWS, ACTIVATION, ELEMENTS, CHUNK)
 
 
-def shares(elements: int, parts: int, threads: int) -> tuple[int, int]:
-    """How programs of so many threads sum a tile of `elements` elements: how many at once, and of how many parts."""
+def shares(m: int, n: int, parts: int, threads: int) -> tuple[int, int]:
+    """How programs of so many threads sum a tile of m x n: how many elements at once, and of how many parts."""
     held = 64 * threads
-    at_once = min(elements >> parts.bit_length() - 1, held // 4)
+    at_once = min(max(m * n >> parts.bit_length() - 1, LEAST), held // 4, 16 * n)
     return at_once, min(tilejit.next_power_of_2(parts), held // at_once)

@@ -31,6 +31,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
     Workspace,
     aligned,
     check_operands,
@@ -42,6 +43,7 @@ from tilejit.kernels._operands import (
     zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import shares, split_kernel
 
@@ -103,11 +105,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
         tile = tl.where(i < pieces, last - i, stream_tiles + (i - pieces) * programs + pid)
         k0 = tl.where(i < pieces, tl.maximum(begin - tile * steps, 0), 0)
         k1 = tl.where(i < pieces, tl.minimum(end - tile * steps, steps), steps)
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        rest = tile % (GROUP * tiles_n)
-        m = (first + rest % height) * BM
-        n = rest // height * BN
+        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
+        m = row * BM
+        n = column * BN
         acc = tl.zeros((BM, BN), tl.float32)
         if SCALE_STEPS > 0:
             rows = m + tl.arange(0, BM)
@@ -179,11 +179,11 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                     tl.store(flags + tile, 0)
                 if bias is not None:
                     if C_ROWS:
-                        cols = n + tl.arange(0, BN)
-                        acc += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)[None, :]
+                        cols = tl.arange(0, BN)
+                        acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
                     else:
-                        rows = m + tl.arange(0, BM)
-                        acc += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)[:, None]
+                        rows = tl.arange(0, BM)
+                        acc += tl.load(bias + m + rows, rows < M - m, other=0.0).to(tl.float32)[:, None]
                 acc = activate(acc, ACTIVATION, c_desc.dtype)
                 if C_ROWS:
                     c_desc.store([m, n], acc.to(c_desc.dtype))
@@ -197,7 +197,8 @@ class Config:
 
     `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
     `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
-    programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored;
+    programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored
+    (0: registers are stored as they are);
     `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes)."""
 
     m: int
@@ -209,7 +210,7 @@ class Config:
     k_bytes: int = 128
     ctas: int = 1
     rows: bool = False
-    woven: bool = False
+    woven: bool = True
     meet: bool = False
     staged: int = 8
     sums: tuple[int, int] = (0, 0)
@@ -267,10 +268,18 @@ GROUP = 8
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
-DECODE_TILES = tuple(Config(m, n, 4, True) for n in (16, 32, 64) for m in (128, 64))
-DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
+DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
+                     for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
+#: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
+#: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
+#: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
+IDLE = 0.1
+#: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
+PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True, woven=True),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
+#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
+_FROM_L2, _FROM_MEMORY, _SHARE = 48, 36, 17
 
 
 @lru_cache(maxsize=1024)
@@ -280,40 +289,65 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     instead of a choice.
 
     The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
-    as long as its products or its bytes (48 a cycle from L2, 30 where they come from memory), at least as long as
-    memory takes for all operands (17 bytes a cycle and multiprocessor), plus what handing over parts costs: a second
-    launch and 40 bytes a cycle each way; 1.5 cycles an element where parts meet in flight; or 16 bytes a cycle between
-    the CTAs of a cluster and two round trips."""
-    tiles = TILES
+    as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
+    turn, in which fewer programs may run), plus what handing over parts costs: a second launch, 40 bytes a cycle each
+    way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an element where parts meet in
+    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
+    tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
     if m <= 64:
+        paired = ()
         width = next(t.n for t in DECODE_TILES if m <= t.n)
         tiles, m, n = tuple(t for t in DECODE_TILES if t.n == width), n, m
-    steps = max(1, tilejit.cdiv(k * elem_bytes, tiles[0].k_bytes))
-    memory = (m + n) * k * elem_bytes / (17 * multiprocessors)
+    memory = (m + n) * k * elem_bytes / (_SHARE * multiprocessors)
+
+    def blocks(t: Config) -> int:
+        return max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
 
     def cycles(t: Config) -> float:
-        count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-        block = max(t.m * t.n / 32, (t.m + t.n) * t.k_bytes / (30 if t.swap else 48))
-        if t.ctas > 1:
+        count, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), blocks(t)
+        area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
+        block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
+
+        def turn(programs: int) -> float:
+            taken = tilejit.cdiv(steps, 1 if t.rows else t.ctas) * block
+            weights = t.m * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+            return max(taken, weights) if t.swap and programs else taken * (programs > 0)
+
+        def turns(tiles: int) -> float:
+            return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
+
+        if t.ctas > 1 and not t.rows:
             waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
-            return max(waves * tilejit.cdiv(steps, t.ctas) * block, memory) + waves * (2000 + part / 16)
+            return max(turns(count), memory) + waves * (2000 + part / 16)
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * t.m * t.n if t.parts else parts * (3000 + 1.5 * t.m * t.n)
-        return max((t.stream_tiles / t.programs + whole) * steps * block, memory) + meet
+        meet = 6000 + 0.2 * area if t.parts else parts * (3000 + 1.5 * t.m * t.n)
+        streamed = t.stream_tiles / t.programs * steps
+        spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
+        return max(streamed * block + turns(count - t.stream_tiles), memory) + spread + meet
 
     def divided() -> Iterator[Config]:
-        for t in tiles:
+        for t in paired:                     # of equal estimates the first is taken
             count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+            programs, stream = divide(count, blocks(t), at_once(t.ctas, multiprocessors))
+            if stream and programs % stream == 0:
+                yield replace(t, programs=programs, stream_tiles=stream)
+        for t in tiles:
+            count, even, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), evenly if t.swap else min, blocks(t)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
                 most = at_once(c, multiprocessors)
                 if c > 1 and (ctas is not None or most and c <= steps):
-                    yield replace(t, programs=min(count, max(1, most)), ctas=c)
+                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
-                yield replace(t, programs=programs, stream_tiles=stream)
+                yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
     return min(divided(), key=cycles)
+
+
+def evenly(tiles: int, most: int) -> int:
+    """The fewest programs, of `most`, that take no more turns for so many tiles: then all have as much to do."""
+    return tilejit.cdiv(tiles, tilejit.cdiv(tiles, most))
 
 
 def at_once(ctas: int, multiprocessors: int) -> int:
@@ -378,10 +412,10 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
         if t.parts and not accumulate:
             down, across = (io.strides[1], io.strides[0]) if t.swap else io.strides
             ends = (meet[2], out, bias) if t.meet else (None, None, None)
-            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0], meet[1], *ends, *sizes, down,
-                                        across, **constants)
+            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0] if t.staged else None, meet[1],
+                                        *ends, *sizes, down, across, **constants)
             if not t.meet:
-                sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, t.sums)
+                sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, not t.staged, t.sums)
             return out
         streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
                                       None, *sizes, t.stream_tiles, 0, 0, **constants)
@@ -422,11 +456,12 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
-                     ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes), **t.options)
+                     ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
+                     launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
-        elements, chunk = shares(t.m * t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
+        elements, chunk = shares(t.m, t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
         constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
-                         store_stages=t.staged)
+                         store_stages=t.staged or None)
         if not t.meet:
             constants["ACTIVATION"] = None
     else:

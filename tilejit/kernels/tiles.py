@@ -38,8 +38,8 @@ TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), T
          Tiles(64, 64, 4, 1, 0.5, 0.3))
 #: Those whose last waves may be shared out.
 STREAMED = TILES[1]
-#: Those of a single CTA, for chips without clusters.
-SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1)
+#: Those for chips without clusters and wgmma: of a single CTA, and as wide as fragments of mma.sync spread over warps.
+SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1 and t.n & t.n - 1 == 0)
 
 
 @dataclass(frozen=True)

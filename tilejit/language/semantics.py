@@ -143,6 +143,8 @@ def broadcast_to(b: Builder, x: tensor, shape: tuple[int, ...]) -> tensor:
 
 def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
     """All tensors at their common shape."""
+    if all(x.shape == xs[0].shape for x in xs):
+        return list(xs)
     shape: tuple[int, ...] = ()
     for x in xs:
         shape = broadcast_shape(shape, x.shape)

@@ -6,7 +6,7 @@ and the numpy `simulate` carry it out.
 
 A tile in shared memory is a layout of `offset`, so where a thread finds its registers is one more layout,
 `regs^-1 . memory`: an address is the xor of one constant per set bit of register, lane and warp
-(`address_bits`). Vector widths, bank conflicts and whether `stmatrix` fits are read off these constants.
+(`address_bits`). Vector widths and bank conflicts are read off these constants.
 """
 from __future__ import annotations
 
@@ -150,14 +150,6 @@ class AddressBits:
     lane: tuple[int, ...]
     warp: tuple[int, ...]
 
-    @property
-    def thread_mask(self) -> int:
-        """Address bits that depend on the thread; a register constant outside them is an immediate offset."""
-        mask = 0
-        for x in self.lane + self.warp:
-            mask |= x
-        return mask
-
     def vector(self, elem_bytes: int) -> int:
         """Elements of the widest access: low registers at consecutive, aligned addresses, 16 bytes at most."""
         vec = 1
@@ -211,21 +203,6 @@ def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> in
 
     by_matrices = matrix_cycles(regs, memory, elem_bytes)
     return access_cycles(regs, memory, elem_bytes) if by_matrices is None else by_matrices
-
-
-def stmatrix_fits(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> bool:
-    """True if `stmatrix.m8n8` (or `ldmatrix`) moves this tile (PTX ISA, stmatrix).
-
-    The instruction takes 8 rows of 16 bytes: a 32-bit register of each lane, lanes l % 4 side by side in a
-    row, rows l / 4 anywhere. So elements packed in a register, then the low two lane bits, must make 16
-    consecutive bytes; every other bit may move whole 16-byte rows only."""
-    bits = address_bits(regs, memory)
-    packed = (4 // elem_bytes).bit_length() - 1 if elem_bytes <= 4 else -1
-    if packed < 0 or len(bits.register) < packed:
-        return False
-    inside = bits.register[:packed] + bits.lane[:2]
-    rest = bits.register[packed:] + bits.lane[2:] + bits.warp
-    return all(x == 1 << i for i, x in enumerate(inside)) and all(x * elem_bytes % 16 == 0 for x in rest)
 
 
 # -- meaning --------------------------------------------------------------------------------------------

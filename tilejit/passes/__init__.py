@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilejit.ir.core import Function
+from tilejit.ir.core import Function, walk
 from tilejit.ir.verify import verify
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
@@ -36,12 +36,22 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
 )
 
 
+def _contents(fn: Function) -> list[tuple]:
+    """All that a pass may change: ops in order, their operands and attributes, where blocks end."""
+    return [(op, op.parent, *op.operands, *op.attrs.items()) for op in walk(fn.body)]
+
+
 def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Function:
     """Run every pass on a function, verifying before the first and after the last; `dump(name, fn)` sees the result of
     each, which is then verified too."""
     verify(fn)
+    simplified: list[tuple] = []
     for name, step in PIPELINE:
-        fn = step(fn)
+        if step is not simplify:
+            fn = step(fn)
+        elif _contents(fn) != simplified:        # else nothing has changed since it ran
+            fn = step(fn)
+            simplified = _contents(fn)
         if dump is not None:
             dump(name, fn)
             verify(fn)

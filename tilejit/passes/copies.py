@@ -8,7 +8,7 @@ and whose masked elements are zeros. For the others of such loops the report say
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, enclosing, walk
+from tilejit.ir import Block, Function, Op, enclosing, walk
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
@@ -47,8 +47,13 @@ def in_pipelined_loop(fn: Function, op: Op) -> bool:
     """Whether the innermost loop around an op asks for its loads ahead of time: by computing a product itself, or by
     a depth of its own (of 1: to leave them)."""
     loop = _loop(op)
-    return loop is not None and (bool(loop.attrs.get("num_stages")) or any(
-        x.name == "dot" and _loop(x) is loop for region in loop.regions for x in walk(region)))
+    return loop is not None and (bool(loop.attrs.get("num_stages")) or any(map(_has_product, loop.regions)))
+
+
+def _has_product(block: Block) -> bool:
+    """Whether a block computes a product, inner loops apart."""
+    return any(op.name == "dot" or op.name not in ("for", "while") and any(map(_has_product, op.regions))
+               for op in block.ops)
 
 
 def wants_copies(fn: Function, op: Op) -> bool:

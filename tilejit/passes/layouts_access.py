@@ -69,7 +69,8 @@ class Accesses:
 
     def cycles(self, op: Op, layout: LinearLayout) -> float:
         """Cycles of one warp for the access in this layout: each instruction takes one per cache line that it
-        touches, or one per sector written or two sectors read, if that is more."""
+        touches, or one per sector written or two sectors read, if that is more; and with a mask at least two more, for
+        the predicate and for what is there without the access."""
         t = tile(op.operands[0].type)
         elem = elem_of(t)
         assert isinstance(elem, Ptr)
@@ -77,7 +78,8 @@ class Accesses:
         vec = min(access_width(op, self.facts, dim), layout.contiguous_registers(dim))
         sectors = _distinct(layout, info, dim, elem.elem.bytes, _SECTOR)
         lines = _distinct(layout, info, dim, elem.elem.bytes, _LINE)
-        return layout.num_registers // vec * max(lines, sectors * (0.5 if op.name == "load" else 1.0))
+        least = 3 if mask_of(op) is not None else 1
+        return layout.num_registers // vec * max(lines, sectors * (0.5 if op.name == "load" else 1.0), least)
 
 
 @lru_cache(maxsize=4096)
@@ -103,9 +105,14 @@ def access_width(op: Op, facts: Facts, dim: int) -> int:
         return 1
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
-    mask_at = 1 if op.name == "load" else 2
-    mask = facts[op.operands[mask_at]] if len(op.operands) > mask_at else None
-    return vector_width(facts[op.operands[0]], elem.elem.bytes, mask, dim)
+    mask = mask_of(op)
+    return vector_width(facts[op.operands[0]], elem.elem.bytes, None if mask is None else facts[mask], dim)
+
+
+def mask_of(op: Op) -> Value | None:
+    """The mask of a load, a store or an atomic, if it has one."""
+    at = 1 if op.name == "load" else 2
+    return op.operands[at] if len(op.operands) > at and op.name != "atomic_cas" else None
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:

@@ -76,7 +76,8 @@ def _dropped(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _before(fn: Function, op: Op, table: dict) -> bool:
-    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller and only the conversion uses f(x)."""
+    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller and only the conversion uses f(x), unless more threads
+    would then compute f of an element."""
     source, layout = op.operands[0], tile(op.result.type).layout
     maker = source.op
     assert layout is not None
@@ -88,7 +89,7 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
     tiles = [v for v in maker.operands if isinstance(v.type, Tile)]
     if needs is None and tiles:
         return False
-    if any(tile(v.type).layout is None for v in tiles):
+    if any(tile(v.type).layout is None for v in tiles) or _repeats(op) and "elementwise" in maker.define.traits:
         return False
     moved = {v for v in tiles if tile(v.type).layout != needs}
     if sum(_bytes(v) for v in moved) >= _bytes(source):
@@ -104,13 +105,14 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _after(fn: Function, op: Op, table: dict) -> bool:
-    """f(convert(x)) -> convert(f(x)) where f, the only user, makes narrower elements of it alone."""
+    """f(convert(x)) -> convert(f(x)) where f, the only user, makes narrower elements of it alone, or computes f of an
+    element in fewer threads."""
     users = table[op.result]
     user = users[0][0]
     if len(users) != 1 or user.name in FLOW or len(user.results) != 1 or user.regions or user.parent is not op.parent \
             or not user.define.pure or "elementwise" not in user.define.traits \
             or sum(isinstance(v.type, Tile) for v in user.operands) != 1 \
-            or _bytes(user.result) >= _bytes(op.result):
+            or _bytes(user.result) >= _bytes(op.result) and not _repeats(op):
         return False
     want = tile(user.result.type)
     user.operands[users[0][1]] = op.operands[0]
@@ -123,6 +125,13 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
         other.operands[index] = new.result
     erase({op}, fn.body)
     return True
+
+
+def _repeats(op: Op) -> bool:
+    """Whether more threads hold an element after a conversion than before."""
+    before, after = (tile(v.type).layout for v in (op.operands[0], op.result))
+    assert before is not None and after is not None
+    return after.num_registers > before.num_registers
 
 
 def _bytes(v: Value) -> int:

@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.ir.types import DType, Ptr, elem_of
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.shape import steps_of
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
 FP32 = DType("fp32", "float", 32)
@@ -55,7 +56,7 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
     if t.bits == 64:
         return "0d" + struct.pack(">d", number).hex().upper()
     if t.bits == 32:
-        return "0f" + np.array(number, ">f4").tobytes().hex().upper()
+        return "0f" + struct.pack(">f", number if abs(number) < 3e38 else np.float32(number)).hex().upper()
     kind = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4nv": ml_dtypes.float8_e4m3fn,
             "fp8e5": ml_dtypes.float8_e5m2}[t.name]
     raw = np.array(number).astype(kind)
@@ -153,10 +154,23 @@ def _div(e: Emitter, op: Op) -> None:
         each(e, op, lambda a, b: through_fp32(e, t, lambda x, y: p.new("f32", opcode, x, y), a, b))
 
 
+def _by_power(e: Emitter, a: str, bits: int, quotient: bool) -> str:
+    """The quotient (towards zero) or rest of an int32 by 2^bits; ptxas makes a reciprocal even of constants."""
+    p = e.p
+    up = p.new("b32", "add.s32", a, p.new("b32", "shr.u32", p.new("b32", "shr.s32", a, 31), 32 - bits))
+    if quotient:
+        return p.new("b32", "shr.s32", up, bits)
+    return p.new("b32", "sub.s32", a, p.new("b32", "and.b32", up, -(1 << bits)))
+
+
 @emits("idiv", "irem")
 def _idiv_irem(e: Emitter, op: Op) -> None:
     t, p = dtype_of(op), e.p
     opcode = f"{'div' if op.name == 'idiv' else 'rem'}.{suffix(t)}"
+    by = constant(op.operands[1])
+    if t.bits == 32 and t.is_signed and isinstance(by, int) and by > 1 and by & by - 1 == 0:
+        each(e, op, lambda a, _: _by_power(e, a, by.bit_length() - 1, op.name == "idiv"))
+        return
     each(e, op, lambda a, b: wrap8(e, t, p.new(reg_class(t), opcode, a, b)))
 
 
@@ -332,7 +346,12 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             b = p.new("b32", f"cvt.{sign}32.{sign}16", b)
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
-    each(e, op, one)
+    bases, steps = e.get(op.operands[0]), steps_of(op.operands[1])
+    if steps is None or len(set(bases)) > 1:
+        each(e, op, one)
+        return
+    first = one(bases[0], e.get(op.operands[1])[0])        # an access takes the rest as an immediate
+    e.set(op.result, [p.new("b64", "add.u64", first, step * size) if step else first for step in steps])
 
 
 # -- functions of one float -----------------------------------------------------------------------------

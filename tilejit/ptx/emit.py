@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of
+from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
@@ -78,6 +78,7 @@ class Emitter:
         self.target = target_of(fn)
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
+        self.ahead = False           # the kernel ahead in the stream may still run (`kernel.follow`)
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 
     # -- values ---------------------------------------------------------------------------------
@@ -204,6 +205,10 @@ class Emitter:
         for op in block.ops:
             if runs.step(self, op):
                 continue
+            touches = op.regions or op.define.effects & {"read", "write"}
+            if self.ahead and touches and op.name not in ("roles", "elect"):
+                self.p("griddepcontrol.wait")
+                self.ahead = False
             self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
@@ -263,8 +268,3 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
     kernel.prologue(e)
     e.block(fn.body)
     return kernel.finish(e)
-
-
-def is_desc(t: Type) -> bool:
-    """True for descriptor types."""
-    return isinstance(t, Desc)

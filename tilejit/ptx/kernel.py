@@ -57,13 +57,14 @@ def count_warps(e: Emitter) -> None:
 
 
 def follow(e: Emitter) -> None:
-    """Programmatic dependent launch (PTX ISA, griddepcontrol): up to here, a kernel overlaps with the end of the one
-    ahead of it in the stream; nothing is read or written before that one has ended and its writes are visible.
+    """Programmatic dependent launch (PTX ISA, griddepcontrol): a kernel overlaps with the end of the one ahead of it in
+    the stream; nothing is read or written before that one has ended and its writes are visible: each role waits for
+    that before its first op that touches global memory, or may (`Emitter.block`).
 
-    The kernel that follows may start as soon as all CTAs of this one run: it waits here just the same."""
+    The kernel that follows may start as soon as all CTAs of this one run: it waits in the same way."""
     if _dependent(e):
         e.p("griddepcontrol.launch_dependents")
-        e.p("griddepcontrol.wait")
+        e.ahead = True
 
 
 def name_buffers(e: Emitter) -> None:
@@ -245,7 +246,9 @@ def _elect(e: Emitter, op: Op) -> None:
     won = p.reg("pred")
     p("elect.sync", f"_|{won}", -1)
     p("bra", join, pred=f"!{won}")
+    ahead = e.ahead
     e.block(op.regions[0])
+    e.ahead = ahead                  # the other threads have not waited
     p.place(join)
     p("bar.warp.sync", -1)
     p.place(skip)
@@ -254,7 +257,7 @@ def _elect(e: Emitter, op: Op) -> None:
 @emits("roles")
 def _roles(e: Emitter, op: Op) -> None:
     """Top-level branches by warp index, one section per role; registers are shared out between warpgroups."""
-    p, outer = e.p, e.role
+    p, outer, ahead = e.p, e.role, e.ahead
     first, barrier, end, beyond = 0, 1, p.label("roles_end"), ""
     starts = [sum(op.attrs["warps"][:i]) for i in range(len(op.regions))]
     for i, (name, warps, groups, regs) in enumerate(zip(*(op.attrs[k] for k in ("names", "warps", "groups",
@@ -283,7 +286,7 @@ def _roles(e: Emitter, op: Op) -> None:
             _enter_group(e, op, barrier, warps // groups)
         if e.rank and i == 0:        # the consumers compute on tiles
             count_warps(e)
-        e.role.mark = len(p.lines)
+        e.role.mark, e.ahead = len(p.lines), ahead
         e.block(op.regions[i])
         e.private = e.smem
         if not last:

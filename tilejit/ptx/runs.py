@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile, elem_of, fp32
 from tilejit.ptx.emit import EMITTERS, Emitter
-from tilejit.ptx.shape import layout_of, renamed, source_layout
+from tilejit.ptx.shape import layout_of, renamed, source_layout, steps_of
 
 #: Registers that go through a run together: conversions to narrow floats take two.
 _PAIR = 2
@@ -23,6 +23,8 @@ _FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "tra
                    "part"})
 #: Ops that ask for one piece of their second operand after the other.
 _STAGED = ("tma_store", "stage")
+#: A run of so many ops takes about as long as storing a piece does.
+_LONG = 8
 #: Ops that a run may end in on its way to a TMA store, one register for one.
 _RENAMES = frozenset({"reshape", "trans"})
 
@@ -45,6 +47,8 @@ def _joins(e: Emitter, op: Op) -> bool:
         return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
     if not op.operands or "elementwise" not in op.define.traits or not op.define.pure \
             or not all(isinstance(v.type, Tile) for v in op.operands):
+        return False
+    if op.name == "ptr_add" and steps_of(op.operands[1]):           # a whole range of addresses costs one
         return False
     count = e.count(op.result.type)
     if count < _LEAST:
@@ -88,7 +92,7 @@ def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
     if op.name in _RENAMES:
         inner, source = parts(e, op.operands[0]), renamed(source_layout(op), layout_of(v.type), op)
         return lambda registers: inner([source[i] for i in registers])
-    compute = prepared(e, [v], pinned=elem_of(v.type).bits >= 32)
+    compute = prepared(e, [v], pinned=elem_of(v.type).bits >= 32 or len(e.run) >= _LONG)
     return lambda registers: compute(registers)[0]
 
 
@@ -96,7 +100,8 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
     """A function that emits what computes some registers of values of one layout, through the run.
 
     pinned: the assembler shall not begin with it any earlier. Left alone, it moves the arithmetic of all pieces before
-    the barriers of the first ones; where results are as wide as what they come from, it then runs out of registers."""
+    the barriers of the first ones; where results are as wide as what they come from, it then runs out of registers, and
+    where there is much of it, all stores come at the end, when nothing is left that could be done in the meantime."""
     ops: dict[Op, None] = {}
     leaves: dict[Value, list[str]] = {}
 
@@ -126,8 +131,8 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
 
     def compute(registers: Sequence[int]) -> list[list[str]]:
         now = _pinned(e, leaves) if pinned else leaves
-        made = pair([tuple(regs[r] for regs in now.values() for r in registers[i:i + _PAIR])
-                     for i in range(0, len(registers), _PAIR)])
+        columns = [[regs[r] for r in registers[i::_PAIR]] for regs in now.values() for i in range(_PAIR)]
+        made = pair(list(zip(*columns)))
         return [[r for regs in made for r in regs[_PAIR * i:_PAIR * (i + 1)]] for i in range(len(values))]
 
     return compute

@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op
+from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits
@@ -67,11 +67,19 @@ def _broadcast(e: Emitter, op: Op) -> None:
     src, t = e.get(op.operands[0]), op.operands[0].type
     assert isinstance(t, Tile)
     source, dst = layout_of(t), layout_of(op.result.type)
-    target = dst.project(t.shape)
-    if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
+    repeated = _repeated(source, t.shape, dst)
+    if repeated is None:
         raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
-    elements = tuple(tuple(x if s > 1 else 0 for x, s in zip(at, t.shape)) for at in dst.registers())
-    e.set(op.result, [src[i] for i in _registers_in(source, elements)])
+    e.set(op.result, [src[i] for i in repeated])
+
+
+@lru_cache(maxsize=1024)
+def _repeated(source: LinearLayout, shape: tuple[int, ...], dst: LinearLayout) -> tuple[int, ...] | None:
+    """For each register of dst, that of a smaller tile `shape` in `source` which it repeats; None if threads differ."""
+    target = dst.project(shape)
+    if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
+        return None
+    return _registers_in(source, tuple(tuple(x if s > 1 else 0 for x, s in zip(at, shape)) for at in dst.registers()))
 
 
 @emits("part")
@@ -101,6 +109,16 @@ def _arange(e: Emitter, op: Op) -> None:
         const += op.attrs["start"]
         out.append(p.new("b32", "add.s32", base, const) if const else base)
     e.set(op.result, out)
+
+
+def steps_of(v: Value) -> list[int] | None:
+    """How far the numbers of a range that a thread holds are from its first one, if that is the same in all threads."""
+    if not isinstance(v.op, Op) or v.op.name != "arange":
+        return None
+    layout = layout_of(v.type)
+    threads = {b for name in ("lane", "warp") for (b,) in layout.bases_of(name)}
+    steps = [const for (const,) in layout.registers()]
+    return None if any(sum(threads) & step for step in steps) else steps
 
 
 @emits("join")

@@ -1,6 +1,8 @@
 """Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of columns at a time."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.linear import LinearLayout
@@ -9,7 +11,7 @@ from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
 from tilejit.ptx.smem import accesses, slot_address, slot_offset
-from tilejit.ptx.tma import coordinates, in_blocks, pieces, wait_phase
+from tilejit.ptx.tma import block_dim, coordinates, in_blocks, pieces, wait_phase
 
 
 @emits("tma_store")
@@ -18,7 +20,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
 
     With several `stripes` every warpgroup does that for its own rows and slots, and only its threads meet."""
     p = e.p
-    _, value, ring, *offsets = op.operands
+    desc, value, ring, *offsets = op.operands
     tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
     piece = runs.parts(e, value)
@@ -26,13 +28,14 @@ def _tma_store(e: Emitter, op: Op) -> None:
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     if "slice" in op.attrs:
-        d = op.attrs["slice"]
+        d, at = op.attrs["slice"], block_dim(desc, buffer, op.attrs["slice"])
         shape[d] //= e.fn.attrs["num_ctas"]
-        where[d] = p.new("b32", "mad.lo.s32", e.rank, shape[d], where[d])
+        where[at] = p.new("b32", "mad.lo.s32", e.rank, shape[d], where[at])
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
-        where[0] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[0])
+        row = block_dim(desc, buffer, 0)
+        where[row] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[row])
     bases: dict[int, str] = {}
     count = shape[-1] // columns
     for i in range(count):
@@ -46,7 +49,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
         _stage(e, tile, regs, buffer, base, shift, bases)
         p("fence.proxy.async.shared::cta")
         meet()
-        _copy(e, op, op.operands[0], buffer, base, where, i * columns, leader, shift)
+        _copy(e, op, desc, buffer, base, where, i * columns, leader, shift)
         p("cp.async.bulk.commit_group", pred=leader)
     if "now" in op.attrs:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
@@ -91,10 +94,11 @@ def _tma_put(e: Emitter, op: Op) -> None:
     assert isinstance(buffer, Buffer) and isinstance(desc.type, Desc)
     where = [e.scalar(o) for o in offsets]
     if "slice" in op.attrs:
-        d = op.attrs["slice"]
+        d = block_dim(desc, buffer, op.attrs["slice"])
         where[d] = e.p.new("b32", "mad.lo.s32", e.rank, desc.type.block_shape[d] // e.fn.attrs["num_ctas"], where[d])
     if op.attrs["stripes"] > 1:
-        where[0] = e.p.new("b32", "mad.lo.s32", e.role.group, buffer.shape[0], where[0])
+        row = block_dim(desc, buffer, 0)
+        where[row] = e.p.new("b32", "mad.lo.s32", e.role.group, buffer.shape[0], where[row])
     _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, op.attrs["piece"] * op.attrs["columns"])
     e.p("cp.async.bulk.commit_group")
 
@@ -151,6 +155,7 @@ def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, s
         store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
+@lru_cache(maxsize=1024)
 def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
     """The layout in the staging slot of one piece, of the given shape: the register bits that select pieces are left
     out, the warp bits that select stripes are nothing."""

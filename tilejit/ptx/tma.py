@@ -25,18 +25,27 @@ def tma_box(buffer: Buffer) -> tuple[int, ...]:
 
 
 def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
-    """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first."""
+    """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first.
+
+    Where those are 1 the buffer may hold some of the block's rows only: a CTA's, or a warpgroup's."""
     assert isinstance(desc.type, Desc)
     rank = len(desc.type.block_shape)
     if rank == len(buffer.shape):
         return buffer
-    shape = (*desc.type.block_shape[:-1], buffer.shape[-1])
+    ahead = desc.type.ahead_of(len(buffer.shape))
+    shape = (*desc.type.block_shape[:-1], buffer.shape[-1]) if ahead is None else (*(1,) * ahead, *buffer.shape)
     return Buffer(shape, buffer.elem, buffer.slots, buffer.swizzle, tuple(reversed(range(rank))))
 
 
 def slowest(buffer: Buffer) -> int:
-    """The dimension that is outermost in memory."""
-    return buffer.order[-1]
+    """The dimension that is outermost in memory, of those larger than 1 if there are any."""
+    return next((d for d in reversed(buffer.order) if buffer.shape[d] > 1), buffer.order[-1])
+
+
+def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
+    """The dimension of the descriptor's block that is dimension `dim` of a tile, or of a part of one, in a buffer."""
+    assert isinstance(desc.type, Desc)
+    return dim + len(desc.type.block_shape) - len(buffer.shape)
 
 
 def copied(buffer: Buffer, op: Op) -> Buffer:
@@ -169,8 +178,8 @@ def _tma_load(e: Emitter, op: Op) -> None:
     blocks, starts = in_blocks(buffer, op.operands[3]), [e.scalar(o) for o in offsets]
     part, many, mask = copied(blocks, op), "", []
     if "slice" in op.attrs:
-        d = op.attrs["slice"]
-        starts[d] = p.new("b32", "mad.lo.s32", e.rank, buffer.shape[d], starts[d])
+        d = block_dim(op.operands[3], buffer, op.attrs["slice"])
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, blocks.shape[d], starts[d])
     elif "multicast" in op.attrs:
         d = slowest(blocks)
         starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])

@@ -163,7 +163,8 @@ def _descriptor(e: Emitter, address: str, operand: Operand, group: str,
     offset = e.bit_sum([(group, [operand.offset(mn, k) for mn, k in group_bases])]) \
         if any(mn for mn, _ in group_bases) else None
     start = p.new("b32", "add.u32", address, offset) if offset else address
-    low = p.new("b32", "shr.u32", start, 4)
+    # In a cluster, addresses of a CTA's own shared memory have its rank from bit 24 on, where descriptors have offsets.
+    low = p.new("b32", "bfe.u32", start, 4, 14) if e.rank else p.new("b32", "shr.u32", start, 4)
     wide = p.new("b64", "cvt.u64.u32", low)
     return p.new("b64", "or.b64", wide, operand.high)
 

@@ -161,12 +161,6 @@ def device(index: int) -> Device:
     return Device(index)
 
 
-@lru_cache(maxsize=1)
-def device_count() -> int:
-    """Number of GPUs that the process sees."""
-    return check(api().cuDeviceGetCount(), "cuDeviceGetCount")
-
-
 def current_device() -> Device:
     """torch's current device if torch uses CUDA, else that of the current context, else GPU 0."""
     torch = sys.modules.get("torch")

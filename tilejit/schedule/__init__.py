@@ -5,11 +5,12 @@
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
     leads       products that are issued an iteration ahead of their use
-    cluster     programs of several CTAs
+    cluster     programs of several CTAs, and how they sum (exchange) and meet for atomics (meetings)
     stores      how TMA stores are staged
     outlets     stores by a role of their own
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
+    early       loads that follow products, issued before the wait for them
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
                 (liveness, packing), behind separations that are there or that it puts in (separate)
 """
@@ -23,6 +24,7 @@ from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, check_size, fits
 from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
+from tilejit.schedule.early import issue_early
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
 
@@ -80,4 +82,6 @@ def _fitted(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, P
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
     fn.attrs["report"] = list(notes)
     plan = make_plan(fn, wishes)
-    return carry_out(fn, plan), plan
+    new = carry_out(fn, plan)
+    issue_early(new, plan.report)
+    return new, plan

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, divides_k, walk
-from tilejit.ir.types import Tile
+from tilejit.ir.types import Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.exchange import plan_exchanges
@@ -76,6 +76,8 @@ def _op_problem(op: Op, ctas: int, by_k: bool) -> str:
         if not by_k and divided_dim(t.layout, ctas) != 0:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
+    if op.name == "desc_load" and op.operands[0].type.ahead_of(len(shape_of(op.result.type))) is None:  # type: ignore
+        return "a block whose first dimensions are merged does not divide"
     if scratch_bytes(op) == 0 or of_one_number(op):
         return ""
     tiles = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]

@@ -11,6 +11,7 @@ from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
 from tilejit.schedule.leads import find_leads
+from tilejit.schedule.meetings import ATOMICS, releases
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Drain,
@@ -239,7 +240,7 @@ def choose_store_role(fn: Function, plan: Plan) -> None:
     if not problem:
         problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
         # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
-        releasing = [op for op in walk(fn.body) if op.attrs.get("sem", "relaxed") in ("release", "acq_rel")]
+        releasing = [op for op in walk(fn.body) if op.name in ATOMICS and releases(op)]
         plan.drain = Drain(releasing) if releasing else None
         problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
     if problem:

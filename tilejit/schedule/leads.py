@@ -85,6 +85,8 @@ def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
     if None in loads or any(not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
                             for r in rings):
         return "an operand is not read from a slot that a producer fills"
+    if any(r.local for r in plan.rings if r.loop is loop):
+        return "the threads that compute also copy"
     if any(r.slots < 2 for r in plan.rings if r.loop is loop):
         return "a ring has one slot"
     for op in body.ops[:-1]:

@@ -61,11 +61,6 @@ class Ring:
         """Bytes that complete on `full` per ticket."""
         return sum(self.buffer(op).slot_bytes for op in self.loads)
 
-    @property
-    def ticket_bytes(self) -> int:
-        """Bytes of shared memory that one more slot takes, its two mbarriers included."""
-        return self.groups * (sum(self.buffer(op).slot_stride for op in self.loads) + 16)
-
     def buffer(self, load: Op) -> Buffer:
         """The ring buffer of one load, in each CTA: memory order is the tensor's."""
         t = load.result.type

@@ -23,7 +23,6 @@ from tilejit.schedule.plan import (
     check_descriptor,
     in_place,
     kind_of,
-    reads_slot,
     shared_operand,
 )
 from tilejit.schedule.role import Shared, walk_op
@@ -160,38 +159,6 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
                     self.owed.append(ring)
                 else:
                     self._release(ring, b)
-
-    def _release_points(self, src: Block) -> dict[int, list[Ring]]:
-        points: dict[int, list[Ring]] = {}
-        if self.needed is not None:
-            return points
-        for ring in self.plan.rings:
-            if ring.deferred or ring.loads[0].parent is not src:
-                continue
-            last = max(self._last_use(src, load) for load in ring.loads)
-            points.setdefault(last, []).append(ring)
-        return points
-
-    def _last_use(self, src: Block, load: Op) -> int:
-        """Index in src of the last op that reads the load's slot (products and their transposes)."""
-        last = src.ops.index(load)
-        work = [load.result]
-        while work:
-            for op, index in self.uses.get(work.pop(), ()):
-                if op.name in ("trans", "convert"):
-                    work.append(op.result)
-                elif op in self.piecewise:
-                    work.append(op.result)
-                    continue
-                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
-                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
-                    continue
-                outer = op
-                while outer.parent is not src:
-                    assert outer.parent is not None and outer.parent.parent is not None
-                    outer = outer.parent.parent
-                last = max(last, src.ops.index(outer))
-        return last
 
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""

@@ -53,14 +53,14 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
     if ctas > 1:
         cut = divided_dim(t.layout, ctas)
-        if cut is None or len(desc.block_shape) != len(t.shape):
+        if cut is None or desc.ahead_of(len(t.shape)) is None:
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = within(t.layout, ctas)
     columns, stripes = min(shape[-1] & -shape[-1], 128 // t.elem.bytes), 1
     if not splits_by_registers(layout, columns):
         columns = shape[-1]
-    elif len(desc.block_shape) == 2:
+    elif len(t.shape) == 2 and desc.ahead_of(2) is not None:
         stripes = stripes_of(layout, shape[0], fn.attrs["num_warps"])
     pieces = shape[-1] // columns
     slots = min(pieces, fn.attrs.get("store_stages", STORE_STAGES))

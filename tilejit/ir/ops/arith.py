@@ -9,7 +9,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
 from tilejit.ir.table import OPS, op
-from tilejit.ir.types import DType, Ptr, Tile, Type, elem_of, int1, shape_of, with_elem
+from tilejit.ir.types import DType, Ptr, Type, elem_of, int1, shape_of, with_elem
 
 
 def same(o: Op) -> list[Type]:
@@ -139,11 +139,6 @@ def ptr_add(o: Op) -> list[Type]:
 def hint(o: Op) -> list[Type]:
     """x itself, with the author's promise: per dimension lists of divisibility, contiguity, constancy."""
     return [o.operands[0].type]
-
-
-def is_tile(t: Type) -> bool:
-    """True for tile types."""
-    return isinstance(t, Tile)
 
 
 # -- numpy meanings: (machine, op, *arrays) -> array; see ir/evaluate.py ---------------------------------

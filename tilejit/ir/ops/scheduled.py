@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op, Value
 from tilejit.ir.table import op
-from tilejit.ir.types import Barrier, Buffer, Pending, Tile, Type, int32
+from tilejit.ir.types import Buffer, Pending, Tile, Type, int32
 
 
 @op("alloc", attrs="name type offset? private?", effects="sync", traits="scheduled")
@@ -294,10 +294,3 @@ def roles(o: Op) -> list[Type]:
     A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
     and scratch are `private_bytes` (set by the allocator) after those of the group before."""
     return []
-
-
-def barrier_type(o: Op) -> Barrier:
-    """The barrier type of an op's first operand."""
-    t = o.operands[0].type
-    assert isinstance(t, Barrier)
-    return t

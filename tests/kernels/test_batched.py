@@ -1,0 +1,48 @@
+"""Batched products by clusters and by groups in turn: blocks of rank 3, of which CTAs and warpgroups take rows."""
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.kernels import batched
+from tilejit.kernels.batched import Config, batched_kernel, batched_matmul
+
+BF16 = ml_dtypes.bfloat16
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(BF16)
+
+
+@pytest.mark.parametrize("t, b_rows, options", [
+    (Config(256, 64, 8, 2, ctas=2), False, {}), (Config(128, 128, 4, 2, ctas=2), True, {}),
+    (Config(256, 64, 4, 2, ctas=4), False, {}), (Config(128, 128, 8, 2), True, {}),
+    (Config(128, 128, 8, 2), False, {"store_role": True}), (Config(128, 64, 4, 2, ctas=2), False, {"store_role": True})],
+    ids=lambda x: f"{x.m}x{x.n}w{x.warps}c{x.ctas}" if isinstance(x, Config) else None)
+def test_rows_of_blocks(monkeypatch, t, b_rows, options):
+    """Two tiles of rows and columns, the last cut short, in two batches: none writes into the next one's. Under the
+    sanitizer, in the usual order and in a random one."""
+    class Checked:
+        def __getitem__(self, grid):
+            def run(*args, **kwargs):
+                tilejit.check(batched_kernel, grid, *args, seeds=[0], **kwargs, **options).check()
+            return run
+
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 4)
+    monkeypatch.setattr(batched, "batched_kernel", Checked())
+    a, b = normal(2, t.m + 40, 72), normal(2, 72, t.n + 24)
+    held = b if b_rows else np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
+    out = np.full((2, t.m + 40, t.n + 24), np.nan, BF16)
+    batched_matmul(a, held, config=t, out=out)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.linalg.norm(out.astype(np.float64) - want) <= 8e-3 * np.linalg.norm(want)
+
+
+def test_warpgroups_store_their_own_rows():
+    """As with matrices: no meeting of all warps for each piece of a tile."""
+    kernel = batched_kernel.compile(
+        "desc<bf16[1x128x64]>", "desc<bf16[1x64x256]>", "desc<bf16[1x128x256]>", "*bf16", "int32", "int32", "int32",
+        "int32", BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True, ACTIVATION=None, num_warps=8)
+    assert "every warpgroup its own rows" in kernel.report()

@@ -1,0 +1,97 @@
+"""Loads that follow products are issued before the wait for them, so that they arrive while the tensor cores work.
+
+    %acc = dot_wait %p                          %b = load %bias
+    mbar_arrive %empty, ...             ->      %c = cast %b
+    %b = load %bias                             %acc = dot_wait %p
+    %c = cast %b                                mbar_arrive %empty, ...
+    %y = add %acc, %c                           %y = add %acc, %c
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilejit.ir import Block, Function, Op, Value
+from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.types import Tile, elem_of
+
+#: Registers of a thread that loads leave to addresses, masks and tickets.
+_SPARE = 40
+#: Ops that compute in one thread, but by meeting others: they stay where they are.
+_MEETINGS = frozenset({"reduce", "scan"})
+
+
+def issue_early(fn: Function, report: list[str]) -> None:
+    """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
+
+    They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
+    registers for beside the products; `report` gets a line for each."""
+    threads = fn.attrs["num_threads"]
+    for block, registers in _blocks(fn.body, min(255, 65536 // threads)):
+        for wait in [op for op in block.ops if op.name == "dot_wait"]:
+            loads = _advance(block, wait, registers - _SPARE - sum(map(_registers, wait.results)))
+            report += [f"load at {op.loc.short() if op.loc else '?'} is issued while the last products are computed"
+                       for op in loads]
+
+
+def _blocks(block: Block, registers: int) -> Iterator[tuple[Block, int]]:
+    """Every block, and the registers that a thread has in it."""
+    yield block, registers
+    for op in block.ops:
+        for i, region in enumerate(op.regions):
+            own = op.attrs["registers"][i] if op.name == "roles" else 0
+            yield from _blocks(region, own or registers)
+
+
+def _registers(v: Value) -> int:
+    """32-bit registers of a thread for a value."""
+    count = v.type.layout.num_registers if isinstance(v.type, Tile) and v.type.layout is not None else 1
+    return count * (2 if elem_of(v.type).bits > 32 else 1)
+
+
+def _advance(block: Block, wait: Op, room: int) -> list[Op]:
+    """Move what goes before one wait; returns the loads among it."""
+    at = block.ops.index(wait)
+    late: set[Value] = set(wait.results)        # what is computed from the products, or stays behind them
+    able: dict[Value, Op] = {}                  # results of ops that may move
+    moving: dict[Op, None] = {}
+    stores: list[Op] = []
+    for op in block.ops[at + 1:]:
+        if op.name == "tma_store":
+            stores.append(op)
+        elif op.regions or not op.define.pure and op.name not in ("load", "mbar_arrive"):
+            break
+        if late.isdisjoint(op.operands) and (op.name == "load" or op.define.pure and op.name not in _MEETINGS):
+            if op.name == "load" or op.name in ("cast", "convert") and able.get(op.operands[0]) in moving:
+                more = _registers(op.result) - (0 if op.name == "load" else _registers(op.operands[0]))
+                if more <= room and (op.name != "load" or _is_vector(op) and not _is_ordered(op, stores)):
+                    moving[op] = None
+                    room -= max(0, more)
+                elif op.name != "cast":
+                    late.add(op.result)
+                    continue
+            elif op.name == "convert":
+                late.add(op.result)
+                continue
+            able.update((r, op) for r in op.results)
+        else:
+            late.update(op.results)
+    loads = [op for op in moving if op.name == "load"]
+    work, first = list(moving), set(moving)
+    while work:
+        needed = {able[v] for v in work.pop().operands if v in able} - first
+        first |= needed
+        work += needed
+    rest = block.ops[at:]
+    block.ops[at:] = [op for op in rest if op in first] + [op for op in rest if op not in first]
+    return loads
+
+
+def _is_ordered(load: Op, stores: list[Op]) -> bool:
+    """Whether a load must stay behind stores before it."""
+    source = argument_of(load.operands[0])
+    return bool(load.attrs.get("volatile")) or any(may_alias(source, store) for store in stores)
+
+
+def _is_vector(load: Op) -> bool:
+    """Whether a load is of few addresses: a matrix has one, of two registers, and a mask for each access."""
+    return not isinstance(load.result.type, Tile) or len(load.result.type.shape) == 1
