@@ -4,9 +4,9 @@ All tiles together are tiles * steps blocks of K. The first `stream_tiles` tiles
 blocks as there are programs (stream-K: arXiv 2301.03598); split-K is the case in which the number of programs is a
 multiple of the number of tiles. The rest are whole tiles, one a program at a time.
 
-A run covers parts of tiles. Where every program has one part of one tile, it stores the part (PARTS), and a second
-kernel sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a workspace tile of fp32, in one of
-three ways:
+A run covers parts of tiles. Where every program has one part of one tile, that is another kernel (`splitk.py`): it
+stores the part, and a second one sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a
+workspace tile of fp32, in one of three ways:
 
     ADD         the output is fp32 and holds numbers to add to: every part is added to it by TMA, in no fixed order
     ORDERED     part after part: each waits for the tile's flag to say that the blocks before its own are done, adds
@@ -199,7 +199,8 @@ class Config:
     `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
     programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored
     (0: registers are stored as they are);
-    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes)."""
+    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes);
+    `evict`, what L2 does with operands."""
 
     m: int
     n: int
@@ -214,6 +215,7 @@ class Config:
     meet: bool = False
     staged: int = 8
     sums: tuple[int, int] = (0, 0)
+    evict: str = ""
 
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
@@ -460,7 +462,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
                      launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
         elements, chunk = shares(t.m, t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
-        constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
+        constants.update(PARTS=t.parts, WOVEN=t.woven, EVICT=t.evict, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
                          store_stages=t.staged or None)
         if not t.meet:
             constants["ACTIVATION"] = None
