@@ -182,7 +182,14 @@ def matmuls() -> Iterator[Configuration]:
 
 
 def streamks() -> Iterator[Configuration]:
-    """`matmul_streamk`: sums in order, in no order, added to the result, and by clusters that divide K."""
+    """`matmul_streamk`: sums in order, in no order, added to the result, and by clusters that divide K or rows."""
+    for t in streamk.PAIRED_TILES:
+        m, n = extents(t.m, t.n)
+        for f, e in epilogues():
+            def paired(f: Format = f, e: dict[str, Any] = e, t: streamk.Config = t.split(m, n, 2), m: int = m,
+                       n: int = n) -> Any:
+                return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
+            yield Configuration("streamk", f"{t.m}x{t.n} paired {f} {label(e)}".strip(), (), paired)
     ways = [(f, {**e, "ordered": o}) for f, e in epilogues() for o in (False, True)]
     ways += [(f, {"accumulate": True}) for f in FORMATS]
     ways += [(f, {**e, "ctas": c}) for f, e in epilogues() if f in (PLAIN, FORMATS[-1]) for c in (2, 4, 8)]

@@ -9,25 +9,39 @@ import numpy as np
 import pytest
 
 import tilejit
+from tilejit.errors import CompilationError
 from tilejit.kernels.splitk import shares, split_kernel
 from tilejit.kernels.streamk import Config, matmul_streamk, workspace_for
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
-SMALL = Config(64, 64, 4, staged=2)
+SMALL = Config(64, 64, 4, staged=2, woven=False)
 #: How parts are made and summed.
 WAYS = {
     "successive": SMALL, "woven": replace(SMALL, woven=True), "sums": replace(SMALL, sums=(256, 4)),
     "meet": replace(SMALL, meet=True), "meet-woven": replace(SMALL, meet=True, woven=True),
-    "rows": Config(128, 64, 4, ctas=2, rows=True, woven=True, staged=2), "k": replace(SMALL, ctas=2),
+    "rows": Config(128, 64, 4, ctas=2, rows=True, staged=2, evict="evict_first"), "k": replace(SMALL, ctas=2),
     "rows-meet": Config(128, 64, 4, ctas=2, rows=True, meet=True), "k-meet": replace(SMALL, ctas=2, meet=True),
     "held": replace(SMALL, staged=0), "held-sums": replace(SMALL, staged=0, sums=(128, 2)),
     "held-meet": replace(SMALL, staged=0, meet=True), "held-k": replace(SMALL, staged=0, ctas=2),
+    "evict": replace(SMALL, evict="evict_first"),
     "held-rows-meet": Config(128, 64, 4, ctas=2, rows=True, staged=0, meet=True),
     "held-swapped": Config(64, 16, 4, swap=True, staged=0), "held-swapped-meet": Config(64, 16, 4, swap=True, staged=0,
                                                                                         meet=True),
     "swapped": Config(64, 16, 4, swap=True, meet=True), "swapped-k": Config(64, 16, 4, swap=True, ctas=2),
 }
+
+
+def test_eviction():
+    """A hint of the loads; anything else is told."""
+    args = ("desc<bf16[128x64]>", "desc<bf16[256x64]>", None, "*fp32", None, None, None, *["int32"] * 5)
+    rest = dict(BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=2, WOVEN=True, ELEMENTS=0, CHUNK=0,
+                BIAS_ROWS=False, ACTIVATION=None, num_warps=8)
+    ptx = split_kernel.compile(*args, EVICT="evict_first", **rest).ptx
+    assert ptx.count(".L2::cache_hint") == 2 and "createpolicy.fractional.L2::evict_first.b64" in ptx
+    assert "cache_hint" not in split_kernel.compile(*args, EVICT="", **rest).ptx
+    with pytest.raises(CompilationError, match="is evict_first or evict_last, found 'first'"):
+        split_kernel.compile(*args, EVICT="first", **rest)
 
 
 LARGE = [replace(t, meet=meet) for meet in (False, True) for t in (
@@ -44,7 +58,7 @@ def test_compiles(t, parts):
     kernel = split_kernel.compile(
         f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", f"desc<fp32[{t.m}x{t.n}]>" if t.staged else None, "*fp32",
         *(("*int32", "*bf16", "*bf16") if t.meet else (None,) * 3), "int32", "int32:16", "int32", "int32:16", 1, BM=t.m,
-        BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, WOVEN=True, ELEMENTS=elements, CHUNK=chunk,
+        BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, WOVEN=True, EVICT=t.evict, ELEMENTS=elements, CHUNK=chunk,
         BIAS_ROWS=t.swap, ACTIVATION="gelu" if t.meet else None, num_warps=t.warps, store_stages=t.staged or None, **t.options)
     assert not kernel.warnings() and kernel.metadata.num_stages >= 3
     roles = kernel.ptx.split("---- role ")[1:]

@@ -15,14 +15,15 @@ from tilejit.kernels.parts import LEAST, as_held, end_tile, tile_origin
 @tilejit.kernel(do_not_specialize=("M", "K"))
 def split_kernel(a_desc, b_desc, part_desc, parts, turns, out, bias, M, N, K, down, across, BM: tl.constexpr,
                  BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
-                 PARTS: tl.constexpr, WOVEN: tl.constexpr, ELEMENTS: tl.constexpr, CHUNK: tl.constexpr,
-                 BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr):
+                 PARTS: tl.constexpr, WOVEN: tl.constexpr, EVICT: tl.constexpr, ELEMENTS: tl.constexpr,
+                 CHUNK: tl.constexpr, BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr):
     """Part number program_id of `parts`: the product of A [M, K] and B [K, N] over one of PARTS parts of K.
 
     A_ROWS, B_ROWS: the descriptor sees the matrix itself, else its transpose. parts: fp32, PARTS times [BM, BN] for
     every tile; part_desc sees them in blocks; None: threads store what they hold (`as_held`). WOVEN: a part has every
-    PARTS'th block of K, so that what all programs read at a time is close together; else successive ones. ELEMENTS: 0,
-    or how many the programs sum at once, CHUNK parts of them; then out = act(sum of parts + bias), as of
+    PARTS'th block of K, so that what all programs read at a time is close together; else successive ones. EVICT:
+    of the operands in L2 ("evict_first" leaves room for parts, so that they are not written to memory). ELEMENTS: 0, or
+    how many the programs sum at once, CHUNK parts of them; then out = act(sum of parts + bias), as of
     `sum_parts_kernel`, and turns int32 [tiles] counts (turns, out and bias: else None)."""
     pid = tl.program_id(0)
     tile = pid // PARTS
@@ -36,13 +37,13 @@ def split_kernel(a_desc, b_desc, part_desc, parts, turns, out, bias, M, N, K, do
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(first, last, step):
         if A_ROWS:
-            a = a_desc.load([m, k * BK])
+            a = a_desc.load([m, k * BK], EVICT)
         else:
-            a = a_desc.load([k * BK, m]).T
+            a = a_desc.load([k * BK, m], EVICT).T
         if B_ROWS:
-            b = b_desc.load([k * BK, n])
+            b = b_desc.load([k * BK, n], EVICT)
         else:
-            b = b_desc.load([n, k * BK]).T
+            b = b_desc.load([n, k * BK], EVICT).T
         acc = tl.dot(a, b, acc)
     if part_desc is None:
         at = pid.to(tl.int64) * (BM * BN) + tl.arange(0, BM * BN)

@@ -4,9 +4,9 @@ All tiles together are tiles * steps blocks of K. The first `stream_tiles` tiles
 blocks as there are programs (stream-K: arXiv 2301.03598); split-K is the case in which the number of programs is a
 multiple of the number of tiles. The rest are whole tiles, one a program at a time.
 
-A run covers parts of tiles. Where every program has one part of one tile, it stores the part (PARTS), and a second
-kernel sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a workspace tile of fp32, in one of
-three ways:
+A run covers parts of tiles. Where every program has one part of one tile, that is another kernel (`splitk.py`): it
+stores the part, and a second one sums the parts of each tile (`parts.py`). Otherwise parts of one tile meet in a
+workspace tile of fp32, in one of three ways:
 
     ADD         the output is fp32 and holds numbers to add to: every part is added to it by TMA, in no fixed order
     ORDERED     part after part: each waits for the tile's flag to say that the blocks before its own are done, adds
@@ -199,8 +199,8 @@ class Config:
     `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
     programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored
     (0: registers are stored as they are);
-    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes).
-    `groups` of consumers that take tiles in turn (0: as the scheduler likes)."""
+    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes);
+    `evict`, what L2 does with operands."""
 
     m: int
     n: int
@@ -215,7 +215,7 @@ class Config:
     meet: bool = False
     staged: int = 8
     sums: tuple[int, int] = (0, 0)
-    groups: int = 0
+    evict: str = ""
 
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
@@ -239,12 +239,10 @@ class Config:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of a launch with several CTAs a program, or with so many groups of consumers."""
+        """Options of a launch with several CTAs a program."""
         if self.rows:
             return dict(num_ctas=self.ctas)
-        if self.ctas > 1:
-            return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1)
-        return dict(num_consumer_groups=self.groups) if self.groups else {}
+        return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
 
     def stages(self, out_bytes: int) -> int | None:
         """Blocks that fit in shared memory beside what is staged for the workspace and the result; None: as many as do.
@@ -259,7 +257,7 @@ class Config:
         part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
         whole = self.m * self.n * out_bytes
         staged = part + (whole if self.swap else min(whole, self.m * 256))
-        groups = self.groups or (2 if self.warps == 4 else 1)
+        groups = 2 if self.warps == 4 else 1
         return min(12, (_SHARED - groups * staged) // ((self.m + self.n) * self.k_bytes))
 
 
@@ -276,18 +274,17 @@ DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
                      for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
 #: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
 #: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
-#: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round; as it is
-#: for clusters of 4 and more, which are spread over the chip either way).
+#: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
 IDLE = 0.1
-#: How much longer memory then takes still.
-_UNEVEN = 1.03
+#: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
+#: from L2, of the time of as many bytes from memory.
+_UNEVEN, _AGAIN = 1.04, 0.08
 #: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
 PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True, woven=True),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
-#: Bytes a cycle that a multiprocessor gets: from L2; with few rows in all, and of weights; its share of what memory
-#: gives to all.
-_FROM_L2, _FROM_MEMORY, _WEIGHTS, _SHARE = 48, 36, 21, 17
+#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
+_FROM_L2, _FROM_MEMORY, _SHARE = 48, 36, 17
 
 
 @lru_cache(maxsize=1024)
@@ -300,8 +297,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
     turn, in which fewer programs may run), plus what handing over parts costs: a second launch, 40 bytes a cycle each
     way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an element where parts meet in
-    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips (with few rows once, and little for
-    each turn: the loads of the next tile go on)."""
+    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
     tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
     if m <= 64:
         paired = ()
@@ -312,29 +308,36 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     def blocks(t: Config) -> int:
         return max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
 
+    def idles(t: Config) -> bool:
+        return t.programs * t.ctas < (1 - IDLE / 2) * multiprocessors
+
     def cycles(t: Config) -> float:
         count, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), blocks(t)
         area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
         block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
 
+        least = memory * (1 + _AGAIN * t.n / t.m * t.swap)
+
         def turn(programs: int) -> float:
             taken = tilejit.cdiv(steps, 1 if t.rows else t.ctas) * block
-            rate = min(_SHARE * multiprocessors, _WEIGHTS * t.ctas * max(1, programs))
-            weights = t.m * steps * t.k_bytes * programs / rate * (1 if spread_evenly(t, multiprocessors) else _UNEVEN)
-            return max(taken, weights) if t.swap and programs else taken * (programs > 0)
+            weights = (t.m + _AGAIN * t.n) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+            return max(taken, weights * _UNEVEN if idles(t) else weights) if t.swap and programs else \
+                taken * (programs > 0)
 
         def turns(tiles: int) -> float:
             return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
 
         if t.ctas > 1 and not t.rows:
-            waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas / 16
-            return max(turns(count), memory) + (1000 * t.ctas + part + 250 * waves if t.swap else waves * (2000 + part))
+            waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
+            # With few rows the loads of the next tile go on meanwhile.
+            meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
+            return max(turns(count), least) + meet
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * area if t.parts else parts * (3000 + 1.5 * t.m * t.n)
+        meet = 6000 + 0.2 * area if t.parts else parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
         streamed = t.stream_tiles / t.programs * steps
         spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
-        return max(streamed * block + turns(count - t.stream_tiles), memory) + spread + meet
+        return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
 
     def divided() -> Iterator[Config]:
         for t in paired:                     # of equal estimates the first is taken
@@ -347,19 +350,12 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
                 most = at_once(c, multiprocessors)
                 if c > 1 and (ctas is not None or most and c <= steps):
-                    yield replace(t, programs=(even if c > 2 else min)(count, max(1, most)), ctas=c)
+                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
-    best = min(divided(), key=cycles)
-    alone = best.programs >= tilejit.cdiv(m, best.m) * tilejit.cdiv(n, best.n)
-    return replace(best, groups=1) if alone and best.swap and best.ctas == 1 and not best.stream_tiles else best
-
-
-def spread_evenly(t: Config, multiprocessors: int) -> bool:
-    """Whether a launch uses the chip's memory evenly though it begins while the one before it ends (`IDLE`)."""
-    return t.ctas >= 4 or t.programs * t.ctas >= (1 - IDLE) * multiprocessors
+    return min(divided(), key=cycles)
 
 
 def evenly(tiles: int, most: int) -> int:
@@ -474,10 +470,10 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
                      ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
-                     launch_pdl=spread_evenly(t, multiprocessors), **t.options)
+                     launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
         elements, chunk = shares(t.m, t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
-        constants.update(PARTS=t.parts, WOVEN=t.woven, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
+        constants.update(PARTS=t.parts, WOVEN=t.woven, EVICT=t.evict, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
                          store_stages=t.staged or None)
         if not t.meet:
             constants["ACTIVATION"] = None

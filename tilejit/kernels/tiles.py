@@ -61,8 +61,8 @@ LAUNCH, CLUSTER = 4000, 1000
 #: Results are divided where at least this share of the time is lost to a last wave that is not full, and where at least
 #: that share is gained.
 LOSS, GAIN = 0.04, 0.03
-#: Cycles by which a launch takes longer whose programs hand parts of tiles on, beside two more tiles to store (measured
-#: on an H200 with six products: 20000 to 35000).
+#: Cycles by which a launch takes longer whose programs hand parts of tiles on, beside two more tiles to store (six
+#: products on an H200: 20000 to 35000).
 STREAM = 26000
 #: What a last wave of few tiles takes of a full one's time: those that run have more of the memory and of the power.
 LAST = 0.8

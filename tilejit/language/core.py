@@ -197,9 +197,14 @@ def _offsets(b: KernelBuilder, desc: tensor_descriptor, offsets: Any) -> list:
 
 
 @builtin
-def load_tensor_descriptor(desc: tensor_descriptor, offsets: Any, *, _b: KernelBuilder) -> tensor:
-    """The block at `offsets`; outside the tensor: the descriptor's padding."""
-    return tensor(_b("desc_load", desc.value, *_offsets(_b, desc, offsets)))
+def load_tensor_descriptor(desc: tensor_descriptor, offsets: Any, eviction_policy: str = "", *,
+                           _b: KernelBuilder) -> tensor:
+    """The block at `offsets`; outside the tensor: the descriptor's padding. eviction_policy: "evict_first" or
+    "evict_last", in L2 (where TMA loads it)."""
+    evict = _const(eviction_policy, "eviction_policy")
+    if evict not in ("", "evict_first", "evict_last"):
+        raise CompilationError(f"eviction_policy of a descriptor's load is evict_first or evict_last, found {evict!r}")
+    return tensor(_b("desc_load", desc.value, *_offsets(_b, desc, offsets), **({"evict": evict} if evict else {})))
 
 
 @builtin

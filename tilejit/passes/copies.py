@@ -8,7 +8,7 @@ and whose masked elements are zeros. For the others of such loops the report say
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, enclosing, walk
+from tilejit.ir import Function, Op, enclosing, walk
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
@@ -21,8 +21,9 @@ def mark_copies(fn: Function) -> Function:
     """Mark the loads that may be copies, in place; reasons against go to `attrs["report"]`."""
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
+    loops = pipelined_loops(fn)
     for op in walk(fn.body):
-        if op.name != "load" or not isinstance(op.result.type, Tile) or not in_pipelined_loop(fn, op) or _is_ahead(op):
+        if op.name != "load" or not isinstance(op.result.type, Tile) or _loop(op) not in loops or _is_ahead(op):
             continue
         problem = "num_stages=1" if _depth(fn, op) == 1 else copy_problem(op) or ahead_problem(op)
         if not problem:
@@ -43,22 +44,21 @@ def _depth(fn: Function, op: Op) -> int | None:
     return (loop.attrs.get("num_stages") if loop else None) or fn.attrs.get("num_stages")
 
 
-def in_pipelined_loop(fn: Function, op: Op) -> bool:
-    """Whether the innermost loop around an op asks for its loads ahead of time: by computing a product itself, or by
-    a depth of its own (of 1: to leave them)."""
-    loop = _loop(op)
-    return loop is not None and (bool(loop.attrs.get("num_stages")) or any(map(_has_product, loop.regions)))
+def pipelined_loops(fn: Function) -> set[Op]:
+    """The loops that ask for their loads ahead of time: by computing a product themselves, or by a depth of their own
+    (of 1: to leave them)."""
+    loops = set()
+    for op in walk(fn.body):
+        if op.name == "dot" and (loop := _loop(op)) is not None:
+            loops.add(loop)
+        elif op.name in ("for", "while") and op.attrs.get("num_stages"):
+            loops.add(op)
+    return loops
 
 
-def _has_product(block: Block) -> bool:
-    """Whether a block computes a product, inner loops apart."""
-    return any(op.name == "dot" or op.name not in ("for", "while") and any(map(_has_product, op.regions))
-               for op in block.ops)
-
-
-def wants_copies(fn: Function, op: Op) -> bool:
-    """Whether a load in a pipelined loop may become a copy."""
-    return in_pipelined_loop(fn, op) and _depth(fn, op) != 1 and not _is_ahead(op)
+def wants_copies(fn: Function, op: Op, loops: set[Op]) -> bool:
+    """Whether a load may become a copy; `loops`: the function's pipelined ones."""
+    return _loop(op) in loops and _depth(fn, op) != 1 and not _is_ahead(op)
 
 
 def _is_ahead(load: Op) -> bool:

@@ -17,7 +17,7 @@ from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
-from tilejit.passes.copies import is_volatile, wants_copies
+from tilejit.passes.copies import is_volatile, pipelined_loops, wants_copies
 from tilejit.passes.rules import const_of
 
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
@@ -27,8 +27,9 @@ _SAME_FIRST = ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", 
 
 def find_rows(fn: Function) -> Function:
     """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
+    loops = pipelined_loops(fn)
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
-             and len(op.result.type.shape) == 1 and wants_copies(fn, op)]
+             and len(op.result.type.shape) == 1 and wants_copies(fn, op, loops)]
     if not loads or fn.attrs.get("num_ctas", 1) > 1 or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)

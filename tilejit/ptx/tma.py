@@ -187,6 +187,9 @@ def _tma_load(e: Emitter, op: Op) -> None:
         before = slot_rows(part) * span_elements(blocks) * blocks.elem.bytes
         base = p.new("b32", "mad.lo.u32", e.rank, before, base)
         many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
+    if "evict" in op.attrs:
+        policy = f"createpolicy.fractional.L2::{op.attrs['evict']}.b64"
+        many, mask = many + ".L2::cache_hint", [*mask, e.hoist(lambda: p.new("b64", policy, "0f3F800000"))]
     for at, offset in pieces(blocks, part):
         coords = coordinates(e, starts, at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes{many}",

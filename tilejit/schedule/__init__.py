@@ -4,7 +4,8 @@
     copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
-    cluster      programs of several CTAs, and how they sum (exchange) and meet for atomics (meetings)
+    leads       products that are issued an iteration ahead of their use
+    cluster     programs of several CTAs, and how they sum (exchange) and meet for atomics (meetings)
     stores      how TMA stores are staged
     outlets     stores by a role of their own
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,

@@ -114,6 +114,8 @@ class Channels(RoleState):
             desc, *offsets = (env[v] for v in load.operands)
             b.loc = load.loc
             copy = b.op("tma_load", s.buffers[load], slot, s.full, desc, *offsets)
+            if "evict" in load.attrs:
+                copy.attrs["evict"] = load.attrs["evict"]
             if load in ring.slices:
                 copy.attrs["slice"] = ring.slices[load]
             elif ring.ctas > 1:

@@ -21,8 +21,8 @@ from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.plan import Plan, Ring, kind_of, place, reads_slot
 from tilejit.schedule.products import Products
 
-#: Registers of a thread beside the sums and both sets, at least.
-BESIDE = 32
+#: Registers of a thread beside what a loop carries and reads and both sets: addresses, tickets.
+BESIDE = 28
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
     if None in loads or any(not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
                             for r in rings):
         return "an operand is not read from a slot that a producer fills"
+    if any(r.local for r in plan.rings if r.loop is loop):
+        return "the threads that compute also copy"
     if any(r.slots < 2 for r in plan.rings if r.loop is loop):
         return "a ring has one slot"
     for op in body.ops[:-1]:
@@ -94,7 +96,7 @@ def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
 
 
 def _registers(loop: Op, dot: Op, fn: Function) -> int:
-    """A thread's registers for what the loop carries and two results of the product."""
+    """A thread's registers for what the loop carries, the tiles from outside that it reads, and two results."""
     def of(v: Value) -> int:
         t, elem = v.type, elem_of(v.type)  # type: ignore[arg-type]
         if not isinstance(t, Tile) or t.layout is None:
@@ -102,7 +104,10 @@ def _registers(loop: Op, dot: Op, fn: Function) -> int:
         each = elem.bytes / 4 if isinstance(elem, DType) else 2
         return int(t.layout.num_registers * each)
 
-    return sum(map(of, loop.results)) + 2 * of(dot.result)
+    body = loop.regions[0]
+    read = {v for op in body.ops for v in op.operands if isinstance(v.type, Tile) and not (
+        v.op is body or isinstance(v.op, Op) and (v.op.parent is body or v.op.name in ("const", "splat")))}
+    return sum(map(of, loop.results)) + sum(map(of, read)) + 2 * of(dot.result)
 
 
 class Leads(Products):

@@ -169,11 +169,11 @@ def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
         raise CompilationError(f"{o.name}: a tile of shape {list(shape)} through {d}", o.loc)
 
 
-@op("desc_load", "desc offsets*", "shape?", effects="read")
+@op("desc_load", "desc offsets*", "shape? evict?", effects="read")
 def desc_load(o: Op) -> list[Type]:
     """The block at `offsets` (elements, int32, outermost first); outside the tensor: the padding.
 
-    `shape`: the block's with its first dimensions merged into one."""
+    `shape`: the block's with its first dimensions merged into one. `evict`: what L2 does with it, a hint."""
     d = _desc(o)
     if len(o.operands) - 1 != len(d.block_shape):
         raise CompilationError(f"descriptor of rank {len(d.block_shape)} needs as many offsets, "

@@ -74,13 +74,13 @@ def mbar_expect(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast?", effects="read shared_write sync",
-    traits="scheduled")
+@op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast? evict?",
+    effects="read shared_write sync", traits="scheduled")
 def tma_load(o: Op) -> list[Type]:
     """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
 
     slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
-    each of which copies its part of the rows into that slot of all."""
+    each of which copies its part of the rows into that slot of all. evict: "evict_first" or "evict_last", of L2."""
     return []
 
 
