@@ -5,6 +5,8 @@ and the descriptors are those of the PTX manual's canonical layouts.
 """
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -30,10 +32,18 @@ def core_matrices(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(b.transpose(0, 2, 1, 3)).reshape(-1)
 
 
-def product(n: int, kinds: tuple[str, str], out: str, swizzle: int = 128, trans: tuple[int, int] = (0, 0),
-            registers: bool = False, scale: int = 0, signs: tuple[int, int] = (1, 1), steps: int = 1, policy: str = "round_robin",
-            seed: int = 0) -> None:
-    """D (+)= sum over k-steps of A B^T for one m64nNkK tile of `steps` instructions."""
+def product(*form: Any, **options: Any) -> None:
+    """The product is exact in every CTA."""
+    got, want = products(*form, **options)
+    assert (got == want).all()
+
+
+def products(n: int, kinds: tuple[str, str], out: str, swizzle: int = 128, trans: tuple[int, int] = (0, 0),
+             registers: bool = False, scale: int = 0, signs: tuple[int, int] = (1, 1), steps: int = 1,
+             policy: str = "round_robin", seed: int = 0, ctas: int = 1,
+             start: str = "shr.u32 %r5, %r5, 4;") -> tuple[np.ndarray, np.ndarray]:
+    """D (+)= sum over k-steps of A B^T for one m64nNkK tile of `steps` instructions, in every CTA of a cluster, and what
+    it should be: float64[ctas, 64, n] and [64, n]. `start` makes the first field of a descriptor from the address in %r5."""
     ka, kb = kinds
     size = np.dtype(ELEMENT[ka][0]).itemsize
     depth = 32 // size
@@ -83,7 +93,7 @@ def product(n: int, kinds: tuple[str, str], out: str, swizzle: int = 128, trans:
     for i in range(steps):
         words = []
         for (off, lbo, sbo, step, mode), reg in zip(descs, ("%rd2", "%rd3")):
-            body += (f"add.u32 %r5, %r2, {off + step * i}; shr.u32 %r5, %r5, 4; cvt.u64.u32 {reg}, %r5; or.b64 {reg}, {reg}, "
+            body += (f"add.u32 %r5, %r2, {off + step * i}; {start} cvt.u64.u32 {reg}, %r5; or.b64 {reg}, {reg}, "
                      f"{(mode << 62) - (1 << 64 if mode >> 1 else 0) | (sbo >> 4) << 32 | (lbo >> 4) << 16};")
             words.append(reg)
         left = "{" + ", ".join(f"%r{20 + 4 * i + j}" for j in range(4)) + "}" if registers else words[0]
@@ -93,23 +103,23 @@ def product(n: int, kinds: tuple[str, str], out: str, swizzle: int = 128, trans:
         pred = "%p3" if i == 0 else "1"
         body += (f"wgmma.mma_async.sync.aligned.m64n{n}k{depth}.{out}.{ka}.{kb} {{{acc}}}, {left}, {words[1]}, {pred}{flags};")
     body += "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
-    body += f"ld.param.u64 %rd4, [y]; mad.wide.u32 %rd4, %r1, {4 * count}, %rd4;"
+    body += f"ld.param.u64 %rd4, [y]; mov.u32 %r6, %ctaid.x; mad.lo.u32 %r6, %r6, 128, %r1; mad.wide.u32 %rd4, %r6, {4 * count}, %rd4;"
     body += "".join(f"st.global.{'f32' if cls == 'f32' else 'b32'} [%rd4+{4 * i}], {pre}{i};" for i in range(count))
     decls = [f".param .align 64 .b8 x{i}[128]" if swizzle else f".param .u64 x{i}" for i in range(2)]
     raw_a = a.copy()
     text = kernel(body, [*decls, ".param .u64 y", ".param .u64 z"], ".extern .shared .align 1024 .b8 smem[];",
                   ".maxntid 128, 1, 1")
     assembles(text)
-    result = np.zeros((128, count), np.uint32)
-    Program(text).launch((1,), 128, [*maps, pointer(result), pointer(raw_a)], shared_bytes=100 * 1024,
+    result = np.zeros((ctas * 128, count), np.uint32)
+    Program(text).launch((ctas,), 128, [*maps, pointer(result), pointer(raw_a)], shared_bytes=100 * 1024, cluster=(ctas, 1, 1),
                          memory=[*memory, result, raw_a], policy=policy, seed=seed).check()
     if out == "f16":
-        got = result.view(np.float16).reshape(4, 8, 4, n // 8, 2, 2)
+        got = result.view(np.float16).reshape(ctas, 4, 8, 4, n // 8, 2, 2)
     else:
-        got = result.view(np.float32 if out == "f32" else np.int32).reshape(4, 8, 4, n // 8, 2, 2)
-    got = got.transpose(0, 4, 1, 3, 2, 5).reshape(64, n)          # warp, half, row, column tile, chunk, bit
+        got = result.view(np.float32 if out == "f32" else np.int32).reshape(ctas, 4, 8, 4, n // 8, 2, 2)
+    got = got.transpose(0, 1, 5, 2, 4, 3, 6).reshape(ctas, 64, n)          # CTA, warp, half, row, column tile, chunk, bit
     want = signs[0] * signs[1] * (a.astype(np.float64) @ b.astype(np.float64).T) + (2 if scale else 0)
-    assert np.array_equal(got.astype(np.float64), want)
+    return got.astype(np.float64), want
 
 
 def core_matrices_mn(t: np.ndarray) -> np.ndarray:
@@ -156,3 +166,13 @@ def test_signs(signs: tuple[int, int]) -> None:
 @pytest.mark.parametrize("policy,seed", [("random", 1), ("adversarial", 0), ("adversarial", 1)])
 def test_late_completion(policy: str, seed: int) -> None:
     product(64, ("bf16", "bf16"), "f32", steps=4, scale=1, policy=policy, seed=seed)
+
+
+@pytest.mark.parametrize("swizzle", [0, 128])
+def test_descriptors_in_a_cluster(swizzle: int) -> None:
+    """A CTA's own addresses have its rank from bit 24 on: shifted as a whole, they change the descriptor's leading offset,
+    which matters for MN-major operands of more than one atom, in all CTAs but the first."""
+    form = (128, ("f16", "f16"), "f32", swizzle, (0, 1))
+    product(*form, ctas=2, start="bfe.u32 %r5, %r5, 4, 14;")
+    got, want = products(*form, ctas=2)
+    assert (got[0] == want).all() and not (got[1] == want).all()

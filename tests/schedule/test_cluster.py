@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import tilejit
+import tilejit.emulator
 import tilejit.language as tl
+from tilejit.emulator import Program
 from tilejit.kernels.matmul import matmul_kernel
 
 BF16 = ml_dtypes.bfloat16
 
 
-def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, bk=64, **options):
+def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, bk=64, kernel=matmul_kernel, **options):
     """The kernel's result and the exact one."""
     rng = np.random.default_rng(1)
     a = rng.integers(-3, 4, (m, k) if a_rows else (k, m)).astype(BF16)
@@ -23,7 +25,7 @@ def product(m, n, k, bm, bn, a_rows=True, b_rows=False, grid=2, bias=None, bk=64
         return tilejit.TensorDescriptor.from_tensor(x, (rows, columns) if first else (columns, rows))
 
     with tilejit.knobs(target="emulator"):
-        compiled = matmul_kernel[(grid,)](
+        compiled = kernel[(grid,)](
             desc(a, bm, bk, a_rows), desc(b, bk, bn, b_rows), desc(out, bm, bn, True), bias, m, n, k, BM=bm, BN=bn, BK=bk,
             GROUP=4, A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=None, **options)
     a, b = (a if a_rows else a.T).astype(np.float32), (b if b_rows else b.T).astype(np.float32)
@@ -94,3 +96,19 @@ def test_descriptors_have_the_offset_in_the_cta(options):
     low = set(re.findall(r"cvt\.u64\.u32 %rd\d+, (%r\d+);", k.ptx))
     made = {line for line in k.ptx.split("\n") if any(f" {r}," in line for r in low) and "cvt." not in line}
     assert made and all(re.fullmatch(r"\s*bfe\.u32 %r\d+, %r\d+, 4, 14;", line) for line in made)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_the_emulator_sees_the_rank_in_a_descriptor(planted, monkeypatch):
+    """The same descriptors made of the whole address: the first CTA's rows are right, the second's are not."""
+    texts = []
+
+    def program(text):
+        texts.append(re.sub(r"bfe\.u32 (%r\d+, %r\d+), 4, 14;", r"shr.u32 \1, 4;", text) if planted else text)
+        return Program(texts[-1])
+
+    monkeypatch.setattr(tilejit.emulator, "Program", program)
+    fresh = tilejit.kernel(matmul_kernel.fn)          # a launch of its own: nobody else gets this program
+    out, exact, k = product(256, 128, 128, 256, 128, True, True, num_ctas=2, num_warps=8, grid=1, kernel=fresh)
+    assert len(texts) == 1 and (texts[0] != k.ptx) == planted
+    assert np.array_equal(out[:128], exact[:128]) and np.array_equal(out[128:], exact[128:]) == (not planted)

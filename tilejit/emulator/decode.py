@@ -68,7 +68,8 @@ class External:
 
 @dataclass
 class Decoded:
-    """A kernel ready to run. `code` is int64[n, WIDTH]; `constants` and `specials` fill hidden registers."""
+    """A kernel ready to run. `code` is int64[n, WIDTH]; `constants`, `own` (offsets in shared memory, to which every
+    CTA adds its rank) and `specials` fill hidden registers."""
 
     entry: Entry
     code: np.ndarray
@@ -76,6 +77,7 @@ class Decoded:
     externals: dict[int, External]
     registers: int
     constants: dict[int, int]
+    own: dict[int, int]
     specials: dict[int, str]
     static_shared: int
     shared_offsets: dict[str, int]
@@ -116,6 +118,7 @@ class Decoder:
         self.zero, self.sink, self.carry = n, n + 1, n + 2
         self.next = n + 3
         self.constants: dict[int, int] = {}
+        self.own: dict[int, int] = {}
         self.interned: dict[object, int] = {("const", 0): self.zero}
         self.specials: dict[int, str] = {}
         self.params = {p.name: p.offset for p in self.entry.params}
@@ -167,6 +170,12 @@ class Decoder:
         self.constants[reg] = value - (1 << 64) if value >> 63 else value
         return reg
 
+    def own_address(self, offset: int) -> int:
+        """A register with the address of an offset in the CTA's own shared memory."""
+        reg = self.hidden(("own", offset))
+        self.own[reg] = offset
+        return reg
+
     def source(self, operand: Operand, kind: str = "b64") -> int:
         """The register of a source operand read as PTX type `kind`."""
         if isinstance(operand, Reg):
@@ -187,6 +196,8 @@ class Decoder:
             if operand.name in self.params:
                 return self.constant(self.params[operand.name])
             if operand.name in self.symbols:
+                if self.spaces[operand.name] == k.SHARED:
+                    return self.own_address(self.symbols[operand.name])
                 return self.constant(self.symbols[operand.name])
             raise EmulatorError(f"unknown name {operand.name}")
         raise EmulatorError(f"unexpected operand {operand}")
@@ -304,8 +315,8 @@ def decode(module: Module, name: str | None) -> Decoded:
     d.row(k.RET)                                   # falling off the end
     _branches(d, entry)
     code = np.array(d.rows, np.int64).reshape(-1, k.WIDTH)
-    return Decoded(entry, code, np.array(d.pool or [0], np.int32), d.externals, d.next, d.constants, d.specials,
-                   d.static_shared, d.symbols, d.local_bytes, bytes(d.const_bank))
+    return Decoded(entry, code, np.array(d.pool or [0], np.int32), d.externals, d.next, d.constants, d.own,
+                   d.specials, d.static_shared, d.symbols, d.local_bytes, bytes(d.const_bank))
 
 
 def _decode_one(d: Decoder, ins: Instruction) -> None:

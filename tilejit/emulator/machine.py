@@ -202,8 +202,7 @@ class Cluster:
     def shared_place(self, warp: int, address: int, size: int, align: int, pc: int) -> tuple[int, int]:
         """(CTA index in the cluster, offset) of a shared address, checked."""
         address &= 0xFFFFFFFF
-        offset, rank = address & 0xFFFFFF, address >> k.RANK_SHIFT
-        cta = warp // self.warps_per_cta if rank == 0 else rank - 1
+        offset, cta = address & 0xFFFFFF, address >> k.RANK_SHIFT
         if offset % align:
             raise self.stop("misaligned", f"shared address {offset:#x} is not a multiple of {align}", pc, warp)
         if cta >= len(self.ctas) or offset < SHARED_BASE or offset + size > self.shared_bytes:

@@ -29,6 +29,7 @@ from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
 from tilejit.emulator.policy import POLICIES, make_policy
 from tilejit.emulator.report import Finding, Report
+from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
 
@@ -223,7 +224,11 @@ class Launch:
         return (1 << min(left, 32)) - 1
 
     def fill_specials(self, c: Cluster) -> None:
-        """Write the special registers of every warp."""
+        """Write the special registers of every warp, and the addresses of its CTA's shared memory: they have the CTA's
+        rank above the offset (ptxas adds SR_CgaCtaId << 24 to the address of every shared variable)."""
+        ranks = np.arange(c.warps)[:, None] // self.warps
+        for reg, offset in self.program.decoded.own.items():
+            c.regs[:, reg] = offset + (ranks << k.RANK_SHIFT)
         per_cluster = tuple(g // s for g, s in zip(self.grid, self.cluster))
         lane = np.arange(32)
         for reg, name in self.program.decoded.specials.items():
@@ -334,8 +339,6 @@ class Launch:
         self.report.ctas += len(c.ctas)
 
     def _count(self, c: Cluster) -> None:
-        from tilejit.emulator.vm import codes as k
-
         self.report.instructions += int(c.st[k.ST_EXECUTED])
         self.report.cycles += int(c.st[k.ST_CLOCK])
 

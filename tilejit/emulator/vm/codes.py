@@ -46,8 +46,10 @@ PARAM_WINDOW = 2 << 56
 LOCAL_WINDOW = 3 << 56
 CONST_WINDOW = 4 << 56
 OFFSET_MASK = (1 << 56) - 1
-#: A shared address is an offset; bits 24.. hold 1 + the rank of the CTA for shared::cluster addresses.
+#: A shared address is an offset below the rank of its CTA in the cluster, as on the hardware: a CTA's own addresses are
+#: shared::cluster addresses, too (mapa of one for the CTA's own rank changes nothing).
 RANK_SHIFT = 24
+RANK_MASK = 255
 
 # -- machine state (an int64 array whose slots are values or addresses of arrays)
 (ST_CODE, ST_POOL, ST_REGS, ST_NREGS, ST_SHARED, ST_SHARED_STRIDE, ST_SHARED_SIZE, ST_CTAS, ST_WARPS_PER_CTA,

@@ -69,8 +69,7 @@ def translate(st, space: int, address: int, size: int, warp: int, lane: int,  # 
             space = (k.SHARED, k.PARAM, k.LOCAL, k.CONST)[(window - 1) & 3]
     if space == k.SHARED:
         offset = address & 0xFFFFFF
-        rank = (address >> k.RANK_SHIFT) & 255
-        cta = warp // st[k.ST_WARPS_PER_CTA] if rank == 0 else rank - 1
+        cta = (address >> k.RANK_SHIFT) & k.RANK_MASK
         if cta >= st[k.ST_CTAS] or offset < 1024 or offset + size > st[k.ST_SHARED_SIZE]:
             return fault(st, k.FAULT_SHARED_BOUNDS, lane, address)
         return st[k.ST_SHARED] + cta * st[k.ST_SHARED_STRIDE] + offset

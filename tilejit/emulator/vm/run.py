@@ -318,11 +318,11 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
                 if (m >> lane) & 1:
                     v = regs[row[k.A] * 32 + lane]
                     if row[k.SUB]:                               # getctarank
-                        rank = (v >> k.RANK_SHIFT) & 255
-                        regs[row[k.D] * 32 + lane] = rank - 1 if rank else warp // wpc
+                        regs[row[k.D] * 32 + lane] = (v >> k.RANK_SHIFT) & k.RANK_MASK
                     else:
-                        kept = v & ~np.int64(255 << k.RANK_SHIFT)
-                        regs[row[k.D] * 32 + lane] = kept | ((regs[row[k.B] * 32 + lane] + 1) << k.RANK_SHIFT)
+                        kept = v & ~np.int64(k.RANK_MASK << k.RANK_SHIFT)
+                        rank = regs[row[k.B] * 32 + lane] & k.RANK_MASK
+                        regs[row[k.D] * 32 + lane] = kept | (rank << k.RANK_SHIFT)
         elif op == k.CLOCK:
             for lane in range(32):
                 if (m >> lane) & 1:
@@ -335,8 +335,7 @@ def run(st, warp, split):  # type: ignore[no-untyped-def]
             for lane in range(32):
                 if (m >> lane) & 1:
                     v = regs[row[k.A] * 32 + lane]
-                    peer = ((v >> k.RANK_SHIFT) & 255) - 1          # of an address of the cluster; -1: this CTA
-                    far = row[k.SUB] and peer >= 0 and peer != warp // st[k.ST_WARPS_PER_CTA]
+                    far = row[k.SUB] and (v >> k.RANK_SHIFT) & k.RANK_MASK != warp // wpc
                     regs[row[k.D] * 32 + lane] = 1 if v >> 56 == row[k.IMM] and not far else 0
         elif op == k.BRX:
             first = trailing_zeros(m)
