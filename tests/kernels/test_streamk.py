@@ -14,7 +14,16 @@ from references import matrix
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import streamk
-from tilejit.kernels.streamk import DECODE_TILES, TILES, choose, divide, matmul_streamk, streamk_kernel, workspace_for
+from tilejit.kernels.streamk import (
+    DECODE_TILES,
+    TILES,
+    Config,
+    choose,
+    divide,
+    matmul_streamk,
+    streamk_kernel,
+    workspace_for,
+)
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -154,11 +163,24 @@ def test_choices():
     deep = choose(512, 512, 65536, 2, 132, ctas=1)
     assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
     decode = choose(16, 28672, 8192, 2, 132)
-    assert decode.stream_tiles or tilejit.cdiv(28672, decode.m) % (decode.programs * decode.ctas) == 0 
+    assert decode.stream_tiles or tilejit.cdiv(28672, decode.m) % decode.programs == 0      # no turn of a few programs
     decode = choose(16, 8192, 8192, 2, 132)
     assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 0
     few = choose(16, 1024, 32768, 2, 132, ctas=1)
     assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
+
+
+@pytest.mark.parametrize("t", [Config(64, 16, 4, True, programs=5, k_bytes=256),
+                               Config(64, 16, 4, True, programs=2, k_bytes=256, ctas=2),
+                               Config(128, 32, 4, True, programs=2, ctas=4)], ids=lambda t: f"{t.m}/{t.ctas}")
+@pytest.mark.parametrize("dtype", [BF16, ml_dtypes.float8_e4m3fn])
+def test_chosen_ways(t, dtype):
+    """Long reads, clusters that take several tiles: with rows, columns and K cut short."""
+    rng = np.random.default_rng(8)
+    a, b = matrix(rng, 13, 1168, dtype, True), matrix(rng, 1168, 304, dtype, False)
+    with tilejit.knobs(target="emulator"):
+        got = matmul_streamk(a, b, config=t)
+    assert rel_error(got, a.astype(np.float64) @ b.astype(np.float64)) <= 2e-2
 
 
 @pytest.mark.one_schedule                # nothing is launched
