@@ -16,19 +16,20 @@ def split_kernel(a_desc, b_desc, part_desc, M, N, K, BM: tl.constexpr, BN: tl.co
 
     A_ROWS, B_ROWS: the descriptor sees the matrix itself, else its transpose. part_desc: fp32, PARTS times [BM, BN]
     for every tile, one below the other. A part has every PARTS'th block of K, so that what all programs read at a time
-    is close together."""
+    is close together. Operands leave L2 first: they are read once or twice, and parts that stay need not go to memory
+    (measured on an H200: 1% at 512x512x65536, 8% at 256x256x131072)."""
     pid = tl.program_id(0)
     row, column = tile_at(pid // PARTS, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
     m, n = row * BM, column * BN
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(pid % PARTS, tl.cdiv(K, BK), PARTS):
         if A_ROWS:
-            a = a_desc.load([m, k * BK])
+            a = a_desc.load([m, k * BK], "evict_first")
         else:
-            a = a_desc.load([k * BK, m]).T
+            a = a_desc.load([k * BK, m], "evict_first").T
         if B_ROWS:
-            b = b_desc.load([k * BK, n])
+            b = b_desc.load([k * BK, n], "evict_first")
         else:
-            b = b_desc.load([n, k * BK]).T
+            b = b_desc.load([n, k * BK], "evict_first").T
         acc = tl.dot(a, b, acc)
     part_desc.store([pid * BM, 0], acc)
