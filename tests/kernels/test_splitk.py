@@ -38,7 +38,7 @@ def test_compiles(t, parts):
         assert touched and 0 < role.find("griddepcontrol.wait") < touched.start()
 
 
-@pytest.mark.one_schedule                # waiting for other programs takes its time
+@pytest.mark.one_schedule                # many and large; `test_schedules.py` has a small one
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("way", WAYS)
