@@ -127,8 +127,8 @@ def test_every_tile_of_every_table_is_there() -> None:
     """A tile that is added to a heuristic's table is a new configuration."""
     named = {(c.family, c.name.split()[0]) for c in CONFIGURATIONS}
     tables = {"matmul": (*family.TILES, family.matmul_module().POINTER_TILES),
-              "streamk": (*family.streamk.TILES, *family.streamk.DECODE_TILES), "batched": family.batched.TILES,
-              "fused": family.fused.TILES, "gated": family.fused.GATED_TILES, "scaled": family.scaled.TILES,
+              "streamk": (*family.streamk.PAIRED_TILES, *family.streamk.TILES, *family.streamk.DECODE_TILES),
+              "batched": family.batched.TILES, "fused": family.fused.TILES, "gated": family.fused.GATED_TILES, "scaled": family.scaled.TILES,
               "mixed": family.mixed.TILES, "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
                                                        family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
     for name, tiles in tables.items():

@@ -57,6 +57,7 @@ def test_streamk(checked, monkeypatch, m, store_role, ordered):
     monkeypatch.setattr(streamk.Config, "options", property(lambda self: {"store_role": store_role}))
     monkeypatch.setattr(streamk, "divide", lambda tiles, steps, *rest: (3, tiles))
     monkeypatch.setattr(streamk, "TILES", (streamk.TILES[3],))
+    monkeypatch.setattr(streamk, "DECODE_TILES", (streamk.DECODE_TILES[3],))          # two tiles for three programs
     streamk.choose.cache_clear()
     streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered, ctas=1)
     # Unordered, who finishes a tile is found out by an atomic, which the store role does not do.

@@ -170,6 +170,22 @@ def test_choices():
     assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
+@pytest.mark.parametrize("n, k, overlap", [(7168, 18432, False), (8192, 8192, True)])
+def test_launches_overlap_where_no_multiprocessor_is_idle(n, k, overlap, monkeypatch):
+    """112 programs on 132 multiprocessors start when the launch ahead has ended, 128 while it ends."""
+    launched = {}
+
+    class Recorded:
+        def __getitem__(self, grid):
+            return lambda *args, **options: launched.update(options, programs=grid[0])
+
+    monkeypatch.setattr(streamk, "streamk_kernel", Recorded())
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 132)
+    a, b = np.zeros((16, k), BF16), np.zeros((n, k), BF16).T
+    matmul_streamk(a, b, out=np.zeros((16, n), BF16))
+    assert (launched["launch_pdl"], launched["programs"]) == (overlap, 128 if overlap else 112)
+
+
 @pytest.mark.parametrize("t", [Config(64, 16, 4, True, programs=5, k_bytes=256),
                                Config(64, 16, 4, True, programs=2, k_bytes=256, ctas=2),
                                Config(128, 32, 4, True, programs=2, ctas=4)], ids=lambda t: f"{t.m}/{t.ctas}")

@@ -149,9 +149,9 @@ def zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 class Workspace:
-    """Memory in which programs meet that share a result tile: fp32 partial sums, flags, and turns.
+    """Memory in which programs meet that share a result tile: fp32 partial sums, and flags.
 
-    Flags are zero between launches, and so are sums that are added to; turns are not: launches flip their top bits.
+    Flags are zero between launches, and so are sums that are added to.
 
     A workspace serves any number of launches, one after another on one stream; `like` says where it lives (torch,
     numpy or our arrays)."""
@@ -160,7 +160,6 @@ class Workspace:
         self.floats, self.flags = floats, flags
         self.parts_array = zeros(like, (max(1, floats),), tl.float32)
         self.flags_array = zeros(like, (max(1, flags),), tl.int32)
-        self.turns_array = zeros(like, (max(1, flags),), tl.int32)
         self.views: dict[tuple[int, int, int], tilejit.TensorDescriptor] = {}
 
     def check(self, what: str, floats: int, flags: int) -> Workspace:

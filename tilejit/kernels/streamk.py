@@ -45,7 +45,7 @@ from tilejit.kernels._operands import (
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
-from tilejit.kernels.splitk import shares, split_kernel
+from tilejit.kernels.splitk import STORE_STAGES, split_kernel
 
 _WHAT = "matmul_streamk"
 
@@ -196,11 +196,7 @@ class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
     `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
-    `rows`. Where all programs have one part of one tile: `woven`, a part has every so manieth block of K; `meet`, the
-    programs sum the parts, not a second launch; `staged`, pieces of 32 columns of a part that wait to be stored
-    (0: registers are stored as they are);
-    `sums`, elements that a program of the second launch sums, and parts that it reads at once (0: as it likes);
-    `evict`, what L2 does with operands."""
+    `rows`."""
 
     m: int
     n: int
@@ -211,11 +207,6 @@ class Config:
     k_bytes: int = 128
     ctas: int = 1
     rows: bool = False
-    woven: bool = True
-    meet: bool = False
-    staged: int = 8
-    sums: tuple[int, int] = (0, 0)
-    evict: str = ""
 
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
@@ -280,7 +271,7 @@ IDLE = 0.1
 #: from L2, of the time of as many bytes from memory.
 _UNEVEN, _AGAIN = 1.04, 0.08
 #: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
-PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True, woven=True),)
+PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
 #: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
@@ -423,12 +414,8 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
         (first, fi), (second, si) = ((b, ib), (a, ia)) if t.swap else ((a, ia), (b, ib))
         meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
         if t.parts and not accumulate:
-            down, across = (io.strides[1], io.strides[0]) if t.swap else io.strides
-            ends = (meet[2], out, bias) if t.meet else (None, None, None)
-            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0] if t.staged else None, meet[1],
-                                        *ends, *sizes, down, across, **constants)
-            if not t.meet:
-                sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, not t.staged, t.sums)
+            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0], *sizes, **constants)
+            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap)
             return out
         streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
                                       None, *sizes, t.stream_tiles, 0, 0, **constants)
@@ -469,17 +456,13 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
     constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
-                     ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
+                     num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
                      launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
-        elements, chunk = shares(t.m, t.n, t.parts, 32 * t.warps * t.ctas) if t.meet else (0, 0)
-        constants.update(PARTS=t.parts, WOVEN=t.woven, EVICT=t.evict, ELEMENTS=elements, CHUNK=chunk, BIAS_ROWS=t.swap,
-                         store_stages=t.staged or None)
-        if not t.meet:
-            constants["ACTIVATION"] = None
+        constants.update(PARTS=t.parts, store_stages=STORE_STAGES)
     else:
-        constants.update(C_ROWS=not t.swap, ADD=accumulate, ORDERED=t.rows or ordered and t.ctas == 1, A_BITS=0,
-                         SCALE_STEPS=0, PARTS=0)
+        constants.update(C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate, A_BITS=0, SCALE_STEPS=0, PARTS=0,
+                         ORDERED=t.rows or ordered and t.ctas == 1)
     return t, (da, db, dc), (m, n, k), constants
 
 
@@ -487,12 +470,12 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
-    if workspace is None and not t.meet and (t.parts or t.rows):         # written before they are read
+    if workspace is None and (t.parts or t.rows):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
         flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
         return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
     w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
-    return w.tiles(t.met, t.m, t.n), w.parts_array, w.turns_array if t.meet else w.flags_array
+    return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
 
 
 @lru_cache(maxsize=1024)
