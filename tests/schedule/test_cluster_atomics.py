@@ -42,6 +42,7 @@ def problem(bm, bn, tiles, k):
     return a, b, outs
 
 
+@pytest.mark.one_schedule                # which program, or group of consumers, counts first is open
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("split, ctas, warps, bm, bn, grid", [
     ("M", 2, 4, 128, 32, 2), ("M", 4, 4, 256, 16, 1), ("M", 2, 8, 256, 64, 1), ("K", 2, 4, 64, 32, 2),
