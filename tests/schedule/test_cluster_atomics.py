@@ -1,16 +1,13 @@
 """Atomics of one number, barriers and pointer tiles in programs of several CTAs: each is one program."""
 import re
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
+from edited_ptx import explored, no_wait, unchanged
 
 import tilejit
 import tilejit.language as tl
-from tilejit.emulator import Sanitizer, explore
-from tilejit.emulator.policy import POLICIES
-from tilejit.runtime.launch import EmulatorEntry, host_memory
 
 BF16 = ml_dtypes.bfloat16
 
@@ -115,25 +112,7 @@ def handed(edit):
     barriers."""
     args, constants, (parts, out, flags), want = handing_on(128, 16, 3, add=False)
     constants |= dict(num_ctas=2)
-    build = handed_on.compile(*args, **constants)
-    names = dict(re.findall(r"// (\w+\[0\])\s+mbarrier\.init\S+ \[\S+\+(\d+)\]", build.ptx))
-    text = edit(build.ptx, names)
-    assert text != build.ptx or edit is unchanged
-    _, plan, flat = handed_on._bound(args, constants)
-    entry = EmulatorEntry(replace(build, ptx=text), plan.at, flat)
-    return explore("k", lambda policy, seed, listener: entry.run((3, 1, 1), flat, policy=policy, seed=seed, listener=listener),
-                   host_memory(flat), {"out": out}, POLICIES, range(2), Sanitizer, 0.0)
-
-
-def unchanged(text, names):
-    return text
-
-
-def no_wait(which):
-    def edit(text, names):
-        wait = rf"mbarrier\.try_wait\S+ (%\w+), \[\S+\+{names[which]}\], %\w+;"
-        return re.sub(wait, r"setp.eq.u32 \1, 0, 0;", text)
-    return edit
+    return explored(handed_on, 3, args, constants, out, edit, 2)
 
 
 def no_fence(text, names):

@@ -1,21 +1,18 @@
 """Clusters whose CTAs divide K: parts of products that meet in distributed shared memory."""
 import re
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
+from edited_ptx import explored, no_wait, unchanged
 from test_cluster import product
 
 import tilejit
 import tilejit.language as tl
-from tilejit.emulator import Sanitizer, explore
-from tilejit.emulator.policy import POLICIES
 from tilejit.kernels.matmul import matmul_kernel
 from tilejit.layout.clusters import divided_dim, in_each, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.layout.named import wgmma_accumulator
-from tilejit.runtime.launch import EmulatorEntry, host_memory
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -148,25 +145,7 @@ def exchanged(edit):
     args = (*(tilejit.TensorDescriptor.from_tensor(*x) for x in boxes), None, 64, 32, 128)
     constants = dict(BM=64, BN=16, BK=128, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_ctas=2,
                      cluster_split="K", num_consumer_groups=1)
-    build = matmul_kernel.compile(*args, **constants)
-    names = dict(re.findall(r"// (acc\.\w+\[0\])\s+mbarrier\.init\S+ \[\S+\+(\d+)\]", build.ptx))
-    text = edit(build.ptx, names)
-    assert text != build.ptx or edit is unchanged
-    _, plan, flat = matmul_kernel._bound(args, constants)
-    entry = EmulatorEntry(replace(build, ptx=text), plan.at, flat)
-    return explore("k", lambda policy, seed, listener: entry.run((1, 1, 1), flat, policy=policy, seed=seed, listener=listener),
-                   host_memory(flat), {"out": out}, POLICIES, range(3), Sanitizer, 0.0)
-
-
-def unchanged(text, names):
-    return text
-
-
-def no_wait(which):
-    def edit(text, names):
-        wait = rf"mbarrier\.try_wait\S+ (%\w+), \[\S+\+{names[which]}\], %\w+;"
-        return re.sub(wait, r"setp.eq.u32 \1, 0, 0;", text)
-    return edit
+    return explored(matmul_kernel, 1, args, constants, out, edit, 3)
 
 
 def fewer_bytes(text, names):

@@ -162,9 +162,9 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
 
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""
-        if op in self.led:
-            pass                     # done before
-        elif op.name in ("for", "while", "if"):
+        if op in self.led:           # written already, an iteration ahead
+            return
+        if op.name in ("for", "while", "if"):
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
         elif self.role == "store" and op.name in STORES:

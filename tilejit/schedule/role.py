@@ -56,11 +56,11 @@ class RoleState:
         self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
 
     def block(self, src: Block, b: Builder) -> None:
-        """Write what a block does in this role."""
+        """Write what a block does in this role: `rewrite.RoleWriter` does, which puts a writer's parts together."""
         raise NotImplementedError
 
     def _load(self, op: Op, b: Builder) -> None:
-        """Fill or await a ring's ticket."""
+        """Fill or await a ring's ticket: `channels.Channels` does."""
         raise NotImplementedError
 
     def _clone(self, op: Op, b: Builder) -> None:
