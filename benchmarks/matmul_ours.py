@@ -104,7 +104,7 @@ def _steps() -> tuple[Variant, ...]:
     lines = []
     for bm, bn, turns in ((128, 128, True), (128, 256, False)):
         tile = f"{bm}x{bn}"
-        options: dict[str, Any] = dict(num_warps=8, warp_specialize=False, store_stages=1)
+        options: dict[str, Any] = dict(num_warps=8, warp_specialize=False, store_stages=1, store_role=False)
         constants = dict(BM=bm, BN=bn, GROUP=1)
         lines.append(Variant(f"{tile} inline", options, constants))
         options = {**options, "warp_specialize": True, "num_consumer_groups": 1}

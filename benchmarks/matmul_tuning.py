@@ -24,7 +24,7 @@ from tilejit.testing import Burst
 @dataclass(frozen=True)
 class Way:
     """A block of the result, bytes of K in a block, and launch options; None leaves an option to the compiler.
-    stream: tiles that are shared out by blocks of K (`kernels.streamk`)."""
+    stream: tiles that are shared out by blocks of K (`kernels.streamk`). columns: what the CTAs divide, instead of rows."""
 
     m: int
     n: int
@@ -35,12 +35,13 @@ class Way:
     stages: int | None = None
     turns: int | None = None
     stream: int = 0
+    columns: bool = False
 
     @property
     def label(self) -> str:
         """Short text for tables."""
         marks = [f"{self.m}x{self.n}x{self.k_bytes}B", f"w{self.warps}", f"g{self.group}"]
-        marks += [f"c{self.ctas}"] * (self.ctas > 1) + [f"s{self.stages}"] * (self.stages is not None)
+        marks += [f"c{self.ctas}{'n' * self.columns}"] * (self.ctas > 1) + [f"s{self.stages}"] * (self.stages is not None)
         marks += [f"t{self.turns}"] * (self.turns is not None)
         return " ".join(marks + ["streamed"] * (self.stream > 0))
 
@@ -61,7 +62,7 @@ def kernel() -> tilejit.Kernel:
 
 def of_tiles(t: tiles.Tiles, group: int = 16, stream: int = 0) -> Way:
     """The library's tiles, `group` rows of them (of one CTA's height) walked together, the first `stream` streamed."""
-    return Way(t.m, t.n, t.num_warps, t.ctas, group // t.ctas, t.k_bytes, stream=stream)
+    return Way(t.m, t.n, t.num_warps, t.ctas, group // t.ctas, t.k_bytes, stream=stream, columns=t.columns)
 
 
 def ways() -> list[Way]:
@@ -132,7 +133,8 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
     bk = way.k_bytes // size
     d = tilejit.TensorDescriptor.from_tensor
     count = tilejit.cdiv(m1 - m0, way.m) * tilejit.cdiv(n1 - n0, way.n)
-    options = {"num_warps": way.warps, "num_ctas": way.ctas, "num_stages": way.stages, "num_consumer_groups": way.turns}
+    options = {"num_warps": way.warps, "num_ctas": way.ctas, "num_stages": way.stages, "num_consumer_groups": way.turns,
+               "cluster_split": "N" if way.columns else None}
     options = {o: v for o, v in options.items() if v is not None}
     options |= {"BM": way.m, "BN": way.n, "BK": bk, "GROUP": way.group, "A_ROWS": True, "B_ROWS": False,
                 "ACTIVATION": None}

@@ -12,7 +12,7 @@ from tilejit.kernels._operands import DTYPES
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import LINE, copy_matrix, pitched
 from tilejit.kernels.order import tile_at
-from tilejit.kernels.tiles import SINGLE_TILES, Part, Tiles, choose_tiles, divide_result
+from tilejit.kernels.tiles import ROOMY_TILES, SINGLE_TILES, TILES, Part, Tiles, choose_tiles, divide_result
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -139,7 +139,8 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
     made = []
     if in_place:
         blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a) or _ragged(b)
-        parts = divide_result(m, n, blocks, sms, ragged) if chip == "sm_90a" else \
+        tiles = TILES if bias is None and activation is None else ROOMY_TILES
+        parts = divide_result(m, n, blocks, sms, ragged, tiles) if chip == "sm_90a" else \
             [Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES))]
         for part in parts:
             made.append(_launch(part, a, b, c, activation, sms))
@@ -157,7 +158,8 @@ def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sm
                    _descriptor(c, True, tiles.m, tiles.n))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
     constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows,
-                     ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas)
+                     ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
+                     cluster_split="N" if tiles.columns else None)
     streamed = None
     if part.stream:
         streamed = streamk.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,

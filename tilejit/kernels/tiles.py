@@ -11,10 +11,12 @@ from tilejit import cdiv
 
 @dataclass(frozen=True)
 class Tiles:
-    """A tile shape of a program of `ctas` CTAs, and how it is run; `k_bytes`: bytes of a row of K in a block.
+    """A tile shape of a program of `ctas` CTAs, and how it is run; `k_bytes`: bytes of a row of K in a block. The CTAs
+    divide rows, or with `columns` those.
 
     `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
-    start with L2's lines (128 bytes), so that TMA reads two for one (both measured on an H200)."""
+    start with L2's lines (128 bytes), so that TMA reads two for one; `stored`: results stored in a cycle (all measured
+    on an H200)."""
 
     m: int
     n: int
@@ -23,19 +25,32 @@ class Tiles:
     speed: float = 1.0
     ragged: float = 1.0
     k_bytes: int = 128
+    columns: bool = False
+    stored: int = 20
 
     def programs(self, multiprocessors: int) -> int:
         """Programs that run at once."""
         return max(1, multiprocessors // self.ctas)
 
+    @property
+    def roomy(self) -> bool:
+        """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns."""
+        sums = self.m * self.n // self.ctas // (32 * self.num_warps)
+        return sums + self.n // (self.ctas if self.columns else 1) // 4 <= 220
+
 
 #: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn. Widths between powers of
-#: two fill last waves; narrower ones read more for each product, which tells where rows are ragged.
+#: two fill last waves; narrower ones read more for each product, which tells where rows are ragged. Those whose CTAs
+#: divide columns have 256 rows a CTA, and read least.
 TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), Tiles(256, 224, 8, 2, 0.985, 0.915),
+         *(Tiles(256, n, 8, 2, speed, ragged, columns=True, stored=14)
+           for n, speed, ragged in ((384, 1.028, 0.965), (352, 1.025, 0.955), (320, 1.018, 0.962), (288, 1.02, 0.94))),
          Tiles(256, 208, 8, 2, 0.97, 0.9), Tiles(256, 192, 8, 2, 0.98, 0.885), Tiles(256, 176, 8, 2, 0.965, 0.855),
          Tiles(256, 160, 8, 2, 0.97, 0.815), Tiles(128, 192, 8, 1, 0.975, 0.7), Tiles(128, 160, 8, 1, 0.97, 0.65),
          Tiles(128, 128, 4, 1, 0.905, 0.6), Tiles(64, 256, 4, 1, 0.9, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42),
          Tiles(64, 64, 4, 1, 0.5, 0.3))
+#: Those for products with a bias or an activation.
+ROOMY_TILES = tuple(t for t in TILES if t.roomy)
 #: Those whose last waves may be shared out.
 STREAMED = TILES[1]
 #: Those for chips without clusters and wgmma: of a single CTA, and as wide as fragments of mma.sync spread over warps.
@@ -81,8 +96,7 @@ class Chip:
         return self.blocks * t.m * t.n / t.ctas / 32 / (t.ragged if self.ragged else t.speed)
 
     def cycles(self, t: Tiles, m: int, n: int) -> float:
-        """Of an m x n result. All programs run at once, in waves; storing a tile takes 1 per 20 results and a round
-        trip, which a second group of consumers hides. The estimates of 23 launches measured on an H200 are 2% off."""
+        """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well, which a second group of consumers hides. The estimates of 23 launches measured on an H200 are 2% off."""
         programs = t.programs(self.multiprocessors)
         waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:
@@ -92,7 +106,7 @@ class Chip:
 
     def store(self, t: Tiles) -> float:
         """Cycles in which a tile is stored."""
-        return 1000 + t.m * t.n / t.ctas / 20
+        return 1000 + t.m * t.n / t.ctas / t.stored
 
     def shared(self, t: Tiles, m: int, n: int) -> int:
         """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
@@ -121,25 +135,26 @@ def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool
 
 
 @lru_cache(maxsize=1024)
-def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False) -> tuple[Part, ...]:
+def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False,
+                  tiles: tuple[Tiles, ...] = TILES) -> tuple[Part, ...]:
     """The parts in which an m x n result is computed with the least estimated time, largest first.
 
     Most often that is one part. Where its last wave would leave much of the chip idle, or its last tiles would hold a
     few rows or columns only, whole waves of large tiles are followed by strips of smaller ones, or the tiles of the
     last two waves are shared out evenly (of the tiles that read least)."""
     chip = Chip(multiprocessors, blocks, ragged)
-    whole = chip.best(m, n, TILES)
+    whole = chip.best(m, n, tiles)
     best, least = (Part(0, 0, m, n, whole),), chip.cycles(whole, m, n)
     exact = blocks * m * n / 32 / multiprocessors / (whole.ragged if ragged else whole.speed)
     if exact > (1 - LOSS) * least:
         return best
-    for t in TILES:
+    for t in tiles:
         for rows, columns in mains(m, n, t, t.programs(multiprocessors)):
             strips = []
             if columns < n:
-                strips.append(Part(0, columns, rows, n, chip.best(rows, n - columns, TILES)))
+                strips.append(Part(0, columns, rows, n, chip.best(rows, n - columns, tiles)))
             if rows < m:
-                strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, TILES)))
+                strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, tiles)))
             for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
                 parts = (Part(0, 0, rows, columns, t, stream), *strips)
                 time = sum(chip.time(p) + LAUNCH for p in parts) - LAUNCH

@@ -268,7 +268,7 @@ def as_dtype(x: Any) -> Scalar:
 def as_shape(x: Any) -> tuple[int, ...]:
     """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5.
 
-    One may be another multiple of 16 below 256: as many columns as a product of the tensor cores has."""
+    One may be another multiple of 16 below 512: as many columns as a product of the tensor cores has, 256 for each CTA."""
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
     numel = 1
@@ -276,11 +276,11 @@ def as_shape(x: Any) -> tuple[int, ...]:
         if isinstance(d, tensor) or not isinstance(d, int) or isinstance(d, bool):
             raise CompilationError(f"a tile's shape must be made of constants, found {d!r}: "
                                    "pass it as a tl.constexpr argument")
-        if d < 1 or d & (d - 1) and (d % 16 or d > 256 or sum(1 for x in dims if x & (x - 1)) > 1):
+        if d < 1 or d & (d - 1) and (d % 16 or d > 512 or sum(1 for x in dims if x & (x - 1)) > 1):
             low = 1 << max(0, d.bit_length() - 1) if d > 0 else 1
             raise CompilationError(f"tile sizes must be powers of two, found {d} in {list(dims)}: use {low} or "
                                    f"{low * 2 if d > 0 else 2} and mask the rest (the columns of a product may be "
-                                   "any one multiple of 16 up to 256)")
+                                   "any one multiple of 16 up to 256, for each of the CTAs that divide them)")
         numel *= d
     if numel > 1 << 20:
         raise CompilationError(f"a tile of {numel} elements exceeds the limit of {1 << 20}")

@@ -22,10 +22,35 @@ def copies(rank: int, ctas: int) -> tuple[Basis, ...]:
     return ((0,) * rank,) * (ctas.bit_length() - 1)
 
 
+def strip(size: int, ctas: int) -> int:
+    """Elements side by side that a CTA holds along a dimension that the CTAs divide: its part; where the size is an odd
+    multiple of a power of two, its part of each of those powers (so that layouts stay linear)."""
+    return (size & -size) // ctas
+
+
+def in_tile(at: int, size: int, ctas: int) -> int:
+    """Where the at-th of the elements lies that the first CTA holds along a dimension of `size` elements."""
+    side = strip(size, ctas)
+    return at // side * side * ctas + at % side
+
+
 def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
-    """The bases of the CTA's index where CTA i holds the i-th of equal parts along a dimension."""
+    """The bases of the CTA's index where CTA i holds the i-th of equal parts along a dimension (see `strip`)."""
     bits = range(ctas.bit_length() - 1)
-    return tuple(tuple((n // ctas << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
+    return tuple(tuple((strip(n, ctas) << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
+
+
+def beside(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
+    """A layout for the warps of one CTA as that of a tile of which every CTA holds as much along a dimension.
+
+    Raises ValueError where strips would have less than the 16 columns of a fragment."""
+    shape = tuple(n * ctas if d == dim else n for d, n in enumerate(layout.shape))
+    if strip(shape[dim], ctas) < 16:
+        raise ValueError(f"{shape[dim]} columns do not divide over {ctas} CTAs in strips of at least 16")
+    rows = [(n, tuple(tuple(in_tile(x, shape[d], ctas) if d == dim else x for d, x in enumerate(b)) for b in row))
+            for n, row in layout.bases]
+    parts = parts_of(shape, dim, ctas)
+    return LinearLayout.from_bases({n: row + parts if n == "warp" else row for n, row in rows}, shape)
 
 
 def in_each(layout: LinearLayout, ctas: int) -> LinearLayout:

@@ -102,7 +102,9 @@ def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
 
 
 def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> ThroughShared:
-    """The shared layout, among row orders and swizzles, with the fewest cycles both ways."""
+    """The shared layout, among row orders and swizzles, with the fewest cycles both ways.
+
+    Raises ValueError for a matrix of which a size is no power of two."""
     rank, best = src.rank, None
     orders = [tuple(reversed(range(rank)))]
     orders += [(d, *(x for x in reversed(range(rank)) if x != d)) for d in range(rank - 1)]

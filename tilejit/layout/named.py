@@ -17,14 +17,16 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
             last: tuple[tuple[int, ...], ...] = ()) -> LinearLayout:
     """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then
     more registers. `order` lists dimensions fastest first (default: last dimension first). Where the tile
-    is smaller than the threads, the remaining lane or warp bits hold copies.
+    is smaller than the threads, the remaining lane or warp bits hold copies. The odd number of parts of a size that is
+    no power of two is a matter of the last registers.
 
     `warp` fixes the bases of the warp bits instead (each a power of two along one dimension, or zero): a
     tile that another layout gives to the same warps changes layout inside each warp. `last` fixes the last of them
     only: what each CTA of a cluster holds."""
     order = order or tuple(reversed(range(len(shape))))
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
-    bits = [b for b in bits if b not in (warp or last)]
+    parts = [b for b in bits if any(x >= s & -s for x, s in zip(b, shape) if s & (s - 1))]
+    bits = [b for b in bits if b not in (warp or last) and b not in parts]
 
     def take(n: int) -> list[tuple[int, ...]]:
         out, bits[:n] = bits[:n], []
@@ -34,7 +36,7 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
     registers = take(min(_log2(vector), along))
     lanes = take(5)
     warps = list(warp) if warp is not None else [*take(_log2(num_warps) - len(last)), *last]
-    registers += take(len(bits))
+    registers += [*take(len(bits)), *parts]
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 
 
@@ -57,7 +59,8 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
 
     Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns
     of one instruction (at most 256), then further n tiles, then further 64-row slices.
-    n may be an odd multiple of a power of two (16 at least) where every warpgroup has one slice of 64 rows."""
+    n may be an odd multiple of a power of two (16 at least, 256 at most) where every warpgroup has rows of its own: then
+    the registers that choose among the odd number of parts come last."""
     m, n = shape
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
@@ -65,14 +68,15 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
     m_bits = _log2(m) - 6
     along_m = min(groups, max(m_bits, 0))
     n_each = n >> (groups - along_m)
-    if n & (n - 1) and m != 64 << groups:
-        raise ValueError(f"an accumulator of {m}x{n} needs {64 << groups} rows, 64 for each of its warpgroups: "
-                         f"{n} columns are no power of two")
+    if n & (n - 1) and (along_m < groups or n > 256):
+        raise ValueError(f"an accumulator of {m}x{n} needs {64 << groups} rows, 64 for each of its warpgroups, and at "
+                         f"most 256 columns: {n} columns are no power of two")
     if m_bits < 0 or n_each < 8:
         raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps: "
                          "each warpgroup needs 64 rows and 8 columns")
-    registers = [(0, 1), (8, 0)] + [(0, 8 << i) for i in range(_log2(n_each) - 3)]
-    registers += [(64 << i, 0) for i in range(m_bits - along_m)]
+    columns, slices = [(0, 8 << i) for i in range(_log2(n_each) - 3)], [(64 << i, 0) for i in range(m_bits - along_m)]
+    plain = columns if n & (n - 1) == 0 else [b for b in columns if b[1] < n & -n]
+    registers = [(0, 1), (8, 0), *plain, *slices, *columns[len(plain):]]
     warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(m_bits - along_m, m_bits)]
     warps += [(0, n_each << i) for i in range(groups - along_m)]
     return LinearLayout.from_bases({"register": registers, "lane": QUADS, "warp": warps}, shape)
@@ -107,7 +111,10 @@ def shared(shape: tuple[int, ...], elem_bytes: int, swizzle: int,
 
     The fastest dimension is cut into spans of `swizzle` bytes, each span with all rows is one sub-tile, and
     16-byte chunks are xored with row bits: address bits 4..6 ^= 7..9 (128 B), 4..5 ^= 7..8 (64 B), 4 ^= 7
-    (32 B) (PTX ISA, swizzling modes). `order` lists dimensions fastest first."""
+    (32 B) (PTX ISA, swizzling modes). `order` lists dimensions fastest first. A vector whose size is no power of two
+    lies at the start of one that is; raises ValueError for such a matrix."""
+    if len(shape) == 1:
+        shape = (1 << _log2(shape[0]),)
     order = order or tuple(reversed(range(len(shape))))
     fast = order[0]
     span = min(shape[fast], swizzle // elem_bytes) if swizzle else shape[fast]

@@ -28,7 +28,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, divides_k, enclosing, product_warps, total_warps, uses, walk
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import Tile
-from tilejit.layout.clusters import in_each, rows_from_each
+from tilejit.layout.clusters import beside, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_accumulator
@@ -152,6 +152,9 @@ class Assignment:
                 part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
                 rows_from_each(part, self.ctas)
                 return part
+            if self.fn.attrs.get("cluster_split") == "N" and self.ctas > 1:
+                part = wgmma_accumulator((shape[0], shape[1] // self.ctas), self.warps // self.ctas)
+                return beside(part, 1, self.ctas)
             return wgmma_accumulator(shape, self.warps)  # type: ignore[arg-type]
         except ValueError as e:
             raise CompilationError(f"dot: {e}", dot.loc) from None
@@ -262,7 +265,8 @@ class Assignment:
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
         """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""
-        if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile) or layout.odd_dims:
+        if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile) \
+                or layout.odd_dims and layout.rank > 1:
             return True
         best = self.accesses.coalesced(op, layout)
         here, there = (self.accesses.cycles(op, x) for x in (layout, best))

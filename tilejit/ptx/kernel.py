@@ -129,14 +129,13 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
 
 def tensor_map(e: Emitter, op: Op) -> str:
     """The register with the generic address of the tensor map that a tma op uses (made in the prologue)."""
-    from tilejit.ptx.tma import copied, in_blocks, tma_box
+    from tilejit.ptx.tma import box_of
 
     desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    box = tma_box(copied(in_blocks(buffer, desc), op))
-    param = TensorMapParam(base, shape, strides, box, desc.type.elem.name, buffer.swizzle, fill)  # type: ignore[union-attr]
+    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle, fill)  # type: ignore[union-attr]
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)

@@ -51,7 +51,7 @@ def _joins(e: Emitter, op: Op) -> bool:
     if op.name == "ptr_add" and steps_of(op.operands[1]):           # a whole range of addresses costs one
         return False
     count = e.count(op.result.type)
-    if count < _LEAST:
+    if count < _LEAST or count % _PAIR:
         return False
     if any(v in e.run for v in op.operands):
         return True

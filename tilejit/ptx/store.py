@@ -5,13 +5,14 @@ from functools import lru_cache
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, Desc, DType, Tile
+from tilejit.layout.clusters import in_tile, strip
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx import runs
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
 from tilejit.ptx.smem import accesses, slot_address, slot_offset
-from tilejit.ptx.tma import block_dim, coordinates, in_blocks, pieces, wait_phase
+from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, pieces, wait_phase
 
 
 @emits("tma_store")
@@ -29,17 +30,19 @@ def _tma_store(e: Emitter, op: Op) -> None:
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
     if "slice" in op.attrs:
         d, at = op.attrs["slice"], block_dim(desc, buffer, op.attrs["slice"])
+        where[at] = p.new("b32", "mad.lo.s32", e.rank, strip(shape[d], e.fn.attrs["num_ctas"]), where[at])
         shape[d] //= e.fn.attrs["num_ctas"]
-        where[at] = p.new("b32", "mad.lo.s32", e.rank, shape[d], where[at])
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
         row = block_dim(desc, buffer, 0)
         where[row] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[row])
     bases: dict[int, str] = {}
+    held = by_pieces(tile.layout, columns)
     count = shape[-1] // columns
     for i in range(count):
-        regs = piece([r for r, at in enumerate(tile.layout.registers()) if at[-1] // columns == i])
+        column, mine = held[i]
+        regs = piece(mine)
         if i or "now" not in op.attrs:
             # The store before ended in the first slot if its pieces are one more than whole rounds.
             pending = 0 if i == 0 and count % slots else slots - 1
@@ -49,12 +52,21 @@ def _tma_store(e: Emitter, op: Op) -> None:
         _stage(e, tile, regs, buffer, base, shift, bases)
         p("fence.proxy.async.shared::cta")
         meet()
-        _copy(e, op, desc, buffer, base, where, i * columns, leader, shift)
+        _copy(e, op, desc, buffer, base, where, column, leader, shift)
         p("cp.async.bulk.commit_group", pred=leader)
     if "now" in op.attrs:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
         meet()
     e.run.clear()
+
+
+@lru_cache(maxsize=1024)
+def by_pieces(layout: LinearLayout, columns: int) -> tuple[tuple[int, list[int]], ...]:
+    """The pieces of `columns` columns of a tile that a thread holds: (first column, registers), in order."""
+    held: dict[int, list[int]] = {}
+    for r, at in enumerate(layout.registers()):
+        held.setdefault(at[-1] // columns * columns, []).append(r)
+    return tuple(sorted(held.items()))
 
 
 @emits("stage")
@@ -70,13 +82,12 @@ def _stage_pieces(e: Emitter, op: Op) -> None:
         base = p.new("b32", "mad.lo.u32", e.scalar(stream), slots * buffer.slot_stride, base)
     if full.type.slots > slots:                              # type: ignore[union-attr]
         first = p.new("b32", "mad.lo.u32", e.scalar(stream), 8 * slots, e.smem)
-    columns_of = [at[-1] // columns for at in tile.layout.registers()]
-    mine = [[r for r, c in enumerate(columns_of) if c == i] for i in range(max(columns_of) + 1)]
+    held = by_pieces(tile.layout, columns)
     even = e.scalar(parity)
-    odd = p.new("b32", "xor.b32", even, 1) if len(mine) > slots else even
+    odd = p.new("b32", "xor.b32", even, 1) if len(held) > slots else even
     leader = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", e.role.tid, 31), 0)
     bases: dict[int, str] = {}
-    for i, registers in enumerate(mine):
+    for i, (_, registers) in enumerate(held):
         regs, barrier = piece(registers), 8 * (i % slots)
         wait_phase(e, f"[{first}+{empty.op.attrs['offset'] + barrier}]", (even, odd)[i // slots % 2])  # type: ignore
         _stage(e, tile, regs, buffer, base, i % slots * buffer.slot_stride, bases)
@@ -92,14 +103,16 @@ def _tma_put(e: Emitter, op: Op) -> None:
     desc, ring, slot, *offsets = op.operands
     buffer = ring.type
     assert isinstance(buffer, Buffer) and isinstance(desc.type, Desc)
-    where = [e.scalar(o) for o in offsets]
+    where, column = [e.scalar(o) for o in offsets], op.attrs["piece"] * op.attrs["columns"]
     if "slice" in op.attrs:
-        d = block_dim(desc, buffer, op.attrs["slice"])
-        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, desc.type.block_shape[d] // e.fn.attrs["num_ctas"], where[d])
+        d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
+        size = desc.type.block_shape[d]
+        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, strip(size, ctas), where[d])
+        column = in_tile(column, size, ctas) if d == len(where) - 1 else column
     if op.attrs["stripes"] > 1:
         row = block_dim(desc, buffer, 0)
         where[row] = e.p.new("b32", "mad.lo.s32", e.role.group, buffer.shape[0], where[row])
-    _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, op.attrs["piece"] * op.attrs["columns"])
+    _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, column)
     e.p("cp.async.bulk.commit_group")
 
 
@@ -110,7 +123,8 @@ def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     tmap = tensor_map(e, op)
-    for box, offset in pieces(in_blocks(buffer, desc)):
+    blocks = in_blocks(buffer, desc)
+    for box, offset in pieces(blocks, blocks.shape, box_of(e, op, desc, buffer)):
         coords = coordinates(e, where, (*box[:-1], box[-1] + column))
         e.p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
             f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{shift + offset}]", pred=pred)

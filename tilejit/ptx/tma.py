@@ -5,6 +5,7 @@ from itertools import product
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
+from tilejit.layout.clusters import in_tile, strip
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
@@ -55,12 +56,19 @@ def copied(buffer: Buffer, op: Op) -> Buffer:
     return Buffer(tuple(shape), buffer.elem, buffer.slots, buffer.swizzle, buffer.order)
 
 
-def pieces(buffer: Buffer, part: Buffer | None = None) -> list[tuple[tuple[int, ...], int]]:
-    """The TMA instructions that fill a slot, or the first part of it: (coordinates of the box in the tile, byte
-    offset in the slot)."""
-    part = part or buffer
-    box = tma_box(part)
-    steps = [range(0, s, b) for s, b in zip(part.shape, box)]
+def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
+    """The box of each TMA instruction of a load or store of a slot: no longer than what lies side by side in a `slice`."""
+    box = list(tma_box(copied(in_blocks(buffer, desc), op)))
+    if op.name == "tma_load" and "slice" in op.attrs:
+        d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
+        box[d] = min(box[d], strip(in_blocks(buffer, desc).shape[d] * ctas, ctas))
+    return tuple(box)
+
+
+def pieces(buffer: Buffer, shape: tuple[int, ...], box: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
+    """The TMA instructions that fill a slot, or the first part of it of some shape: (coordinates of the box in the
+    slot, byte offset there)."""
+    steps = [range(0, s, b) for s, b in zip(shape, box)]
     return [(c, slot_offset(buffer, c)) for c in product(*steps)]
 
 
@@ -176,10 +184,13 @@ def _tma_load(e: Emitter, op: Op) -> None:
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
     blocks, starts = in_blocks(buffer, op.operands[3]), [e.scalar(o) for o in offsets]
-    part, many, mask = copied(blocks, op), "", []
+    part, box, many, mask = copied(blocks, op), box_of(e, op, op.operands[3], buffer), "", []
+    places = pieces(blocks, part.shape, box)
     if "slice" in op.attrs:
-        d = block_dim(op.operands[3], buffer, op.attrs["slice"])
-        starts[d] = p.new("b32", "mad.lo.s32", e.rank, blocks.shape[d], starts[d])
+        d, ctas = block_dim(op.operands[3], buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
+        size = blocks.shape[d] * ctas
+        starts[d] = p.new("b32", "mad.lo.s32", e.rank, strip(size, ctas), starts[d])
+        places = [((*at[:d], in_tile(at[d], size, ctas), *at[d + 1:]), offset) for at, offset in places]
     elif "multicast" in op.attrs:
         d = slowest(blocks)
         starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
@@ -190,7 +201,7 @@ def _tma_load(e: Emitter, op: Op) -> None:
     if "evict" in op.attrs:
         policy = f"createpolicy.fractional.L2::{op.attrs['evict']}.b64"
         many, mask = many + ".L2::cache_hint", [*mask, e.hoist(lambda: p.new("b64", policy, "0f3F800000"))]
-    for at, offset in pieces(blocks, part):
+    for at, offset in places:
         coords = coordinates(e, starts, at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes{many}",
           f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where, *mask)

@@ -8,6 +8,7 @@ sub-tile), the stride offset joins 8-row groups along K.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value
@@ -77,12 +78,17 @@ def _starts_at_zero(e: Emitter, pend: Op) -> bool:
             and users[0].name == "dot_async" and users[0].parent is pend.parent)
 
 
-def _columns(layout: LinearLayout) -> int:
-    """N of the instruction: low register bits walk its columns, further ones choose n tiles and slices of rows."""
-    n = 8
-    while n < 256 and (0, n) in layout.bases_of("register"):
-        n *= 2
-    return min(n, layout.shape[1])
+@lru_cache(maxsize=64)
+def _instructions(layout: LinearLayout) -> tuple[int, tuple[tuple[int, int, tuple[int, ...]], ...]]:
+    """How a warpgroup's accumulator is divided: N of the instruction, and for each 64-row slice and n tile its first
+    row and column, counted among the warpgroup's own, and its registers in the instruction's order."""
+    place = {at: i for i, at in enumerate(layout.registers())}
+    rows = sorted({row // 64 * 64 for row, _ in place})
+    eights = sorted({column // 8 * 8 for _, column in place})
+    n = min(256, 8 * len(eights))
+    return n, tuple((row, 8 * i, tuple(place[row + 8 * (j >> 1), column + (j & 1)]
+                                       for column in eights[i:i + n // 8] for j in range(4)))
+                    for row in rows for i in range(0, len(eights), n // 8))
 
 
 @emits("dot_async")
@@ -97,8 +103,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     layout, regs = tile.layout, e.get(acc)
     assert layout is not None and isinstance(tile.elem, DType)
     b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
-    n = _columns(layout)
-    chunk = n // 2
+    n, instructions = _instructions(layout)
     group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
@@ -122,11 +127,10 @@ def _dot_async(e: Emitter, op: Op) -> None:
     p("wgmma.fence.sync.aligned")
     k0 = op.attrs.get("k", 0)
     for k in range(0, va.type.shape[1], step):
-        for first in range(0, len(regs), chunk):
-            m0, n0 = layout.apply(register=first)
+        for m0, n0, held in instructions:
             da = left(m0, k)
             db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)
-            acc_list = "{" + ", ".join(regs[first:first + chunk]) + "}"
+            acc_list = "{" + ", ".join(regs[i] for i in held) + "}"
             p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)

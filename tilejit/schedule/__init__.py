@@ -32,6 +32,8 @@ __all__ = ["run"]
 
 #: Slots of a ring where the author leaves the depth open: at most, and where no role of its own fills the ring.
 MOST_SLOTS, INLINE_SLOTS = 8, 3
+#: Slots of a ring below which one more is worth a store's second staging tile (products on an H200: 0 to 4% faster).
+ENOUGH_SLOTS = 4
 
 
 def run(fn: Function) -> Function:
@@ -42,6 +44,15 @@ def run(fn: Function) -> Function:
     notes = list(fn.attrs.get("report", []))
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
     new, plan = _fitted(fn, wishes, notes)
+    if plan.outlets and not fits(new):        # what a store role stages shares no bytes with rings
+        wishes = replace(wishes, store_role=False)
+        new, plan = _fitted(fn, wishes, notes)
+    if wishes.slots is None and plan.specialised and 1 < _depth(plan) < ENOUGH_SLOTS and "store_stages" not in fn.attrs:
+        lean = _fitted(fn, replace(wishes, staging=1), notes)
+        if _depth(lean[1]) > _depth(plan):
+            wishes, (new, plan) = replace(wishes, staging=1), lean
+        else:
+            fn.attrs["report"] = plan.report
     while wishes.slots and wishes.slots > 1 and not fits(new) and not target_of(fn).hopper:
         wishes = replace(wishes, slots=wishes.slots - 1)         # depths are chosen for Hopper's larger shared memory
         new, plan = _fitted(fn, wishes, [*notes, f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}"])
@@ -77,6 +88,11 @@ def _fitted(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, P
             wishes = replace(wishes, side=max(2, allocator.deepest(WAIT, {r.name: r.groups for r in side}, most)))
             new, plan = _attempt(fn, wishes, notes)
     return allocate(new, plan), plan
+
+
+def _depth(plan: Plan) -> int:
+    """Slots of the shortest ring whose depth is open; 0: there is none."""
+    return min((r.slots for r in plan.rings if r.open and not r.side), default=0)
 
 
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:

@@ -2,7 +2,8 @@
 
 The CTAs of a cluster divide the rows of every product; layouts number their warps one CTA after another. A block that
 is the first operand of a product is loaded in slices, each CTA its own rows. A block that is the second operand is
-needed by all: each CTA loads a slice of it and multicasts that to all.
+needed by all: each CTA loads a slice of it and multicasts that to all. With `cluster_split="N"` they divide the columns:
+second operands are loaded in slices, first operands are multicast.
 
 With `cluster_split="K"` the CTAs divide what products sum over: each loads its own slice along K of both operands, and
 has a part of every product. The parts are summed (`exchange.py`) where `passes/divide_k.py` says.
@@ -28,10 +29,10 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return
-    by_k = divides_k(fn)
+    by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
     problem = _form_problem(plan)
     for op in walk(fn.body) if not problem else ():
-        problem = problem or _op_problem(op, ctas, by_k)
+        problem = problem or _op_problem(op, ctas, by_k, int(by_columns))
         if problem:
             raise CompilationError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
@@ -46,8 +47,8 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
                 ring = plan.ring_of(load)
                 assert ring is not None
                 ring.ctas = ctas
-                if by_k or index == 0:           # CTAs have their own rows of the first operand, or columns of both
-                    ring.slices[load] = int(transposed != (by_k and index == 0))
+                if by_k or index == by_columns:  # their own K of both operands, rows of the first or columns of the second
+                    ring.slices[load] = int(transposed != ((index == 0) == by_k))
     for ring in plan.rings:
         shared = [load.result.name for load in ring.loads if load not in ring.slices]
         if shared:
@@ -66,14 +67,14 @@ def _form_problem(plan: Plan) -> str:
     return ""
 
 
-def _op_problem(op: Op, ctas: int, by_k: bool) -> str:
-    """Why an op cannot be divided between CTAs; empty if it can."""
+def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
+    """Why an op cannot be divided between CTAs; empty if it can. They divide dimension `dim` of products, if not K."""
     if op.name == "dot":
         t = op.result.type
         assert isinstance(t, Tile) and t.layout is not None
         if any(shared_operand(op.operands[i]) is None for i in (0, 1)):
             return "operands of products must be loaded through descriptors"
-        if not by_k and divided_dim(t.layout, ctas) != 0:
+        if not by_k and divided_dim(t.layout, ctas) != dim:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
     if op.name == "desc_load" and op.operands[0].type.ahead_of(len(shape_of(op.result.type))) is None:  # type: ignore

@@ -15,7 +15,7 @@ from tilejit.ir import Block, Op, Value, enclosing, walk
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
-from tilejit.schedule.stores import Staging
+from tilejit.schedule.stores import STORE_STAGES, Staging
 
 if TYPE_CHECKING:
     from tilejit.schedule.pieces import Pieces
@@ -145,6 +145,7 @@ class Plan:
     outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
     drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
     producers: int = 4                    # warps of the producer role
+    staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[str] = field(default_factory=list)
     map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when

@@ -171,7 +171,7 @@ class Products(RoleState):
         """A store through its staging ring. With `store_stages=1` it is waited for at once."""
         desc, value, *offsets = (self.env[v] for v in op.operands)
         assert isinstance(value.type, Tile)
-        s = staging_of(op, value.type, self.fn)
+        s = staging_of(op, value.type, self.fn, self.plan.staging)
         # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
         key = s.buffer, s.stripes
         if key not in self.staging:

@@ -15,6 +15,8 @@ from tilejit.ptx.store import splits_by_registers, stripes_of
 STORES = ("desc_store", "desc_atomic")
 #: Staging tiles of a store where the author leaves it open: one is written while another is stored.
 STORE_STAGES = 2
+#: Bytes of a row of a piece, at most: what TMA swizzles, and a line of L2.
+LINE = 128
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Staging:
         return {} if self.slice is None else {"slice": self.slice}
 
 
-def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
-    """How a store of a tile is staged: `store_stages` tiles or two, one where registers do not split into pieces.
+def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = False) -> Staging:
+    """How a store of a tile is staged: `store_stages` tiles, or `stages`; one where registers do not split into pieces.
 
     in_rounds: every store goes through all slots a whole number of times.
 
@@ -57,13 +59,13 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = within(t.layout, ctas)
-    columns, stripes = min(shape[-1] & -shape[-1], 128 // t.elem.bytes), 1
+    columns, stripes = min(shape[-1] & -shape[-1], LINE // t.elem.bytes), 1
     if not splits_by_registers(layout, columns):
         columns = shape[-1]
     elif len(t.shape) == 2 and desc.ahead_of(2) is not None:
         stripes = stripes_of(layout, shape[0], fn.attrs["num_warps"])
     pieces = shape[-1] // columns
-    slots = min(pieces, fn.attrs.get("store_stages", STORE_STAGES))
+    slots = min(pieces, fn.attrs.get("store_stages", stages))
     while in_rounds and pieces % slots:
         slots -= 1
     piece = Tile((shape[0] // stripes, *shape[1:-1], columns) if len(shape) > 1 else (columns,), t.elem)
