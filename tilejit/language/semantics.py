@@ -268,7 +268,7 @@ def as_dtype(x: Any) -> Scalar:
 def as_shape(x: Any) -> tuple[int, ...]:
     """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5.
 
-    One may be another multiple of 16 below 512: as many columns as a product of the tensor cores has, 256 for each CTA."""
+    One may be another multiple of 16 below 512: the columns of a product, 256 for each of the CTAs that divide them."""
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
     numel = 1

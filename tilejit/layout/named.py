@@ -59,8 +59,8 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
 
     Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns
     of one instruction (at most 256), then further n tiles, then further 64-row slices.
-    n may be an odd multiple of a power of two (16 at least, 256 at most) where every warpgroup has rows of its own: then
-    the registers that choose among the odd number of parts come last."""
+    n may be an odd multiple of a power of two (of 16 to 256) where every warpgroup has rows of its own: then the
+    registers that choose among the odd number of parts come last."""
     m, n = shape
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")

@@ -2,8 +2,8 @@
 
 The CTAs of a cluster divide the rows of every product; layouts number their warps one CTA after another. A block that
 is the first operand of a product is loaded in slices, each CTA its own rows. A block that is the second operand is
-needed by all: each CTA loads a slice of it and multicasts that to all. With `cluster_split="N"` they divide the columns:
-second operands are loaded in slices, first operands are multicast.
+needed by all: each CTA loads a slice of it and multicasts that to all. With `cluster_split="N"` they divide
+the columns: second operands are loaded in slices, first operands are multicast.
 
 With `cluster_split="K"` the CTAs divide what products sum over: each loads its own slice along K of both operands, and
 has a part of every product. The parts are summed (`exchange.py`) where `passes/divide_k.py` says.
@@ -47,7 +47,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
                 ring = plan.ring_of(load)
                 assert ring is not None
                 ring.ctas = ctas
-                if by_k or index == by_columns:  # their own K of both operands, rows of the first or columns of the second
+                if by_k or index == by_columns:  # their own K of both operands, rows of the first, columns of the second
                     ring.slices[load] = int(transposed != ((index == 0) == by_k))
     for ring in plan.rings:
         shared = [load.result.name for load in ring.loads if load not in ring.slices]
