@@ -44,13 +44,14 @@ def test_matmul(dtype):
     assert "LDS" not in found and "LDSM" not in found
 
 
+@pytest.mark.parametrize("store_role, last", [(False, "UTMASTG"), (True, "STSM")])
 @pytest.mark.parametrize("activation, most", [(None, 2.8), ("relu", 3.8), ("silu", 7.9), ("gelu", 12)])
-def test_epilogue(activation, most):
-    """Instructions an element with a bias, from the last wait for products to the last store; one approximate function
-    for GELU, and no access to memory but stores."""
-    text = matmul_sass("bf16", TILES[0], bias="*bf16", activation=activation)
-    behind = text[text.index("WARPGROUP.DEPBAR.LE gsb0, 0x0"):text.rindex("UTMASTG")]
-    found = opcodes(behind[:behind.rindex("\n") + 1])
+def test_epilogue(activation, most, store_role, last):
+    """Instructions an element with a bias, from the last wait for products to the last store, or the last tile handed over;
+    one approximate function for GELU, and no access to memory but stores."""
+    text = matmul_sass("bf16", TILES[0], bias="*bf16", activation=activation, store_role=store_role)
+    behind = text[text.index("WARPGROUP.DEPBAR.LE gsb0, 0x0"):]
+    found = opcodes(behind[:behind.index("\n", behind.rindex(last))])
     assert sum(found.values()) <= 128 * most, found
     assert found.get("MUFU", 0) == 128 * {"silu": 2, "gelu": 1}.get(activation, 0)
     assert not {"LDG", "LDS", "LDL", "STL"} & set(found) and found["STSM"] == 16
