@@ -274,8 +274,8 @@ def reshape(input: tensor, *shape: Any, can_reorder: bool = False, _b: KernelBui
     if dims == input.shape:
         return input
     if any(d & (d - 1) for d in (*input.shape, *dims)) and input.shape[-1:] != dims[-1:]:
-        raise CompilationError(f"reshape: a size that is no power of two must stay the last one, found {list(input.shape)} "
-                               f"and {list(dims)}")
+        raise CompilationError(f"reshape: a size that is no power of two must stay the last one, found "
+                               f"{list(input.shape)} and {list(dims)}")
     return tensor(_b("reshape", input.value, shape=dims))
 
 
