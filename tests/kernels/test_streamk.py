@@ -170,6 +170,25 @@ def test_choices():
     assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
 
 
+def test_single_tiles():
+    """One tile a program where a wave of them fills the chip: as wide as that takes, if enough of its rows are real, and
+    in all of the shared memory; results are right with rows and columns cut short."""
+    wide = choose(64, 28672, 8192, 2, 132)
+    assert (wide.m, wide.n, wide.swap, wide.programs, wide.single) == (64, 224, False, 128, True)
+    assert choose(128, 28672, 8192, 2, 132).n == 224 and choose(96, 28672, 8192, 2, 132).single
+    assert choose(40, 28672, 8192, 2, 132).swap and choose(129, 28672, 8192, 2, 132).n == 256
+    turned = choose(16, 8192, 8192, 2, 132)
+    assert turned.swap and turned.single and turned.stages(2) > replace(turned, single=False).stages(2)
+    assert wide.stages(2) is None and wide.options == {"num_consumer_groups": 1}
+    rng = np.random.default_rng(2)
+    a, b = matrix(rng, 60, 520, BF16, True), matrix(rng, 520, 304, BF16, False)
+    t = choose(60, 304, 520, 2, 4)
+    assert t.single and t.n == 80
+    with tilejit.knobs(target="emulator"):
+        got = matmul_streamk(a, b, config=t, bias=np.ones(304, np.float32))
+    assert rel_error(got, a.astype(np.float64) @ b.astype(np.float64) + 1) <= 5e-3
+
+
 @pytest.mark.parametrize("n, k, overlap", [(7168, 18432, False), (8192, 8192, True)])
 def test_launches_overlap_where_no_multiprocessor_is_idle(n, k, overlap, monkeypatch):
     """112 programs on 132 multiprocessors start when the launch ahead has ended, 128 while it ends."""

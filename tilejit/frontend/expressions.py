@@ -79,12 +79,12 @@ class Expressions(Loops):
         return out
 
     # -- operators ----------------------------------------------------------------------------------------
-    def python(self, node: ast.AST, text: str, run: Callable[[], Any]) -> Any:
-        """Python's own result on constants; what it raises is an error at the node."""
+    def python(self, node: ast.AST, text: Callable[[], str], run: Callable[[], Any]) -> Any:
+        """Python's own result on constants; what it raises is an error at the node, about `text`."""
         try:
             return run()
         except PYTHON_ERRORS as error:
-            raise self.fail(node, f"{text}: {error}") from None
+            raise self.fail(node, f"{text()}: {error}") from None
 
     def expr_BinOp(self, node: ast.BinOp) -> Any:
         return self.binary(node, self.expr(node.left), self.expr(node.right), type(node.op))
@@ -100,7 +100,8 @@ class Expressions(Loops):
         left, right = unwrap(left), unwrap(right)
         if isinstance(left, tensor) or isinstance(right, tensor):
             return sem.binary(self.b, symbol, left, right)
-        return self.python(node, f"{describe(left)} {symbol} {describe(right)}", lambda: _PYTHON[symbol](left, right))
+        return self.python(node, lambda: f"{describe(left)} {symbol} {describe(right)}",
+                           lambda: _PYTHON[symbol](left, right))
 
     def expr_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
@@ -109,7 +110,7 @@ class Expressions(Loops):
         x, symbol = unwrap(self.expr(node.operand)), _UNARY[type(node.op)]
         if isinstance(x, tensor):
             return sem.unary(self.b, symbol, x)
-        return self.python(node, f"{symbol}{describe(x)}", lambda: _PYTHON_UNARY[symbol](x))
+        return self.python(node, lambda: f"{symbol}{describe(x)}", lambda: _PYTHON_UNARY[symbol](x))
 
     def expr_Compare(self, node: ast.Compare) -> Any:
         """`a < b < c` computes b once, and c only where a < b (without effects: always)."""
@@ -141,7 +142,7 @@ class Expressions(Loops):
     def _contains(self, node: ast.Compare, container: Any, x: Any) -> Any:
         """`x in container`: for run-time values, whether x equals one of the elements of a tuple."""
         if not contains_tensor(x) and not contains_tensor(container):
-            return self.python(node, f"{describe(x)} in {describe(container)}", lambda: x in container)
+            return self.python(node, lambda: f"{describe(x)} in {describe(container)}", lambda: x in container)
         if not isinstance(container, (tuple, list, range)) or isinstance(x, tuple):
             raise self.fail(node, f"'in' looks for a number in a tuple, found {describe(x)} in {describe(container)}")
         result: Any = False
@@ -195,7 +196,7 @@ class Expressions(Loops):
         conversion: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
         if node.conversion in conversion:
             value = conversion[node.conversion](value)
-        return self.python(node, describe(value), lambda: format(value, spec))
+        return self.python(node, lambda: describe(value), lambda: format(value, spec))
 
     def expr_ListComp(self, node: ast.ListComp) -> tuple:
         if len(node.generators) != 1:

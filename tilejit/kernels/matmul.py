@@ -56,9 +56,9 @@ COPIED_FROM = 2 ** 27
 #: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
 #: meet in memory, and by clusters.
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
-#: Rows up to which the result is computed as its transpose, so that the tiles are narrow; and up to which clusters that
-#: divide K are faster however many tiles there are (7 to 17% at 128 rows on an H200).
-NARROW, FEW = 64, 128
+#: Rows up to which there are kernels of their own for every shape. (Up to `streamk.FEW`, where clusters divide K or
+#: programs have one tile each: 4 to 17% faster at 128 rows on an H200.)
+NARROW = 64
 
 
 def _rows_first(name: str, facts: Facts) -> bool:
@@ -236,7 +236,7 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
         return True
     divided = streamk.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1)
     by_clusters = divided.ctas > 1 and not divided.rows
-    if by_clusters and m <= FEW or blocks >= DEEP_FROM and divided.parts:
+    if (by_clusters or divided.single) and m <= streamk.FEW or blocks >= DEEP_FROM and divided.parts:
         return True
     if blocks < DEEP_FROM and not by_clusters:
         return False

@@ -196,7 +196,7 @@ class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
     `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
-    `rows`."""
+    `rows`; `single`: every program has one tile, whose blocks take all of the shared memory."""
 
     m: int
     n: int
@@ -207,11 +207,17 @@ class Config:
     k_bytes: int = 128
     ctas: int = 1
     rows: bool = False
+    single: bool = False
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an m x n result."""
+        m, n = (n, m) if self.swap else (m, n)
+        return tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
 
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
-        tiles = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
-        return replace(self, programs=tiles * parts, stream_tiles=tiles)
+        count = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
+        return replace(self, programs=count * parts, stream_tiles=count)
 
     @property
     def parts(self) -> int:
@@ -230,7 +236,9 @@ class Config:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of a launch with several CTAs a program."""
+        """Options of a launch of single tiles, or with several CTAs a program."""
+        if self.single:
+            return dict(num_consumer_groups=1)
         if self.rows:
             return dict(num_ctas=self.ctas)
         return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
@@ -248,8 +256,11 @@ class Config:
         part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
         whole = self.m * self.n * out_bytes
         staged = part + (whole if self.swap else min(whole, self.m * 256))
-        groups = 2 if self.warps == 4 else 1
-        return min(12, (_SHARED - groups * staged) // ((self.m + self.n) * self.k_bytes))
+        groups, block = 2 if self.warps == 4 else 1, (self.m + self.n) * self.k_bytes
+        if self.single:                      # no parts are staged; where few blocks fit, the compiler's count is exact
+            deep = (_SHARED - whole) // block
+            return min(12, deep) if deep > 8 else None
+        return min(12, (_SHARED - groups * staged) // block)
 
 
 #: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
@@ -267,6 +278,8 @@ DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
 #: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
 #: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
 IDLE = 0.1
+#: Rows up to which an estimate asks how evenly programs share memory, of which the other operand takes most.
+FEW = 128
 #: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
 #: from L2, of the time of as many bytes from memory.
 _UNEVEN, _AGAIN = 1.04, 0.08
@@ -293,7 +306,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     if m <= 64:
         paired = ()
         width = next(t.n for t in DECODE_TILES if m <= t.n)
-        tiles, m, n = tuple(t for t in DECODE_TILES if t.n == width), n, m
+        tiles = tuple(t for t in DECODE_TILES if t.n == width)
     memory = (m + n) * k * elem_bytes / (_SHARE * multiprocessors)
 
     def blocks(t: Config) -> int:
@@ -303,16 +316,18 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
         return t.programs * t.ctas < (1 - IDLE / 2) * multiprocessors
 
     def cycles(t: Config) -> float:
-        count, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), blocks(t)
+        count, steps = t.tiles(m, n), blocks(t)
         area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
         block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
 
-        least = memory * (1 + _AGAIN * t.n / t.m * t.swap)
+        wide, narrow = (t.m, t.n) if t.swap else (t.n, t.m)
+        few = t.swap or m <= FEW and t.ctas == 1
+        least = memory * (1 + _AGAIN * narrow / wide * few)
 
         def turn(programs: int) -> float:
             taken = tilejit.cdiv(steps, 1 if t.rows else t.ctas) * block
-            weights = (t.m + _AGAIN * t.n) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
-            return max(taken, weights * _UNEVEN if idles(t) else weights) if t.swap and programs else \
+            weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+            return max(taken, weights * _UNEVEN if idles(t) else weights) if few and programs else \
                 taken * (programs > 0)
 
         def turns(tiles: int) -> float:
@@ -331,13 +346,14 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
         return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
 
     def divided() -> Iterator[Config]:
+        if split is None and ctas is None:
+            yield from single_tiles(m, n, multiprocessors)
         for t in paired:                     # of equal estimates the first is taken
-            count = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-            programs, stream = divide(count, blocks(t), at_once(t.ctas, multiprocessors))
+            programs, stream = divide(t.tiles(m, n), blocks(t), at_once(t.ctas, multiprocessors))
             if stream and programs % stream == 0:
                 yield replace(t, programs=programs, stream_tiles=stream)
         for t in tiles:
-            count, even, steps = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), evenly if t.swap else min, blocks(t)
+            count, even, steps = t.tiles(m, n), evenly if t.swap else min, blocks(t)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
                 most = at_once(c, multiprocessors)
                 if c > 1 and (ctas is not None or most and c <= steps):
@@ -346,7 +362,16 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
-    return min(divided(), key=cycles)
+    best = min(divided(), key=cycles)
+    return replace(best, single=best.ctas == 1 and best.stream_tiles == 0 and best.tiles(m, n) <= best.programs)
+
+
+def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
+    """Tiles of all rows, at most 128, as wide as it takes for one a multiprocessor; none where a quarter of the rows
+    would lie outside of the matrix (TMA takes longer for those), or where they would be too narrow or too wide."""
+    rows, width = (64 if m <= 64 else 128), tilejit.cdiv(tilejit.cdiv(n, multiprocessors), 16) * 16
+    if 0.75 * rows <= m <= rows and 48 <= width <= 256:
+        yield Config(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
 
 
 def evenly(tiles: int, most: int) -> int:

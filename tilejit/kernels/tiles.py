@@ -96,8 +96,8 @@ class Chip:
         return self.blocks * t.m * t.n / t.ctas / 32 / (t.ragged if self.ragged else t.speed)
 
     def cycles(self, t: Tiles, m: int, n: int) -> float:
-        """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well, which a second
-        group of consumers hides. The estimates of 23 launches measured on an H200 are 2% off."""
+        """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well, which a
+        second group of consumers hides. The estimates of 23 launches measured on an H200 are 2% off."""
         programs = t.programs(self.multiprocessors)
         waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:

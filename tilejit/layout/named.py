@@ -1,6 +1,8 @@
 """The layouts that have names: coalesced blocks and the tensor cores' fragments."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilejit.layout.linear import LinearLayout
 
 #: Lanes of a tensor-core fragment: four lanes side by side hold a row's neighbouring pairs, eight rows.
@@ -12,6 +14,7 @@ def _log2(n: int) -> int:
     return (n - 1).bit_length()
 
 
+@lru_cache(maxsize=4096)
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
             warp: tuple[tuple[int, ...], ...] | None = None,
             last: tuple[tuple[int, ...], ...] = ()) -> LinearLayout:

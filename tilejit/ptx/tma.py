@@ -59,7 +59,7 @@ def copied(buffer: Buffer, op: Op) -> Buffer:
 
 
 def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
-    """The box of each TMA instruction that loads or stores a slot: no longer than what lies side by side in a `slice`."""
+    """The box of each TMA instruction that loads or stores a slot: no longer than a strip of a `slice`."""
     box = list(tma_box(copied(in_blocks(buffer, desc), op)))
     if op.name == "tma_load" and "slice" in op.attrs:
         d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]

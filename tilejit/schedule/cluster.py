@@ -47,7 +47,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
                 ring = plan.ring_of(load)
                 assert ring is not None
                 ring.ctas = ctas
-                if by_k or index == by_columns:  # their own K of both operands, rows of the first, columns of the second
+                if by_k or index == by_columns:  # their own K of both, rows of the first, columns of the second
                     ring.slices[load] = int(transposed != ((index == 0) == by_k))
     for ring in plan.rings:
         shared = [load.result.name for load in ring.loads if load not in ring.slices]
