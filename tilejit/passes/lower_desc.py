@@ -5,8 +5,8 @@ or a `make_desc` on a pointer argument whose sizes and strides are constants, sc
 and simple arithmetic on them. Every other one, one marked `no_tma`, and one known to break TMA's
 rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16 bytes, innermost
 block of at least 16 bytes, and vectors that divide into boxes; CUDA driver API, cuTensorMapEncodeTiled; blocks that
-start at multiples of 16 bytes and, when written, not before the tensor: else a Hopper GPU stops) is read and written through
-pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
+start at multiples of 16 bytes and, when written, not before the tensor: else a Hopper GPU stops) is read and written
+through pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
 `attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is
 present and too small: a specialisation gives the power of two, at most 16, that divides the
 argument; without the attribute TMA is assumed.

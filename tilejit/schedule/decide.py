@@ -260,8 +260,8 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
 
 
 def _store_role_pays(fn: Function, plan: Plan) -> bool:
-    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines. Where the author says which memory
-    is free (`promote_reuse`), consumers store there.
+    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines. Where the author says which
+    memory is free (`promote_reuse`), consumers store there.
 
     Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
     handed over more often, lose 1 to 3%, and so do groups that take turns, which hide their stores anyway."""
