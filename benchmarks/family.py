@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -169,7 +169,9 @@ def matmuls() -> Iterator[Configuration]:
             (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),))), streamed)
     for t in (*TILES, module.POINTER_TILES):
         m, n = extents(t.m, t.n)
-        for f, e in (x for x in epilogues() if t.roomy or not {"bias", "activation"} & set(x[1])):
+        for f, e in epilogues():
+            if not t.roomy and ("bias" in e or "activation" in e):
+                continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
                      pointers: bool = t is module.POINTER_TILES) -> Any:
                 a, b = operands(f, m, n, depth(f))
@@ -182,7 +184,16 @@ def matmuls() -> Iterator[Configuration]:
 
 
 def streamks() -> Iterator[Configuration]:
-    """`matmul_streamk`: sums in order, in no order, added to the result, and by clusters that divide K or rows."""
+    """`matmul_streamk`: sums in order, in no order, added to the result, by clusters that divide K or rows, and in single
+    tiles (of the widths from 48 to 256)."""
+    for rows in (64, 128):
+        for width in (48, 112, 224, 256):
+            (one,) = streamk.single_tiles(rows, 2 * width, 2)
+            for f, e in epilogues():
+                def single(f: Format = f, e: dict[str, Any] = e, t: streamk.Config = replace(one, single=True),
+                           m: int = rows - 8, n: int = 2 * width - 16) -> Any:
+                    return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
+                yield Configuration("streamk", f"{one.m}x{one.n} single {f} {label(e)}".strip(), (), single)
     for t in streamk.PAIRED_TILES:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():

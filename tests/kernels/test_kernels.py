@@ -106,7 +106,7 @@ def test_matmul_hands_deep_products_on(monkeypatch):
     assert module._deep((facts[0], (64, 64 * 32), *facts[2:]), (facts[0], (64 * 32, 4096), (1, 64 * 32), 0, True), 132)
     assert not module._deep(facts, (facts[0], (64 * 128, 4096), (1, 64 * 128), 0, True), 132)
     # As measured on an H200.
-    for m, n, k, deep in ((128, 8192, 8192, True), (128, 28672, 8192, False), (1024, 1024, 32768, True),
+    for m, n, k, deep in ((128, 8192, 8192, True), (128, 28672, 8192, True), (192, 28672, 8192, False), (1024, 1024, 32768, True),
                           (2048, 2048, 8192, False)):
         a, b = (facts[0], (m, k), (k, 1), 0, True), (facts[0], (k, n), (1, k), 0, True)
         assert module._deep(a, b, 132) == deep

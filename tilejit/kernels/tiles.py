@@ -36,7 +36,7 @@ class Tiles:
     def roomy(self) -> bool:
         """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns."""
         sums = self.m * self.n // self.ctas // (32 * self.num_warps)
-        return sums + self.n // (self.ctas if self.columns else 1) // 4 <= 220
+        return sums + self.n // (self.ctas if self.columns else 1) // 4 <= 200
 
 
 #: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn. Widths between powers of
