@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import ml_dtypes
 import numpy as np
@@ -63,6 +64,20 @@ def test_pieces_divide_the_width():
     assert "staged 32 columns at a time" in compiled.report()
     assert compiled.ptx.count("wgmma.mma_async.sync.aligned.m64n160k16") == 4
     assert "st.shared" not in compiled.ptx and compiled.ptx.count("stmatrix") == 5 * 2
+
+
+@pytest.mark.parametrize("bm, bn, options, products", [
+    (256, 160, {}, {"m64n160k16": 8}), (256, 320, {"num_ctas": 2, "cluster_split": "N"}, {"m64n160k16": 8}),
+    (256, 384, {"num_ctas": 2, "cluster_split": "N"}, {"m64n192k16": 8}), (128, 160, {}, {"m64n160k16": 4})])
+def test_a_warpgroup_has_slices_of_rows(bm, bn, options, products):
+    """One instruction for each slice of 64 rows and 16 of K, as wide as the CTA's columns; registers of one slice only."""
+    ptx = matmul_kernel.compile(
+        f"desc<bf16[{bm}x64]>", f"desc<bf16[{bn}x64]>", f"desc<bf16[{bm}x{bn}]>", None, "int32", "int32", "int32", BM=bm,
+        BN=bn, BK=64, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=8, **options).ptx
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k16)\S* \{([^}]*)\}", ptx)
+    assert {kind: len(found) for kind, _ in found} == products
+    sets = {tuple(registers.split(", ")) for _, registers in found}
+    assert len(sets) * 4 == len(found) and len(set().union(*sets)) == sum(map(len, sets)), "each slice has its own"
 
 
 def test_blocks_of_descriptors():

@@ -97,8 +97,9 @@ def test_matmul(dtype, tiles):
 
 @pytest.mark.parametrize("a_rows, b_rows", [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_matmul_majors(dtype, a_rows, b_rows):
-    k = clean(compile_matmul(dtype, TILES[0], a_rows, b_rows))
+@pytest.mark.parametrize("tiles", [TILES[0], *(t for t in TILES if t.columns)], ids=lambda t: f"{t.m}x{t.n}")
+def test_matmul_majors(tiles, dtype, a_rows, b_rows):
+    k = clean(compile_matmul(dtype, tiles, a_rows, b_rows))
     assert "wgmma" in k.ptx and "through registers" not in k.report()
 
 
