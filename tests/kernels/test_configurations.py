@@ -73,6 +73,9 @@ def within_budgets(kernel: Any) -> None:
     # Roles of a few warps, producer and stores, are parts of one warpgroup.
     warps = [w for w in roles if w % 4 == 0] + [4] * any(w % 4 for w in roles)
     registers = [int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32 (\d+)", kernel.ptx)]
+    if "---- role store" in kernel.ptx:              # one warpgroup with the producer: what one gives back, both do
+        assert len(warps) == 3 and sum(warps[1:]) <= 4
+        warps = [warps[0], 4]
     assert not registers or len(warps) == len(registers)
     assert sum(32 * w * r for w, r in zip(warps, registers)) <= 65536
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tilejit
-import tilejit.language as tl
 from tilejit.testing import rel_error
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
@@ -44,6 +43,9 @@ def launch(bm, bn, dtype, b_rows, **options):
     (256, 224, BF16, False, {"num_warps": 8, "num_ctas": 2}),
     (256, 144, E4M3, False, {"num_warps": 8, "num_ctas": 2}),
     (256, 208, BF16, True, {"num_warps": 8, "num_ctas": 2, "store_role": True}),
+    (256, 160, BF16, False, {"num_warps": 8}),
+    (256, 96, E4M3, False, {"num_warps": 8, "store_role": True}),
+    *((256, n, BF16, n % 64 == 0, {"num_warps": 8, "num_ctas": 2, "cluster_split": "N"}) for n in (288, 320, 352, 384)),
 ], ids=str)
 def test_widths(target, bm, bn, dtype, b_rows, options):
     with tilejit.knobs(target=target):
@@ -63,30 +65,10 @@ def test_pieces_divide_the_width():
     assert "st.shared" not in compiled.ptx and compiled.ptx.count("stmatrix") == 5 * 2
 
 
-@tilejit.kernel
-def misused(p, N: tl.constexpr):
-    tl.store(p + tl.arange(0, N), tl.zeros((N,), tl.float32))
-
-
-@tilejit.kernel
-def folded(p, N: tl.constexpr):
-    x = tl.load(p + tl.arange(0, N))
-    tl.store(p, tl.sum(x, 0))
-
-
-@pytest.mark.parametrize("kernel, n, why", [
-    (misused, 100, "found 100 in .* multiple of 16 up to 256"),
-    (misused, 96, "no layout for a tile .*96 is no power of two"),
-    (folded, 96, "expected a tile whose sizes are powers of two"),
-])
-def test_other_tiles_have_sizes_that_are_powers_of_two(kernel, n, why):
-    with pytest.raises(tilejit.CompilationError, match=why):
-        kernel.compile(np.zeros(256, np.float32), N=n)
-
-
 def test_blocks_of_descriptors():
     x = np.zeros((256, 256), BF16)
-    assert tilejit.TensorDescriptor.from_tensor(x, (160, 64)).block_shape == (160, 64)
-    for block in ((100, 64), (272, 64)):
-        with pytest.raises(tilejit.LaunchError, match="multiples of 16 up to 256"):
+    for block in ((160, 64), (272, 64), (64, 496)):
+        assert tilejit.TensorDescriptor.from_tensor(x, block).block_shape == block
+    for block in ((100, 64), (528, 64)):
+        with pytest.raises(tilejit.LaunchError, match="multiples of 16 up to 512"):
             tilejit.TensorDescriptor.from_tensor(x, block)

@@ -49,8 +49,9 @@ def test_accumulator_over_more_warpgroups_and_slices():
     assert both.bases_of("warp")[2:] == ((64, 0), (0, 32)) and both.is_injective()
 
 
-@pytest.mark.parametrize("shape, warps, why", [((128, 96), 4, "needs 64 rows"), ((32, 64), 4, "does not divide"), ((64, 8), 8, "does not divide"),
-                                               ((64, 64), 2, "warpgroups of 4")])
+@pytest.mark.parametrize("shape, warps, why", [
+    ((64, 96), 8, "needs 128 rows, 64 for each"), ((128, 320), 8, "at most 256 columns: 320"), ((32, 64), 4, "does not divide"),
+    ((64, 8), 8, "does not divide"), ((64, 64), 2, "warpgroups of 4")])
 def test_accumulators_that_do_not_exist(shape, warps, why):
     with pytest.raises(ValueError, match=why):
         wgmma_accumulator(shape, warps)

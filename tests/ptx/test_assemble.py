@@ -9,7 +9,7 @@ from tilejit.kernels.layernorm import layernorm_kernel, long_layernorm_kernel
 from tilejit.kernels.matmul import POINTER_TILES, matmul_kernel
 from tilejit.kernels.rmsnorm import long_rmsnorm_kernel, rmsnorm_kernel
 from tilejit.kernels.softmax import long_softmax_kernel, softmax_kernel
-from tilejit.kernels.tiles import TILES
+from tilejit.kernels.tiles import ROOMY_TILES, TILES
 from tilejit.runtime import ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -52,7 +52,7 @@ def compile_matmul(dtype, tiles, a_rows=True, b_rows=False, bias=None, activatio
         descriptor(dtype, size, size, (bk, tiles.n) if b_rows else (tiles.n, bk)),
         descriptor(out, size, size, (tiles.m, tiles.n)), bias, size, size, size, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
         A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
-        **options)
+        cluster_split="N" if tiles.columns else None, **options)
 
 
 @pytest.mark.parametrize("n", [1 << 20, 1000003])
@@ -103,8 +103,9 @@ def test_matmul_majors(dtype, a_rows, b_rows):
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
-def test_matmul_epilogue(activation):
-    clean(compile_matmul("bf16", TILES[1], bias="*bf16", activation=activation))
+@pytest.mark.parametrize("tiles", [TILES[1], *(t for t in ROOMY_TILES if t.columns)], ids=lambda t: f"{t.m}x{t.n}")
+def test_matmul_epilogue(tiles, activation):
+    clean(compile_matmul("bf16", tiles, bias="*bf16", activation=activation))
 
 
 @pytest.mark.parametrize("a_rows, b_rows", [(True, False), (True, True), (False, False)])

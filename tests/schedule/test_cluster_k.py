@@ -119,8 +119,8 @@ def test_what_cannot_be():
     with pytest.raises(tilejit.CompilationError, match="num_ctas=2 needs wgmma, which does not divide .* and a K of 8"):
         started.compile("desc<bf16[64x16]>", "desc<bf16[64x16]>", *types[2:], BK=16, START=0.0, EVERY=False, num_ctas=2,
                         cluster_split="K")
-    with pytest.raises(tilejit.CompilationError, match="cluster_split='N' is not legal"):
-        started.compile(*types, BK=128, START=0.0, EVERY=False, num_ctas=2, cluster_split="N")
+    with pytest.raises(tilejit.CompilationError, match="cluster_split='L' is not legal"):
+        started.compile(*types, BK=128, START=0.0, EVERY=False, num_ctas=2, cluster_split="L")
 
 
 @pytest.mark.parametrize("groups, ctas", [(1, 2), (2, 2), (1, 4)])

@@ -166,7 +166,7 @@ def test_attention(d, bn, dtype):
     p = np.exp(s - s.max(1, keepdims=True))
     assert rel_error(out, p / p.sum(1, keepdims=True) @ v.astype(np.float64)) < 1e-2
     report = emulated("test", attention, (1,), args, dict(BM=64, BN=bn, D=d, num_warps=4)).entry.compiled.report()
-    assert "from registers" in report and "through" not in report and "convert" not in report
+    assert "from registers" in report and "through registers" not in report and "convert" not in report
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -193,7 +193,7 @@ def test_where_operands_come_from(kernel):
     a, b = a.astype(np.float32), b.astype(np.float32)
     np.testing.assert_array_equal(out, a.T @ b.T if kernel is columns else 2 * a @ b.T)
     report = emulated("test", kernel, (1,), args, dict(BM=64, BN=32, BK=64)).entry.compiled.report()
-    assert "from registers" in report and "through" not in report
+    assert "from registers" in report and "through registers" not in report
 
 
 def test_too_large_for_registers():

@@ -83,7 +83,7 @@ def places(fn):
 
 @pytest.mark.parametrize("bm, bn, warps, stages", [(128, 256, 8, 4), (128, 128, 8, 5), (64, 128, 4, 6), (64, 64, 4, 2)])
 def test_a_persistent_matmul_is_specialised(bm, bn, warps, stages):
-    fn = scheduled(matmul, bm, bn, 64, warps, stages)
+    fn = scheduled(matmul, bm, bn, 64, warps, stages, store_role=False)
     roles = roles_of(fn)
     assert len(roles) == 2
     (producer,) = (b for b in roles.values() if "tma_load" in names_in(b))
@@ -100,8 +100,18 @@ def test_a_persistent_matmul_is_specialised(bm, bn, warps, stages):
     assert any("one round of wgmma stays in flight" in line for line in report)
 
 
+def test_tiles_are_stored_by_a_role_of_their_own():
+    """One group of consumers that stores whole lines in a loop hands its tiles over, unless that is refused."""
+    fn = scheduled(matmul, stages=3)
+    roles = roles_of(fn)
+    assert set(roles) == {"producer", "consumer", "store"}
+    assert "tma_put" in names_in(roles["store"]) and "stage" in names_in(roles["consumer"])
+    assert "tma_store" not in names_in(fn.body)
+    assert "store role: a warp for each of 2 streams of tiles" in fn.attrs["report"]
+
+
 def test_a_and_b_share_one_ring():
-    fn = scheduled(matmul)
+    fn = scheduled(matmul, store_role=False)
     a, b = (t for name, t in rings_of(fn).items() if name in ("a", "b"))
     assert (a.shape, b.shape) == ((128, 64), (256, 64)) and a.swizzle == b.swizzle == 128
     size = 2 * (128 + 256) * 64
@@ -113,9 +123,11 @@ def test_a_and_b_share_one_ring():
 
 
 def test_empty_counts_one_arrival_a_warpgroup():
-    fn = scheduled(matmul, warps=8)
-    counts = sorted(op.attrs["type"].count for op in fn.body.ops if op.name == "barriers")
-    assert counts == [1, 2]
+    """Of a ring of loads: so of 2 here. The slots of a store are full when every warp says so, empty when one does."""
+    for options, staging in (({}, {"c_desc_stage.full": 4, "c_desc_stage.empty": 1}), ({"store_role": False}, {})):
+        fn = scheduled(matmul, warps=8, stages=3, **options)
+        counts = {op.attrs["name"]: op.attrs["type"].count for op in fn.body.ops if op.name == "barriers"}
+        assert counts == {"a_b.full": 1, "a_b.empty": 2, **staging}
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
@@ -127,9 +139,10 @@ def test_depth_is_num_stages(stages):
 
 
 def test_the_epilogue_is_staged():
-    fn = scheduled(matmul)
-    (line,) = (x for x in fn.attrs["report"] if x.startswith("store at "))
-    assert "TMA, staged 64 columns at a time in 2 x 16384 bytes" in line
+    for options in ({}, {"store_role": False}):
+        fn = scheduled(matmul, stages=3, **options)
+        (line,) = (x for x in fn.attrs["report"] if x.startswith("store at "))
+        assert "TMA, staged 64 columns at a time in 2 x 16384 bytes" in line
 
 
 @pytest.mark.parametrize("kernel, warps", [(matmul, 8), (matmul, 4), (inline_matmul, 4)])
@@ -200,9 +213,10 @@ def grouped(a_desc, b_desc, c_desc, table, K, BM: tl.constexpr, BN: tl.constexpr
 
 
 def test_numbers_read_by_both_roles():
-    """A number that places tiles is read by each role for itself, unless the kernel writes there."""
-    for names in map(names_in, roles_of(scheduled(grouped, WRITE=False)).values()):
-        assert names.count("load") == 1
+    """A number that places tiles is read for itself by each role that loads or stores, unless the kernel writes there."""
+    for options, reads in (({}, {"producer": 1, "store": 1, "consumer": 0}), ({"store_role": False}, {"producer": 1, "consumer": 1})):
+        found = roles_of(scheduled(grouped, WRITE=False, stages=3, **options))
+        assert {name: names_in(block).count("load") for name, block in found.items()} == reads
     fn = scheduled(grouped, WRITE=True)
     assert not roles_of(fn) and any("inline: a load address depends on load" in x for x in fn.attrs["report"])
 
@@ -210,7 +224,7 @@ def test_numbers_read_by_both_roles():
 @pytest.mark.parametrize("stages, slots, pieces", [(None, 2, 4), (1, 1, 4), (2, 2, 4), (8, 4, 4)])
 def test_staging_tiles_of_a_store(stages, slots, pieces):
     """No more than pieces; the only one is waited for at once."""
-    fn = scheduled(matmul, 128, 256, stages=2, **({"store_stages": stages} if stages else {}))
+    fn = scheduled(matmul, 128, 256, stages=2, store_role=False, **({"store_stages": stages} if stages else {}))
     (store,) = (op for op in walk(fn.body) if op.name == "tma_store")
     assert store.operands[2].type.slots == 2 * slots and ("now" in store.attrs) == (stages == 1)
     (line,) = (x for x in fn.attrs["report"] if x.startswith("store at "))

@@ -262,12 +262,68 @@ def test_consumers_store_where_nobody_else_can(kernel, sem, options, reason):
     assert ("role store" in compiled.ptx) != bool(reason)
 
 
-def test_it_is_asked_for():
-    """Left open, or refused, the consumers store, and the code is the same."""
-    texts = [product(128, 128, 64, 128, 128, **{"num_warps": 8, **more})[0].ptx for more in ({}, dict(launch_pdl=True))]
-    assert texts[0] == texts[1] and "role store" in texts[0]
+def compiled(bm=128, bn=128, num_warps=8, dtype="bf16", **options):
+    return matmul_kernel.compile(
+        f"desc<bf16[{bm}x64]>", f"desc<bf16[{bn}x64]>", f"desc<{dtype}[{bm}x{bn}]>", None, "int32", "int32", "int32", BM=bm,
+        BN=bn, BK=64, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=num_warps, **options)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(bn=256), dict(bn=192, dtype="fp32"), dict(bn=256, store_stages=1),
+                                     dict(bm=256, num_ctas=2), dict(bm=256, bn=256, num_ctas=2, cluster_split="N")])
+def test_left_open_it_is_there_where_it_pays(options):
+    """One group stores whole lines in a loop. The code is that of a role that is asked for; one may be refused."""
+    texts = {role: compiled(**options, store_role=role).ptx for role in (None, True, False)}
+    assert texts[None] == texts[True] and "role store" in texts[True] and "role store" not in texts[False]
+
+
+@pytest.mark.parametrize("options", [dict(bn=160), dict(bn=32), dict(bn=320, bm=256, num_ctas=2, cluster_split="N"),
+                                     dict(num_warps=4), dict(num_warps=4, num_consumer_groups=2, bn=64)])
+def test_left_open_consumers_store_where_it_does_not_pay(options):
+    """Pieces that are narrower than a line; groups that take turns. It is silent there, and is had where it is asked for."""
+    texts = {role: compiled(**options, store_role=role) for role in (None, True, False)}
+    assert texts[None].ptx == texts[False].ptx and "store role" not in texts[None].report()
+    assert "role store" in texts[True].ptx and "role store" not in texts[None].ptx
+
+
+def test_left_open_consumers_store_what_is_stored_once():
+    types = ("desc<bf16[128x64]>", "desc<bf16[128x64]>", "desc<bf16[128x128]>", "*int32", 128, 128, 64, "relaxed")
+    texts = {role: flagged.compile(*types, num_warps=8, store_role=role).ptx for role in (None, True, False)}
+    assert texts[None] == texts[False] and "role store" in texts[True]
+
+
+@tilejit.kernel
+def repeated(a_desc, b_desc, c_desc, blocks, BM: tl.constexpr, BN: tl.constexpr):
+    """Stores in a loop, behind the products: consumers may stage them where the operands were."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(blocks):
+        acc = tl.dot(a_desc.load([0, k * 64]), b_desc.load([0, k * 64]).T, acc)
+    for i in range(2):
+        c_desc.store([i * BM, 0], (acc + i).to(c_desc.dtype))
+
+
+@pytest.mark.parametrize("stages, role", [(3, True), (4, False)])
+def test_left_open_consumers_store_where_there_is_no_room(stages, role):
+    """Rings of four slots, 192 KB, and 64 KB of staging tiles of its own do not fit."""
+    a, b, out = integers(128, 320), integers(256, 320), np.full((256, 256), np.nan, BF16)
+    args = desc(a, (128, 64)), desc(b, (256, 64)), desc(out, (128, 256)), 5, 128, 256
+    options = dict(num_warps=8, num_stages=stages, store_stages=4)
     with tilejit.knobs(target="emulator"):
-        plain = [matmul_kernel.compile(
-            *(desc(integers(128, 128), (128, w)) for w in (64, 64, 128)), None, 128, 128, 128, BM=128, BN=128, BK=64, GROUP=4,
-            A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=8, store_role=role).ptx for role in (None, False)]
-    assert plain[0] == plain[1] and "role store" not in plain[0]
+        build = repeated[(1,)](*args, **options)
+    assert ("role store" in build.ptx) == role and ("saved by reuse" in build.report()) != role
+    exact = a.astype(np.float32) @ b.astype(np.float32).T
+    assert np.array_equal(out, np.concatenate([exact, exact + 1]).astype(BF16))
+
+
+BY_COLUMNS = dict(bm=256, bn=256, num_ctas=2, cluster_split="N")
+
+
+@pytest.mark.parametrize("options, slots, staging", [
+    (BY_COLUMNS, 4, 1), (dict(BY_COLUMNS, bn=384, store_role=False), 3, 1),
+    (dict(BY_COLUMNS, store_stages=2), 3, 2), (dict(BY_COLUMNS, num_stages=3), 3, 2), (dict(bm=128, bn=256), 4, 2),
+    (dict(BY_COLUMNS, bn=384), 3, 1)], ids=["slot", "role", "staging given", "slots given", "enough slots", "not bought"])
+def test_staging_gives_way_to_a_slot(options, slots, staging):
+    """Below four slots of a ring whose depth is open, one more is worth a staging tile whose number is open. (Three pieces
+    go through one staging tile anyway where a role stores them.)"""
+    report = compiled(**options).report()
+    assert f"{slots} slots x " in report and f"staged 64 columns at a time in {staging} x " in report
+    assert report.count("ring a_b: ") == report.count("store at ") == 1, "the report is of the schedule that was taken"

@@ -223,5 +223,5 @@ def simulate(p: Plan, src: LinearLayout, dst: LinearLayout, held: np.ndarray) ->
                 out[:, lane, r] = held[:, source, p.registers[r][choice]]
         return out
     memory = np.zeros(prod(src.shape), held.dtype)
-    memory[src.invert_and_compose(p.layout).table()[..., 0]] = held
-    return memory[dst.invert_and_compose(p.layout).table()[..., 0]]
+    memory[src.invert_and_compose(p.layout).table()[..., :src.num_registers, 0]] = held
+    return memory[dst.invert_and_compose(p.layout).table()[..., :dst.num_registers, 0]]

@@ -130,6 +130,9 @@ class Assignment:
             v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
             if v is not None:
                 self.settle(v, 16)
+            if copied and v in self.chosen and self.chosen[v].rank > 1 and self.chosen[v].odd_dims:
+                raise CompilationError(f"{op.name}: registers take a block of sizes that are powers of two, found "
+                                       f"{list(tile(v.type).shape)} (products may read it in place)", op.loc)
         rest = [v for op in self.ops for v in (*op.results, *(a for r in op.regions for a in r.args))
                 if isinstance(v.type, Tile) and v not in self.chosen]
         for v in sorted(rest, key=lambda v: tile(v.type).numel, reverse=True):

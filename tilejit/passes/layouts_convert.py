@@ -5,6 +5,7 @@ widening cast, after a narrowing cast, and is dropped where it has become the id
 """
 from __future__ import annotations
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers, Shuffles, plan
@@ -148,7 +149,10 @@ def describe(fn: Function) -> list[str]:
             continue
         src, dst = tile(op.operands[0].type), tile(op.result.type)
         assert src.layout is not None and dst.layout is not None
-        found = plan(src.layout, dst.layout, max(1, dst.elem.bits // 8))
+        try:
+            found = plan(src.layout, dst.layout, max(1, dst.elem.bits // 8))
+        except ValueError as e:
+            raise CompilationError(f"a tile {dst} cannot change its layout: {e}", op.loc) from None
         if isinstance(found, Registers):
             continue
         how = "by shuffles" if isinstance(found, Shuffles) else f"{found.bytes} bytes through shared memory"

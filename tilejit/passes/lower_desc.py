@@ -4,9 +4,9 @@ A descriptor stays when the host can build its tensor map before the launch: a k
 or a `make_desc` on a pointer argument whose sizes and strides are constants, scalar arguments
 and simple arithmetic on them. Every other one, one marked `no_tma`, and one known to break TMA's
 rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16 bytes, innermost
-block of at least 16 bytes; CUDA driver API, cuTensorMapEncodeTiled; blocks that start at multiples of 16
-bytes and, when written, not before the tensor: else a Hopper GPU stops) is read and written through
-pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
+block of at least 16 bytes, and vectors that divide into boxes; CUDA driver API, cuTensorMapEncodeTiled; blocks that
+start at multiples of 16 bytes and, when written, not before the tensor: else a Hopper GPU stops) is read and written
+through pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
 `attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is
 present and too small: a specialisation gives the power of two, at most 16, that divides the
 argument; without the attribute TMA is assumed.
@@ -14,6 +14,7 @@ argument; without the attribute TMA is assumed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
@@ -51,6 +52,9 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
         return "TMA is turned off for it"
     if t.block_shape[-1] * t.elem.bytes < 16:
         return f"its innermost block is {t.block_shape[-1] * t.elem.bytes} bytes, TMA needs 16"
+    n = t.block_shape[-1]
+    if n > 256 and n & (n - 1) and prod(t.block_shape) == n and (n & -n) * t.elem.bytes % 128:
+        return f"a block of {n} elements does not divide into boxes of at most 256 that are multiples of 128 bytes"
     for op in walk(fn.body):
         if op.name.startswith("desc_") and op.operands[0] is desc and (why := _misplaced(op, t)) is not None:
             return why

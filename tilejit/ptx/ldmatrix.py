@@ -59,7 +59,7 @@ class MatrixReader:
         """A reader of the tile that starts at `at`, or None where ldmatrix does not fit the layouts."""
         assert t.layout is not None
         elem = buffer.elem
-        if not isinstance(t.elem, DType) or t.elem.bits == 1:
+        if not isinstance(t.elem, DType) or t.elem.bits == 1 or t.layout.odd_dims:
             return None
         within = LinearLayout(t.layout.bases, buffer.shape)
         found = split(within, shared(buffer.shape, elem.bytes, buffer.swizzle, buffer.order), elem.bytes)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import gcd
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
@@ -19,8 +20,9 @@ MAX_BOX = 256
 
 
 def tma_box(buffer: Buffer) -> tuple[int, ...]:
-    """The box of one TMA instruction for a slot: one swizzle span wide, at most 256 per dimension."""
-    box = [min(s, MAX_BOX) for s in buffer.shape]
+    """The box of one TMA instruction for a slot: one swizzle span wide, at most 256 per dimension, of which it divides
+    the size."""
+    box = [s if s <= MAX_BOX else gcd(s, MAX_BOX) for s in buffer.shape]
     box[buffer.order[0]] = min(box[buffer.order[0]], span_elements(buffer))
     return tuple(box)
 

@@ -44,7 +44,7 @@ class TensorDescriptor:
             if n < 1 or n & (n - 1) and (n % 16 or n > 512):
                 below, above = 1 << max(0, n.bit_length() - 1), 1 << max(0, n.bit_length())
                 raise LaunchError(f"TensorDescriptor: block_shape {self.block_shape} must be powers of two, or "
-                                  f"multiples of 16 up to 256; axis {axis} is {n}"
+                                  f"multiples of 16 up to 512; axis {axis} is {n}"
                                   + (f", next to it {below} and {above}" if n > 0 else ""))
         if padding not in ("zero", "nan") or padding == "nan" and not info.dtype.is_float:
             raise LaunchError(f"TensorDescriptor: padding must be 'zero' or, for floats, 'nan'; found {padding!r} for "

@@ -240,7 +240,7 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
     if asked is False or asked is None and not may:
         return
     problem = _store_problem(fn, plan)
-    if asked is None and (problem or not _store_role_pays(plan)):
+    if asked is None and (problem or not _store_role_pays(fn, plan)):
         plan.outlets = []
         return
     if not problem:
@@ -259,13 +259,14 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
         plan.report.append(f"atomics at {places}: wait until the store role's are written")
 
 
-def _store_role_pays(plan: Plan) -> bool:
-    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines.
+def _store_role_pays(fn: Function, plan: Plan) -> bool:
+    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines. Where the author says which
+    memory is free (`promote_reuse`), consumers store there.
 
     Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
     handed over more often, lose 1 to 3%, and so do groups that take turns, which hide their stores anyway."""
     stores = [(op, staging) for outlet in plan.outlets for op, staging in outlet.stores.items()]
-    return plan.groups == 1 and all(
+    return plan.groups == 1 and not any(op.name == "promote_reuse" for op in walk(fn.body)) and all(
         staging.columns * staging.buffer.elem.bytes == LINE and any(x.name in ("for", "while") for x in enclosing(op))
         for op, staging in stores)
 
