@@ -70,12 +70,10 @@ def within_budgets(kernel: Any) -> None:
     assert (resources.spill_stores, resources.spill_loads, resources.stack) == (0, 0, 0)
     assert resources.registers <= 65536 // threads // 8 * 8
     roles = [int(b) - int(a) + 1 for a, b in re.findall(r"---- role \w+: warps (\d+)\.\.(\d+)", kernel.ptx)]
-    # Roles of a few warps, producer and stores, are parts of one warpgroup.
-    warps = [w for w in roles if w % 4 == 0] + [4] * any(w % 4 for w in roles)
+    few = [w for w in roles if w % 4]
+    assert sum(few) <= 4                             # producer and stores are parts of one warpgroup
+    warps = [w for w in roles if w % 4 == 0] + [4] * bool(few)
     registers = [int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32 (\d+)", kernel.ptx)]
-    if "---- role store" in kernel.ptx:              # one warpgroup with the producer: what one gives back, both do
-        assert len(warps) == 3 and sum(warps[1:]) <= 4
-        warps = [warps[0], 4]
     assert not registers or len(warps) == len(registers)
     assert sum(32 * w * r for w, r in zip(warps, registers)) <= 65536
 
