@@ -74,13 +74,28 @@ def test_a_nearly_empty_wave_becomes_a_strip():
     assert len(divide_result(4096, 4096, 64, 132)) == 1
 
 
+def test_matmul_leaves_room_for_an_epilogue():
+    """The widest tiles, whose CTAs divide columns, are for products without a bias and an activation."""
+    matmul = importlib.import_module("tilejit.kernels.matmul")
+    bf16 = tilejit.ir.types.bf16
+    a, b = (bf16, (4100, 4104), (4104, 1), 0, True), (bf16, (4104, 4104), (1, 4104), 0, True)
+    c, bias = (bf16, (4100, 4104), (4104, 1), 0, True), (bf16, (4104,), (1,), 0, True)
+    for add, activation in ((None, None), (bias, None), (None, "relu"), (bias, "gelu")):
+        for launch in matmul._launches(a, b, add, c, activation, 132):
+            plain = add is None and activation is None
+            assert (launch.constants["BN"] == 384) == plain
+            assert (launch.constants["cluster_split"] == "N") == plain, "256x224 divides rows"
+            assert launch.descriptors[1].block_shape == (launch.constants["BN"], 64)
+
+
 SMALL, TALL = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 64), (64, 128)))
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("parts", [
     (Part(0, 0, 64, 128, TALL), Part(0, 128, 64, 200, SMALL), Part(64, 0, 100, 200, SMALL)),
-    (Part(0, 0, 100, 128, Tiles(128, 32, 4, 2), 3), Part(0, 128, 100, 200, SMALL))], ids=["strips", "streamed"])
+    (Part(0, 0, 100, 128, Tiles(128, 32, 4, 2), 3), Part(0, 128, 100, 200, SMALL)),
+    (Part(0, 0, 100, 192, Tiles(64, 96, 4, 2, columns=True)), Part(0, 192, 100, 200, SMALL))], ids=["strips", "streamed", "columns"])
 def test_matmul_in_parts(target, monkeypatch, parts):
     """The launches of the parts make one result, the bias's columns included."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
