@@ -16,7 +16,7 @@ from typing import Any
 from contender import Absent, Contender, race
 
 import tilejit
-from tilejit.kernels import streamk, tiles
+from tilejit.kernels import division, streamk, tiles
 from tilejit.kernels.copy import LINE
 from tilejit.testing import Burst
 
@@ -141,7 +141,7 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
     programs, descs = min(tilejit.multiprocessors() // way.ctas, count), (d(a, (way.m, bk)), d(b.T, (way.n, bk)),
                                                                           d(out, (way.m, way.n)))
     if way.stream:
-        config = streamk.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
+        config = division.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
                                 rows=True)
         args = (*descs, *streamk.meeting("tuning", a, config, None), None, None, None, m1, n1, a.shape[1], way.stream)
         options |= {"C_ROWS": True, "ADD": False, "ORDERED": True, "A_BITS": 0, "SCALE_STEPS": 0, "PARTS": 0}

@@ -36,7 +36,7 @@ def test_the_librarys_own_choice_is_among_the_plans(tuning):
         size = cases.BYTES[c.dtype]
         found = tuning.plans(c.m, c.n, c.k, size)
         assert tuning.chosen(c.m, c.n, c.k, size) in found, c.label
-        assert 25 <= len(found) <= 65
+        assert 25 <= len(found) <= 80
 
 
 @pytest.mark.parametrize("m, n", [(3000, 7000), (4096, 4096), (2049, 6152)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels import fused, grouped, mixed, streamk
+from tilejit.kernels import division, fused, grouped, mixed, streamk
 
 BF16 = ml_dtypes.bfloat16
 pytestmark = pytest.mark.one_schedule        # its launches explore by themselves
@@ -54,11 +54,11 @@ def normal(*shape, dtype=BF16):
 def test_streamk(checked, monkeypatch, m, store_role, ordered):
     """Ordered sums have equal bits under every schedule, whoever stores."""
     checked(streamk, "streamk_kernel", 0 if ordered else 1e-2)
-    monkeypatch.setattr(streamk.Config, "options", property(lambda self: {"store_role": store_role}))
-    monkeypatch.setattr(streamk, "divide", lambda tiles, steps, *rest: (3, tiles))
-    monkeypatch.setattr(streamk, "TILES", (streamk.TILES[3],))
-    monkeypatch.setattr(streamk, "DECODE_TILES", (streamk.DECODE_TILES[3],))          # two tiles for three programs
-    streamk.choose.cache_clear()
+    monkeypatch.setattr(division.Config, "options", property(lambda self: {"store_role": store_role}))
+    monkeypatch.setattr(division, "divide", lambda tiles, steps, *rest: (3, tiles))
+    monkeypatch.setattr(division, "TILES", (division.TILES[3],))
+    monkeypatch.setattr(division, "DECODE_TILES", (division.DECODE_TILES[3],))          # two tiles for three programs
+    division.choose.cache_clear()
     streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered, ctas=1)
     # Unordered, who finishes a tile is found out by an atomic, which the store role does not do.
     assert ("role store" in streamk.streamk_kernel.ptx) == bool(store_role and ordered)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tilejit
+from tilejit.kernels.division import Config
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
-from tilejit.kernels.streamk import Config, matmul_streamk, workspace_for
+from tilejit.kernels.streamk import matmul_streamk, workspace_for
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16

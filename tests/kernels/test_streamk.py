@@ -13,17 +13,9 @@ from references import matrix
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels import streamk
-from tilejit.kernels.streamk import (
-    DECODE_TILES,
-    TILES,
-    Config,
-    choose,
-    divide,
-    matmul_streamk,
-    streamk_kernel,
-    workspace_for,
-)
+from tilejit.kernels import division, streamk
+from tilejit.kernels.division import DECODE_TILES, TILES, Config, choose, divide
+from tilejit.kernels.streamk import matmul_streamk, streamk_kernel, workspace_for
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -32,8 +24,8 @@ targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
 
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
-    monkeypatch.setattr(streamk, "PAIRED_TILES", ())
-    monkeypatch.setattr(streamk, "TILES", (replace(TILES[3], **change),))
+    monkeypatch.setattr(division, "PAIRED_TILES", ())
+    monkeypatch.setattr(division, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
 
@@ -58,8 +50,8 @@ def test_streams(monkeypatch, target, m, n, k, programs, ordered):
     a, b = matrix(rng, m, k, BF16, True), matrix(rng, k, n, BF16, False)
     bias = rng.standard_normal(n).astype(BF16)
     monkeypatch.setattr(tilejit, "multiprocessors", lambda: programs)
-    monkeypatch.setattr(streamk, "_LEAST_BLOCKS", 1)
-    monkeypatch.setattr(streamk, "DECODE_TILES", streamk.TILES)
+    monkeypatch.setattr(division, "_LEAST_BLOCKS", 1)
+    monkeypatch.setattr(division, "DECODE_TILES", division.TILES)
     z = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
     with tilejit.knobs(target=target):
         space = workspace_for(a, b)
@@ -118,8 +110,8 @@ def test_ordered_sums(monkeypatch, m, programs, polled):
     """The same bits whoever is first, whether programs poll a tile's flag and add to its sum in order (uneven parts), or
     store equal parts that a second kernel adds up: the fp32 sum of the parts' products."""
     small(monkeypatch)
-    monkeypatch.setattr(streamk, "DECODE_TILES", (DECODE_TILES[1],))
-    monkeypatch.setattr(streamk, "divide", lambda tiles, steps, *rest: (programs, tiles))
+    monkeypatch.setattr(division, "DECODE_TILES", (DECODE_TILES[1],))
+    monkeypatch.setattr(division, "divide", lambda tiles, steps, *rest: (programs, tiles))
     streamk._plan.cache_clear()
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(s).astype(BF16) for s in ((m, 1024), (1024, 128)))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels.streamk import Config, matmul_streamk, streamk_kernel, workspace_for
+from tilejit.kernels.division import Config
+from tilejit.kernels.streamk import matmul_streamk, streamk_kernel, workspace_for
 from tilejit.testing import rel_error
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn

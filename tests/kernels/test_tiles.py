@@ -23,14 +23,14 @@ def test_tiles():
 
 def test_widths_fill_the_last_wave():
     """17 x 17 tiles of 256 columns would leave most of a fifth wave idle; 17 x 11 of 384 nearly fill the third, and where
-    those are too wide, 17 x 19 of 224 the fifth."""
-    for tiles, columns, divided in ((TILES, 384, True), (ROOMY_TILES, 224, False)):
+    those are too wide, 17 x 15 of 288 the fourth."""
+    for tiles, columns in ((TILES, 384), (ROOMY_TILES, 288)):
         t = choose_tiles(4100, 4104, 65, 132, True, tiles)
-        assert (t.m, t.n, t.ctas, t.columns) == (256, columns, 2, divided)
+        assert (t.m, t.n, t.ctas, t.columns) == (256, columns, 2, True)
 
 
 def test_tiles_with_room():
-    """A bias and an activation find registers in every tile but the widest two."""
+    """A bias and an activation find registers in every tile but the two widest."""
     assert [(t.m, t.n) for t in TILES if t not in ROOMY_TILES] == [(256, 384), (256, 352)]
     assert all(t.n & -t.n >= 32 and t.ctas == 2 for t in TILES if t.columns), "strips of 16 columns for each of two CTAs"
 

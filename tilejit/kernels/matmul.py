@@ -7,7 +7,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels import streamk
+from tilejit.kernels import division, streamk
 from tilejit.kernels._operands import DTYPES
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.copy import LINE, copy_matrix, pitched
@@ -56,7 +56,7 @@ COPIED_FROM = 2 ** 27
 #: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
 #: meet in memory, and by clusters.
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
-#: Rows up to which there are kernels of their own for every shape. (Up to `streamk.FEW`, where clusters divide K or
+#: Rows up to which there are kernels of their own for every shape. (Up to `division.FEW`, where clusters divide K or
 #: programs have one tile each: 4 to 17% faster at 128 rows on an H200.)
 NARROW = 64
 
@@ -116,7 +116,7 @@ class Launch:
     descriptors: tuple[tilejit.TensorDescriptor, ...]
     sizes: tuple[int, int, int]
     constants: dict[str, Any]
-    streamed: streamk.Config | None = None
+    streamed: division.Config | None = None
 
     def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any) -> None:
         """Launch it for a, b and the result."""
@@ -162,7 +162,7 @@ def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sm
                      cluster_split="N" if tiles.columns else None)
     streamed = None
     if part.stream:
-        streamed = streamk.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
+        streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
                                   ctas=tiles.ctas, rows=True)
         # Where parts are handed on, a store role's barriers would take registers that the sums need.
         constants.update(C_ROWS=True, ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0, store_role=False)
@@ -235,9 +235,9 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
         return False
     if m <= NARROW:
         return True
-    divided = streamk.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1)
+    divided = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1)
     by_clusters = divided.ctas > 1 and not divided.rows
-    if (by_clusters or divided.single) and m <= streamk.FEW or blocks >= DEEP_FROM and divided.parts:
+    if (by_clusters or divided.single) and m <= division.FEW or blocks >= DEEP_FROM and divided.parts:
         return True
     if blocks < DEEP_FROM and not by_clusters:
         return False

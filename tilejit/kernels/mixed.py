@@ -14,8 +14,9 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import Workspace, check_vector, facts, facts_of, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS
+from tilejit.kernels.division import GROUP, Config, divide
 from tilejit.kernels.parts import sum_parts
-from tilejit.kernels.streamk import GROUP, Config, divide, meeting, streamk_kernel
+from tilejit.kernels.streamk import meeting, streamk_kernel
 
 #: Tiles of C^T by the rows of X that they hold.
 TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 4, True), Config(128, 128, 8, True))

@@ -43,8 +43,9 @@ class Tiles:
 #: two fill last waves; narrower ones read more for each product, which tells where rows are ragged. Those whose CTAs
 #: divide columns have 256 rows a CTA, and read least.
 TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), Tiles(256, 224, 8, 2, 0.985, 0.915),
-         *(Tiles(256, n, 8, 2, speed, ragged, columns=True, stored=14)
-           for n, speed, ragged in ((384, 1.028, 0.965), (352, 1.025, 0.955), (320, 1.018, 0.962), (288, 1.02, 0.94))),
+         *(Tiles(256, n, 8, 2, speed, ragged, columns=True, stored=stored)
+           for n, speed, ragged, stored in ((384, 1.028, 0.965, 14), (352, 1.02, 0.94, 11), (320, 1.022, 0.962, 14),
+                                            (288, 1.02, 0.955, 14))),
          Tiles(256, 208, 8, 2, 0.97, 0.9), Tiles(256, 192, 8, 2, 0.98, 0.885), Tiles(256, 176, 8, 2, 0.965, 0.855),
          Tiles(256, 160, 8, 2, 0.97, 0.815), Tiles(128, 192, 8, 1, 0.975, 0.7), Tiles(128, 160, 8, 1, 0.97, 0.65),
          Tiles(128, 128, 4, 1, 0.905, 0.6), Tiles(64, 256, 4, 1, 0.9, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42),

@@ -1,0 +1,222 @@
+"""How a product is computed whose tiles alone do not fill the chip: tile, programs, and what is divided between them.
+
+Estimates, no measuring. `streamk.py` has the ways."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import tilejit
+from tilejit.kernels._operands import Workspace
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
+
+    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
+    `rows`; `single`: every program has one tile, whose blocks take all of the shared memory."""
+
+    m: int
+    n: int
+    warps: int
+    swap: bool = False
+    programs: int = 1
+    stream_tiles: int = 0
+    k_bytes: int = 128
+    ctas: int = 1
+    rows: bool = False
+    single: bool = False
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an m x n result."""
+        m, n = (n, m) if self.swap else (m, n)
+        return tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
+
+    def split(self, m: int, n: int, parts: int) -> Config:
+        """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
+        count = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
+        return replace(self, programs=count * parts, stream_tiles=count)
+
+    @property
+    def parts(self) -> int:
+        """Programs that have a part of each tile, if all tiles are divided so; else 0."""
+        even = self.stream_tiles and self.programs % self.stream_tiles == 0
+        return self.programs // self.stream_tiles if even else 0
+
+    def workspace(self, like: Any) -> Workspace:
+        """A new workspace for this product."""
+        return Workspace(like, self.met * self.m * self.n, self.stream_tiles)
+
+    @property
+    def met(self) -> int:
+        """Tiles of partial sums."""
+        return self.programs if self.parts else self.stream_tiles
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a launch of single tiles, or with several CTAs a program."""
+        if self.single:
+            return dict(num_consumer_groups=1)
+        if self.rows:
+            return dict(num_ctas=self.ctas)
+        return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
+
+    def stages(self, out_bytes: int) -> int | None:
+        """Blocks that fit in shared memory beside what is staged for the workspace and the result; None: as many as do.
+
+        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
+        one, beside at most 64 KiB in which the CTAs' parts meet."""
+        if self.parts or self.rows:
+            return None
+        if self.ctas > 1:
+            staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
+            return min(12, (_SHARED - staged) // ((self.m + self.n) * self.k_bytes))
+        part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
+        whole = self.m * self.n * out_bytes
+        staged = part + (whole if self.swap else min(whole, self.m * 256))
+        groups, block = 2 if self.warps == 4 else 1, (self.m + self.n) * self.k_bytes
+        if self.single:                      # no parts are staged; where few blocks fit, the compiler's count is exact
+            deep = (_SHARED - whole) // block
+            return min(12, deep) if deep > 8 else None
+        return min(12, (_SHARED - groups * staged) // block)
+
+
+#: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
+_SHARED = 222 * 1024
+
+
+#: Tile rows of a group: a wave's operands stay in L2.
+GROUP = 8
+#: Tiles for results of more than 64 rows.
+TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
+#: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
+DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
+                     for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
+#: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
+#: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
+#: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
+IDLE = 0.1
+#: Rows up to which an estimate asks how evenly programs share memory, of which the other operand takes most.
+FEW = 128
+#: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
+#: from L2, of the time of as many bytes from memory.
+_UNEVEN, _AGAIN = 1.04, 0.08
+#: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
+PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True),)
+#: A run of blocks shorter than this costs more to hand over than to compute.
+_LEAST_BLOCKS = 4
+#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
+_FROM_L2, _FROM_MEMORY, _SHARE = 48, 36, 17
+
+
+@lru_cache(maxsize=1024)
+def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
+           ctas: int | None = None) -> Config:
+    """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
+    instead of a choice.
+
+    The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
+    as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
+    turn, in which fewer programs may run), plus what handing over parts costs: a second launch, 40 bytes a cycle each
+    way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an element where parts meet in
+    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
+    tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
+    if m <= 64:
+        paired = ()
+        width = next(t.n for t in DECODE_TILES if m <= t.n)
+        tiles = tuple(t for t in DECODE_TILES if t.n == width)
+    memory = (m + n) * k * elem_bytes / (_SHARE * multiprocessors)
+
+    def blocks(t: Config) -> int:
+        return max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
+
+    def idles(t: Config) -> bool:
+        return t.programs * t.ctas < (1 - IDLE / 2) * multiprocessors
+
+    def cycles(t: Config) -> float:
+        count, steps = t.tiles(m, n), blocks(t)
+        area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
+        block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
+
+        wide, narrow = (t.m, t.n) if t.swap else (t.n, t.m)
+        few = t.swap or m <= FEW and t.ctas == 1
+        least = memory * (1 + _AGAIN * narrow / wide * few)
+
+        def turn(programs: int) -> float:
+            taken = tilejit.cdiv(steps, 1 if t.rows else t.ctas) * block
+            weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+            return max(taken, weights * _UNEVEN if idles(t) else weights) if few and programs else \
+                taken * (programs > 0)
+
+        def turns(tiles: int) -> float:
+            return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
+
+        if t.ctas > 1 and not t.rows:
+            waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
+            # With few rows the loads of the next tile go on meanwhile.
+            meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
+            return max(turns(count), least) + meet
+        whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
+        parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
+        meet = 6000 + 0.2 * area if t.parts else parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
+        streamed = t.stream_tiles / t.programs * steps
+        spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
+        return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
+
+    def divided() -> Iterator[Config]:
+        if split is None and ctas is None:
+            yield from single_tiles(m, n, multiprocessors)
+        for t in paired:                     # of equal estimates the first is taken
+            programs, stream = divide(t.tiles(m, n), blocks(t), at_once(t.ctas, multiprocessors))
+            if stream and programs % stream == 0:
+                yield replace(t, programs=programs, stream_tiles=stream)
+        for t in tiles:
+            count, even, steps = t.tiles(m, n), evenly if t.swap else min, blocks(t)
+            for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
+                most = at_once(c, multiprocessors)
+                if c > 1 and (ctas is not None or most and c <= steps):
+                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
+            for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
+                programs, stream = divide(count, steps, multiprocessors, s)
+                yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
+
+    best = min(divided(), key=cycles)
+    return replace(best, single=best.ctas == 1 and best.stream_tiles == 0 and best.tiles(m, n) <= best.programs)
+
+
+def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
+    """Tiles of all rows, at most 128, as wide as it takes for one a multiprocessor; none where a quarter of the rows
+    would lie outside of the matrix (TMA takes longer for those), or where they would be too narrow or too wide."""
+    rows, width = (64 if m <= 64 else 128), tilejit.cdiv(tilejit.cdiv(n, multiprocessors), 16) * 16
+    if 0.75 * rows <= m <= rows and 48 <= width <= 256:
+        yield Config(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
+
+
+def evenly(tiles: int, most: int) -> int:
+    """The fewest programs, of `most`, that take no more turns for so many tiles: then all have as much to do."""
+    return tilejit.cdiv(tiles, tilejit.cdiv(tiles, most))
+
+
+def at_once(ctas: int, multiprocessors: int) -> int:
+    """Clusters of so many CTAs, one a multiprocessor, that run at once. The multiprocessors of a cluster are neighbours
+    (of a GPC): larger ones than 2 leave some alone (an H200 has room for 66, 30 and 15 of 2, 4 and 8)."""
+    return multiprocessors // ctas if ctas <= 2 else max(0, multiprocessors // 8 - 1) * 8 // ctas
+
+
+def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:
+    """(programs, streamed tiles) for `tiles` tiles of `steps` blocks each."""
+    if split is not None:
+        return (min(tiles, multiprocessors), 0) if split <= 1 else (tiles * min(split, steps), tiles)
+    if tiles >= multiprocessors:
+        rest = tiles % multiprocessors
+        if rest == 0 or rest >= 0.9 * multiprocessors:
+            return multiprocessors, 0
+        return multiprocessors, min(tiles, rest + multiprocessors)
+    most = max(tiles, min(multiprocessors, tiles * steps // _LEAST_BLOCKS))
+    even = most // tiles * tiles
+    if even >= 0.9 * most:                # every program has one part of one tile
+        return even, tiles if even > tiles else 0
+    return most, tiles
