@@ -58,7 +58,7 @@ def test_strides_and_shapes_that_tma_cannot_serve(shape, strides, block, tma):
     ((8, 8), (1, 8), (8, 8), "zero", "last stride must be 1, found 8"),
     ((8, -8), (8, 1), (8, 8), "zero", "negative"),
     ((8, 8), (8, 1), (8, 12), "zero", "axis 1 is 12, next to it 8 and 16"),
-    ((8, 8), (8, 1), (0, 8), "zero", "multiples of 16 up to 256; axis 0 is 0"),
+    ((8, 8), (8, 1), (0, 8), "zero", "multiples of 16 up to 512; axis 0 is 0"),
     ((8, 8), (8, 1), (8, 8), "one", "padding"),
     ((8, 8), (8, 1), (8, 8.5), "zero", "must be integers"),
 ])
