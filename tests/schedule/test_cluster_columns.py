@@ -47,6 +47,7 @@ def product(*shape, target="emulator", grid=2, **options):
     return compiled
 
 
+@pytest.mark.one_schedule                # for time: test_sanitizer explores
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("a_rows", [True, False])
 @pytest.mark.parametrize("b_rows", [True, False])
@@ -56,6 +57,7 @@ def test_orders(bm, bn, a_rows, b_rows, target):
     product(bm + 24, bn + 72, 136, bm, bn, a_rows, b_rows, target=target)
 
 
+@pytest.mark.one_schedule                # for time: test_sanitizer explores
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("options", [
     dict(dtype=E4M3), dict(dtype=E4M3, bias=True, ACTIVATION="relu"), dict(bias=True, ACTIVATION="relu", store_role=True),
@@ -66,6 +68,7 @@ def test_dtypes_and_epilogues(bn, options, target):
     product(200, 2 * bn + 48, 160, 128, bn, target=target, **options)
 
 
+@pytest.mark.one_schedule                # for time: test_sanitizer explores
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("options", [
     dict(bn=256), dict(bn=192), dict(bn=320, store_role=True), dict(bn=448, bm=64, num_warps=4, num_consumer_groups=1),
@@ -79,6 +82,7 @@ def test_four_ctas(options, target):
         assert build.metadata.cluster == (4, 1, 1) and "cluster of 4 CTAs: a by multicast" in build.report()
 
 
+@pytest.mark.one_schedule                # for time: test_sanitizer explores
 @settings(deadline=None, max_examples=12)
 @given(st.sampled_from([(64, 4, 2), (128, 8, 2), (128, 4, 2), (64, 4, 4)]), st.sampled_from([1, 3, 5, 7, 9, 11]),
        st.booleans(), st.booleans(), st.data())
