@@ -87,9 +87,9 @@ def test_four_ctas(options, target):
 @given(st.sampled_from([(64, 4, 2), (128, 8, 2), (128, 4, 2), (64, 4, 4)]), st.sampled_from([1, 3, 5, 7, 9, 11]),
        st.booleans(), st.booleans(), st.data())
 def test_any_width(form, odd, a_rows, b_rows, data):
-    """Strips of 16 columns and more, as many as a product takes."""
+    """Strips of 16 columns and more, as many as a product takes; blocks of 512 columns at most."""
     bm, warps, ctas = form
-    strip = data.draw(st.sampled_from([s for s in (16, 32, 64, 128) if s * odd <= 256]))
+    strip = data.draw(st.sampled_from([s for s in (16, 32, 64, 128) if s * odd <= min(256, 512 // ctas)]))
     bn = strip * odd * ctas
     if bm // 64 * 4 != warps and odd * strip > 128:          # two slices of rows: as many registers again
         return
