@@ -84,15 +84,12 @@ def test_four_ctas(options, target):
 
 @pytest.mark.one_schedule                # for time: test_sanitizer explores
 @settings(deadline=None, max_examples=12)
-@given(st.sampled_from([(64, 4, 2), (128, 8, 2), (128, 4, 2), (64, 4, 4)]), st.sampled_from([1, 3, 5, 7, 9, 11]),
-       st.booleans(), st.booleans(), st.data())
-def test_any_width(form, odd, a_rows, b_rows, data):
+@given(st.sampled_from([(64, 4, 2, 256), (128, 8, 2, 256), (128, 4, 2, 128), (64, 4, 4, 128)]), st.booleans(), st.booleans(),
+       st.data())
+def test_any_width(form, a_rows, b_rows, data):
     """Strips of 16 columns and more, as many as a product takes; blocks of 512 columns at most."""
-    bm, warps, ctas = form
-    strip = data.draw(st.sampled_from([s for s in (16, 32, 64, 128) if s * odd <= min(256, 512 // ctas)]))
-    bn = strip * odd * ctas
-    if bm // 64 * 4 != warps and odd * strip > 128:          # two slices of rows: as many registers again
-        return
+    bm, warps, ctas, most = form
+    bn = ctas * data.draw(st.sampled_from(range(16, most + 16, 16)))
     product(bm + 8, bn + 16, 72, bm, bn, a_rows, b_rows, ctas=ctas, num_warps=warps)
 
 
