@@ -164,8 +164,7 @@ def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sm
     if part.stream:
         streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
                                   ctas=tiles.ctas, rows=True)
-        # Where parts are handed on, a store role's barriers would take registers that the sums need.
-        constants.update(C_ROWS=True, ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0, store_role=False)
+        constants.update(C_ROWS=True, ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
     else:
         constants.update(M0=m0, N0=n0)
     return Launch((grid,), descriptors, (m1, n1, a[1][1]), constants, streamed)

@@ -15,7 +15,7 @@ from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.types import Tile, elem_of
 
 #: Registers of a thread that loads leave to addresses, masks and tickets.
-_SPARE = 40
+_SPARE = 36
 #: Ops that compute in one thread, but by meeting others: they stay where they are.
 _MEETINGS = frozenset({"reduce", "scan"})
 
