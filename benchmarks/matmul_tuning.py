@@ -85,13 +85,13 @@ def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
             for stream in {0, chip.shared(t, rows, columns) if t is tiles.STREAMED else 0}:
                 parts = [tiles.Part(0, 0, rows, columns, t, stream), *strips]
                 if strips or stream:
-                    found[plan_of(parts)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)
+                    found[plan_of(parts, chip.blocks)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)
     return sorted(found, key=lambda p: found[p])[:DIVIDED]
 
 
-def plan_of(parts: Sequence[tiles.Part]) -> Plan:
-    """The library's parts as launches."""
-    return tuple((of_tiles(p.tiles, stream=p.stream), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
+def plan_of(parts: Sequence[tiles.Part], blocks: int) -> Plan:
+    """The library's parts as launches, of a product with so many blocks of K."""
+    return tuple((of_tiles(p.tiles, p.tiles.group(blocks) * p.tiles.ctas, p.stream), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
 
 
 def name_of(plan: Plan) -> str:
@@ -108,7 +108,7 @@ def chip_of(k: int, size: int) -> tiles.Chip:
 def chosen(m: int, n: int, k: int, size: int) -> str:
     """The library's own plan, as in notes."""
     chip = chip_of(k, size)
-    return name_of(plan_of(tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged)))
+    return name_of(plan_of(tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged), chip.blocks))
 
 
 def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:

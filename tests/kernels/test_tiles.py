@@ -110,3 +110,9 @@ def test_matmul_in_parts(target, monkeypatch, parts):
         kernels.matmul(a, b.T, bias=bias, out=out)
     matmul._launches.cache_clear()
     np.testing.assert_allclose(out, a.astype(np.float32) @ b.T.astype(np.float32) + bias, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_walked_together():
+    """As many rows of tiles as of 2048 elements; twice as many where K is short."""
+    single, pair = TILES[:2]
+    assert (single.group(64), pair.group(64), single.group(16), pair.group(16)) == (16, 8, 32, 16)

@@ -157,8 +157,8 @@ def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sm
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                    _descriptor(c, True, tiles.m, tiles.n))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
-    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=16 // tiles.ctas, A_ROWS=a_rows, B_ROWS=b_rows,
-                     ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
+    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(tilejit.cdiv(a[1][1], bk)), A_ROWS=a_rows,
+                     B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
                      cluster_split="N" if tiles.columns else None)
     streamed = None
     if part.stream:
