@@ -23,7 +23,7 @@ from tilejit.runtime.timeline import Timeline
 #: name -> launch options
 FORMS: dict[str, dict[str, Any]] = {
     "inline": dict(num_warps=8, warp_specialize=False),
-    "specialised": dict(num_warps=8, warp_specialize=True, num_consumer_groups=1),
+    "specialised": dict(num_warps=8, warp_specialize=True, num_consumer_groups=1, store_role=False),
     "storerole": dict(num_warps=8, warp_specialize=True, num_consumer_groups=1, store_role=True),
     "pingpong": dict(num_warps=4, warp_specialize=True, num_consumer_groups=2)}
 M, N, K, BM, BN, BK = 512, 128, 512, 128, 128, 64
