@@ -96,3 +96,21 @@ def test_compiles(t):
     assert "".join(adds) == "0111" * 4, "two products in the loop, one before it, one after it"
     assert "specialised" in kernel.report()
     assert "part of the next iteration is in flight while this one's is used (products_ahead)" in kernel.report()
+
+
+def test_what_stands_behind_a_wait():
+    """Between a slot's bytes and the first product on them nothing is computed, and the wait was tried long before.
+    Scales are loaded for the next block behind the product of those for this one, which ptxas must not turn round: on an
+    H200 that use would wait for the new loads, which have the same scoreboard."""
+    t = TILES[0]
+    ptx = block_scaled_kernel.compile(
+        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", "*fp32", "*fp32",
+        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas).ptx
+    between = re.findall(r"try_wait.*\n.*bra.*\n.*bra.*\n\S+:\n((?:.*\n)*?)\s+wgmma\.fence", ptx)
+    assert len(between) == 4 and not re.search(r"\b(add|mad|shl|shr|or|bfe|cvt)\.", "".join(between))
+    tests = re.findall(r"test_wait\S+ %p\d+", ptx)
+    assert len(tests) == 4 and ptx.count("test_wait") == 4
+    halves = re.findall(r"wgmma\.commit_group.*\n((?:.*\n)*?)\s+wgmma\.wait_group", ptx)[1:3]
+    for half in halves:
+        kinds = re.findall(r"(mul\.rn\.f32|bar\.warp\.sync|ld\.global)", half)
+        assert kinds == ["mul.rn.f32", "mul.rn.f32", "bar.warp.sync", "ld.global", "ld.global", "bar.warp.sync", "ld.global"]

@@ -124,9 +124,13 @@ def test_what_is_written():
     assert [op.name for op in ops].count("dot_async") == 4
     loop = next(op for op in ops if op.name == "for" and any(x.name == "dot_async" for x in op.regions[0].ops))
     inside = [(op.name, op.attrs.get("pending"), "zero" in op.attrs) for op in loop.regions[0].ops
-              if op.name in ("dot_async", "dot_wait") or op.name == "mbar_arrive"]
-    assert inside == [("dot_async", None, False), ("dot_wait", 1, False), ("mbar_arrive", None, False),
-                      ("dot_async", None, True), ("dot_wait", 1, False), ("mbar_arrive", None, False)]
+              if op.name in ("dot_async", "dot_wait", "mbar_test", "mbar_wait", "mbar_arrive")]
+    half = [("mbar_wait", None, False), ("dot_async", None, False), ("mbar_test", None, False), ("dot_wait", 1, False),
+            ("mbar_arrive", None, False)]
+    assert inside == [*half, half[0], ("dot_async", None, True), *half[2:]]
+    known = [op.operands[3] for op in loop.regions[0].ops if op.name == "mbar_wait"]
+    tests = [op.result for op in loop.regions[0].ops if op.name == "mbar_test"]
+    assert known[1] is tests[0] and known[0] in loop.regions[0].args and tests[1] in loop.regions[0].terminator.operands
     accs = dict.fromkeys(re.findall(r"wgmma\.mma_async\S+ (\{.*?\}),", kernel.ptx))
     assert len(accs) == 3                   # the two sets, and the last product's
     sums = {r for acc in accs for r in re.findall(r"%f\d+", acc)}
@@ -165,3 +169,17 @@ def test_a_wait_for_fewer_is_found(number):
     entry.program = Program(entry.compiled.ptx[:at] + "2" + entry.compiled.ptx[at + 1:])
     report = entry.run((1, 1, 1), args, policy="adversarial", seed=0, listener=Sanitizer())
     assert {f.kind for f in report.findings} & {"wgmma-registers", "slot-overwritten"}
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_test_that_lies_is_found(number):
+    """What was looked at is taken for there: the product reads a slot that may still be filled."""
+    args, constants, _, _ = problem(5, num_stages=3)
+    entry = emulated("test", weighed, (1,), args, constants).entry
+    sites = list(re.finditer(r"mbarrier\.test_wait\S+ (%p\d+), .*;\n\s+not\.pred (%p\d+), \1;", entry.compiled.ptx))
+    assert len(sites) == 4                  # before the loop, two in it, and of two last products the first one's
+    m = sites[number]
+    entry.program = Program(entry.compiled.ptx[:m.start()] + f"setp.ne.u32 {m[2]}, 0, 0;" + entry.compiled.ptx[m.end():])
+    kinds = {f.kind for seed in range(3) for policy in ("adversarial", "random")
+             for f in entry.run((1, 1, 1), args, policy=policy, seed=seed, listener=Sanitizer()).findings}
+    assert kinds

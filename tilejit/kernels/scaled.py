@@ -35,11 +35,10 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
         row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
         m = row * BM
         n = column * BN
-        rows = m + tl.arange(0, BM)
-        a_scales = a_scale + rows * a_down
+        a_scales = tl.minimum(m + tl.arange(0, BM), M - 1) * a_down          # rows beyond M are not stored
         b_scales = b_scale + n // _BLOCK * b_down
         acc = tl.zeros((BM, BN), tl.float32)
-        of_a = tl.load(a_scales, rows < M, other=0.0)
+        of_a = tl.load(a_scale + a_scales)
         of_b = tl.load(b_scales)
         for k in range(0, steps):
             a = a_desc.load([m, k * _BLOCK])
@@ -48,7 +47,7 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_dow
             scale = of_a * of_b
             # The next block's scales arrive behind this block's product.
             after = tl.minimum(k + 1, steps - 1)
-            of_a = tl.load(a_scales + after * a_across, rows < M, other=0.0)
+            of_a = tl.load(a_scale + (a_scales + after * a_across))
             of_b = tl.load(b_scales + after * b_across)
             acc = tl.fma(part, scale[:, None], acc)
         c_desc.store([m, n], acc.to(c_desc.dtype))

@@ -13,6 +13,7 @@ from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses, slot_address, slot_offset, slot_rows, span_elements
+from tilejit.ptx.wgmma import describe_early
 from tilejit.ptx.widen import in_pairs
 
 #: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
@@ -116,6 +117,14 @@ def _ticket_skip(e: Emitter, op: Op) -> None:
 def _mbar_wait(e: Emitter, op: Op) -> None:
     barrier, slot, parity = op.operands[:3]
     wait_phase(e, barrier_address(e, barrier, slot), e.scalar(parity), _pred(e, op, 3))
+
+
+@emits("mbar_test")
+def _mbar_test(e: Emitter, op: Op) -> None:
+    barrier, slot, parity = op.operands
+    address = barrier_address(e, barrier, slot)
+    ready = e.p.new("pred", "mbarrier.test_wait.parity.shared::cta.b64", address, e.scalar(parity))
+    e.set(op.result, e.p.new("pred", "not.pred", ready))
 
 
 def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -> None:
@@ -222,6 +231,7 @@ def _plus(e: Emitter, reg: str, const: int) -> str:
 def _view(e: Emitter, op: Op) -> None:
     ring, slot = op.operands
     e.views[op.result] = slot_address(e, ring, e.scalar(slot))
+    describe_early(e, op.result)
 
 
 @emits("view_trans")

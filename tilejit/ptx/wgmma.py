@@ -104,8 +104,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     assert layout is not None and isinstance(tile.elem, DType)
     b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
     n, instructions = _instructions(layout)
-    group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warp_bits]
-    base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
+    base_b = e.matrices.get((op, 1)) or _descriptor(e, op, 1, e.views[vb])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
     kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"
     if tile.elem.is_int and elem != vb.type.elem:
@@ -113,10 +112,8 @@ def _dot_async(e: Emitter, op: Op) -> None:
     tail: list[object] = [] if tile.elem.is_int else [1, 1]
     if isinstance(va.type, Buffer):
         a = Operand(va.type, 0, 1)
-        base_a = _descriptor(e, e.views[va], a, group, [(m, 0) for m, _ in local])
+        left = _in_place(e, e.matrices.get((op, 0)) or _descriptor(e, op, 0, e.views[va]), a)
         tail += [int(not a.k_major)] if elem.bytes == 2 else []
-
-        left = _in_place(e, base_a, a)
     else:
         left = _fragments(e, va)
     tail += [int(not b.k_major)] if elem.bytes == 2 else []
@@ -160,13 +157,25 @@ def _fragments(e: Emitter, a: Value) -> Callable[[int, int], str]:
     return block
 
 
-def _descriptor(e: Emitter, address: str, operand: Operand, group: str,
-                group_bases: list[tuple[int, int]]) -> str:
+def describe_early(e: Emitter, view: Value) -> None:
+    """Descriptors of all products that read a slot, where its view stands: ahead of the wait for its bytes, so that
+    nothing is computed between that and the first product."""
+    for user, index in e.uses.get(view, ()):
+        readers = e.uses.get(user.result, ()) if user.name == "view_trans" else [(user, index)]
+        for dot, i in readers:
+            if dot.name == "dot_async":
+                e.matrices[dot, i] = _descriptor(e, dot, i, e.views[view])
+
+
+def _descriptor(e: Emitter, dot: Op, index: int, address: str) -> str:
     """The 64-bit descriptor of this warpgroup's part of an operand at (0, k=0)."""
-    p = e.p
-    offset = e.bit_sum([(group, [operand.offset(mn, k) for mn, k in group_bases])]) \
-        if any(mn for mn, _ in group_bases) else None
-    start = p.new("b32", "add.u32", address, offset) if offset else address
+    p, layout = e.p, dot.operands[2].type.tile.layout  # type: ignore[union-attr]
+    operand = Operand(dot.operands[index].type, index, 1 - index)  # type: ignore[arg-type]
+    own = [(basis[index], 0) for basis in layout.bases_of("warp")[2:e.role.warp_bits]]  # type: ignore[union-attr]
+    start = address
+    if any(mn for mn, _ in own):
+        offset = e.bit_sum([(e.warpgroup(), [operand.offset(mn, k) for mn, k in own])])
+        start = p.new("b32", "add.u32", address, offset)
     # In a cluster, addresses of a CTA's own shared memory have its rank from bit 24 on, where descriptors have offsets.
     low = p.new("b32", "bfe.u32", start, 4, 14) if e.rank else p.new("b32", "shr.u32", start, 4)
     wide = p.new("b64", "cvt.u64.u32", low)

@@ -35,15 +35,16 @@ class Channels(RoleState):
             return
         slot, parity = self.state[ring.channel, "use"]
         slot = self._place(ring, slot, b)
-        b.op("mbar_wait", self.shared[ring].full, slot, parity)
-        if ring.kind == "async" and any(self._in_place(load) for load in ring.loads):
-            b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
         self.current[ring] = slot
         self._advance(ring, "use", b)
-        for load in ring.loads:
+        for load in ring.loads:          # addresses are known before the bytes are there
             self.views[load] = b("view", self.shared[ring].buffers[load], slot)
-            if not ring.views:
-                self._to_registers(load, b)
+        pending = [self.tested.pop(ring)] if ring in self.tested else []
+        b.op("mbar_wait", self.shared[ring].full, slot, parity, *pending)
+        if ring.kind == "async" and any(self._in_place(load) for load in ring.loads):
+            b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
+        for load in ring.loads if not ring.views else ():
+            self._to_registers(load, b)
 
     def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
         """How many tickets of a ring one iteration of `turns` uses."""

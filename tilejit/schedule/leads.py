@@ -10,7 +10,9 @@ would wait for every product with nothing in flight. Written with two sets of re
         P0 = A[i+2] @ B[i+2];  wait for all but one;  s = s + P1 * scale[i+1]
     the last one or two
 
-Slots are released behind the waits. The producer's role is not concerned: the tickets are the same.
+Slots are released behind the waits. Whether the operands of the product after the next are there is looked at behind
+the issue of the next: the answer (tens of cycles) comes while sums are made. The producer's role is not concerned: the
+tickets are the same.
 """
 from __future__ import annotations
 
@@ -126,33 +128,34 @@ class Leads(Products):
         zero = inner("const", value=0, type=dot.operands[2].type)
         first = self._lead(dot, rings, inner("pend", zero), inner)
         starts, last = self._state(keys), inner("sub", hi, step)
-        carried = [*sums, *starts, lo, *first.values()]
+        carried = [*sums, *starts, lo, *first.values(), *self._tests(rings)]
         region = Block([lo.type, *(v.type for v in carried)],
                        [body.args[0].name, *(v.name for v in body.args[1:]), *("" for _ in carried[len(sums):])])
         mine, tickets, (here, *rest) = _split(region.args[1:], len(sums), len(starts))
         self._set_state(keys, tickets)
         at = Builder(region, loc=op.loc)
-        one = Flight(rest[0], tuple(rest[1:]))
+        one = self._carried(rest, rings)
         two = self._lead(dot, rings, at("pend", zero), at)
         mine = self._use(op, region.args[0], one, 1, mine, at)
         one = self._lead(dot, rings, one.product, at, zero=True)
         second = at("add", region.args[0], step)
         mine = self._use(op, second, two, 1, mine, at)
-        at.op("yield", *mine, *self._state(keys), at("add", second, step), *one.values())
+        at.op("yield", *mine, *self._state(keys), at("add", second, step), *one.values(), *self._tests(rings))
         loop = inner.op("for", lo, inner("sub", last, step), inner("add", step, step), *carried, regions=[region],
                         **op.attrs)
         mine, tickets, (here, *rest) = _split(loop.results, len(sums), len(starts))
-        one = Flight(rest[0], tuple(rest[1:]))
         ends = []
         for pair in (True, False):
             end = Block()
             at = Builder(end, loc=op.loc)
             self._set_state(keys, tickets)
+            one = self._carried(rest, rings)
             if pair:
                 two = self._lead(dot, rings, at("pend", at("const", value=0, type=zero.type)), at)
             made = self._use(op, here, one, int(pair), mine, at)
             if pair:
                 made = self._use(op, at("add", here, step), two, 0, made, at)
+            self.tested.clear()
             at.op("yield", *made, *self._state(keys))
             ends.append(end)
         inner.op("yield", *inner.op("if", inner("cmp", here, last, pred="lt"), regions=ends).results)
@@ -163,14 +166,26 @@ class Leads(Products):
             new.name = old.name
             self.env[old] = new
 
+    def _tests(self, rings: list[Ring]) -> list[Value]:
+        """What is known of the next tickets' slots."""
+        return [self.tested.pop(ring) for ring in rings]
+
+    def _carried(self, rest: list[Value], rings: list[Ring]) -> Flight:
+        """The product in flight, and what is known of the next tickets' slots, from what a loop carries last."""
+        self.tested = dict(zip(rings, rest[1 + len(rings):]))
+        return Flight(rest[0], tuple(rest[1:1 + len(rings)]))
+
     def _lead(self, dot: Op, rings: list[Ring], acc: Value, b: Builder, **zero: bool) -> Flight:
-        """Issue a product with the operands of the next tickets."""
+        """Issue a product with the operands of the next tickets, and look whether those after them are there."""
         for ring in rings:
             self._load(ring.loads[-1], b)
         a, bb = (self._operand(dot, i, b) for i in (0, 1))
         extra = {k: v for k, v in dot.attrs.items() if k == "precision"}
         product = b("dot_async", a, bb, acc, **extra, **zero)
         product.name = dot.result.name
+        for ring in rings:
+            slot, parity = self.state[ring.channel, "use"]
+            self.tested[ring] = b("mbar_test", self.shared[ring].full, self._place(ring, slot, b), parity)
         return Flight(product, tuple(self.current[ring] for ring in rings))
 
     def _use(self, op: Op, iv: Value, flight: Flight, pending: int, carried: list[Value], b: Builder) -> list[Value]:

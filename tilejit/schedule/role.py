@@ -43,6 +43,7 @@ class RoleState:
         self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
+        self.tested: dict[Ring, Value] = {}       # ring -> whether the next slot was still being filled, if looked at
         self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
         self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed

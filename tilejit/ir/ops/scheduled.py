@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op, Value
 from tilejit.ir.table import op
-from tilejit.ir.types import Buffer, Pending, Tile, Type, int32
+from tilejit.ir.types import Buffer, Pending, Tile, Type, int1, int32
 
 
 @op("alloc", attrs="name type offset? private?", effects="sync", traits="scheduled")
@@ -53,6 +53,12 @@ def group_index(o: Op) -> list[Type]:
 def warpgroup_index(o: Op) -> list[Type]:
     """Which of its role's warpgroups (in this CTA) a thread belongs to: 0, 1, ..."""
     return [int32]
+
+
+@op("mbar_test", "barrier slot parity", effects="sync", traits="scheduled")
+def mbar_test(o: Op) -> list[Type]:
+    """Whether the phase of barrier[slot] with this parity is still to complete; nobody waits."""
+    return [int1]
 
 
 @op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
