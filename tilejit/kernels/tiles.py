@@ -83,8 +83,8 @@ class Part:
 #: Cycles by which one more launch delays the end, and by which a cluster's start does.
 LAUNCH, CLUSTER = 4000, 1000
 #: Results are divided where at least this share of the time is lost to a last wave that is not full, and where at least
-#: that share is gained.
-LOSS, GAIN = 0.04, 0.03
+#: that share is gained for each launch more (an estimate is 2% off).
+LOSS, GAIN = 0.04, 0.02
 #: Cycles by which a launch takes longer whose programs hand parts of tiles on, beside two more tiles to store (six
 #: products on an H200: 20000 to 35000).
 STREAM = 26000
@@ -167,9 +167,10 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: boo
                 strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, tiles)))
             for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
                 parts = (Part(0, 0, rows, columns, t, stream), *strips)
+                more = 1 - GAIN * (len(parts) - 1 + (stream > 0))
                 time = sum(chip.time(p) + LAUNCH for p in parts) - LAUNCH
-                if time < (1 - GAIN) * least:
-                    best, least = parts, time / (1 - GAIN)
+                if time < more * least:
+                    best, least = parts, time / more
     return best
 
 
