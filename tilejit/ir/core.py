@@ -6,7 +6,7 @@ Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` r
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,12 +34,13 @@ class Op:
 
     __slots__ = ("name", "define", "operands", "attrs", "regions", "results", "loc", "parent")
 
-    def __init__(self, name: str, operands: list[Value], attrs: dict[str, Any] | None = None,
+    def __init__(self, name: str, operands: Sequence[Value], attrs: dict[str, Any] | None = None,
                  regions: list[Block] | None = None, result_types: list[Type] | None = None,
                  loc: Loc | None = None):
-        self.name, self.operands, self.attrs = name, list(operands), dict(attrs or {})
+        self.name, self.operands = name, list(operands)
+        self.attrs: dict[str, Any] = dict(attrs) if attrs else {}
         self.define: OpDef = OPS[name]
-        self.regions: list[Block] = list(regions or [])
+        self.regions: list[Block] = list(regions) if regions else []
         for r in self.regions:
             r.parent = self
         self.loc = loc
@@ -51,8 +52,8 @@ class Op:
     @property
     def result(self) -> Value:
         """The single result."""
-        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
-        return self.results[0]
+        (result,) = self.results
+        return result
 
     def __repr__(self) -> str:
         res = ", ".join(map(repr, self.results))
@@ -117,7 +118,7 @@ class Builder:
 
     def op(self, name: str, /, *operands: Value, regions: list[Block] | None = None,
            result_types: list[Type] | None = None, **attrs: Any) -> Op:
-        return self.insert(Op(name, list(operands), attrs, regions, result_types, self.loc))
+        return self.insert(Op(name, operands, attrs, regions, result_types, self.loc))
 
     def __call__(self, name: str, /, *operands: Value, **attrs: Any) -> Value:
         """Create an op with one result and return that result."""

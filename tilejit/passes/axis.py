@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -82,9 +83,15 @@ def _rank(t: Type) -> int:
 
 
 def _unknown(t: Type) -> AxisInfo:
-    ones = (1,) * _rank(t)
     e = elem_of(t) if isinstance(t, (Tile, DType, Ptr)) else None
-    return AxisInfo(ones, ones, ones, None, isinstance(e, DType) and e.kind in ("uint", "bool"))
+    return _nothing(_rank(t), isinstance(e, DType) and e.kind in ("uint", "bool"))
+
+
+@lru_cache
+def _nothing(rank: int, nonnegative: bool) -> AxisInfo:
+    """All that is known of any value of that rank and sign."""
+    ones = (1,) * rank
+    return AxisInfo(ones, ones, ones, None, nonnegative)
 
 
 def _constant(value: int, t: Type) -> AxisInfo:
@@ -127,8 +134,8 @@ def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
     info = _unknown(r.type)
     pointwise = "elementwise" in op.define.traits and op.define.effects <= {"read"}
     if pointwise and known and known[0].rank == info.rank:
-        same = tuple(gcd(*(k.constancy[d] for k in known)) for d in range(info.rank))
-        return replace(info, constancy=same)
+        same = tuple(map(gcd, *(k.constancy for k in known)))
+        return replace(info, constancy=same) if same != info.constancy else info
     return info
 
 
