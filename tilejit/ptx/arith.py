@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +34,7 @@ def dtype_of(op: Op, index: int = 0) -> DType:
     return t
 
 
+@lru_cache
 def suffix(t: DType | Ptr) -> str:
     """The PTX type of arithmetic on t: s32, u64, f32, f16, bf16, ... (8-bit integers use 16 bits)."""
     if isinstance(t, Ptr):
@@ -66,7 +68,7 @@ def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
     """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once.
 
     `make` must not depend on the names of its operands (`Ptx.repeat`)."""
-    every = list(zip(*(e.get(v) for v in op.operands)))
+    every = list(zip(*map(e.get, op.operands)))
     different = list(dict.fromkeys(every))
     made = e.p.repeat(make, different)
     if len(different) < len(every):

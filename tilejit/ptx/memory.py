@@ -40,7 +40,7 @@ def _load(e: Emitter, op: Op) -> None:
     masks = e.get(op.operands[1]) if len(op.operands) > 1 else None
     others = e.get(op.operands[2]) if len(op.operands) > 2 else None
     out, vec, opcode = e.fresh(op.result.type), op.attrs.get("vec", 1), _opcode(op, "ld")
-    cls = reg_class(t)
+    cls, zero = reg_class(t), literal(0, t)
     for i in range(0, len(out), vec):
         regs = out[i:i + vec]
         pred = masks[i] if masks else None
@@ -52,7 +52,6 @@ def _load(e: Emitter, op: Op) -> None:
                     else:
                         p("setp.ne.b32", r, 0, 0)
                 else:
-                    zero = literal(0, t)
                     p(f"mov.{cls}", r, others[i + j] if others else zero)
         load(e, opcode, t, regs, f"[{pointers[i]}]", pred)
     e.set(op.result, out)
