@@ -160,8 +160,9 @@ def replace(block: Block, mapping: dict[Value, Value]) -> None:
             v = mapping[v]
         return v
 
-    for op in walk(block):
-        op.operands = [final(v) for v in op.operands]
+    for op in walk(block) if mapping else ():
+        if not mapping.keys().isdisjoint(op.operands):
+            op.operands = [final(v) for v in op.operands]
 
 
 def erase(ops: set[Op], block: Block) -> None:
@@ -198,9 +199,10 @@ def clone_block(block: Block, mapping: dict[Value, Value],
 def computes(op: Op) -> tuple:
     """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
     operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
-    attrs = tuple([(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v))
-                   for k, v in sorted(op.attrs.items())]) if op.attrs else ()
-    return op.name, tuple(operands), attrs, tuple([r.type for r in op.results])
+    attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())] \
+        if op.attrs else ()
+    types = op.results[0].type if len(op.results) == 1 else tuple([r.type for r in op.results])
+    return op.name, *operands, *attrs, types
 
 
 def total_warps(fn: Function) -> int:

@@ -90,9 +90,8 @@ def _op(op: Op, scope: set[Value]) -> None:
         inferred = define.infer(op)
     except CompilationError as e:
         raise _Broken(op, e.message) from e
-    found = [r.type for r in op.results]
-    if not _all_alike(inferred, found):
-        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(found)}")
+    if not _all_alike(inferred, _types(op.results)):
+        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(_types(op.results))}")
     for i, r in enumerate(op.results):
         if r.op is not op or r.index != i:
             raise _Broken(op, f"result {i} does not point back to its op")

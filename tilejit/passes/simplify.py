@@ -79,7 +79,8 @@ class _Rewriter:
         return self.emit("const", value=value, type=like.type)
 
     def one(self, op: Op) -> None:
-        op.operands = [self.final(v) for v in op.operands]
+        if not self.mapping.keys().isdisjoint(op.operands):
+            op.operands = [self.final(v) for v in op.operands]
         outer, self.loc = self.loc, op.loc
         if not (self._inlined(op) or self._replaced(op)):
             for region in op.regions:
@@ -109,10 +110,10 @@ class _Rewriter:
         before = self.known.setdefault(key, op)
         if before is op:
             self.here.append(key)
-        if before is not op:
-            self.mapping.update(zip(op.results, before.results))
-            self.changed = True
-        return before is not op
+            return False
+        self.mapping.update(zip(op.results, before.results))
+        self.changed = True
+        return True
 
     def _folded(self, op: Op) -> Value | None:
         """The constant that an op on constants computes, if every element is the same one."""
@@ -120,9 +121,11 @@ class _Rewriter:
         elem = elem_of(t) if isinstance(t, (Tile, DType)) else None
         if op.name == "const" or not op.operands or not isinstance(elem, DType):
             return None
-        values = [const_of(v) for v in op.operands]
-        if any(v is None for v in values):
-            return None
+        values = []
+        for v in op.operands:
+            values.append(const_of(v))
+            if values[-1] is None:
+                return None
         if "shape" in op.define.traits:
             return self.constant(values[0], op.result) if len(values) == 1 else None
         if "elementwise" not in op.define.traits:

@@ -66,10 +66,11 @@ class Ptx:
         counts, lines, self.lines = dict(self.counts), self.lines, []
         made = make(*(f"%{i}" for i in range(arity)))
         pieces = _NAME.split("\n".join(self.lines))
-        new = [(cls, CLASSES[cls], counts[cls], n - counts[cls]) for cls, n in self.counts.items() if n > counts[cls]]
+        new = {cls: n - counts[cls] for cls, n in self.counts.items() if n > counts[cls]}
         self.counts, self.lines = counts, lines
-        marks = {f"%{i}": "%s" for i in range(arity)}
-        marks |= {f"%{prefix}{first + i}": f"%%{prefix}%d" for _, prefix, first, n in new for i in range(n)}
+        marks = {f"%{i}": "%s" for i in range(arity)}      # operands are put in as they are, registers by number
+        for cls, n in new.items():
+            marks |= dict.fromkeys([f"%{CLASSES[cls]}{counts[cls] + i}" for i in range(n)], f"%%{CLASSES[cls]}%d")
         place = {name: i for i, name in enumerate(marks)}
         text = "".join([marks.get(x) or x.replace("%", "%%") for x in pieces])
         slots = [place[x] for x in pieces if x in place]
@@ -78,9 +79,9 @@ class Ptx:
 
         def apply(operands: Sequence[tuple[str, ...]]) -> list[Any]:
             out: list[Any] = []
-            for regs in operands:
-                values: list[Any] = [*regs]
-                for cls, _, _, n in new:
+            for given in operands:
+                values: list[Any] = list(given)
+                for cls, n in new.items():
                     start = self.counts[cls]
                     self.counts[cls] = start + n
                     values += range(start, start + n)
