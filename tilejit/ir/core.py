@@ -122,7 +122,7 @@ class Builder:
 
     def __call__(self, name: str, /, *operands: Value, **attrs: Any) -> Value:
         """Create an op with one result and return that result."""
-        return self.op(name, *operands, **attrs).result
+        return self.insert(Op(name, operands, attrs, loc=self.loc)).result
 
     def const(self, value: int | float | bool, type: Type) -> Value:
         return self("const", value=value, type=type)
