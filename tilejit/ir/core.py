@@ -176,7 +176,8 @@ def erase(ops: set[Op], block: Block) -> None:
 def clone_op(op: Op, mapping: dict[Value, Value], keep: Callable[[Op], bool] | None = None) -> Op:
     """A copy of op with operands mapped; its results (and region arguments) are added to `mapping`."""
     new = Op(op.name, [mapping.get(v, v) for v in op.operands], op.attrs,
-             [clone_block(r, mapping, keep) for r in op.regions], [r.type for r in op.results], op.loc)
+             [clone_block(r, mapping, keep) for r in op.regions] if op.regions else None,
+             [r.type for r in op.results], op.loc)
     for old, res in zip(op.results, new.results):
         res.name = old.name
         mapping[old] = res
