@@ -18,15 +18,17 @@ def test_tiles():
     """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
     shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
     assert {size: (t.m, t.n) for size, t in shape.items()} == {
-        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 256)}
+        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 320)}
 
 
 def test_widths_fill_the_last_wave():
-    """17 x 17 tiles of 256 columns would leave most of a fifth wave idle; 17 x 11 of 384 nearly fill the third, and where
-    those are too wide, 17 x 15 of 288 the fourth."""
-    for tiles, columns in ((TILES, 384), (ROOMY_TILES, 288)):
+    """17 x 17 tiles of 256x256 would leave most of a fifth wave idle; 22 x 12 of 192x352 are four, which three warpgroups
+    run, and 17 x 11 of 256x384 nearly three, 17 x 15 of 256x288 nearly four."""
+    two = tuple(t for t in TILES if t.num_warps == 8)
+    for tiles, shape in ((TILES, (192, 352, 12)), (ROOMY_TILES, (192, 352, 12)), (two, (256, 384, 8)),
+                         (tuple(t for t in two if t.roomy), (256, 288, 8))):
         t = choose_tiles(4100, 4104, 65, 132, True, tiles)
-        assert (t.m, t.n, t.ctas, t.columns) == (256, columns, 2, True)
+        assert (t.m, t.n, t.num_warps) == shape and t.ctas == 2 and t.columns
 
 
 def test_tiles_with_room():
@@ -67,10 +69,10 @@ def test_the_last_waves_are_shared_out():
 
 
 def test_a_nearly_empty_wave_becomes_a_strip():
-    """Eight rows of tiles and a bit more: a strip of small ones; 4096 x 4096 is left alone."""
-    first, strip = divide_result(2056, 10496, 32, 132, True)
-    assert (first.m1, first.n1, first.tiles.ctas) == (2048, 10496, 2)
-    assert strip.m0 == 2048 and strip.tiles.m * strip.tiles.n < first.tiles.m * first.tiles.n
+    """Fourteen rows of tiles are whole waves and what is left takes tiles of its own; 4096 x 4096 is left alone."""
+    first, strip = divide_result(4104, 8192, 32, 132, True)
+    assert (first.m1, first.n1, first.tiles.m, first.tiles.ctas) == (3584, 8192, 256, 2)
+    assert strip.m0 == 3584 and strip.tiles is not first.tiles
     assert len(divide_result(4096, 4096, 64, 132)) == 1
 
 
@@ -78,12 +80,12 @@ def test_matmul_leaves_room_for_an_epilogue():
     """The widest tiles, whose CTAs divide columns, are for products without a bias and an activation."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
     bf16 = tilejit.ir.types.bf16
-    a, b = (bf16, (4100, 4104), (4104, 1), 0, True), (bf16, (4104, 4104), (1, 4104), 0, True)
-    c, bias = (bf16, (4100, 4104), (4104, 1), 0, True), (bf16, (4104,), (1,), 0, True)
+    a, b = (bf16, (8192, 8192), (8192, 1), 0, True), (bf16, (8192, 28672), (1, 8192), 0, True)
+    c, bias = (bf16, (8192, 28672), (28672, 1), 0, True), (bf16, (28672,), (1,), 0, True)
     for add, activation in ((None, None), (bias, None), (None, "relu"), (bias, "gelu")):
         for launch in matmul._launches(a, b, add, c, activation, 132):
             plain = add is None and activation is None
-            assert launch.constants["BN"] == (384 if plain else 288)
+            assert launch.constants["BN"] == (352 if plain else 320)
             assert launch.constants["cluster_split"] == "N"
             assert launch.descriptors[1].block_shape == (launch.constants["BN"], 64)
 
@@ -114,5 +116,5 @@ def test_matmul_in_parts(target, monkeypatch, parts):
 
 def test_rows_walked_together():
     """As many rows of tiles as of 2048 elements; twice as many where K is short."""
-    single, pair = TILES[:2]
-    assert (single.group(64), pair.group(64), single.group(16), pair.group(16)) == (16, 8, 32, 16)
+    found = {t.m: (t.group(64), t.group(16)) for t in TILES}
+    assert found == {256: (8, 16), 192: (11, 22), 128: (16, 32), 64: (16, 32)}, "rounded up, and at most 16 or 32 tiles"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilejit
+import tilejit.language as tl
 from tilejit.testing import rel_error
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
@@ -46,6 +47,9 @@ def launch(bm, bn, dtype, b_rows, **options):
     (256, 208, BF16, True, {"num_warps": 8, "num_ctas": 2, "store_role": True}),
     (256, 160, BF16, False, {"num_warps": 8}),
     (256, 96, E4M3, False, {"num_warps": 8, "store_role": True}),
+    (192, 176, BF16, False, {"num_warps": 12}),
+    (192, 128, E4M3, False, {"num_warps": 12, "store_role": True}),
+    *((192, n, BF16, n % 64 == 0, {"num_warps": 12, "num_ctas": 2, "cluster_split": "N"}) for n in (320, 352, 384)),
     *((256, n, BF16, n % 64 == 0, {"num_warps": 8, "num_ctas": 2, "cluster_split": "N"}) for n in (288, 320, 352, 384)),
 ], ids=str)
 def test_widths(target, bm, bn, dtype, b_rows, options):
@@ -66,14 +70,19 @@ def test_pieces_divide_the_width():
     assert "st.shared" not in compiled.ptx and compiled.ptx.count("stmatrix") == 5 * 2
 
 
+def kernel(bm, bn, warps, **options):
+    """`matmul_kernel` compiled for a tile."""
+    return matmul_kernel.compile(
+        f"desc<bf16[{bm}x64]>", f"desc<bf16[{bn}x64]>", f"desc<bf16[{bm}x{bn}]>", None, "int32", "int32", "int32", BM=bm,
+        BN=bn, BK=64, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=warps, **options)
+
+
 @pytest.mark.parametrize("bm, bn, options, products", [
     (256, 160, {}, {"m64n160k16": 8}), (256, 320, {"num_ctas": 2, "cluster_split": "N"}, {"m64n160k16": 8}),
     (256, 384, {"num_ctas": 2, "cluster_split": "N"}, {"m64n192k16": 8}), (128, 160, {}, {"m64n160k16": 4})])
 def test_a_warpgroup_has_slices_of_rows(bm, bn, options, products):
     """One instruction for each slice of 64 rows and 16 of K, as wide as the CTA's columns; registers of one slice only."""
-    ptx = matmul_kernel.compile(
-        f"desc<bf16[{bm}x64]>", f"desc<bf16[{bn}x64]>", f"desc<bf16[{bm}x{bn}]>", None, "int32", "int32", "int32", BM=bm,
-        BN=bn, BK=64, GROUP=4, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=8, **options).ptx
+    ptx = kernel(bm, bn, 8, **options).ptx
     found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k16)\S* \{([^}]*)\}", ptx)
     assert {kind: len(found) for kind, _ in found} == products
     sets = {tuple(registers.split(", ")) for _, registers in found}
@@ -87,3 +96,43 @@ def test_blocks_of_descriptors():
     for block in ((100, 64), (528, 64)):
         with pytest.raises(tilejit.LaunchError, match="multiples of 16 up to 512"):
             tilejit.TensorDescriptor.from_tensor(x, block)
+
+
+def test_three_warpgroups():
+    """Each has 64 rows, its own store and registers of a pool that four share; slots are free when all three say so."""
+    build = kernel(192, 352, 12, num_ctas=2, cluster_split="N")
+    assert "specialised: producer warp + 3 consumer warpgroups" in build.report()
+    assert "registers: 128 at launch, 24 producer, 160 consumers" in build.report()
+    assert build.metadata.num_threads == 512 and build.ptx.count("wgmma.mma_async.sync.aligned.m64n176k16") == 4
+    assert build.resources.spill_stores == 0 and not build.resources.messages
+    empty = int(re.search(r"\+ +(\d+)  a_b.empty", build.report())[1])
+    assert empty == 4 * 8 and len(re.findall(r"mbarrier\.init\S* \[\S+\], 6;", build.ptx)) == 4
+
+
+@tilejit.kernel
+def copied(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, tl.load(x + i))
+
+
+@tilejit.kernel
+def scaled(a_desc, b_desc, c_desc, x, K, BM: tl.constexpr, BN: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, 64):
+        acc = tl.dot(a_desc.load([0, k]), b_desc.load([0, k]).T, acc)
+    i = tl.arange(0, 1024)
+    c_desc.store([0, 0], (acc * tl.sum(tl.load(x + i))).to(tl.bfloat16))
+
+
+@pytest.mark.parametrize("compiled, why", [
+    (lambda: kernel(128, 128, 12), "three warpgroups take 192 rows"),
+    (lambda: kernel(192, 352, 12, num_ctas=2), 'cluster_split="N"'),
+    (lambda: kernel(192, 128, 12, warp_specialize=False), "no such loop: use 8 or 16"),
+    (lambda: kernel(192, 128, 12, target="sm_80"), "num_warps=12 needs wgmma"),
+    (lambda: kernel(48, 128, 12), "num_warps=12 needs wgmma"),
+    (lambda: copied.compile("*fp32", "*fp32", N=1024, num_warps=12), "no such loop: use 8 or 16"),
+    (lambda: scaled.compile("desc<bf16[192x64]>", "desc<bf16[128x64]>", "desc<bf16[192x128]>", "*fp32", "int32", BM=192,
+                            BN=128, num_warps=12), "reduce: warps fold in pairs")])
+def test_where_three_warpgroups_cannot_work(compiled, why):
+    with pytest.raises(tilejit.CompilationError, match=why):
+        compiled()

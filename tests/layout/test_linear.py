@@ -176,6 +176,31 @@ def test_an_odd_multiple_is_a_matter_of_the_last_registers(sixteens, warps):
     assert layout.part(1, unit).num_registers * (n // unit) == n // 2
 
 
+@given(st.integers(1, 16), st.sampled_from([192, 384]))
+def test_three_warpgroups_divide_rows(sixteens, m):
+    """Two odd sizes at once: rows are a matter of the warps, of which there are 12 of 16, columns of the registers."""
+    n = 16 * sixteens
+    layout = wgmma_accumulator((m, n), 12)
+    table = layout.table()
+    assert table.shape == (12, 32, m * n // 384, 2) and layout.num_registers == m * n // 384
+    assert len({tuple(at) for at in table.reshape(-1, 2).tolist()}) == m * n and (table < (m, n)).all()
+    column = layout.project((m, 1)).drop_dim(1)
+    assert {r for r, in column.table().reshape(-1, 1).tolist()} == set(range(m)) and column.num_registers == m // 96
+    assert layout.reshape((1, m, n)).drop_dim(0) == layout == LinearLayout.parse(str(layout))
+    for row, col in ((0, 0), (m - 1, n - 1), (m // 2 + 5, n // 2)):
+        assert layout.apply(**layout.place_of((row, col))) == (row, col)
+
+
+def test_odd_sizes_that_nothing_of_their_own_chooses():
+    rows = {"register": [(0, 1)], "lane": [(1, 0)], "warp": [(2, 0), (4, 0)]}
+    assert LinearLayout.from_bases(rows, (6, 2)).coords("warp").tolist() == [[0, 0], [2, 0], [4, 0]]
+    for change, shape in (({"warp": [(4, 0), (2, 0)]}, (6, 2)),                        # not in order
+                          ({"lane": [(2, 0)], "warp": [(1, 0), (4, 0)]}, (6, 2)),      # a lane and a warp choose
+                          ({"register": [(0, 1), (0, 2), (2, 0), (4, 0)], "warp": []}, (6, 3))):    # both by registers
+        with pytest.raises(ValueError, match="choose among its 3 parts"):
+            LinearLayout.from_bases({**rows, **change}, shape)
+
+
 def test_an_odd_multiple_stays_the_last_size():
     with pytest.raises(ValueError, match="must stay the last one"):
         wgmma_accumulator((64, 96), 4).reshape((96, 64))

@@ -49,9 +49,28 @@ def test_accumulator_over_more_warpgroups_and_slices():
     assert both.bases_of("warp")[2:] == ((64, 0), (0, 32)) and both.is_injective()
 
 
+@pytest.mark.parametrize("m", [192, 384])
+def test_accumulator_of_three_warpgroups(m):
+    """A third of the rows each, adjacent ones; slices of 64 of them by registers."""
+    layout = wgmma_accumulator((m, 48), 12)
+    w, lane, i = np.ogrid[:12, :32, :m // 8]
+    table = layout.table()
+    assert (table[..., 0] // (m // 3) == w // 4).all(), "warpgroups own adjacent rows"
+    assert (table[..., 0] % 64 == 16 * (w % 4) + lane // 4 + 8 * (i >> 1 & 1)).all()
+    assert layout.bases_of("warp")[2:] == ((m // 3, 0), (2 * m // 3, 0))
+
+
+def test_four_of_twelve_warps_hold_copies():
+    layout = blocked((64, 128), 12)
+    assert layout.zero_bits("warp") == (3,) and layout.is_surjective() and layout.num_registers == 32
+    clusters = blocked((64, 128), 24, last=((0, 64),))
+    assert clusters.bases_of("warp")[3:] == ((0, 0), (0, 64))
+
+
 @pytest.mark.parametrize("shape, warps, why", [
     ((64, 96), 8, "needs 128 rows, 64 for each"), ((128, 320), 8, "at most 256 columns: 320"), ((32, 64), 4, "does not divide"),
-    ((64, 8), 8, "does not divide"), ((64, 64), 2, "warpgroups of 4")])
+    ((128, 64), 12, "three warpgroups take 192 rows"), ((192, 64), 8, "each warpgroup needs 64 rows"),
+    ((384, 64), 24, "do not divide rows"), ((64, 8), 8, "does not divide"), ((64, 64), 2, "warpgroups of 4")])
 def test_accumulators_that_do_not_exist(shape, warps, why):
     with pytest.raises(ValueError, match=why):
         wgmma_accumulator(shape, warps)

@@ -38,8 +38,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
 
     loc = Loc(source.file, source.tree.lineno, source.tree.col_offset, source.tree.col_offset + 3, source.name)
     warps, stages = attrs.get("num_warps"), attrs.get("num_stages")
-    if warps not in (1, 2, 4, 8, 16, 32):
-        raise CompilationError(f"num_warps={warps!r} is not legal: use 1, 2, 4, 8, 16 or 32", loc)
+    if warps not in (1, 2, 4, 8, 12, 16, 32):
+        raise CompilationError(f"num_warps={warps!r} is not legal: use 1, 2, 4, 8, 12, 16 or 32", loc)
     if stages is not None and (not isinstance(stages, int) or stages < 1):
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
     if attrs.get("num_ctas", 1) not in (1, 2, 4, 8):

@@ -88,7 +88,8 @@ Scalar = Union[DType, Ptr]
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of elements, rank 1 to 5, every size a power of two; the columns of products may be a multiple of 16."""
+    """A block of elements, rank 1 to 5, every size a power of two; columns of products may be multiples of 16, and
+    rows three times a power of two."""
 
     shape: tuple[int, ...]
     elem: Scalar

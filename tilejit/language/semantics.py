@@ -275,19 +275,23 @@ def as_dtype(x: Any) -> Scalar:
 def as_shape(x: Any) -> tuple[int, ...]:
     """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5.
 
-    One may be another multiple of 16 below 512: the columns of a product, 256 for each of the CTAs that divide them."""
+    Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them, and the
+    rows 192 or 384, for three warpgroups."""
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
-    numel = 1
     for d in dims:
         if isinstance(d, tensor) or not isinstance(d, int) or isinstance(d, bool):
             raise CompilationError(f"a tile's shape must be made of constants, found {d!r}: "
                                    "pass it as a tl.constexpr argument")
-        if d < 1 or d & (d - 1) and (d % 16 or d > 512 or sum(1 for x in dims if x & (x - 1)) > 1):
+    odd = [d for d in dims if d & (d - 1)]
+    product = all(d % 16 == 0 and d <= 512 for d in odd) and (len(odd) < 2 or len(odd) == 2 and odd[0] in (192, 384))
+    numel = 1
+    for d in dims:
+        if d < 1 or d in odd and not product:
             low = 1 << max(0, d.bit_length() - 1) if d > 0 else 1
             raise CompilationError(f"tile sizes must be powers of two, found {d} in {list(dims)}: use {low} or "
-                                   f"{low * 2 if d > 0 else 2} and mask the rest (the columns of a product may be "
-                                   "any one multiple of 16 up to 256, for each of the CTAs that divide them)")
+                                   f"{low * 2 if d > 0 else 2} and mask the rest (a product may have any multiple of "
+                                   "16 columns up to 256, for each of the CTAs that divide them, and 192 or 384 rows)")
         numel *= d
     if numel > 1 << 20:
         raise CompilationError(f"a tile of {numel} elements exceeds the limit of {1 << 20}")

@@ -18,9 +18,10 @@ a broadcast is a zero basis (two places hold the same element); a reduction alon
 entry; a swizzle is a basis with bits in two dimensions; converting between layouts is `dst^-1 . src`, a
 matrix product. Direction is place -> element because several places may hold one element.
 
-One size may be an odd multiple of a power of two (columns of an accumulator: 160 = 5 * 32). Its coordinates have the
-bits of the next power of two, and what lies beyond the size does not exist. That must be a matter of registers alone:
-the bases that choose among the 5 are those of the last register bits, so a thread simply has fewer registers (5/8).
+Sizes may be odd multiples of a power of two (columns of an accumulator: 160 = 5 * 32; rows of three warpgroups: 192).
+Their coordinates have the bits of the next power of two, and what lies beyond the size does not exist. Of one such size
+that is a matter of registers alone: the bases that choose among the 5 are those of the last register bits, so a thread
+simply has fewer registers (5/8). Of another one it is a matter of warps alone: there are 12 of 16.
 
 Source: 'Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2', arXiv 2505.23819.
 """
@@ -58,7 +59,7 @@ class LinearLayout:
     @staticmethod
     def from_bases(bases: Mapping[str, object], shape: tuple[int, ...]) -> LinearLayout:
         """Build from a mapping; raises ValueError for a bad basis, and for a size that is no power of two unless the
-        last registers choose among its odd number of parts."""
+        last registers, or warps of their own, choose among its odd number of parts."""
         rows = []
         for name, vectors in bases.items():
             row = tuple(tuple(int(x) for x in v) for v in vectors)  # type: ignore[attr-defined]
@@ -71,16 +72,19 @@ class LinearLayout:
         return layout
 
     def check_odd(self) -> None:
-        """Raise ValueError unless the last registers choose among the parts of a size that is no power of two."""
+        """Raise ValueError unless the last registers choose among the parts of a size that is no power of two, or warps
+        of their own."""
+        free = True                     # whether the last registers choose among no other size's parts
         for d in self.odd_dims:
             unit = self.shape[d] & -self.shape[d]
+            above = [(n, b) for n, row in self.bases for b in row if b[d] >= unit]
             chooses = [tuple((unit << i) * (k == d) for k in range(self.rank))
                        for i in range((self.shape[d] // unit).bit_length())]
-            last = self.bases_of("register")[-len(chooses):]
-            others = [b for n, row in self.bases for b in (row[:-len(chooses)] if n == "register" else row)]
-            if last != tuple(chooses) or any(b[d] >= unit for b in others) or len(self.odd_dims) > 1:
+            by_registers = above == [("register", b) for b in self.bases_of("register")[-len(chooses):]] and free
+            if [b for _, b in above] != chooses or not (by_registers or all(n == "warp" for n, _ in above)):
                 raise ValueError(f"{self.shape[d]} is no power of two, and no registers of their own choose among its "
                                  f"{self.shape[d] // unit} parts")
+            free = free and not by_registers
 
     # -- reading --------------------------------------------------------------------------------------
     @property
@@ -105,15 +109,20 @@ class LinearLayout:
 
     @cached_property
     def odd_dims(self) -> tuple[int, ...]:
-        """Dimensions whose size is no power of two: one at most."""
+        """Dimensions whose size is no power of two."""
         return tuple(d for d, s in enumerate(self.shape) if s & (s - 1))
+
+    def among_warps(self, d: int) -> bool:
+        """Whether warps choose among the parts of a size that is no power of two (see `check_odd`)."""
+        return any(b[d] >= self.shape[d] & -self.shape[d] for b in self.bases_of("warp"))
 
     @cached_property
     def num_registers(self) -> int:
         """Registers per thread of a distributed tile."""
         count = self.in_size("register")
         for d in self.odd_dims:
-            count = count * self.shape[d] >> _bits(self.shape[d])
+            if not self.among_warps(d):
+                count = count * self.shape[d] >> _bits(self.shape[d])
         return count
 
     def apply(self, **places: int) -> tuple[int, ...]:
@@ -137,11 +146,12 @@ class LinearLayout:
         return tuple(zip(*dims)) if dims else ((),) * self.num_registers
 
     def coords(self, name: str) -> np.ndarray:
-        """Coordinates for every value of one input (registers that exist), the others 0: int array [values, rank]."""
+        """Coordinates for every value of one input (registers and warps that exist), the others 0: int array
+        [values, rank]."""
         table = np.zeros((1, self.rank), dtype=np.int64)
         for basis in self.bases_of(name):
             table = np.concatenate([table, table ^ np.array(basis, dtype=np.int64)])
-        return table[:self.num_registers] if name == "register" else table
+        return table[(table < self.shape).all(1)] if name in ("register", "warp") else table
 
     def table(self) -> np.ndarray:
         """Coordinates of every place: int array [warps, lanes, registers, rank]."""

@@ -38,7 +38,8 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
     along = sum(1 for b in bits if b[order[0]]) if shape else 0
     registers = take(min(_log2(vector), along))
     lanes = take(5)
-    warps = list(warp) if warp is not None else [*take(_log2(num_warps) - len(last)), *last]
+    idle = [(0,) * len(shape)] * (num_warps % 3 == 0)           # four of twelve warps hold copies
+    warps = list(warp) if warp is not None else [*take(_log2(num_warps) - len(last) - len(idle)), *idle, *last]
     registers += [*take(len(bits)), *parts]
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 
@@ -63,26 +64,45 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
     Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns
     of one instruction (at most 256), then further n tiles, then further 64-row slices.
     n may be an odd multiple of a power of two (of 16 to 256) where every warpgroup has rows of its own: then the
-    registers that choose among the odd number of parts come last."""
+    registers that choose among the odd number of parts come last. Three warpgroups have a third of the rows each.
+
+    Raises ValueError for a shape that does not divide so."""
     m, n = shape
-    if num_warps % 4:
-        raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
-    groups = _log2(num_warps // 4)
-    m_bits = _log2(m) - 6
-    along_m = min(groups, max(m_bits, 0))
-    n_each = n >> (groups - along_m)
-    if n & (n - 1) and (along_m < groups or n > 256):
-        raise ValueError(f"an accumulator of {m}x{n} needs {64 << groups} rows, 64 for each of its warpgroups, and at "
-                         f"most 256 columns: {n} columns are no power of two")
-    if m_bits < 0 or n_each < 8:
+    slices, warps, groups = _rows(shape, num_warps)
+    n_each = n >> groups
+    if n & (n - 1) and (groups or n > 256):
+        raise ValueError(f"an accumulator of {m}x{n} needs {16 * num_warps} rows, 64 for each of its warpgroups, and "
+                         f"at most 256 columns: {n} columns are no power of two")
+    if n_each < 8:
         raise ValueError(f"an accumulator of {m}x{n} does not divide over {num_warps} warps: "
                          "each warpgroup needs 64 rows and 8 columns")
-    columns, slices = [(0, 8 << i) for i in range(_log2(n_each) - 3)], [(64 << i, 0) for i in range(m_bits - along_m)]
+    columns = [(0, 8 << i) for i in range(_log2(n_each) - 3)]
     plain = columns if n & (n - 1) == 0 else [b for b in columns if b[1] < n & -n]
     registers = [(0, 1), (8, 0), *plain, *slices, *columns[len(plain):]]
-    warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(m_bits - along_m, m_bits)]
-    warps += [(0, n_each << i) for i in range(groups - along_m)]
+    warps = [*warps, *((0, n_each << i) for i in range(groups))]
     return LinearLayout.from_bases({"register": registers, "lane": QUADS, "warp": warps}, shape)
+
+
+def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
+    """How the rows of a fragment are divided: bases of registers, which choose 64-row slices, bases of warps, and how
+    many more bits of warpgroups there are.
+
+    Raises ValueError for rows that are not 64 for each of 1, 2, 4 .. or 3 times as many slices."""
+    if num_warps % 4:
+        raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
+    m, groups = shape[0], num_warps // 4
+    each = m // (3 * 64) if groups % 3 == 0 else m // 64
+    if m % (64 * (3 if groups % 3 == 0 else 1)) or each & (each - 1):
+        raise ValueError(f"{m}x{shape[1]} does not divide over {num_warps} warps: " + (
+            "three warpgroups take 192 rows, or twice or four times as many" if groups % 3 == 0 else
+            "each warpgroup needs 64 rows, or twice or four times as many"))
+    if groups > 3 and groups % 3 == 0:
+        raise ValueError(f"{num_warps // 12} CTAs of three warpgroups do not divide rows; they may divide the columns, "
+                         'cluster_split="N"')
+    bits, slices = _log2(groups), _log2(m // 64)
+    along = min(bits, slices)
+    own = [(64 << i, 0) for i in range(slices)]
+    return own[:slices - along], [(16, 0), (32, 0), *own[slices - along:]], bits - along
 
 
 def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> LinearLayout:
@@ -94,18 +114,14 @@ def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> 
     result feeds the next product without moving."""
     m, k = shape
     pack = 4 // elem_bytes
-    m_bits = _log2(m) - 6
-    if num_warps % 4 or m_bits < 0 or k < 8 * pack:
-        raise ValueError(f"an A operand of {m}x{k} does not divide over {num_warps} warps")
-    groups = _log2(num_warps // 4)
-    along_m = min(groups, m_bits)
+    slices, warps, groups = _rows(shape, num_warps)
+    if k < 8 * pack:
+        raise ValueError(f"an A operand of {m}x{k} has less than {8 * pack} columns")
     registers = [(0, 1 << i) for i in range(_log2(pack))] + [(8, 0)]
     registers += [(0, 4 * pack << i) for i in range(_log2(k // (4 * pack)))]
-    registers += [(64 << i, 0) for i in range(m_bits - along_m)]
     lanes = [(0, pack), (0, 2 * pack), (1, 0), (2, 0), (4, 0)]
-    warps = [(16, 0), (32, 0)] + [(64 << i, 0) for i in range(m_bits - along_m, m_bits)]
-    warps += [(0, 0)] * (groups - along_m)
-    return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
+    return LinearLayout.from_bases({"register": [*registers, *slices], "lane": lanes,
+                                    "warp": [*warps, *([(0, 0)] * groups)]}, shape)
 
 
 def shared(shape: tuple[int, ...], elem_bytes: int, swizzle: int,

@@ -83,6 +83,9 @@ def choose_units(fn: Function) -> None:
         unit = product_unit(target_of(fn), warps, *c.shape, k, a.elem.bits // 8)  # type: ignore
         if unit == "mma":
             op.attrs["unit"] = unit
+            if warps % 3 == 0:
+                raise CompilationError(f"dot: num_warps={fn.attrs['num_warps']} needs wgmma: 64 rows or more for each "
+                                       f"of three warpgroups, found a {c}", op.loc)
             if ctas > 1:
                 raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c} and a K of {k} "
                                        f"over {warps} warps", op.loc)

@@ -84,7 +84,7 @@ def _target(e: Emitter, layout: LinearLayout, ctas: int) -> tuple[str, int, str 
     masks = []
     for name, src in (("lane", e.role.lane), ("warp", e.role.local_warp or e.role.warp)):
         bases, mask = [], 0
-        for i in range(5 if name == "lane" else e.role.warps.bit_length() - 1):
+        for i in range(5 if name == "lane" else e.role.warp_bits):
             row = layout.bases_of(name)
             copy = i >= len(row) or not any(row[i])
             takes = copy and 1 << known < ctas

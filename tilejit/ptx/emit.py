@@ -62,6 +62,11 @@ class Role:
     owners: dict[LinearLayout, str | None] = field(default_factory=dict)
     mark: int = 0                    # where in the lines per-thread constants of the role go
 
+    @property
+    def warp_bits(self) -> int:
+        """Bits of the index of a warp in one CTA."""
+        return (self.warps - 1).bit_length()
+
 
 class Emitter:
     """State of one emission: the PTX under construction, where every value lives, the current role."""
@@ -126,7 +131,7 @@ class Emitter:
 
         A layout for the warps of one CTA asks for the first of those in its own CTA."""
         if layout not in self.role.owners:
-            local = self.role.local_warp and layout.in_size("warp") == self.role.warps
+            local = self.role.local_warp and layout.in_bits("warp") == self.role.warp_bits
             masks = [(src, sum(1 << i for i, b in enumerate(layout.bases_of(name)) if not any(b)))
                      for name, src in (("lane", self.role.lane),
                                        ("warp", self.role.local_warp if local else self.role.warp))]

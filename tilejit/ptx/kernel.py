@@ -53,7 +53,7 @@ def prologue(e: Emitter) -> None:
 def count_warps(e: Emitter) -> None:
     """Number the role's warps as layouts do, one CTA of the cluster after another."""
     e.role.local_warp = e.role.warp
-    e.role.warp = e.p.new("b32", "mad.lo.u32", e.rank, e.role.warps, e.role.warp)
+    e.role.warp = e.p.new("b32", "mad.lo.u32", e.rank, 1 << e.role.warp_bits, e.role.warp)
 
 
 def follow(e: Emitter) -> None:

@@ -104,7 +104,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     assert layout is not None and isinstance(tile.elem, DType)
     b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
     n, instructions = _instructions(layout)
-    group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warps.bit_length() - 1]
+    group, local = e.warpgroup(), layout.bases_of("warp")[2:e.role.warp_bits]
     base_b = _descriptor(e, e.views[vb], b, group, [(c, 0) for _, c in local])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
     kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"

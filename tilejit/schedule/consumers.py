@@ -4,6 +4,8 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
 from tilejit.ir.types import DType, Tile
+from tilejit.ptx.scratch import scratch_bytes
+from tilejit.schedule.meetings import of_one_number
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
 
@@ -47,6 +49,21 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
         for ring in plan.rings:
             if ring.views and ring.loop is loop and all(op.parent is body for op in ring.loads):
                 ring.deferred = True
+
+
+def check_warpgroups(fn: Function, plan: Plan) -> None:
+    """Raise CompilationError where three warpgroups cannot run a kernel: layouts have bits for four, so no op may count
+    on what the fourth would hold."""
+    warps = fn.attrs["num_warps"]
+    if warps % 3:
+        return
+    if not plan.specialised or plan.threads_produce:
+        raise CompilationError(f"num_warps={warps}: three warpgroups multiply what a producer warp loads by TMA, and "
+                               "this kernel has no such loop: use 8 or 16", fn.loc)
+    for op in walk(fn.body):
+        if scratch_bytes(op) and op.name != "convert" and not of_one_number(op):
+            raise CompilationError(f"{op.name}: warps fold in pairs, which num_warps={warps} does not make: use 8 or "
+                                   "16", op.loc)
 
 
 def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:

@@ -9,7 +9,7 @@ from tilejit.ir.ahead import argument_of
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
-from tilejit.schedule.consumers import accumulators, choose_turns, find_chains
+from tilejit.schedule.consumers import accumulators, check_warpgroups, choose_turns, find_chains
 from tilejit.schedule.leads import find_leads
 from tilejit.schedule.meetings import ATOMICS, releases
 from tilejit.schedule.pieces import find_pieces
@@ -90,6 +90,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
+    check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
     split = register_split(fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
@@ -165,8 +166,8 @@ def _choose_form(fn: Function, plan: Plan) -> None:
             reason = "the threads that compute also copy (cp.async; warp_specialize=True gives them a role)"
     elif asked and not any(asked):
         reason = "warp_specialize=False"
-    elif warps not in (4, 8, 16):
-        reason = f"num_warps={warps} is not 4, 8 or 16"
+    elif warps not in (4, 8, 12, 16):
+        reason = f"num_warps={warps} is not 4, 8, 12 or 16"
     else:
         reason = _let_produce(fn, plan, copied, not wanted)
     if any(asked) and not hopper:

@@ -43,7 +43,7 @@ def from_registers(dot: Op) -> bool:
     if t.layout is None or shared_operand(dot.operands[0]) is not None:
         return False
     try:
-        return t.layout == wgmma_a_operand(t.shape, t.layout.in_size("warp"), t.elem.bytes)  # type: ignore[arg-type]
+        return t.layout == wgmma_a_operand(t.shape, len(t.layout.coords("warp")), t.elem.bytes)  # type: ignore[arg-type]
     except ValueError:
         return False
 
