@@ -40,7 +40,8 @@ def _load(e: Emitter, op: Op) -> None:
     masks = e.get(op.operands[1]) if len(op.operands) > 1 else None
     others = e.get(op.operands[2]) if len(op.operands) > 2 else None
     out, vec, opcode = e.fresh(op.result.type), op.attrs.get("vec", 1), _opcode(op, "ld")
-    cls, zero = reg_class(t), literal(0, t)
+    cls = reg_class(t)
+    zero = literal(0, t) if cls != "pred" else ""
     for i in range(0, len(out), vec):
         regs = out[i:i + vec]
         pred = masks[i] if masks else None
