@@ -90,11 +90,13 @@ def _op(op: Op, scope: set[Value]) -> None:
         inferred = define.infer(op)
     except CompilationError as e:
         raise _Broken(op, e.message) from e
-    if not _all_alike(inferred, _types(op.results)):
-        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(_types(op.results))}")
-    for i, r in enumerate(op.results):
+    right = len(inferred) == len(op.results)
+    for i, (t, r) in enumerate(zip(inferred, op.results)):
+        right = right and (t is r.type or _alike(t, r.type))
         if r.op is not op or r.index != i:
             raise _Broken(op, f"result {i} does not point back to its op")
+    if not right:
+        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(_types(op.results))}")
     if "elementwise" in define.traits:
         layouts = [v.type.layout for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
         if layouts and layouts.count(layouts[0]) < len(layouts):
@@ -109,12 +111,8 @@ def _terminated(op: Op, region: Block, *names: str) -> Op:
 
 def _expect(op: Op, what: str, found: list[Type], wanted: list[Type]) -> None:
     if found != wanted:
-        raise _Broken(op, f"{what}: expected {_list(wanted)}, found {_list(found)}"
-                          + (" (layouts differ)" if _all_alike(found, wanted) else ""))
-
-
-def _all_alike(a: list[Type], b: list[Type]) -> bool:
-    return len(a) == len(b) and all(map(_alike, a, b))
+        same = len(found) == len(wanted) and all(map(_alike, found, wanted))
+        raise _Broken(op, f"{what}: expected {_list(wanted)}, found {_list(found)}{' (layouts differ)' * same}")
 
 
 def _types(values: list[Value]) -> list[Type]:
