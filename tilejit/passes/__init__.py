@@ -17,11 +17,11 @@ from tilejit.passes.simplify import simplify
 
 
 def layouts(fn: Function) -> Function:
-    """Give every tile a layout, and mark the loads that may be asynchronous copies in theirs."""
-    from tilejit.passes.copies import mark_copies
+    """Give every tile a layout, and mark the loads that may be asynchronous copies in theirs, or are ahead."""
+    from tilejit.passes.copies import mark_ahead, mark_copies
     from tilejit.passes.layouts import assign_layouts
 
-    return mark_copies(assign_layouts(fn) or fn)
+    return mark_ahead(mark_copies(assign_layouts(fn) or fn))
 
 
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.

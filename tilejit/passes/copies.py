@@ -5,6 +5,8 @@ tile in a loop that computes a product (or that the author gave a depth), whose 
 and whose masked elements are zeros. For the others of such loops the report says why not.
 
     %a = load %p, %m {vec=8} : bf16[64x64, #l0]   ->   %a = load %p, %m {copy=(1, 0), vec=8} : bf16[64x64, #l0]
+
+Those that the author issues an iteration ahead, into registers, are marked with `ahead`.
 """
 from __future__ import annotations
 
@@ -32,6 +34,15 @@ def mark_copies(fn: Function) -> Function:
         where = op.loc.short() if op.loc else "?"
         fn.attrs.setdefault("report", []).append(
             f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}")
+    return fn
+
+
+def mark_ahead(fn: Function) -> Function:
+    """Mark the loads of pipelined loops, of tiles and of numbers, that only the next iteration reads, in place."""
+    loops = pipelined_loops(fn)
+    for op in walk(fn.body):
+        if op.name == "load" and _loop(op) in loops and _is_ahead(op):
+            op.attrs["ahead"] = True
     return fn
 
 

@@ -34,8 +34,13 @@ def _opcode(op: Op, name: str) -> str:
 
 @emits("load")
 def _load(e: Emitter, op: Op) -> None:
-    """Masked-off registers hold `other`, or zero without one, before the access."""
+    """Masked-off registers hold `other`, or zero without one, before the access.
+
+    A load that is `ahead` stays behind what uses the one before: both have one scoreboard, on which such a use would
+    wait for both, and ptxas moves no load up over `bar.warp.sync`, of which nothing is left in the machine's code."""
     p, t = e.p, elem_of(op.result.type)
+    if op.attrs.get("ahead") and e.role.name != "producer":        # where one lane may load
+        p("bar.warp.sync", -1)
     pointers = e.get(op.operands[0])
     masks = e.get(op.operands[1]) if len(op.operands) > 1 else None
     others = e.get(op.operands[2]) if len(op.operands) > 2 else None

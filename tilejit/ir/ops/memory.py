@@ -39,11 +39,12 @@ def _shapes_agree(o: Op) -> None:
         raise CompilationError(f"{o.name}: shapes differ: {found}", o.loc)
 
 
-@op("load", "ptr mask? other?", "cache? evict? volatile? copy?", effects="read", traits="elementwise")
+@op("load", "ptr mask? other?", "cache? evict? volatile? copy? ahead?", effects="read", traits="elementwise")
 def load(o: Op) -> list[Type]:
     """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte.
 
-    `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory."""
+    `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory. `ahead`: what the last
+    iteration loaded is used before, and nothing of this one reads the result."""
     _shapes_agree(o)
     return [_pointee(o)]
 
