@@ -6,11 +6,10 @@ Every error a user can cause is a `TileJitError`; one that belongs to a line of 
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Loc:
+class Loc(NamedTuple):
     """A span of a user's source file: 1-based line, 0-based columns; `call_site` is the caller's span."""
 
     file: str

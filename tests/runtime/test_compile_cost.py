@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import cProfile
+import gc
 import pstats
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -65,9 +67,9 @@ def test_linear_in_the_length_of_a_kernel(kernel: Any, lengths: tuple[int, ...])
 
 
 def test_elements_are_cheap() -> None:
-    """A tile of more registers repeats text: less than two calls an instruction, however many."""
+    """A tile of more registers repeats text: less than a call for two instructions, however many."""
     found = slopes([cost(chain, "*fp32", "*fp32", BLOCK=n, LENGTH=64) for n in (2048, 4096, 8192)])
-    assert max(found) < 2, found
+    assert max(found) < 0.5, found
 
 
 def product(m: int, n: int, warps: int, activation: str | None) -> tuple[int, int]:
@@ -80,14 +82,36 @@ def product(m: int, n: int, warps: int, activation: str | None) -> tuple[int, in
 def test_linear_in_the_tile_of_a_product() -> None:
     """Beside a height that all tiles share, an instruction of the epilogue costs no more in a larger tile."""
     found = slopes([product(64, n, 4, "gelu") for n in (64, 128, 256)])
-    assert max(found) < 5 and found[1] <= 1.1 * found[0], found
+    assert max(found) < 4 and found[1] <= 1.1 * found[0], found
 
 
 def test_the_greatest_kernel() -> None:
-    """The fused product with everything at 128 x 256: at most 45 calls an instruction (of 3.5 us on a common core)."""
+    """The fused product with everything at 128 x 256: at most 38 calls an instruction."""
     block = "desc<bf16[128x128]>"
     count, calls = cost(
         fused_kernel, "desc<bf16[128x64]>", "desc<bf16[256x64]>", block, block, "*fp32", "*fp32", "*bf16", "*bf16", "*fp32",
         "int32", "int32:16", "int32", "int32:16", BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, SCALE_A="rows",
         SCALE_B="columns", ACTIVATION="gelu", GATED=False, REDUCE="max", num_warps=8, num_stages=3)
-    assert count > 4000 and calls <= 45 * count, (count, calls)
+    assert count > 4000 and calls <= 38 * count, (count, calls)
+
+
+def test_the_collector_rests_meanwhile() -> None:
+    """It is on again after the last of compilations at the same time, and after one that failed; off stays off."""
+    assert gc.isenabled()
+    one, other = ExitStack(), ExitStack()
+    for stack in (one, other):
+        stack.enter_context(line.collector_paused())
+        assert not gc.isenabled()
+    one.close()
+    other.close()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="in a pass"), line.collector_paused():
+        raise ValueError("in a pass")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with line.collector_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

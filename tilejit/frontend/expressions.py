@@ -48,13 +48,13 @@ class Expressions(Loops):
         handler = getattr(self, f"expr_{type(node).__name__}", None)
         if handler is None:
             raise self.fail(node, f"'{keyword(node)}' is not part of the tile language", f"what is: {SUPPORTED}")
-        return self._located(node, lambda: handler(node))
+        return self._located(node, handler, node)
 
-    def _located(self, node: ast.expr, run: Callable[[], Any]) -> Any:
-        """Run with the builder and errors at a node."""
+    def _located(self, node: ast.expr, run: Callable[..., Any], *args: Any) -> Any:
+        """run(*args) with the builder and errors at a node."""
         outer, self.b.loc = self.b.loc, self.loc(node)
         try:
-            return run()
+            return run(*args)
         except CompilationError as error:
             raise error.with_loc(self.loc(node))
         finally:
@@ -169,7 +169,7 @@ class Expressions(Loops):
     def truth(self, node: ast.expr) -> Any:
         """The value of an expression of which only the truth matters."""
         if isinstance(node, ast.BoolOp):
-            return self._located(node, lambda: self._bool_op(node, self.truth, truth=True))
+            return self._located(node, self._bool_op, node, self.truth, True)
         return self.expr(node)
 
     def condition(self, node: ast.expr) -> Any:
@@ -227,9 +227,9 @@ class Expressions(Loops):
     def expr_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.expr(node.value)
         if isinstance(owner, tensor):
-            return self._located(node, lambda: self._tensor_attribute(node, owner))
+            return self._located(node, self._tensor_attribute, node, owner)
         if isinstance(owner, tensor_descriptor):
-            return self._located(node, lambda: self._descriptor_attribute(node, owner))
+            return self._located(node, self._descriptor_attribute, node, owner)
         if isinstance(owner, constexpr) and node.attr == "value":
             return owner.value
         if not isinstance(owner, (types.ModuleType, type, DType, Ptr, PointerDType, block_type, str, tuple)) \

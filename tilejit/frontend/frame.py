@@ -43,9 +43,11 @@ class Frame:
     # -- errors and locations -----------------------------------------------------------------------
     def loc(self, node: ast.AST) -> Loc:
         """The span of a node in the user's file."""
-        line, col = getattr(node, "lineno", self.source.line), getattr(node, "col_offset", 0)
-        end = getattr(node, "end_col_offset", col + 1) if getattr(node, "end_lineno", line) == line else 10 ** 6
-        return Loc(self.source.file, line, col, end, self.source.name, self.call_site)
+        source = self.source
+        if not isinstance(node, (ast.expr, ast.stmt)):
+            return Loc(source.file, source.line, 0, 1, source.name, self.call_site)
+        end = node.end_col_offset if node.end_lineno == node.lineno else None
+        return Loc(source.file, node.lineno, node.col_offset, end or 10 ** 6, source.name, self.call_site)
 
     def fail(self, node: ast.AST, message: str, *notes: str) -> CompilationError:
         """An error at a node."""
@@ -78,7 +80,7 @@ class Frame:
             raise self.fail(node, f"{name!r} is not defined{hint}") from None
         if isinstance(value, constexpr):
             return value.value
-        if is_constant(value) or isinstance(value, (types.ModuleType, type)) or callable(value):
+        if isinstance(value, types.ModuleType) or callable(value) or is_constant(value):
             return value
         raise self.fail(node, f"{name!r} is a {type(value).__name__} outside the kernel; only constants may be "
                               "captured: pass it as an argument")

@@ -6,7 +6,7 @@ Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` r
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,12 +34,13 @@ class Op:
 
     __slots__ = ("name", "define", "operands", "attrs", "regions", "results", "loc", "parent")
 
-    def __init__(self, name: str, operands: list[Value], attrs: dict[str, Any] | None = None,
+    def __init__(self, name: str, operands: Sequence[Value], attrs: dict[str, Any] | None = None,
                  regions: list[Block] | None = None, result_types: list[Type] | None = None,
                  loc: Loc | None = None):
-        self.name, self.operands, self.attrs = name, list(operands), dict(attrs or {})
+        self.name, self.operands = name, list(operands)
+        self.attrs: dict[str, Any] = dict(attrs) if attrs else {}
         self.define: OpDef = OPS[name]
-        self.regions: list[Block] = list(regions or [])
+        self.regions: list[Block] = list(regions) if regions else []
         for r in self.regions:
             r.parent = self
         self.loc = loc
@@ -51,8 +52,8 @@ class Op:
     @property
     def result(self) -> Value:
         """The single result."""
-        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
-        return self.results[0]
+        (result,) = self.results
+        return result
 
     def __repr__(self) -> str:
         res = ", ".join(map(repr, self.results))
@@ -117,11 +118,11 @@ class Builder:
 
     def op(self, name: str, /, *operands: Value, regions: list[Block] | None = None,
            result_types: list[Type] | None = None, **attrs: Any) -> Op:
-        return self.insert(Op(name, list(operands), attrs, regions, result_types, self.loc))
+        return self.insert(Op(name, operands, attrs, regions, result_types, self.loc))
 
     def __call__(self, name: str, /, *operands: Value, **attrs: Any) -> Value:
         """Create an op with one result and return that result."""
-        return self.op(name, *operands, **attrs).result
+        return self.insert(Op(name, operands, attrs, loc=self.loc)).result
 
     def const(self, value: int | float | bool, type: Type) -> Value:
         return self("const", value=value, type=type)
@@ -159,8 +160,9 @@ def replace(block: Block, mapping: dict[Value, Value]) -> None:
             v = mapping[v]
         return v
 
-    for op in walk(block):
-        op.operands = [final(v) for v in op.operands]
+    for op in walk(block) if mapping else ():
+        if not mapping.keys().isdisjoint(op.operands):
+            op.operands = [final(v) for v in op.operands]
 
 
 def erase(ops: set[Op], block: Block) -> None:
@@ -174,7 +176,8 @@ def erase(ops: set[Op], block: Block) -> None:
 def clone_op(op: Op, mapping: dict[Value, Value], keep: Callable[[Op], bool] | None = None) -> Op:
     """A copy of op with operands mapped; its results (and region arguments) are added to `mapping`."""
     new = Op(op.name, [mapping.get(v, v) for v in op.operands], op.attrs,
-             [clone_block(r, mapping, keep) for r in op.regions], [r.type for r in op.results], op.loc)
+             [clone_block(r, mapping, keep) for r in op.regions] if op.regions else None,
+             [r.type for r in op.results], op.loc)
     for old, res in zip(op.results, new.results):
         res.name = old.name
         mapping[old] = res
@@ -197,9 +200,10 @@ def clone_block(block: Block, mapping: dict[Value, Value],
 def computes(op: Op) -> tuple:
     """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
     operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
-    attrs = tuple([(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v))
-                   for k, v in sorted(op.attrs.items())]) if op.attrs else ()
-    return op.name, tuple(operands), attrs, tuple([r.type for r in op.results])
+    attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())] \
+        if op.attrs else ()
+    types = op.results[0].type if len(op.results) == 1 else tuple([r.type for r in op.results])
+    return op.name, *operands, *attrs, types
 
 
 def total_warps(fn: Function) -> int:

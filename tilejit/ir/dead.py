@@ -8,13 +8,11 @@ from tilejit.ir.core import Block, Function, Op, Value, walk
 
 def _is_root(op: Op) -> bool:
     """True for ops that must stay whoever uses them."""
-    if op.name in ("yield", "condition"):
-        return False
-    if op.name in ("for", "if", "reduce", "scan"):
+    if op.define.pure or op.name in ("yield", "condition", "for", "if", "reduce", "scan"):
         return False
     if op.define.effects == {"read"}:
         return bool(op.attrs.get("volatile"))
-    return bool(op.define.effects)
+    return True
 
 
 def _slots(op: Op, i: int) -> Iterator[Value]:

@@ -1,45 +1,48 @@
 """The types of tile IR values: scalars, pointers, tiles, descriptors, and what scheduling adds.
 
-All are frozen and compare by value. A scalar value has a `DType` or a `Ptr` as its type; a `Tile` is
-a block of them spread over the threads of a program, in the way its `layout` says (None: not yet
-assigned, or held in shared memory only).
+All are frozen and compare by value (there is one object of each dtype). A scalar value has a `DType` or a
+`Ptr` as its type; a `Tile` is a block of them spread over the threads of a program, in the way its `layout`
+says (None: not yet assigned, or held in shared memory only).
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """A scalar element type. `kind` is one of bool, int, uint, float; `bits` its width in registers' terms."""
+    """A scalar element type. `kind` is one of bool, int, uint, float; `bits` its width in registers' terms.
+
+    Those below are all that there are."""
 
     name: str
     kind: str
     bits: int
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Size in memory, in bytes (int1 takes one)."""
         return max(1, self.bits // 8)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @property
+    @cached_property
     def is_int(self) -> bool:
         """True for signed, unsigned and int1."""
         return self.kind != "float"
 
-    @property
+    @cached_property
     def is_signed(self) -> bool:
         return self.kind == "int"
 
-    @property
+    @cached_property
     def is_fp8(self) -> bool:
         return self.kind == "float" and self.bits == 8
 
@@ -91,6 +94,10 @@ class Tile:
     shape: tuple[int, ...]
     elem: Scalar
     layout: LinearLayout | None = None
+
+    def __hash__(self) -> int:
+        """By shape alone: types are hashed as a part of what an op computes, which the rest tells apart."""
+        return hash(self.shape)
 
     @property
     def numel(self) -> int:

@@ -8,8 +8,6 @@ handed on, issued to or waited for.
 """
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilejit.errors import CompilationError, VerificationError
 from tilejit.ir.core import Block, Function, Op, Value
 from tilejit.ir.table import OPS
@@ -35,13 +33,15 @@ class _Broken(Exception):
         self.op, self.message = op, message
 
 
-def bare(t: Type) -> Type:
-    """A type without what passes decide: layouts, and whether a descriptor goes through TMA."""
-    if isinstance(t, Tile):
-        return t.with_layout(None)
-    if isinstance(t, Pending):
-        return Pending(t.tile.with_layout(None))
-    return replace(t, tma=True) if isinstance(t, Desc) else t
+def _alike(a: Type, b: Type) -> bool:
+    """Whether types are equal but for what passes decide: layouts, and whether a descriptor goes through TMA."""
+    if isinstance(a, Tile) and isinstance(b, Tile):
+        return a.shape == b.shape and a.elem == b.elem
+    if isinstance(a, Pending) and isinstance(b, Pending):
+        return _alike(a.tile, b.tile)
+    if isinstance(a, Desc) and isinstance(b, Desc):
+        return a.elem == b.elem and a.block_shape == b.block_shape
+    return a == b
 
 
 def _block(block: Block, scope: set[Value]) -> None:
@@ -67,11 +67,13 @@ def _op(op: Op, scope: set[Value]) -> None:
     if not least <= len(op.operands) <= most:
         raise _Broken(op, f"{op.name} takes {' '.join(define.operands) or 'no operands'}, "
                           f"found {len(op.operands)} operands")
-    for v in op.operands:
-        if v not in scope:
-            raise _Broken(op, f"operand {v!r} is not defined before its use, or in another scope")
-        if isinstance(v.type, Pending) and op.name not in _TAKES_PENDING:
-            raise _Broken(op, f"operand {v!r} is pending: only dot_wait turns it into a tile")
+    if not scope.issuperset(op.operands):
+        v = next(v for v in op.operands if v not in scope)
+        raise _Broken(op, f"operand {v!r} is not defined before its use, or in another scope")
+    if op.name not in _TAKES_PENDING:
+        for v in op.operands:
+            if isinstance(v.type, Pending):
+                raise _Broken(op, f"operand {v!r} is pending: only dot_wait turns it into a tile")
     for a in define.required:
         if a not in op.attrs:
             raise _Broken(op, f"{op.name} needs the attribute {a}")
@@ -88,16 +90,17 @@ def _op(op: Op, scope: set[Value]) -> None:
         inferred = define.infer(op)
     except CompilationError as e:
         raise _Broken(op, e.message) from e
-    found = [r.type for r in op.results]
-    if inferred != found and list(map(bare, inferred)) != list(map(bare, found)):
-        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(found)}")
-    for i, r in enumerate(op.results):
+    right = len(inferred) == len(op.results)
+    for i, (t, r) in enumerate(zip(inferred, op.results)):
+        right = right and (t is r.type or _alike(t, r.type))
         if r.op is not op or r.index != i:
             raise _Broken(op, f"result {i} does not point back to its op")
+    if not right:
+        raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(_types(op.results))}")
     if "elementwise" in define.traits:
-        layouts = {v.type.layout for v in (*op.operands, *op.results) if isinstance(v.type, Tile)}
-        if len(layouts) > 1:
-            raise _Broken(op, f"the tiles of an elementwise op have {len(layouts)} layouts")
+        layouts = [v.type.layout for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
+        if layouts and layouts.count(layouts[0]) < len(layouts):
+            raise _Broken(op, f"the tiles of an elementwise op have {len(set(layouts))} layouts")
 
 
 def _terminated(op: Op, region: Block, *names: str) -> Op:
@@ -108,8 +111,8 @@ def _terminated(op: Op, region: Block, *names: str) -> Op:
 
 def _expect(op: Op, what: str, found: list[Type], wanted: list[Type]) -> None:
     if found != wanted:
-        raise _Broken(op, f"{what}: expected {_list(wanted)}, found {_list(found)}"
-                          + (" (layouts differ)" if list(map(bare, found)) == list(map(bare, wanted)) else ""))
+        same = len(found) == len(wanted) and all(map(_alike, found, wanted))
+        raise _Broken(op, f"{what}: expected {_list(wanted)}, found {_list(found)}{' (layouts differ)' * same}")
 
 
 def _types(values: list[Value]) -> list[Type]:

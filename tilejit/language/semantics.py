@@ -32,6 +32,7 @@ from tilejit.ir.types import (
 from tilejit.language.tensor import constexpr, tensor
 
 Number = (bool, int, float)
+_OPERAND = (tensor, *Number)
 _KIND = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
@@ -77,6 +78,8 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
 
 def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: bool = False) -> DType:
     """The type in which an operator on a and c computes."""
+    if a is c and not div:
+        return a
     if a_weak != c_weak:
         weak, strong = (a, c) if a_weak else (c, a)
         if _KIND[weak.kind] <= _KIND[strong.kind]:
@@ -143,11 +146,11 @@ def broadcast_to(b: Builder, x: tensor, shape: tuple[int, ...]) -> tensor:
 
 def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
     """All tensors at their common shape."""
-    if all(x.shape == xs[0].shape for x in xs):
+    shape, *others = [x.shape for x in xs]
+    if others.count(shape) == len(others):
         return list(xs)
-    shape: tuple[int, ...] = ()
-    for x in xs:
-        shape = broadcast_shape(shape, x.shape)
+    for other in others:
+        shape = broadcast_shape(shape, other)
     return [broadcast_to(b, x, shape) for x in xs]
 
 
@@ -178,11 +181,11 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     """`x symbol y` where at least one operand is a tensor."""
     x, y = unwrap(x), unwrap(y)
     for v in (x, y):
-        if not isinstance(v, (tensor, *Number)):
+        if not isinstance(v, _OPERAND):
             raise CompilationError(f"unsupported operand of '{symbol}': {v!r}")
-    if symbol in ("+", "-") and any(isinstance(v, tensor) and isinstance(v.elem, Ptr) for v in (x, y)):
+    if symbol in ("+", "-") and (_is_pointer(x) or _is_pointer(y)):
         return _pointer(b, symbol, x, y)
-    if symbol in ("+", "-", "//", "%", "<<", ">>") and all(_is_bool(v) for v in (x, y)):
+    if symbol in ("+", "-", "//", "%", "<<", ">>") and _is_bool(x) and _is_bool(y):
         raise CompilationError(f"'{symbol}' of two booleans: combine them with & | ^, or count with .to(tl.int32)")
     if symbol in _CMP:
         tx, ty = common(b, x, y)
@@ -215,9 +218,13 @@ def _is_bool(x: Any) -> bool:
     return isinstance(x, bool) or isinstance(x, tensor) and x.elem == int1
 
 
+def _is_pointer(x: Any) -> bool:
+    return isinstance(x, tensor) and isinstance(x.elem, Ptr)
+
+
 def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     """Pointer plus or minus an integer offset, in elements."""
-    if isinstance(y, tensor) and isinstance(y.elem, Ptr):
+    if _is_pointer(y):
         if symbol == "-":
             raise CompilationError("cannot subtract a pointer")
         x, y = y, x

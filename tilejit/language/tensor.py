@@ -11,7 +11,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Value
-from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, shape_of
+from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of
 
 
 class KernelBuilder(Builder):
@@ -106,7 +106,8 @@ class tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return shape_of(self.value.type)
+        t = self.value.type
+        return t.shape if isinstance(t, Tile) else ()
 
     @property
     def type(self) -> block_type:

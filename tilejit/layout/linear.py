@@ -93,7 +93,11 @@ class LinearLayout:
 
     def bases_of(self, name: str) -> tuple[Basis, ...]:
         """The bases of one input, low bit first; empty if it has none."""
-        return next((b for n, b in self.bases if n == name), ())
+        return self._by_name.get(name, ())
+
+    @cached_property
+    def _by_name(self) -> dict[str, tuple[Basis, ...]]:
+        return dict(self.bases)
 
     def in_bits(self, name: str) -> int:
         """Number of bits of an input."""

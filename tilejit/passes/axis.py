@@ -12,9 +12,9 @@ wraps around, or that was divided by zero, is an error of the kernel).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilejit.ir.core import Block, Function, Op, Value
 from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
@@ -24,8 +24,7 @@ ANY = 1 << 32
 _FIXPOINT_ROUNDS = 16
 
 
-@dataclass(frozen=True)
-class AxisInfo:
+class AxisInfo(NamedTuple):
     """Facts of one value; the tuples have one entry per dimension, one for a scalar."""
 
     contiguity: tuple[int, ...]
@@ -72,7 +71,7 @@ def analyse(fn: Function) -> dict[Value, AxisInfo]:
     facts: dict[Value, AxisInfo] = {}
     for arg, attrs in zip(fn.body.args, fn.arg_attrs):
         known = attrs.get("divisible", 1)
-        facts[arg] = replace(_unknown(arg.type), divisibility=(power(known),) * _rank(arg.type))
+        facts[arg] = _unknown(arg.type)._replace(divisibility=(power(known),) * _rank(arg.type))
     _block(fn.body, facts)
     return facts
 
@@ -82,9 +81,15 @@ def _rank(t: Type) -> int:
 
 
 def _unknown(t: Type) -> AxisInfo:
-    ones = (1,) * _rank(t)
     e = elem_of(t) if isinstance(t, (Tile, DType, Ptr)) else None
-    return AxisInfo(ones, ones, ones, None, isinstance(e, DType) and e.kind in ("uint", "bool"))
+    return _nothing(_rank(t), isinstance(e, DType) and e.kind in ("uint", "bool"))
+
+
+@lru_cache
+def _nothing(rank: int, nonnegative: bool) -> AxisInfo:
+    """All that is known of any value of that rank and sign."""
+    ones = (1,) * rank
+    return AxisInfo(ones, ones, ones, None, nonnegative)
 
 
 def _constant(value: int, t: Type) -> AxisInfo:
@@ -127,8 +132,8 @@ def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
     info = _unknown(r.type)
     pointwise = "elementwise" in op.define.traits and op.define.effects <= {"read"}
     if pointwise and known and known[0].rank == info.rank:
-        same = tuple(gcd(*(k.constancy[d] for k in known)) for d in range(info.rank))
-        return replace(info, constancy=same)
+        same = tuple(map(gcd, *(k.constancy for k in known)))
+        return info._replace(constancy=same) if same != info.constancy else info
     return info
 
 
@@ -152,11 +157,11 @@ def _carry(inits: list[AxisInfo], step: Callable[[list[AxisInfo]], list[AxisInfo
 def _for(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     body = op.regions[0]
     lo, _, by = known[:3]
-    iv = replace(_unknown(body.args[0].type), divisibility=(gcd(lo.divisibility[0], by.divisibility[0]),))
+    iv = _unknown(body.args[0].type)._replace(divisibility=(gcd(lo.divisibility[0], by.divisibility[0]),))
     counts_up = by.constant is not None and by.constant > 0
     down_to = known[1].nonnegative and by.constant is not None and by.constant < 0
     above_zero = lo.nonnegative and (counts_up or down_to)
-    facts[body.args[0]] = replace(iv, nonnegative=iv.nonnegative or above_zero)
+    facts[body.args[0]] = iv._replace(nonnegative=iv.nonnegative or above_zero)
 
     def step(state: list[AxisInfo]) -> list[AxisInfo]:
         facts.update(zip(body.args[1:], state))
@@ -214,7 +219,7 @@ def _const(op: Op) -> AxisInfo:
     t, value = op.result.type, op.attrs["value"]
     if _is_int(t):
         return _constant(int(value), t)
-    return replace(_unknown(t), constancy=shape_of(t) or (1,))
+    return _unknown(t)._replace(constancy=shape_of(t) or (1,))
 
 
 @_rule("arange")
@@ -225,12 +230,12 @@ def _arange(op: Op) -> AxisInfo:
 
 @_rule("program_id", "num_programs")
 def _program(op: Op) -> AxisInfo:
-    return replace(_unknown(op.result.type), nonnegative=True)
+    return _unknown(op.result.type)._replace(nonnegative=True)
 
 
 @_rule("desc_shape")
 def _desc_shape(op: Op, desc: AxisInfo) -> AxisInfo:
-    return replace(_unknown(op.result.type), nonnegative=True)
+    return _unknown(op.result.type)._replace(nonnegative=True)
 
 
 @_rule("desc_base", "desc_stride")
@@ -241,10 +246,10 @@ def _desc_address(op: Op, desc: AxisInfo) -> AxisInfo:
     if not t.tma:
         return _unknown(op.result.type)
     if op.name == "desc_base":
-        return replace(_unknown(op.result.type), divisibility=(16,))
+        return _unknown(op.result.type)._replace(divisibility=(16,))
     if op.attrs["dim"] == len(t.block_shape) - 1:
         return _constant(1, op.result.type)
-    return replace(_unknown(op.result.type), divisibility=(16 // t.elem.bytes,), nonnegative=True)
+    return _unknown(op.result.type)._replace(divisibility=(16 // t.elem.bytes,), nonnegative=True)
 
 
 @_rule("splat")
@@ -257,7 +262,7 @@ def _splat(op: Op, x: AxisInfo) -> AxisInfo:
 def _broadcast(op: Op, x: AxisInfo) -> AxisInfo:
     old, new = shape_of(op.operands[0].type), shape_of(op.result.type)
     grown = [a != b for a, b in zip(old, new)]
-    return replace(x, constancy=tuple(n if g else k for g, n, k in zip(grown, new, x.constancy)))
+    return x._replace(constancy=tuple(n if g else k for g, n, k in zip(grown, new, x.constancy)))
 
 
 @_rule("expand_dims")
@@ -395,7 +400,7 @@ def _and(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
         return _pointwise(op, [a, b], op.result)
     c = b.constant
     if c is not None and c > 0 and c & (c + 1) == 0:    # x & (2**k - 1): a remainder of floors, for any sign
-        return _irem(op, replace(a, nonnegative=True), _constant(c + 1, op.operands[1].type))
+        return _irem(op, a._replace(nonnegative=True), _constant(c + 1, op.operands[1].type))
     div = tuple(max(a.multiple(d, 1), b.multiple(d, 1)) for d in range(a.rank))
     return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative or b.nonnegative)
 
@@ -410,7 +415,7 @@ def _or(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
 def _extremum(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
     info = _or(op, a, b)
     if op.name == "maximum":
-        return replace(info, nonnegative=a.nonnegative or b.nonnegative)
+        return info._replace(nonnegative=a.nonnegative or b.nonnegative)
     return info
 
 
@@ -441,15 +446,15 @@ def _cast(op: Op, x: AxisInfo) -> AxisInfo:
     if isinstance(src, Ptr) and isinstance(dst, Ptr):
         if src.elem.bytes == dst.elem.bytes:
             return x
-        return replace(plain, divisibility=tuple(x.multiple(d, 1, src.elem.bytes) for d in range(x.rank)))
+        return plain._replace(divisibility=tuple(x.multiple(d, 1, src.elem.bytes) for d in range(x.rank)))
     if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int and dst.is_int) or dst == int1:
         return plain
     if dst.bits > src.bits or (dst.bits == src.bits and src.kind == dst.kind):
         return x
     if dst.bits == src.bits:
-        return replace(x, constant=None, nonnegative=dst.kind == "uint")
+        return x._replace(constant=None, nonnegative=dst.kind == "uint")
     div = tuple(min(x.multiple(d, 1), 1 << (dst.bits - 1)) for d in range(x.rank))
-    return replace(plain, divisibility=div)
+    return plain._replace(divisibility=div)
 
 
 @_rule("hint")
@@ -465,6 +470,6 @@ def _hint(op: Op, x: AxisInfo) -> AxisInfo:
         assert len(values) == len(have), f"hint {key}={given} for rank {len(have)}"
         return tuple(max(h, power(v)) for h, v in zip(have, values))
 
-    return replace(x, contiguity=promised("contiguous", x.contiguity),
-                   divisibility=promised("divisible", x.divisibility),
-                   constancy=promised("constant", x.constancy))
+    return x._replace(contiguity=promised("contiguous", x.contiguity),
+                      divisibility=promised("divisible", x.divisibility),
+                      constancy=promised("constant", x.constancy))

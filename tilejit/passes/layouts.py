@@ -22,7 +22,7 @@ memory (results of `desc_load` and `trans` whose every use is a `dot` operand).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, divides_k, enclosing, product_warps, total_warps, uses, walk
@@ -218,56 +218,60 @@ class Assignment:
             self.chosen[member] = layout
             self.queue.append(member)
 
+    def set_all(self, values: Iterable[Value], layout: LinearLayout) -> None:
+        """`set` for several values."""
+        for v in values:
+            if v not in self.chosen:
+                self.set(v, layout)
+
     def spread(self) -> None:
-        """Carry chosen layouts to neighbours until nothing changes."""
+        """Carry chosen layouts to neighbours, through the ops that made and that use a value, until nothing changes."""
         while self.queue:
             v = self.queue.popleft()
-            for other, layout in self.neighbours(v, self.chosen[v]):
-                if layout is not None:
-                    self.set(other, layout)
+            layout = self.chosen[v]
+            if isinstance(v.op, Op):
+                self.from_result(v.op, v, layout)
+            elif v.op is not None and v.op.parent is not None:
+                self.set_all(handed_over(v.op.parent, v), layout)
+            for op, index in self.uses.get(v, ()):
+                self.from_operand(op, index, v, layout)
 
-    def neighbours(self, v: Value, layout: LinearLayout) -> Iterator[tuple[Value, LinearLayout | None]]:
-        """Values whose layout follows from v's, through v's own op and its users."""
-        if isinstance(v.op, Op):
-            yield from self.from_result(v.op, v, layout)
-        elif v.op is not None and v.op.parent is not None:
-            yield from ((other, layout) for other in handed_over(v.op.parent, v))
-        for op, index in self.uses.get(v, ()):
-            yield from self.from_operand(op, index, v, layout)
-
-    def from_result(self, op: Op, v: Value, layout: LinearLayout) -> Iterator[tuple[Value, LinearLayout | None]]:
-        """What v's layout says about the operands of the op that made it."""
+    def from_result(self, op: Op, v: Value, layout: LinearLayout) -> None:
+        """Set what v's layout says about the operands of the op that made it."""
         if op.name in FLOW:
-            yield from ((other, layout) for other in handed_over(op, v))
+            self.set_all(handed_over(op, v), layout)
         elif op.name == "dot":
-            yield op.operands[2], layout
+            self.set(op.operands[2], layout)
         elif op.name in ACCESSES:
             if any(x not in self.chosen for x in op.operands) and self.worth_it(op, layout, into=False):
-                yield from ((x, layout) for x in op.operands)
+                self.set_all(op.operands, layout)
         elif op.name == "scan" or "elementwise" in op.define.traits:
-            yield from ((x, layout) for x in (*op.operands, *op.results))
+            self.set_all((*op.operands, *op.results), layout)
         elif "shape" in op.define.traits and op.name != "splat":
-            yield from ((x, backward(op, layout)) for x in op.operands if x not in self.chosen)
+            for x in op.operands:
+                if x not in self.chosen and (found := backward(op, layout)) is not None:
+                    self.set(x, found)
 
-    def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout
-                     ) -> Iterator[tuple[Value, LinearLayout | None]]:
-        """What v's layout says about the other operands and the results of a user of v."""
+    def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout) -> None:
+        """Set what v's layout says about the other operands and the results of a user of v."""
         flow = op if op.name in FLOW else owner(op) if op.name in ("yield", "condition") else None
         if flow is not None and flow.name in FLOW:
-            yield from ((other, layout) for other in handed_over(flow, v))
+            self.set_all(handed_over(flow, v), layout)
         elif op.name == "dot":
             if index == 2:
-                yield op.result, layout
+                self.set(op.result, layout)
         elif op.name in ACCESSES:
             # The address decides how an access is done; a value to be written may, if that is cheap.
             if index == 0 or (index == 1 and op.name == "store" and self.worth_it(op, layout, into=True)):
-                yield from ((x, layout) for x in (*op.operands, *op.results))
+                self.set_all((*op.operands, *op.results), layout)
         elif "elementwise" in op.define.traits:
-            yield from ((x, layout) for x in (*op.results, *op.operands))
+            self.set_all((*op.results, *op.operands), layout)
         else:
             if op.name in FOLDS or op.name == "join":
-                yield from ((x, layout) for x in op.operands)
-            yield from ((r, forward(op, layout)) for r in op.results if r not in self.chosen)
+                self.set_all(op.operands, layout)
+            for r in op.results:
+                if r not in self.chosen and (found := forward(op, layout)) is not None:
+                    self.set(r, found)
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
         """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""

@@ -15,10 +15,11 @@ from tilejit.passes.layouts_rules import FLOW, backward, natural, tile, wanted
 
 def insert(fn: Function) -> None:
     """A `convert` for every result and operand whose layout is not the one its op works in."""
-    table = uses(fn.body)
-    for op in list(walk(fn.body)):
-        layout = natural(op)
-        for r in op.results if layout is not None else ():
+    made = [(op, layout) for op in walk(fn.body) if (layout := natural(op)) is not None
+            and any(isinstance(r.type, Tile) and r.type.layout != layout for r in op.results)]
+    table = uses(fn.body) if made else {}
+    for op, layout in made:
+        for r in op.results:
             if isinstance(r.type, Tile) and r.type.layout != layout:
                 assert op.parent is not None
                 new = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc).op(
@@ -53,8 +54,9 @@ def improve(fn: Function) -> None:
     changed = True
     while changed:
         changed = False
-        table = uses(fn.body)
-        for op in [x for x in walk(fn.body) if x.name == "convert"]:
+        found = [op for op in walk(fn.body) if op.name == "convert"]
+        table = uses(fn.body) if found else {}
+        for op in found:
             if _dropped(fn, op, table) or _before(fn, op, table) or _after(fn, op, table):
                 changed = True
                 break

@@ -52,13 +52,14 @@ def merge_copies(block: Block, seen: dict[tuple, Value], mapping: dict[Value, Va
     kept: list[Op] = []
     here: list[tuple] = []
     for op in block.ops:
-        op.operands = [mapping.get(v, v) for v in op.operands]
+        if not mapping.keys().isdisjoint(op.operands):
+            op.operands = [mapping.get(v, v) for v in op.operands]
         if op.define.pure and not op.regions and len(op.results) == 1:
             key = computes(op)
-            if key in seen:
-                mapping[op.result] = seen[key]
+            before = seen.setdefault(key, op.result)
+            if before is not op.result:
+                mapping[op.result] = before
                 continue
-            seen[key] = op.result
             here.append(key)
         for region in op.regions:
             merge_copies(region, seen, mapping)

@@ -118,7 +118,9 @@ def owner(op: Op) -> Op | None:
 def wanted(op: Op) -> dict[int, LinearLayout]:
     """For each tile operand that must have a certain layout: its index and that layout."""
     targets: dict[int, LinearLayout | None] = {}
-    if op.name == "for":
+    if "elementwise" in op.define.traits and op.name not in ACCESSES:
+        targets = dict.fromkeys(range(len(op.operands)), layout_of(op.results[0]))
+    elif op.name == "for":
         targets = {i + 3: layout_of(a) for i, a in enumerate(op.regions[0].args[1:])}
     elif op.name == "while":
         targets = {i: layout_of(a) for i, a in enumerate(op.regions[0].args)}
@@ -143,8 +145,6 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
         result = layout_of(op.results[0])
         if result is not None:
             targets = dict.fromkeys(range(len(op.operands)), None if op.name == "splat" else backward(op, result))
-    elif "elementwise" in op.define.traits and op.results:
-        targets = dict.fromkeys(range(len(op.operands)), layout_of(op.results[0]))
     return {i: layout for i, layout in targets.items()
             if layout is not None and isinstance(op.operands[i].type, Tile)}
 

@@ -56,7 +56,7 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
     if n > 256 and n & (n - 1) and prod(t.block_shape) == n and (n & -n) * t.elem.bytes % 128:
         return f"a block of {n} elements does not divide into boxes of at most 256 that are multiples of 128 bytes"
     for op in walk(fn.body):
-        if op.name.startswith("desc_") and op.operands[0] is desc and (why := _misplaced(op, t)) is not None:
+        if desc in op.operands[:1] and op.name.startswith("desc_") and (why := _misplaced(op, t)) is not None:
             return why
     if not isinstance(desc.op, Op):
         return None

@@ -79,12 +79,14 @@ class _Rewriter:
         return self.emit("const", value=value, type=like.type)
 
     def one(self, op: Op) -> None:
-        op.operands = [self.final(v) for v in op.operands]
+        if not self.mapping.keys().isdisjoint(op.operands):
+            op.operands = [self.final(v) for v in op.operands]
         outer, self.loc = self.loc, op.loc
-        if not (self._inlined(op) or self._replaced(op)):
+        if not (op.regions and self._inlined(op) or self._replaced(op)):
             for region in op.regions:
                 self.block(region)
-            self._invariants(op)
+            if op.name == "for":
+                self._invariants(op)
             self.out.append(op)
         self.loc = outer
 
@@ -109,19 +111,21 @@ class _Rewriter:
         before = self.known.setdefault(key, op)
         if before is op:
             self.here.append(key)
-        if before is not op:
-            self.mapping.update(zip(op.results, before.results))
-            self.changed = True
-        return before is not op
+            return False
+        self.mapping.update(zip(op.results, before.results))
+        self.changed = True
+        return True
 
     def _folded(self, op: Op) -> Value | None:
         """The constant that an op on constants computes, if every element is the same one."""
+        values: list[Any] = []
+        for v in op.operands:
+            values.append(const_of(v))
+            if values[-1] is None:
+                return None
         t = op.result.type
         elem = elem_of(t) if isinstance(t, (Tile, DType)) else None
-        if op.name == "const" or not op.operands or not isinstance(elem, DType):
-            return None
-        values = [const_of(v) for v in op.operands]
-        if any(v is None for v in values):
+        if not values or not isinstance(elem, DType):
             return None
         if "shape" in op.define.traits:
             return self.constant(values[0], op.result) if len(values) == 1 else None
@@ -164,9 +168,7 @@ class _Rewriter:
         return True
 
     def _invariants(self, op: Op) -> None:
-        """A carried value that every iteration hands on unchanged is its initial value."""
-        if op.name != "for":
-            return
+        """A value that every iteration of a `for` hands on unchanged is its initial value."""
         body = op.regions[0]
         for init, arg, nxt, res in zip(op.operands[3:], body.args[1:], body.terminator.operands, op.results):
             if self.final(nxt) in (arg, init) and res not in self.mapping:

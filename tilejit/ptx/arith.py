@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 
 import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op
-from tilejit.ir.types import DType, Ptr, elem_of
+from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.shape import steps_of
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
-FP32 = DType("fp32", "float", 32)
 LOG2E = "0f3FB8AA3B"
 LN2 = "0f3F317218"
 
@@ -34,6 +34,7 @@ def dtype_of(op: Op, index: int = 0) -> DType:
     return t
 
 
+@lru_cache
 def suffix(t: DType | Ptr) -> str:
     """The PTX type of arithmetic on t: s32, u64, f32, f16, bf16, ... (8-bit integers use 16 bits)."""
     if isinstance(t, Ptr):
@@ -67,7 +68,7 @@ def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
     """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once.
 
     `make` must not depend on the names of its operands (`Ptx.repeat`)."""
-    every = list(zip(*(e.get(v) for v in op.operands)))
+    every = list(zip(*map(e.get, op.operands)))
     different = list(dict.fromkeys(every))
     made = e.p.repeat(make, different)
     if len(different) < len(every):
@@ -85,8 +86,8 @@ def wrap8(e: Emitter, t: DType, reg: str) -> str:
 
 def through_fp32(e: Emitter, t: DType, make: Callable[..., str], *regs: str) -> str:
     """make(...) on fp32 copies of the operands, rounded back to t."""
-    wide = [cast_element(e, r, t, FP32) for r in regs]
-    return cast_element(e, make(*wide), FP32, t)
+    wide = [cast_element(e, r, t, fp32) for r in regs]
+    return cast_element(e, make(*wide), fp32, t)
 
 
 @emits("const")
@@ -300,13 +301,12 @@ def _cmp(e: Emitter, op: Op) -> None:
     if isinstance(t, DType) and t.is_float and pred == "ne":
         pred = "neu"
     if isinstance(t, DType) and t.name == "bf16" and not e.target.hopper:        # setp.bf16 came with sm_90
-        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, FP32),
-                                       cast_element(e, b, t, FP32)))
+        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, fp32),
+                                       cast_element(e, b, t, fp32)))
         return
     if isinstance(t, DType) and t.is_fp8:
-        f16 = DType("fp16", "float", 16)
-        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, f16),
-                                       cast_element(e, b, t, f16)))
+        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, fp16),
+                                       cast_element(e, b, t, fp16)))
         return
     each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.{suffix(t)}", a, b))
 
@@ -366,17 +366,17 @@ def _log(e: Emitter, x: str) -> str:
 def _tanh(e: Emitter, x: str) -> str:
     """1 - 2 / (e^2x + 1): within a few 1e-7 absolute; saturates rightly at both ends."""
     p = e.p
-    twice = p.new("f32", "mul.rn.f32", x, literal(2 * math.log2(math.e), FP32))
-    big = p.new("f32", "add.rn.f32", p.new("f32", "ex2.approx.ftz.f32", twice), literal(1.0, FP32))
-    return p.new("f32", "fma.rn.f32", p.new("f32", "rcp.approx.ftz.f32", big), literal(-2.0, FP32),
-                 literal(1.0, FP32))
+    twice = p.new("f32", "mul.rn.f32", x, literal(2 * math.log2(math.e), fp32))
+    big = p.new("f32", "add.rn.f32", p.new("f32", "ex2.approx.ftz.f32", twice), literal(1.0, fp32))
+    return p.new("f32", "fma.rn.f32", p.new("f32", "rcp.approx.ftz.f32", big), literal(-2.0, fp32),
+                 literal(1.0, fp32))
 
 
 def _sigmoid(e: Emitter, x: str) -> str:
     """1 / (1 + 2^(-x log2 e)): the denominator is at least 1, so that no result but those below 2^-126 is flushed."""
     p = e.p
-    power = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), FP32)))
-    return p.new("f32", "rcp.approx.ftz.f32", p.new("f32", "add.rn.f32", power, literal(1.0, FP32)))
+    power = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), fp32)))
+    return p.new("f32", "rcp.approx.ftz.f32", p.new("f32", "add.rn.f32", power, literal(1.0, fp32)))
 
 
 #: log2(erfc(a)) as a polynomial in a, highest power first and without a constant term: absolute error of erfc below
@@ -388,23 +388,23 @@ _LOG2_ERFC = (0.00010022163769463077, -0.00046157810802310232, -0.00230221985839
 def _erf(e: Emitter, x: str) -> str:
     """1 - erfc(|x|) with the sign of x, erfc as a power of 2: one approximate function, no division."""
     p = e.p
-    a = p.new("f32", "min.NaN.f32", p.new("f32", "abs.f32", x), literal(4.0, FP32))
-    log = literal(_LOG2_ERFC[0], FP32)
+    a = p.new("f32", "min.NaN.f32", p.new("f32", "abs.f32", x), literal(4.0, fp32))
+    log = literal(_LOG2_ERFC[0], fp32)
     for c in _LOG2_ERFC[1:]:
-        log = p.new("f32", "fma.rn.f32", a, log, literal(c, FP32))
+        log = p.new("f32", "fma.rn.f32", a, log, literal(c, fp32))
     rest = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", a, log))
-    return p.new("f32", "copysign.f32", x, p.new("f32", "sub.rn.f32", literal(1.0, FP32), rest))
+    return p.new("f32", "copysign.f32", x, p.new("f32", "sub.rn.f32", literal(1.0, fp32), rest))
 
 
 def _reduced(e: Emitter, opcode: str, x: str) -> str:
     """sin/cos.approx after taking x modulo 2 pi in two steps (Cody and Waite)."""
     p = e.p
     turns = p.new("f32", "cvt.rni.f32.f32",
-                  p.new("f32", "mul.rn.f32", x, literal(1 / (2 * math.pi), FP32)))
+                  p.new("f32", "mul.rn.f32", x, literal(1 / (2 * math.pi), fp32)))
     hi = 6.28125
     lo = 2 * math.pi - hi
-    r = p.new("f32", "fma.rn.f32", turns, literal(-hi, FP32), x)
-    r = p.new("f32", "fma.rn.f32", turns, literal(-lo, FP32), r)
+    r = p.new("f32", "fma.rn.f32", turns, literal(-hi, fp32), x)
+    r = p.new("f32", "fma.rn.f32", turns, literal(-lo, fp32), r)
     return p.new("f32", f"{opcode}.approx.f32", r)
 
 

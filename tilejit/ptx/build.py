@@ -50,7 +50,7 @@ class Ptx:
     def new(self, cls: str, opcode: str, *operands: object) -> str:
         """Append an instruction that defines a fresh register of class `cls`, and return it."""
         d = self.reg(cls)
-        self(opcode, d, *operands)
+        self.lines.append(f"    {opcode} {', '.join([d, *map(str, operands)])};")
         return d
 
     def repeat(self, make: Callable[..., Made], operands: Sequence[tuple[str, ...]]) -> list[Made]:
@@ -66,27 +66,29 @@ class Ptx:
         counts, lines, self.lines = dict(self.counts), self.lines, []
         made = make(*(f"%{i}" for i in range(arity)))
         pieces = _NAME.split("\n".join(self.lines))
-        new = [(cls, CLASSES[cls], counts[cls], n - counts[cls]) for cls, n in self.counts.items() if n > counts[cls]]
+        new = {cls: n - counts[cls] for cls, n in self.counts.items() if n > counts[cls]}
         self.counts, self.lines = counts, lines
-        names = [f"%{i}" for i in range(arity)]
-        names += [f"%{prefix}{first + i}" for _, prefix, first, n in new for i in range(n)]
-        place = {name: i for i, name in enumerate(names)}
-        text = "".join("%s" if x in place else x.replace("%", "%%") for x in pieces)
+        marks = {f"%{i}": "%s" for i in range(arity)}      # operands are put in as they are, registers by number
+        for cls, n in new.items():
+            marks |= dict.fromkeys([f"%{CLASSES[cls]}{counts[cls] + i}" for i in range(n)], f"%%{CLASSES[cls]}%d")
+        place = {name: i for i, name in enumerate(marks)}
+        text = "".join([marks.get(x) or x.replace("%", "%%") for x in pieces])
         slots = [place[x] for x in pieces if x in place]
-        pick = itemgetter(*slots) if slots else lambda names: ()
-        results = place[made] if isinstance(made, str) else [place[r] for r in made]
+        pick = itemgetter(*slots) if slots else lambda values: ()
+        results = [(marks[r], place[r]) for r in ([made] if isinstance(made, str) else made)]
 
         def apply(operands: Sequence[tuple[str, ...]]) -> list[Any]:
-            out = []
-            for regs in operands:
-                names = list(regs)
-                for cls, prefix, _, n in new:
+            out: list[Any] = []
+            for given in operands:
+                values: list[Any] = list(given)
+                for cls, n in new.items():
                     start = self.counts[cls]
                     self.counts[cls] = start + n
-                    names += [f"%{prefix}{i}" for i in range(start, start + n)]
+                    values += range(start, start + n)
                 if text:
-                    self.lines.append(text % pick(names))
-                out.append(names[results] if isinstance(results, int) else [names[i] for i in results])
+                    self.lines.append(text % pick(values))
+                named = [mark % values[i] for mark, i in results]
+                out.append(named[0] if isinstance(made, str) else named)
             return out
 
         return apply

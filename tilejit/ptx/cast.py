@@ -7,15 +7,12 @@ Float to integer truncates and saturates to the range of the integer type; NaN g
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import DType, Ptr, elem_of
+from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.widen import halves, in_pairs, widen, widens
 
 _F8 = {"fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 _F = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "tf32": "f32", "fp64": "f64"}
-_FP16 = DType("fp16", "float", 16)
-_FP32 = DType("fp32", "float", 32)
-_UINT64 = DType("uint64", "uint", 64)          # what a pointer is to a cast
 
 
 def _int(t: DType) -> str:
@@ -28,11 +25,11 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
     if src == dst or src.name == "tf32" and dst.name == "fp32":
         return reg
     if dst.name == "tf32":
-        wide = cast_element(e, reg, src, _FP32)
+        wide = cast_element(e, reg, src, fp32)
         return p.new("f32", "mov.b32", p.new("b32", "cvt.rna.tf32.f32", wide))
     if dst.kind == "bool":
         if src.is_float:
-            wide = reg if src.bits >= 32 else cast_element(e, reg, src, _FP32)
+            wide = reg if src.bits >= 32 else cast_element(e, reg, src, fp32)
             kind = "f64" if src.bits == 64 else "f32"
             zero = "0d0000000000000000" if src.bits == 64 else "0f00000000"
             return p.new("pred", f"setp.neu.{kind}", wide, zero)
@@ -42,18 +39,18 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
             cls = reg_class(dst)
             return p.new(cls, f"selp.{cls}", 1, 0, reg)
         one = p.new("b32", "selp.b32", 1, 0, reg)
-        return cast_element(e, one, DType("int32", "int", 32), dst)
+        return cast_element(e, one, int32, dst)
     if src.is_fp8:
         pair = p.new("b32", f"cvt.rn.f16x2.{_F8[src.name]}x2", reg)
         half = p.reg("b16")
         p("mov.b32", f"{{{half}, _}}", pair)
-        return cast_element(e, half, _FP16, dst)
+        return cast_element(e, half, fp16, dst)
     if dst.is_fp8:
         if src.bits == 16 and src.name == "fp16":
             pair = p.new("b32", "mov.b32", f"{{{reg}, {reg}}}")
             both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.f16x2", pair)
         else:
-            wide = _odd_fp32(e, reg) if src.name == "fp64" else cast_element(e, reg, src, _FP32)
+            wide = _odd_fp32(e, reg) if src.name == "fp64" else cast_element(e, reg, src, fp32)
             both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.f32", "0f00000000", wide)
         return p.new("b16", "and.b16", both, 255)
     if src.is_float and dst.is_float:
@@ -62,9 +59,9 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
         return _float_to_int(e, reg, src, dst)
     if dst.is_float:
         if dst.name == "bf16" and src.bits <= 16:         # exact in fp32, and faster than cvt.bf16
-            return cast_element(e, p.new("f32", f"cvt.rn.f32.{_int(src)}", reg), _FP32, dst)
+            return cast_element(e, p.new("f32", f"cvt.rn.f32.{_int(src)}", reg), fp32, dst)
         if dst.name == "bf16" and not e.target.hopper:    # cvt from integers came with sm_90
-            return cast_element(e, _odd_fp32(e, reg, _int(src)), _FP32, dst)
+            return cast_element(e, _odd_fp32(e, reg, _int(src)), fp32, dst)
         return p.new(reg_class(dst), f"cvt.rn.{_F[dst.name]}.{_int(src)}", reg)
     return _int_to_int(e, reg, src, dst)
 
@@ -72,13 +69,13 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
 def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str) -> str:
     p, cls = e.p, reg_class(dst)
     if src.name == "bf16" and dst.name in ("fp16", "fp64"):
-        return cast_element(e, cast_element(e, reg, src, _FP32), _FP32, dst, rounding)
+        return cast_element(e, cast_element(e, reg, src, fp32), fp32, dst, rounding)
     if src.name == "bf16":
         return p.new("f32", "mov.b32", f"{{{p.new('b16', 'mov.b16', 0)}, {reg}}}")
     if dst.name == "bf16" and src.name == "fp16":
-        return cast_element(e, cast_element(e, reg, src, _FP32), _FP32, dst, rounding)
+        return cast_element(e, cast_element(e, reg, src, fp32), fp32, dst, rounding)
     if dst.name == "bf16" and src.name == "fp64" and not e.target.hopper:
-        return cast_element(e, _odd_fp32(e, reg), _FP32, dst, rounding)
+        return cast_element(e, _odd_fp32(e, reg), fp32, dst, rounding)
     if dst.bits < src.bits:
         return p.new(cls, f"cvt.{rounding}.{_F[dst.name]}.{_F[src.name]}", reg)
     return p.new(cls, f"cvt.{_F[dst.name]}.{_F[src.name]}", reg)
@@ -104,7 +101,7 @@ def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
     """Truncation toward zero. cvt.rzi saturates; where it makes something else of a NaN, 0 is chosen."""
     p, cls = e.p, reg_class(dst)
     if src.bits == 16:
-        reg, src = cast_element(e, reg, src, _FP32), _FP32
+        reg, src = cast_element(e, reg, src, fp32), fp32
     kind = _F[src.name]
     out = p.new(cls, f"cvt.rzi.{'s' if dst.is_signed else 'u'}{dst.bits}.{kind}", reg)
     if src.bits == 64 or dst.bits == 64:                  # PTX ISA, cvt: these give the sign bit for a NaN
@@ -140,7 +137,7 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
         pair = p.new("b32", f"cvt.rn.f16x2.{_F8[src.name]}x2", both)
         halves = p.regs("b16", 2)
         p("mov.b32", f"{{{halves[0]}, {halves[1]}}}", pair)
-        return [cast_element(e, h, _FP16, dst) for h in halves]
+        return [cast_element(e, h, fp16, dst) for h in halves]
     out = p.regs("b16", 2)
     if dst.is_fp8:
         source = (p.new("b32", "mov.b32", f"{{{lo}, {hi}}}"),) if src.bits == 16 else (hi, lo)
@@ -155,7 +152,7 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
 
 @emits("cast")
 def _cast(e: Emitter, op: Op) -> None:
-    src, dst = (_UINT64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
+    src, dst = (uint64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
     regs = e.get(op.operands[0])
     half = halves(e, op)
     if half is not None:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import Buffer, DType, Ptr, Tile
+from tilejit.ir.types import Buffer, DType, Ptr, Tile, int64, uint8
 from tilejit.layout.clusters import within
 from tilejit.layout.convert import Registers, Shuffles, ThroughShared
 from tilejit.ptx.emit import Emitter, emits, reg_class
@@ -10,9 +10,6 @@ from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import store_shared
 from tilejit.ptx.scratch import conversion
 from tilejit.ptx.smem import accesses
-
-#: How an element is kept in scratch: pointers as 64-bit integers, predicates as bytes.
-_UINT8, _INT64 = DType("uint8", "uint", 8), DType("int64", "int", 64)
 
 
 @emits("convert")
@@ -87,7 +84,7 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> 
     """Meet (the scratch may still be read), write, meet (only the warp, if it reads its own), read."""
     src = op.operands[0].type
     assert isinstance(src, Tile) and src.layout is not None and t.layout is not None
-    elem = _INT64 if isinstance(t.elem, Ptr) else _UINT8 if t.elem.bits == 1 else t.elem
+    elem = int64 if isinstance(t.elem, Ptr) else uint8 if t.elem.bits == 1 else t.elem    # predicates take bytes there
     assert isinstance(elem, DType)
     buffer = Buffer(t.shape, elem, 1, s.swizzle, s.order)
     base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
@@ -31,6 +32,7 @@ def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Em
     return register
 
 
+@lru_cache
 def reg_class(t: DType | Ptr) -> str:
     """The PTX register class that holds one element."""
     if isinstance(t, Ptr):
@@ -211,8 +213,8 @@ class Emitter:
         for op in block.ops:
             if runs.step(self, op):
                 continue
-            touches = op.regions or op.define.effects & {"read", "write"}
-            if self.ahead and touches and op.name not in ("roles", "elect"):
+            if self.ahead and (op.regions or op.define.effects & {"read", "write"}) \
+                    and op.name not in ("roles", "elect"):
                 self.p("griddepcontrol.wait")
                 self.ahead = False
             self.at(op)
@@ -231,7 +233,7 @@ class Emitter:
         """A comment that names a tile op: `acc = dot_async : pending<fp32[128x256]>`."""
         shown = [r for r in op.results if isinstance(r.type, (Tile, Pending))]
         if shown or "shared_write" in op.define.effects or "write" in op.define.effects:
-            names = ", ".join(r.name or "_" for r in shown)
+            names = ", ".join([r.name or "_" for r in shown])
             self.p.comment((f"{names} = {op.name} : {shown[0].type}" if shown else op.name)
                            + (f"    {op.loc.short()}" if op.loc else ""))
 

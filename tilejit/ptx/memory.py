@@ -46,6 +46,7 @@ def _load(e: Emitter, op: Op) -> None:
     others = e.get(op.operands[2]) if len(op.operands) > 2 else None
     out, vec, opcode = e.fresh(op.result.type), op.attrs.get("vec", 1), _opcode(op, "ld")
     cls = reg_class(t)
+    zero = literal(0, t) if cls != "pred" else ""
     for i in range(0, len(out), vec):
         regs = out[i:i + vec]
         pred = masks[i] if masks else None
@@ -57,7 +58,6 @@ def _load(e: Emitter, op: Op) -> None:
                     else:
                         p("setp.ne.b32", r, 0, 0)
                 else:
-                    zero = literal(0, t)
                     p(f"mov.{cls}", r, others[i + j] if others else zero)
         load(e, opcode, t, regs, f"[{pointers[i]}]", pred)
     e.set(op.result, out)

@@ -5,7 +5,7 @@ move packed 32-bit words, narrower ones move the element itself.
 """
 from __future__ import annotations
 
-from tilejit.ir.types import DType, Ptr, Scalar
+from tilejit.ir.types import DType, Ptr, Scalar, uint8, uint16
 from tilejit.ptx.emit import Emitter
 
 
@@ -67,11 +67,11 @@ def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
           pred: str | None = None) -> None:
     """One store instruction of 1 to 16 bytes; `opcode` is its name up to the vector and type suffix."""
     if elem.bits == 1:
-        elem, regs = DType("uint8", "uint", 8), bool_bytes(e, regs)
+        elem, regs = uint8, bool_bytes(e, regs)
     size = max(1, elem.bits // 8) * len(regs)
     if isinstance(elem, Ptr) or elem.bits >= 32 or size < 4:
         if elem.bits == 8 and len(regs) > 1:
-            opcode, regs, elem = opcode, [_pair(e, regs)], DType("uint16", "uint", 16)
+            opcode, regs, elem = opcode, [_pair(e, regs)], uint16
         vec = f".v{len(regs)}" if len(regs) > 1 else ""
         e.p(f"{opcode}{vec}.{_width(elem)}", address, _vector(regs), pred=pred)
         return
@@ -89,7 +89,7 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
     p = e.p
     if elem.bits == 1:
         byte = bool_bytes(e, regs) if pred else p.regs("b16", len(regs))
-        load(e, opcode, DType("uint8", "uint", 8), byte, address, pred)
+        load(e, opcode, uint8, byte, address, pred)
         for r, b in zip(regs, byte):
             p("setp.ne.u16", r, b, 0)
         return

@@ -45,8 +45,8 @@ def _joins(e: Emitter, op: Op) -> bool:
     """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
     if op.name in _RENAMES and op.operands[0] in e.run:
         return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
-    if not op.operands or "elementwise" not in op.define.traits or not op.define.pure \
-            or not all(isinstance(v.type, Tile) for v in op.operands):
+    if "elementwise" not in op.define.traits or not op.define.pure or not isinstance(op.result.type, Tile) \
+            or not op.operands or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
     if op.name == "ptr_add" and steps_of(op.operands[1]):           # a whole range of addresses costs one
         return False
@@ -131,7 +131,7 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
 
     def compute(registers: Sequence[int]) -> list[list[str]]:
         now = _pinned(e, leaves) if pinned else leaves
-        columns = [[regs[r] for r in registers[i::_PAIR]] for regs in now.values() for i in range(_PAIR)]
+        columns = [map(regs.__getitem__, registers[i::_PAIR]) for regs in now.values() for i in range(_PAIR)]
         made = pair(list(zip(*columns)))
         return [[r for regs in made for r in regs[_PAIR * i:_PAIR * (i + 1)]] for i in range(len(values))]
 

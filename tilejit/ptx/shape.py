@@ -1,6 +1,7 @@
 """Emitters that only rename registers: layouts say which source register each result register is."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from tilejit.errors import CompilationError
@@ -23,16 +24,21 @@ def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
     if src.bases_of("lane") != dst.bases_of("lane") or src.bases_of("warp") != dst.bases_of("warp"):
         raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
                                op.loc)
-    return _registers_in(src, dst.registers())
+    return _registers_of(src, dst)
 
 
 @lru_cache(maxsize=1024)
-def _registers_in(layout: LinearLayout, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def _registers_of(src: LinearLayout, dst: LinearLayout, *after: int) -> tuple[int, ...]:
+    """The registers of src that hold what those of dst do; `after` are further coordinates in src."""
+    return _registers_in(src, [(*at, *after) for at in dst.registers()])
+
+
+def _registers_in(layout: LinearLayout, elements: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """The first register of the layout that holds each of the elements in the first thread."""
     where: dict[tuple[int, ...], int] = {}
     for r, at in enumerate(layout.registers()):
         where.setdefault(at, r)
-    return tuple(where[at] for at in elements)
+    return tuple([where[at] for at in elements])
 
 
 def source_layout(op: Op) -> LinearLayout:
@@ -79,7 +85,7 @@ def _repeated(source: LinearLayout, shape: tuple[int, ...], dst: LinearLayout) -
     target = dst.project(shape)
     if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
         return None
-    return _registers_in(source, tuple(tuple(x if s > 1 else 0 for x, s in zip(at, shape)) for at in dst.registers()))
+    return _registers_in(source, [tuple(x if s > 1 else 0 for x, s in zip(at, shape)) for at in dst.registers()])
 
 
 @emits("part")
@@ -134,5 +140,4 @@ def _split(e: Emitter, op: Op) -> None:
     """Each half takes the registers whose last coordinate is 0 or 1."""
     src, layout = e.get(op.operands[0]), layout_of(op.operands[0].type)
     for half, result in enumerate(op.results):
-        elements = tuple((*at, half) for at in layout_of(result.type).registers())
-        e.set(result, [src[i] for i in _registers_in(layout, elements)])
+        e.set(result, [src[i] for i in _registers_of(layout, layout_of(result.type), half)])

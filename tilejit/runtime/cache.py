@@ -86,8 +86,8 @@ def _metadata(raw: dict[str, Any]) -> KernelMetadata:
     return KernelMetadata(**{**{k: _tuples(v) for k, v in raw.items()}, "params": params})
 
 
-def _loc(raw: dict[str, Any] | None) -> Loc | None:
-    return None if raw is None else Loc(**{**raw, "call_site": _loc(raw["call_site"])})
+def _loc(raw: list[Any] | None) -> Loc | None:
+    return None if raw is None else Loc._make([*raw[:-1], _loc(raw[-1])])
 
 
 def _resources(raw: dict[str, Any] | None) -> Resources | None:

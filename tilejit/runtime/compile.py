@@ -1,11 +1,13 @@
 """The line: Python function -> tile IR -> scheduled tile IR -> PTX -> cubin, one call per stage."""
 from __future__ import annotations
 
+import gc
 import hashlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -120,9 +122,10 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
                               found.report, from_cache=True)
         warn(made, settings)
         return made
-    fn = tile_ir(source, args, options, stages)
-    fn = stages("scheduled", schedule(fn))
-    ptx, metadata = emit(fn)
+    with collector_paused():
+        fn = tile_ir(source, args, options, stages)
+        fn = stages("scheduled", schedule(fn))
+        ptx, metadata = emit(fn)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
     report = list(fn.attrs.get("report", ()))
@@ -131,6 +134,21 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))
     warn(made, settings)
     return made
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection meanwhile: it would walk all IR again and again, and find nothing while that is in use.
+
+    Only who finds the collector enabled pauses it, so threads that compile at the same time leave it enabled."""
+    enabled = gc.isenabled()
+    if enabled:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def warn(k: CompiledKernel, settings: knobs.Knobs) -> None:

@@ -8,7 +8,7 @@ outer loops and a persistent kernel never drains its rings between tiles.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op
+from tilejit.ir import Block, Builder, Function, Op, uses
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
@@ -59,7 +59,7 @@ def carry_out(fn: Function, plan: Plan) -> Function:
             have = shared[ring.before]
             shared[ring] = Shared(have.full, have.empty, dict(zip(ring.loads, have.buffers.values())))
     shared.update(allocate_outlets(top, fn, plan))
-    args = dict(zip(fn.body.args, new.body.args))
+    args, table = dict(zip(fn.body.args, new.body.args)), uses(fn.body)
     if plan.specialised:
         consumers = warps * plan.groups
         launch, producer_regs, consumer_regs = register_split(consumers, plan.producers, plan.threads_produce)
@@ -69,7 +69,7 @@ def carry_out(fn: Function, plan: Plan) -> Function:
         if streams:
             roles.append(("store", streams, streams, producer_regs))
         names, counts, groups, registers = zip(*roles)
-        top.op("roles", regions=[RoleWriter(fn, plan, shared, top, dict(args), name).run() for name in names],
+        top.op("roles", regions=[RoleWriter(fn, plan, shared, top, dict(args), table, name).run() for name in names],
                names=names, warps=counts, groups=groups, registers=registers)
         new.attrs["num_threads"] = 32 * (consumers + plan.producers)
         new.attrs["launch_registers"] = launch
@@ -82,7 +82,7 @@ def carry_out(fn: Function, plan: Plan) -> Function:
             plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
                                f"{consumer_regs} consumers")
     else:
-        body = RoleWriter(fn, plan, shared, top, dict(args), "inline").run()
+        body = RoleWriter(fn, plan, shared, top, dict(args), table, "inline").run()
         for op in body.ops:
             op.parent = new.body
         new.body.ops += body.ops
@@ -177,7 +177,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         elif op.name == "convert" and op.result in self.env:
             pass                     # read from its slot in that layout
         elif self.needed is not None:
-            if any(r in self.needed for r in op.results):
+            if not self.needed.isdisjoint(op.results):
                 self._clone(op, b)
         elif op in self.piecewise:
             pass

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
 from tilejit.ir.types import Buffer, int32
 from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import STORES
@@ -30,12 +30,13 @@ class RoleState:
 
     kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
     the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round, of a
-    store's first slots, of a drain). `needed`: what a role that is a slice computes, None if it does the rest."""
+    store's first slots, of a drain). `needed`: what a role that is a slice computes, None if it does the rest; `uses`:
+    those of the function's values."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet | Drain, Shared], top: Builder,
-                 env: dict[Value, Value], role: str):
+                 env: dict[Value, Value], uses: dict[Value, list[tuple[Op, int]]], role: str):
         self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
-        self.uses = uses(fn.body)
+        self.uses = uses
         self.needed = {"producer": needed_by_producer, "store": needed_by_stores}[role](plan) \
             if role in ("producer", "store") else None
         self.state: dict[Key, tuple[Value, ...]] = {}

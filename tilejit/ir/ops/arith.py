@@ -16,7 +16,7 @@ def same(o: Op) -> list[Type]:
     """The common type of all operands; layouts are left to the verifier."""
     first = o.operands[0].type
     for v in o.operands[1:]:
-        if shape_of(v.type) != shape_of(first) or elem_of(v.type) != elem_of(first):
+        if v.type is not first and (shape_of(v.type) != shape_of(first) or elem_of(v.type) != elem_of(first)):
             raise CompilationError(f"{o.name}: operands differ, {first} and {v.type}", o.loc)
     return [first]
 
