@@ -60,14 +60,15 @@ def kernel() -> tilejit.Kernel:
     return found
 
 
-def of_tiles(t: tiles.Tiles, group: int = 16, stream: int = 0) -> Way:
-    """The library's tiles, `group` rows of them (of one CTA's height) walked together, the first `stream` streamed."""
-    return Way(t.m, t.n, t.num_warps, t.ctas, group // t.ctas, t.k_bytes, stream=stream, columns=t.columns)
+def of_tiles(t: tiles.Tiles, group: int, stream: int = 0) -> Way:
+    """The library's tiles, `group` rows of them walked together, the first `stream` streamed."""
+    return Way(t.m, t.n, t.num_warps, t.ctas, group, t.k_bytes, stream=stream, columns=t.columns)
 
 
 def ways() -> list[Way]:
     """What is tried for whole results: the library's tiles in several rasters, other pipelines of the larger ones."""
-    found = [of_tiles(t, group) for t in tiles.TILES for group in (16, 8, 32)]
+    deep, flat = 64, 16                  # blocks of K, for which the library walks fewer and more rows together
+    found = [of_tiles(t, group) for t in tiles.TILES for group in (t.group(deep), t.group(deep) // 2, t.group(flat))]
     found += [Way(128, 256, 8, stages=3), Way(128, 256, 8, k_bytes=64), Way(256, 128, 8), Way(256, 128, 8, group=8),
               Way(128, 128, 8), Way(128, 128, 8, k_bytes=256), Way(128, 128, 4, turns=1), Way(64, 256, 4, turns=1),
               Way(256, 128, 8, 2, 8), Way(128, 256, 4, 2, 8)]
@@ -91,7 +92,7 @@ def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
 
 def plan_of(parts: Sequence[tiles.Part], blocks: int) -> Plan:
     """The library's parts as launches, of a product with so many blocks of K."""
-    return tuple((of_tiles(p.tiles, p.tiles.group(blocks) * p.tiles.ctas, p.stream), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
+    return tuple((of_tiles(p.tiles, p.tiles.group(blocks), p.stream), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
 
 
 def name_of(plan: Plan) -> str:

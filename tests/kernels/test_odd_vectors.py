@@ -143,7 +143,7 @@ def a_block(x, y, n, N: tl.constexpr):
 
 
 @pytest.mark.parametrize("kernel, size, why", [
-    (masked, 100, "found 100 in .* multiple of 16 up to 256, for each of the CTAs"),
+    (masked, 100, "found 100 in .* multiple of 16 columns up to 256, for each of the CTAs"),
     (masked, 528, "found 528 in "),
     (folded, 96, "expected a tile whose sizes are powers of two"),
     (squared, 96, "no layout for a tile .*96 is no power of two"),
