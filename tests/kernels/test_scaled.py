@@ -66,8 +66,10 @@ def test_tiles(t, k):
 
 
 def test_choice():
-    """Clusters where there are many tiles, single CTAs where theirs would leave multiprocessors idle."""
-    assert choose(4096, 4096, 132) is TILES[0]
+    """Clusters where there are many tiles, single CTAs where theirs would leave multiprocessors idle; three warpgroups
+    where that makes no more turns of larger tiles."""
+    found = {(t.m, t.n, t.ctas) for t in (choose(4096, 14336, 132), choose(8192, 8192, 132), choose(4096, 4096, 132))}
+    assert found == {(384, 128, 2), (192, 128, 1), (256, 128, 2)}
     assert (choose(1152, 1792, 132).m, choose(128, 4096, 132).m) == (128, 64)
     assert choose(4096, 4096, 1).ctas == 1
 
@@ -91,6 +93,9 @@ def test_compiles(t):
         f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", "*fp32", "*fp32",
         *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
     assert kernel.resources.spill_stores == kernel.resources.spill_loads == 0 and not kernel.resources.messages
+    if t.warps == 12:                       # one warpgroup adds while the others multiply
+        assert "3 consumer warpgroups" in kernel.report() and "products_ahead" not in kernel.report()
+        return
     sets = dict(re.findall(r"setp\.ne\.b32 (%p\d+), (\d), 0;", kernel.ptx))
     adds = [sets[p] for p in re.findall(r"wgmma\.mma_async.*\}, %rd?\d+, %rd?\d+, (%p\d+),", kernel.ptx)]
     assert "".join(adds) == "0111" * 4, "two products in the loop, one before it, one after it"
@@ -102,7 +107,7 @@ def test_what_stands_behind_a_wait():
     """Between a slot's bytes and the first product on them nothing is computed, and the wait was tried long before.
     Scales are loaded for the next block behind the product of those for this one, which ptxas must not turn round: on an
     H200 that use would wait for the new loads, which have the same scoreboard."""
-    t = TILES[0]
+    t = next(t for t in TILES if t.warps == 8)
     ptx = block_scaled_kernel.compile(
         f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", "*fp32", "*fp32",
         *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas).ptx

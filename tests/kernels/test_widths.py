@@ -50,6 +50,9 @@ def launch(bm, bn, dtype, b_rows, **options):
     (192, 176, BF16, False, {"num_warps": 12}),
     (192, 128, E4M3, False, {"num_warps": 12, "store_role": True}),
     *((192, n, BF16, n % 64 == 0, {"num_warps": 12, "num_ctas": 2, "cluster_split": "N"}) for n in (320, 352, 384)),
+    (384, 176, BF16, True, {"num_warps": 12, "num_ctas": 2}),
+    (384, 128, E4M3, False, {"num_warps": 12, "num_ctas": 2, "store_role": True}),
+    (384, 128, BF16, False, {"num_warps": 12, "num_ctas": 2, "store_role": False}),
     *((256, n, BF16, n % 64 == 0, {"num_warps": 8, "num_ctas": 2, "cluster_split": "N"}) for n in (288, 320, 352, 384)),
 ], ids=str)
 def test_widths(target, bm, bn, dtype, b_rows, options):
@@ -126,7 +129,7 @@ def scaled(a_desc, b_desc, c_desc, x, K, BM: tl.constexpr, BN: tl.constexpr):
 
 @pytest.mark.parametrize("compiled, why", [
     (lambda: kernel(128, 128, 12), "three warpgroups take 192 rows"),
-    (lambda: kernel(192, 352, 12, num_ctas=2), 'cluster_split="N"'),
+    (lambda: kernel(192, 176, 12, num_ctas=2), "96x176 does not divide over 12 warps"),
     (lambda: kernel(192, 128, 12, warp_specialize=False), "no such loop: use 8 or 16"),
     (lambda: kernel(192, 128, 12, target="sm_80"), "num_warps=12 needs wgmma"),
     (lambda: kernel(48, 128, 12), "num_warps=12 needs wgmma"),

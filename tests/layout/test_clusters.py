@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_conversions import check, element_numbers
 
-from tilejit.layout.clusters import beside, cta_bases, divided_dim, in_tile, parts_of, strip, within
+from tilejit.layout.clusters import alone, beside, cta_bases, divided_dim, in_tile, own, parts_of, strip, within
 from tilejit.layout.named import blocked, wgmma_accumulator
 
 relaxed = settings(deadline=None, max_examples=60)
@@ -114,3 +114,19 @@ def test_columns_of_a_product_become_a_vector(columns):
     vector = blocked((columns,), 8, 4)
     check(vector, row, 4)
     check(row, vector, 2)
+
+
+@relaxed
+@given(st.sampled_from([(192, 12), (384, 12), (128, 8), (64, 4)]), st.sampled_from([1, 3, 5, 11]), st.integers(4, 6),
+       st.sampled_from([2, 4]), st.sampled_from([0, 1]))
+def test_what_a_cta_has_alone(form, odd, bits, ctas, dim):
+    """Rows of three warpgroups and columns, both no powers of two: every element once; a CTA's part is its own tile."""
+    (rows, warps), mine = form, odd << bits
+    assume(mine <= 256 and warps % 3 == 0 or mine & mine - 1 == 0)
+    part = wgmma_accumulator((rows, mine), warps)
+    whole = beside(part, dim, ctas)
+    table = whole.table().reshape(-1, 2)
+    assert len({tuple(at) for at in table.tolist()}) == len(table) == rows * mine * ctas
+    assert alone(whole, dim, ctas) == part and divided_dim(whole, ctas) == dim
+    size = whole.shape[dim]
+    assert all(own(in_tile(at, size, ctas), size, ctas) == at for at in range(size // ctas))

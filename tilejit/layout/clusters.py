@@ -34,6 +34,21 @@ def in_tile(at: int, size: int, ctas: int) -> int:
     return at // side * side * ctas + at % side
 
 
+def own(at: int, size: int, ctas: int) -> int:
+    """Which of the elements that the first CTA holds lies `at` (the inverse of `in_tile`)."""
+    side = strip(size, ctas)
+    return at // (side * ctas) * side + at % side
+
+
+def alone(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
+    """What the first CTA holds, as a tile of its own, of one of which every CTA holds as much along a dimension (the
+    inverse of `beside`)."""
+    shape = tuple(n // ctas if d == dim else n for d, n in enumerate(layout.shape))
+    rows = {n: tuple(tuple(own(x, layout.shape[d], ctas) if d == dim else x for d, x in enumerate(b)) for b in row)
+            for n, row in within(layout, ctas).bases}
+    return LinearLayout.from_bases(rows, shape)
+
+
 def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
     """The bases of the CTA's index where CTA i holds the i-th of equal parts along a dimension (see `strip`)."""
     bits = range(ctas.bit_length() - 1)

@@ -30,6 +30,7 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
     parts = [b for b in bits if any(x >= s & -s for x, s in zip(b, shape) if s & (s - 1))]
     bits = [b for b in bits if b not in (warp or last) and b not in parts]
+    parts = [b for b in parts if b not in (warp or last)]
 
     def take(n: int) -> list[tuple[int, ...]]:
         out, bits[:n] = bits[:n], []
@@ -91,14 +92,13 @@ def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]]
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
     m, groups = shape[0], num_warps // 4
+    if groups % 3 == 0 and groups != 3:
+        raise ValueError(f"three warpgroups divide rows, or a power of two of them: found {num_warps} warps")
     each = m // (3 * 64) if groups % 3 == 0 else m // 64
     if m % (64 * (3 if groups % 3 == 0 else 1)) or each & (each - 1):
         raise ValueError(f"{m}x{shape[1]} does not divide over {num_warps} warps: " + (
             "three warpgroups take 192 rows, or twice or four times as many" if groups % 3 == 0 else
             "each warpgroup needs 64 rows, or twice or four times as many"))
-    if groups > 3 and groups % 3 == 0:
-        raise ValueError(f"{num_warps // 12} CTAs of three warpgroups do not divide rows; they may divide the columns, "
-                         'cluster_split="N"')
     bits, slices = _log2(groups), _log2(m // 64)
     along = min(bits, slices)
     own = [(64 << i, 0) for i in range(slices)]

@@ -161,6 +161,9 @@ class Assignment:
             if self.fn.attrs.get("cluster_split") == "N" and self.ctas > 1:
                 part = wgmma_accumulator((shape[0], shape[1] // self.ctas), self.warps // self.ctas)
                 return beside(part, 1, self.ctas)
+            if self.ctas > 1 and self.warps % 3 == 0:
+                part = wgmma_accumulator((shape[0] // self.ctas, shape[1]), self.warps // self.ctas)
+                return beside(part, 0, self.ctas)
             return wgmma_accumulator(shape, self.warps)  # type: ignore[arg-type]
         except ValueError as e:
             raise CompilationError(f"dot: {e}", dot.loc) from None

@@ -36,7 +36,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
         row = block_dim(desc, buffer, 0)
-        where[row] = p.new("b32", "mad.lo.s32", e.warpgroup(), shape[0] // stripes, where[row])
+        where[row] = p.new("b32", "mad.lo.s32", e.warpgroup(), _stripe(e, op, buffer), where[row])
     bases: dict[int, str] = {}
     held = by_pieces(tile.layout, columns)
     count = shape[-1] // columns
@@ -111,9 +111,18 @@ def _tma_put(e: Emitter, op: Op) -> None:
         column = in_tile(column, size, ctas) if d == len(where) - 1 else column
     if op.attrs["stripes"] > 1:
         row = block_dim(desc, buffer, 0)
-        where[row] = e.p.new("b32", "mad.lo.s32", e.role.group, buffer.shape[0], where[row])
+        where[row] = e.p.new("b32", "mad.lo.s32", e.role.group, _stripe(e, op, buffer), where[row])
     _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, column)
     e.p("cp.async.bulk.commit_group")
+
+
+def _stripe(e: Emitter, op: Op, buffer: Buffer) -> int:
+    """Rows from a warpgroup's stripe to the next one's: there are others' between where CTAs have rows in strips."""
+    rows = buffer.shape[0]
+    if op.attrs.get("slice") != 0:
+        return rows
+    ctas = e.fn.attrs["num_ctas"]
+    return in_tile(rows, rows * op.attrs["stripes"] * ctas, ctas)
 
 
 def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], column: int,

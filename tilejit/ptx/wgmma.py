@@ -13,6 +13,7 @@ from functools import lru_cache
 from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, DType, Pending, Tile
+from tilejit.layout.clusters import divided_dim, own
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import words
@@ -169,12 +170,17 @@ def describe_early(e: Emitter, view: Value) -> None:
 
 def _descriptor(e: Emitter, dot: Op, index: int, address: str) -> str:
     """The 64-bit descriptor of this warpgroup's part of an operand at (0, k=0)."""
-    p, layout = e.p, dot.operands[2].type.tile.layout  # type: ignore[union-attr]
+    p, acc = e.p, dot.operands[2].type
+    assert isinstance(acc, Pending) and acc.tile.layout is not None
+    layout = acc.tile.layout
     operand = Operand(dot.operands[index].type, index, 1 - index)  # type: ignore[arg-type]
-    own = [(basis[index], 0) for basis in layout.bases_of("warp")[2:e.role.warp_bits]]  # type: ignore[union-attr]
+    size, ctas = layout.shape[index], e.fn.attrs.get("num_ctas", 1)
+    starts = [basis[index] for basis in layout.bases_of("warp")[2:e.role.warp_bits]]
     start = address
-    if any(mn for mn, _ in own):
-        offset = e.bit_sum([(e.warpgroup(), [operand.offset(mn, k) for mn, k in own])])
+    if any(starts):
+        if e.rank and divided_dim(layout, ctas) == index:
+            starts = [own(at, size, ctas) for at in starts]
+        offset = e.bit_sum([(e.warpgroup(), [operand.offset(at, 0) for at in starts])])
         start = p.new("b32", "add.u32", address, offset)
     # In a cluster, addresses of a CTA's own shared memory have its rank from bit 24 on, where descriptors have offsets.
     low = p.new("b32", "bfe.u32", start, 4, 14) if e.rank else p.new("b32", "shr.u32", start, 4)

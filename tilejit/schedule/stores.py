@@ -7,7 +7,7 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op
 from tilejit.ir.types import Buffer, Desc, DType, Tile
-from tilejit.layout.clusters import divided_dim, within
+from tilejit.layout.clusters import alone, divided_dim
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of
 
@@ -58,7 +58,7 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
         if cut is None or desc.ahead_of(len(t.shape)) is None:
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
-        layout = within(t.layout, ctas)
+        layout = alone(t.layout, cut, ctas)
     columns, stripes = min(shape[-1] & -shape[-1], LINE // t.elem.bytes), 1
     if not splits_by_registers(layout, columns):
         columns = shape[-1]
