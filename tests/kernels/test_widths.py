@@ -139,3 +139,59 @@ def scaled(a_desc, b_desc, c_desc, x, K, BM: tl.constexpr, BN: tl.constexpr):
 def test_where_three_warpgroups_cannot_work(compiled, why):
     with pytest.raises(tilejit.CompilationError, match=why):
         compiled()
+
+
+@tilejit.kernel
+def beside(a_desc, b_desc, c_desc, x, y, K, BM: tl.constexpr, BN: tl.constexpr, WHAT: tl.constexpr):
+    """C = A @ B^T, changed by numbers of x in one way; what is stored in y in another."""
+    rows, columns = tl.arange(0, BM), tl.arange(0, BN)
+    whole = rows[:, None] * BN + columns[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, 64):
+        part = tl.dot(a_desc.load([0, k]), b_desc.load([0, k]).T)
+        if WHAT == "rows in the loop":
+            part *= tl.load(x + rows + k)[:, None]
+        elif WHAT == "a number in the loop":
+            part *= tl.load(x + k)
+        acc += part
+    if WHAT == "rows":
+        acc *= tl.load(x + rows)[:, None]
+    elif WHAT == "a column":
+        acc *= tl.load(x + rows[:, None])
+    elif WHAT == "all":
+        acc *= tl.load(x + whole)
+    elif WHAT == "stored":
+        tl.store(y + whole, acc)
+    elif WHAT == "vectors":
+        tl.store(y + rows, tl.load(x + rows) + 1)
+        tl.store(y + 512 + tl.arange(0, 256), tl.load(x + tl.arange(0, 256)) + 1)
+    elif WHAT == "an atomic":
+        tl.atomic_add(y, 1.0)
+    c_desc.store([0, 0], acc.to(tl.bfloat16))
+
+
+@pytest.mark.remarks("spills", "stack", reason="addresses of whole tiles beside two sets of sums")
+@pytest.mark.parametrize("what", ["rows in the loop", "a number in the loop", "rows", "a column", "all", "stored", "vectors",
+                                  "an atomic"])
+@pytest.mark.parametrize("bm, bn, options", [(192, 176, {}), (384, 128, {"num_ctas": 2}),
+                                             (192, 256, {"num_ctas": 2, "cluster_split": "N"})], ids=str)
+def test_what_else_three_warpgroups_do(bm, bn, options, what):
+    """Loads and stores beside a product: layouts whose rows three warpgroups divide, or eight warps and four copies."""
+    rng = np.random.default_rng(bm)
+    a, b = (rng.integers(-2, 3, (n, 128)).astype(BF16) for n in (bm, bn))
+    x, y, c = rng.integers(1, 3, bm * bn + 128).astype(np.float32), np.zeros(bm * bn, np.float32), np.zeros((bm, bn), BF16)
+    d = tilejit.TensorDescriptor.from_tensor
+    with tilejit.knobs(target="emulator"):
+        beside[(1,)](d(a, (bm, 64)), d(b, (bn, 64)), d(c, (bm, bn)), x, y, 128, BM=bm, BN=bn, WHAT=what, num_warps=12, **options)
+    halves = [a[:, k:k + 64].astype(np.float32) @ b[:, k:k + 64].astype(np.float32).T for k in (0, 64)]
+    factors = {"rows in the loop": (x[:bm, None], x[64:bm + 64, None]), "a number in the loop": (x[0], x[64]),
+               "rows": (x[:bm, None],) * 2, "a column": (x[:bm, None],) * 2, "all": (x[:bm * bn].reshape(bm, bn),) * 2}
+    exact = sum(h * f for h, f in zip(halves, factors.get(what, (1, 1))))
+    np.testing.assert_array_equal(c.astype(np.float32), exact.astype(BF16).astype(np.float32))
+    if what == "stored":
+        np.testing.assert_array_equal(y.reshape(bm, bn), exact)
+    elif what == "vectors":
+        np.testing.assert_array_equal(y[:bm], x[:bm] + 1)
+        np.testing.assert_array_equal(y[512:768], x[:256] + 1)
+    elif what == "an atomic":
+        assert y[0] == 1
