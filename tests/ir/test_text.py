@@ -1,5 +1,7 @@
 """The printer and the parser undo each other."""
+import copy
 import math
+import pickle
 
 import pytest
 from hypothesis import given, settings
@@ -142,3 +144,11 @@ def test_layouts_are_listed_once_at_the_top():
     back = parse_function(text)
     assert print_function(back) == text
     assert [op.result.type.layout for op in back.body.ops[:3]] == [a, a, b]
+
+
+def test_a_dtype_is_one_object():
+    """Dtypes are compared by identity: whoever copies or stores one, or a type made of it, gets that very object."""
+    for t in DTYPES.values():
+        assert copy.deepcopy(t) is t and copy.copy(t) is t and pickle.loads(pickle.dumps(t)) is t
+    tile = Tile((64, 16), int32)
+    assert pickle.loads(pickle.dumps(tile)) == tile and copy.deepcopy(Ptr(int32)) == Ptr(int32)

@@ -49,6 +49,10 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> str:
+        """Copies and pickles are this very object: its name is that of a variable of this module."""
+        return self.name
+
 
 int1 = DType("int1", "bool", 1)
 int8, int16, int32, int64 = (DType(f"int{b}", "int", b) for b in (8, 16, 32, 64))
