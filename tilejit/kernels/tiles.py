@@ -83,7 +83,8 @@ class Part:
 #: Cycles by which one more launch delays the end, and by which a cluster's start does.
 LAUNCH, CLUSTER = 4000, 1000
 #: Results are divided where at least this share of the time is lost to a last wave that is not full, and where at least
-#: that share is gained for each launch more (six products on an H200 gained 1.6 to 3%).
+#: that share is gained for each launch more. Set by seven products of `benchmarks/matmul.py` on an H200, none held out:
+#: six that are divided so gained 1.5 to 3%, the one that 1.5% would have divided as well (8192 cubed) lost 1.7%.
 LOSS, GAIN = 0.03, 0.017
 #: Cycles by which a launch takes longer whose programs hand parts of tiles on, beside two more tiles to store (six
 #: products on an H200: 20000 to 35000).
@@ -106,7 +107,7 @@ class Chip:
 
     def cycles(self, t: Tiles, m: int, n: int) -> float:
         """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well, which a
-        second group of consumers hides. The estimates of 23 launches measured on an H200 are 2% off."""
+        second group of consumers hides. The constants are fitted to launches of `benchmarks/matmul.py` on an H200."""
         programs = t.programs(self.multiprocessors)
         waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:

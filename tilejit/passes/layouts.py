@@ -291,7 +291,7 @@ class Assignment:
 
 
 def _no_layout(t: Tile, why: ValueError, op: object) -> CompilationError:
-    return CompilationError(f"no layout for a tile {t}: {why}: only what is computed with the columns of a product may "
+    return CompilationError(f"no layout for a tile {t}: {why}: only what is computed with a product may "
                             "have such a size", op.loc if isinstance(op, Op) else None)
 
 

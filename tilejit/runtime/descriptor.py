@@ -12,7 +12,7 @@ class TensorDescriptor:
     """A tensor in global memory, read and written in blocks of `block_shape`.
 
     base: the array whose first element is the tensor's; shape and strides in elements, outermost first, the last
-    stride 1; block_shape: powers of two, one a dimension, or multiples of 16 up to 512 (columns of products); padding:
+    stride 1; block_shape: powers of two, one a dimension, or multiples of 16 up to 512 (of products); padding:
     what a load finds outside the tensor ("zero", or "nan" for floats). Rank 1 to 5. TMA needs a 16-byte aligned base
     and strides that are multiples of 16 bytes: where that does not hold, `tma` is False and kernels use pointer loads
     instead, which their report says.
