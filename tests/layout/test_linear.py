@@ -202,8 +202,21 @@ def test_odd_sizes_that_nothing_of_their_own_chooses():
 
 
 def test_an_odd_multiple_stays_the_last_size():
-    with pytest.raises(ValueError, match="must stay the last one"):
+    with pytest.raises(ValueError, match=r"may only become another one and powers of two .* found \[64, 96\]"):
         wgmma_accumulator((64, 96), 4).reshape((96, 64))
+
+
+def test_an_odd_multiple_splits_into_another_and_powers_of_two():
+    """Each coordinate as division has it; gates and what they are for lie side by side in one thread's registers."""
+    layout = wgmma_accumulator((128, 160), 8)
+    apart = layout.reshape((128, 1, 10, 2, 8))
+    for at, there in zip(layout.registers(), apart.registers()):
+        assert there == (at[0], 0, at[1] // 16, at[1] // 8 % 2, at[1] % 8)
+    assert apart.reshape((128, 160)) == layout
+    half = apart.transpose((1, 0, 2, 4, 3)).split().reshape((128, 80))
+    assert half.num_registers == 40 and half.odd_dims == (1,)
+    with pytest.raises(ValueError, match=r"found \[128, 160\] and \[128, 2, 80\]"):
+        layout.reshape((128, 2, 80))
 
 
 # -- the tensor cores' fragments ------------------------------------------------------------------------

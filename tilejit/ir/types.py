@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
@@ -188,6 +190,12 @@ class Pending:
 
     def __str__(self) -> str:
         return f"pending<{self.tile}>"
+
+
+def odd_size(shape: tuple[int, ...], axis: int) -> bool:
+    """Whether a size that is no power of two may be one of a block: a multiple of 16 up to 512, or with the next sizes
+    (into which one was split) such a multiple."""
+    return any(n % 16 == 0 and n <= 512 for n in accumulate(shape[axis:], mul))
 
 
 Type = Union[DType, Ptr, Tile, Desc, Buffer, Barrier, Pending]

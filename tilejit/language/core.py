@@ -273,9 +273,6 @@ def reshape(input: tensor, *shape: Any, can_reorder: bool = False, _b: KernelBui
     dims = sem.as_shape(_varargs(shape))
     if dims == input.shape:
         return input
-    if any(d & (d - 1) for d in (*input.shape, *dims)) and input.shape[-1:] != dims[-1:]:
-        raise CompilationError(f"reshape: a size that is no power of two must stay the last one, found "
-                               f"{list(input.shape)} and {list(dims)}")
     return tensor(_b("reshape", input.value, shape=dims))
 
 

@@ -24,6 +24,7 @@ from tilejit.ir.types import (
     int1,
     int32,
     int64,
+    odd_size,
     shape_of,
     uint32,
     uint64,
@@ -275,8 +276,8 @@ def as_dtype(x: Any) -> Scalar:
 def as_shape(x: Any) -> tuple[int, ...]:
     """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5.
 
-    Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them, and the
-    rows 192 or 384, for three warpgroups."""
+    Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them (also
+    with the last ones of a size apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups."""
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
     for d in dims:
@@ -284,7 +285,8 @@ def as_shape(x: Any) -> tuple[int, ...]:
             raise CompilationError(f"a tile's shape must be made of constants, found {d!r}: "
                                    "pass it as a tl.constexpr argument")
     odd = [d for d in dims if d & (d - 1)]
-    product = all(d % 16 == 0 and d <= 512 for d in odd) and (len(odd) < 2 or len(odd) == 2 and odd[0] in (192, 384))
+    product = all(d & (d - 1) == 0 or odd_size(dims, i) for i, d in enumerate(dims)) \
+        and (len(odd) < 2 or len(odd) == 2 and odd[0] in (192, 384))
     numel = 1
     for d in dims:
         if d < 1 or d in odd and not product:

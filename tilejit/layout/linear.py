@@ -31,6 +31,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 
 import numpy as np
 
@@ -190,20 +191,20 @@ class LinearLayout:
     def reshape(self, shape: tuple[int, ...]) -> LinearLayout:
         """The same elements in row-major order under another shape.
 
-        Raises ValueError if a size that is no power of two does not stay the last one."""
-        if any(s & (s - 1) for s in (*self.shape, *shape)) and (not shape or shape[-1] != self.shape[-1]):
-            raise ValueError(f"a tile of shape {self.shape} has no layout as {shape}: a size that is no power of two "
-                             "must stay the last one")
+        Raises ValueError for a shape that `regrouped` cannot lead to."""
+        groups = regrouped(self.shape, shape)
 
         def relabel(b: Basis) -> list[int]:
-            flat = 0
-            for x, s in zip(b, self.shape):
-                flat = flat * s + x
-            out = []
-            for s in reversed(shape):
-                out.append(flat % s)
-                flat //= s
-            return out[::-1]
+            out: list[int] = []
+            for (start, stop), sizes in groups:
+                flat, part = 0, []
+                for x, s in zip(b[start:stop], self.shape[start:stop]):
+                    flat = flat * s + x
+                for s in reversed(sizes):
+                    part.append(flat % s)
+                    flat //= s
+                out += reversed(part)
+            return out
         return self._map(relabel, tuple(shape))
 
     @_remembered
@@ -354,6 +355,28 @@ class LinearLayout:
             name, _, value = row.partition("=")
             bases[name] = ast.literal_eval(value)
         return LinearLayout.from_bases(bases, tuple(map(int, shape.split("x"))) if shape else ())
+
+
+def regrouped(shape: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
+    """How a row-major reshape maps dimensions: groups of as many elements, each (range of old ones, sizes of new ones).
+
+    Raises ValueError where a size that is no power of two is not the first of its group, before and after: the
+    coordinates' bits would not say where an element goes."""
+    assert prod(shape) == prod(target), (shape, target)
+    groups, start, at = [], 0, 0
+    while start < len(shape) or at < len(target):
+        # A size of 1 is a group without a counterpart, unless that is 1 as well.
+        stop, end = start + (target[at:at + 1] != (1,)), at + (shape[start:start + 1] != (1,))
+        if stop == start and end == at:
+            stop, end = start + 1, at + 1
+        while (left := prod(shape[start:stop])) != (right := prod(target[at:end])):
+            stop, end = stop + (left < right), end + (left > right)
+        if any(s & (s - 1) for s in (*shape[start + 1:stop], *target[at + 1:end])):
+            raise ValueError("a size that is no power of two may only become another one and powers of two after it, "
+                             f"or be made of such; found {list(shape)} and {list(target)}")
+        groups.append(((start, stop), target[at:end]))
+        start, at = stop, end
+    return groups
 
 
 def _bits(size: int) -> int:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import gcd
+from math import gcd, prod
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
@@ -36,8 +36,10 @@ def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
     rank = len(desc.type.block_shape)
     if rank == len(buffer.shape):
         return buffer
-    ahead = desc.type.ahead_of(len(buffer.shape))
-    shape = (*desc.type.block_shape[:-1], buffer.shape[-1]) if ahead is None else (*(1,) * ahead, *buffer.shape)
+    ahead, (first, *merged, _) = desc.type.ahead_of(len(buffer.shape)), desc.type.block_shape
+    # Of merged dimensions CTAs divide the first.
+    shape = (first * buffer.shape[0] // prod((first, *merged)), *merged, buffer.shape[-1]) if ahead is None \
+        else (*(1,) * ahead, *buffer.shape)
     return Buffer(shape, buffer.elem, buffer.slots, buffer.swizzle, tuple(reversed(range(rank))))
 
 
@@ -49,6 +51,8 @@ def slowest(buffer: Buffer) -> int:
 def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
     """The dimension of the descriptor's block that is dimension `dim` of a tile, or of a part of one, in a buffer."""
     assert isinstance(desc.type, Desc)
+    if dim == 0 and desc.type.ahead_of(len(buffer.shape)) is None:
+        return 0
     return dim + len(desc.type.block_shape) - len(buffer.shape)
 
 

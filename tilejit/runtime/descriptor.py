@@ -5,6 +5,7 @@ from operator import index
 from typing import Any
 
 from tilejit.errors import LaunchError
+from tilejit.ir.types import odd_size
 from tilejit.runtime.arrays import ArrayInfo, array_info
 
 
@@ -41,7 +42,7 @@ class TensorDescriptor:
         if min(self.shape) < 0:
             raise LaunchError(f"TensorDescriptor: shape {self.shape} has a negative size")
         for axis, n in enumerate(self.block_shape):
-            if n < 1 or n & (n - 1) and (n % 16 or n > 512):
+            if n < 1 or n & (n - 1) and not odd_size(self.block_shape, axis):
                 below, above = 1 << max(0, n.bit_length() - 1), 1 << max(0, n.bit_length())
                 raise LaunchError(f"TensorDescriptor: block_shape {self.block_shape} must be powers of two, or "
                                   f"multiples of 16 up to 512; axis {axis} is {n}"

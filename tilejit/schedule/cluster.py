@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, divides_k, walk
-from tilejit.ir.types import Tile, shape_of
-from tilejit.layout.clusters import cta_bases, divided_dim
+from tilejit.ir.types import Desc, Tile, shape_of
+from tilejit.layout.clusters import cta_bases, divided_dim, strip
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.exchange import plan_exchanges
 from tilejit.schedule.meetings import of_one_number, plan_meetings
@@ -77,8 +77,8 @@ def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
         if not by_k and divided_dim(t.layout, ctas) != dim:
             return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
         return ""
-    if op.name == "desc_load" and op.operands[0].type.ahead_of(len(shape_of(op.result.type))) is None:  # type: ignore
-        return "a block whose first dimensions are merged does not divide"
+    if op.name == "desc_load" and (why := _merged_problem(op, ctas)):
+        return why
     if scratch_bytes(op) == 0 or of_one_number(op):
         return ""
     tiles = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
@@ -88,3 +88,17 @@ def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
     if op.name == "reduce" and len({bool(b[op.attrs["axis"]]) for b in bases[0]}) == 1:
         return ""                    # along what CTAs divide, or each has what it folds
     return f"{op.name} would move elements between CTAs"
+
+
+def _merged_problem(load: Op, ctas: int) -> str:
+    """Why a block of which the tile has merged the first dimensions cannot be divided along the first; empty if it can,
+    or has none."""
+    desc, shape = load.operands[0].type, shape_of(load.result.type)
+    assert isinstance(desc, Desc)
+    if desc.ahead_of(len(shape)) is not None:
+        return ""
+    first = desc.block_shape[0]
+    if strip(first, ctas) and strip(shape[0], ctas) == strip(first, ctas) * (shape[0] // first):
+        return ""
+    return (f"a block {list(desc.block_shape)} as {list(shape)} does not divide: of dimensions that are merged, the first "
+            f"must be a multiple of {ctas} and the others powers of two")

@@ -74,6 +74,12 @@ def reshape(o: Op) -> list[Type]:
     if prod(shape) != t.numel:
         raise CompilationError(f"cannot reshape {list(t.shape)} ({t.numel} elements) to "
                                f"{list(shape)} ({prod(shape)} elements)", o.loc)
+    if any(s & (s - 1) for s in (*t.shape, *shape)):
+        from tilejit.layout.linear import regrouped
+        try:
+            regrouped(t.shape, shape)
+        except ValueError as e:
+            raise CompilationError(f"reshape: {e}", o.loc) from None
     return [Tile(shape, t.elem)]
 
 
