@@ -169,6 +169,17 @@ class Chip:
         return min(tiles, key=lambda t: self.cycles(t, m, n))
 
 
+    def rest(self, m: int, n: int, rows: int, columns: int, tiles: tuple[Tiles, ...]) -> list[Part]:
+        """The parts beside and below the first rows and columns of an m x n result; no tile crosses an inner end."""
+        parts = []
+        if columns < n:
+            whole = tuple(t for t in tiles if rows == m or rows % t.m == 0)
+            parts.append(Part(0, columns, rows, n, self.best(rows, n - columns, whole)))
+        if rows < m:
+            parts.append(Part(rows, 0, m, n, self.best(m - rows, n, tiles)))
+        return parts
+
+
 def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
                  tiles: tuple[Tiles, ...] = TILES) -> Tiles:
     """The tiles with the least estimated time for an m x n result and `blocks` blocks of K, in one launch."""
@@ -203,12 +214,7 @@ def _divided(chip: Chip, m: int, n: int, tiles: tuple[Tiles, ...]) -> tuple[floa
         return least, best
     for t in tiles:
         for rows, columns in mains(m, n, t, t.programs(chip.multiprocessors)):
-            strips = []
-            if columns < n:
-                whole_rows = tuple(s for s in tiles if rows == m or rows % s.m == 0)    # no tile crosses an inner end
-                strips.append(Part(0, columns, rows, n, chip.best(rows, n - columns, whole_rows)))
-            if rows < m:
-                strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, tiles)))
+            strips = chip.rest(m, n, rows, columns, tiles)
             for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
                 parts = (Part(0, 0, rows, columns, t, stream), *strips)
                 more = 1 - GAIN * (len(parts) - 1 + (stream > 0))
