@@ -117,8 +117,11 @@ _UNEVEN, _AGAIN = 1.04, 0.08
 PAIRED_TILES = (Config(256, 256, 8, ctas=2, cluster_split="M"),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
-#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
-_FROM_L2, _FROM_MEMORY, _SHARE = 48, 36, 17
+#: Blocks in shared memory at least, beside what CTAs exchange: with two a cluster took 1.6 times as long as expected.
+_LEAST_SLOTS = 4
+#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and with half of it by multicast, and its share of
+#: what memory gives to all.
+_FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
 
 
 @lru_cache(maxsize=1024)
@@ -131,7 +134,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
     turn, in which fewer programs may run), plus what handing over parts costs: a second launch, 40 bytes a cycle each
     way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an element where parts meet in
-    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
+    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips; one where CTAs share an operand."""
     tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
     if m <= 64:
         paired = ()
@@ -148,8 +151,9 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     def cycles(t: Config) -> float:
         count, steps = t.tiles(m, n), blocks(t)
         area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
-        few = t.swap or m <= FEW
-        block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if few else _FROM_L2))
+        few, shared = t.swap or m <= FEW, t.swap and t.beside
+        block = max(area / 32 * t.k_bytes / 128, (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else
+                    edges * t.k_bytes / (_FROM_MEMORY if few else _FROM_L2))
 
         wide, narrow = (t.m, t.n) if t.swap else (t.n, t.m)
         least = memory * (1 + _AGAIN * narrow / wide * few)
@@ -170,7 +174,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
             return max(turns(count), least) + meet
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * area if t.parts else parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
+        meet = 6000 + 0.2 * area if t.parts else 2000 * shared + parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
         streamed = t.stream_tiles / t.programs * steps
         spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
         return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
@@ -186,7 +190,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
             count, even, steps = t.tiles(m, n), evenly if t.swap else min, blocks(t)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
                 most = at_once(c, multiprocessors)
-                if c > 1 and (ctas is not None or most and c <= steps):
+                if c > 1 and (ctas is not None or most and c <= steps and (replace(t, ctas=c).stages(2) or 0) >= _LEAST_SLOTS):
                     yield replace(t, programs=even(count, max(1, most)), ctas=c)
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
