@@ -189,9 +189,9 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
         for t in tiles:
             count, even, steps = t.tiles(m, n), evenly if t.swap else min, blocks(t)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
-                most = at_once(c, multiprocessors)
-                if c > 1 and (ctas is not None or most and c <= steps and (replace(t, ctas=c).stages(2) or 0) >= _LEAST_SLOTS):
-                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
+                most, by_k = at_once(c, multiprocessors), replace(t, ctas=c)
+                if c > 1 and (ctas is not None or most and c <= steps and (by_k.stages(2) or 0) >= _LEAST_SLOTS):
+                    yield replace(by_k, programs=even(count, max(1, most)))
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
