@@ -29,6 +29,8 @@ SPLIT: tuple[Shape, ...] = ((512, 512, 65536), (256, 256, 131072), (1024, 1024, 
 CUBES: tuple[Shape, ...] = ((4096, 4096, 4096), (8192, 8192, 8192))
 FUSED: Shape = (4096, 14336, 4096)
 ORDERS = ("NN", "NT", "TN", "TT")
+#: Rows and columns of all operands start at odd multiples of 16 bytes.
+ORDERED: tuple[Shape, ...] = ((5000, 5000, 5000), (2056, 6152, 4104))
 #: (experts, rows in all, N, K): the rows are shared out unevenly, see `uneven`.
 EXPERTS = ((8, 8192, 4096, 4096), (8, 4096, 14336, 4096), (16, 8192, 4096, 2048), (32, 8192, 2048, 4096),
            (64, 8192, 1536, 4096), (64, 1024, 2048, 7168))
@@ -100,6 +102,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "batched": (Goal("best", 1.10),),
     "grouped": (Goal("best", 1.10),),
     "majors": (Goal("best", 0.97, whole=False),),
+    "orders": (),
     "fused": (Goal("best", 1.15), Goal("tilejit plain", 0.96)),
     "ablation": (),
     "tuning": (Goal("best", 0.97, whole=False),),
@@ -123,6 +126,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
         return tuple(Case(name, m, n, k, rows=uneven(e, m)) for e, m, n, k in EXPERTS)
     if name == "majors":
         return tuple(Case(name, *CUBES[0], order=o) for o in ORDERS)
+    if name == "orders":
+        return tuple(Case(name, *s, order=o) for s in ORDERED for o in ORDERS)
     if name == "fused":
         return tuple(Case(name, *FUSED, variant=v) for v in ("gelu", "swiglu"))
     if name == "tuning":

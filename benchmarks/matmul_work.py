@@ -84,7 +84,7 @@ def shown(make: Callable[..., Callable[[], Any]], *args: Any) -> Build:
 
 
 def dense(case: Case) -> Work:
-    """bf16 big, decode, split-K, majors and ablation: one product, in one dtype."""
+    """bf16 big, decode, split-K, majors, orders and ablation: one product, in one dtype."""
     a = matrix(case.m, case.k, rows_first=case.order[0] == "N")
     bs = [matrix(case.k, case.n, rows_first=case.order[1] == "N")]
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
@@ -96,7 +96,7 @@ def dense(case: Case) -> Work:
              into: Any = out, **more: Any) -> Contender:
         return Contender(rotate([way(a, b, into, **more) for b in bs]), into, judged=into is out)
 
-    if case.set == "majors":
+    if case.set in ("majors", "orders"):
         return Work(mine, {"cublas": peers_torch.mm(a, bs, theirs)}, error, ROUNDED)
     if case.set == "ablation":
         steps = {f"tilejit {v.name}": shown(ours.launched, a, bs[0], v, theirs) for v in ours.ABLATION}
