@@ -57,17 +57,18 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
     desc = op.operands[0].type
     assert isinstance(t.elem, DType) and t.layout is not None and isinstance(desc, Desc)
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
+    merged = desc.ahead_of(len(shape)) is None              # some of its rows would be no block
     if ctas > 1:
         cut = divided_dim(t.layout, ctas)
-        if cut is None or desc.ahead_of(len(t.shape)) is None:
+        if cut is None or merged:
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = alone(t.layout, cut, ctas)
-    axis = 0 if turned(layout) else len(shape) - 1
+    axis = 0 if turned(layout) and not merged else len(shape) - 1
     size, stripes = min(shape[axis] & -shape[axis], LINE // t.elem.bytes), 1
     if not splits_by_registers(layout, size, axis):
         axis, size = len(shape) - 1, shape[-1]
-    elif len(shape) == 2 and desc.ahead_of(2) is not None:
+    elif len(shape) == 2 and not merged:
         stripes = stripes_of(layout, 1 - axis, shape[1 - axis], fn.attrs["num_warps"])
     pieces = shape[axis] // size
     slots = min(pieces, fn.attrs.get("store_stages", stages))
