@@ -50,7 +50,7 @@ def test_everything(target, m, n):
 
 def test_residual_of_wide_tiles(target, monkeypatch):
     """Halves of halves of the residual."""
-    monkeypatch.setattr(fused, "choose", lambda *_: TILES[0])
+    monkeypatch.setattr(fused, "choose_tiles", lambda *_: TILES[0])
     rng, a, b, product = arrays(136, 272, 64)
     residual = rng.standard_normal((136, 272)).astype(BF16)
     out = fused_matmul(a, b, activation="relu", residual=residual)
