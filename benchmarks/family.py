@@ -263,7 +263,9 @@ def fuseds() -> Iterator[Configuration]:
             ways = [(f, e) for f in formats for e in ({}, full)] + [(PLAIN, e) for e in extras(full)]
             ways += [(f, {"out_dtype": "int32"}) for f in INTEGERS if not gated]
             ways += [(PLAIN, {"activation": a, "out_dtype": "fp32", **b}) for a in ACTIVATIONS[1:] for b in ({}, {"bias": True})]
-            ways += [(PLAIN, {"odd": True, **e}) for e in extras(full) if gated]
+            numbers = {k: v for k, v in full.items() if k not in ("residual", "z", "reduction")}
+            more = {k: v for k, v in full.items() if k != "residual"}
+            ways += [(PLAIN, {"odd": True, **e}) for e in ({}, more, {**numbers, "out_dtype": "fp32"}) if gated]
             columns = t.n // 2 if gated else t.n
             m, n = extents(t.m, columns)
             for f, e in ways:
@@ -297,7 +299,7 @@ def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any
     if "out_dtype" in e:
         made["out_dtype"] = DTYPES[e["out_dtype"]]
     if "odd" in e:
-        made["out"] = np.zeros((m, pitch), BF16)[:, :n]
+        made["out"] = np.zeros((m, pitch), F32 if "out_dtype" in e else BF16)[:, :n]
     return (fused.gated_matmul if gated else fused.fused_matmul)(a, b, **made)
 
 

@@ -181,7 +181,8 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
             gate, up = acc.reshape(BM, BN // GATED, 2, GATED).permute(0, 1, 3, 2).split()
             gate = gate.reshape(BM, BN)
             up = up.reshape(BM, BN)
-            if BN == 128:
+            if BN == 128 and (z_desc is not None or residual is not None or REDUCE is not None):
+                # Half after half: what else these need does not fit the registers.
                 gate, more_gate = halves(gate, BM, BN)
                 up, more_up = halves(up, BM, BN)
                 left = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN // 2, SCALE_A, SCALE_B,
