@@ -239,7 +239,7 @@ def test_what_tiles_are_for():
 @pytest.mark.parametrize("chip, multiprocessors, ctas", [("sm_90a", 132, 2), ("sm_90a", 1, 1), ("sm_80", 132, 1)])
 def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     """Of one multiprocessor, or without clusters, programs are single CTAs."""
-    a, b, out = np.zeros((2048, 1024), BF16), np.zeros((2, 2048, 1024), BF16).transpose(0, 2, 1), np.zeros((2048, 2048), BF16)
-    problem = facts(a), facts(b), facts_of(*[None] * 6), facts(out)
+    a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
+    problem = facts(a), facts(b.transpose(0, 2, 1)), facts_of(*[None] * 6), facts(out)
     plan = fused._plan("gated_matmul", True, *problem, "silu", None, multiprocessors, chip)
     assert plan[3]["num_ctas"] == ctas and plan[0] == (max(1, multiprocessors // ctas),)
