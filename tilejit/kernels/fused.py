@@ -206,6 +206,7 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
                    SCALE_A, SCALE_B, ACTIVATION, REDUCE)
 
 
+#: Shapes that `matmul` uses too, whose speeds were measured there.
 _MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 #: Largest first.
 TILES = (_MEASURED[128, 256], replace(_MEASURED[128, 128], num_warps=8), _MEASURED[64, 64])
@@ -222,8 +223,8 @@ def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow:
     """The tiles with up to so many CTAs that have registers for an epilogue.
 
     per_column: with a bias or a scale for each column. arrays: with a residual or a second output, 64 columns of which
-    are dealt with at a time. narrow: with a residual whose rows cannot be read 16 bytes at a time. reduction: of
-    rows, of which sums do not leave their CTA's threads."""
+    are dealt with at a time. narrow: with a residual whose rows cannot be read 16 bytes at a time. reduction: with a
+    number for each row of the result, which pairs of CTAs do not combine in memory."""
     if not gated:
         return TILES[narrow:]
     found = GATED_TILES[-1:] if narrow else GATED_TILES
