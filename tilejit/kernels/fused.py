@@ -212,8 +212,8 @@ _MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 TILES = (_MEASURED[128, 256], replace(_MEASURED[128, 128], num_warps=8), _MEASURED[64, 64])
 #: As tiles of the product, which is twice as wide as the result.
 GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
-#: Slots of rings: without and with a residual or a second output. (Of pairs of CTAs as many as fit.)
-STAGES = {(128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
+#: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
+STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
 REDUCTIONS = (None, "sum", "squares", "max")
 _INPUTS = (*DTYPES, "int8", "uint8")
 
