@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -160,7 +161,7 @@ def distinct(found: Iterator[Configuration]) -> list[Configuration]:
 # -- families -------------------------------------------------------------------------------------------------------
 def matmuls() -> Iterator[Configuration]:
     """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES; STREAMED may be streamed
-    (three tiles of four, by two programs)."""
+    (three tiles of four, by two programs); tiles may be turned: of the result's transpose."""
     module = matmul_module()
     m, n = extents(STREAMED.m, STREAMED.n)
     for f, e in epilogues():
@@ -169,8 +170,10 @@ def matmuls() -> Iterator[Configuration]:
         yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
             (tilejit, "multiprocessors", lambda: 2 * STREAMED.ctas),
             (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),))), streamed)
-    for t in (*TILES, module.POINTER_TILES):
-        m, n = extents(t.m, t.n)
+    for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):
+        rows, columns = extents(t.m, t.n)
+        m, n = (columns, rows) if turned else (rows, columns)
+        part, kind = Part(0, 0, rows, columns, t, turned=turned), " turned" * turned
         for f, e in epilogues():
             if not t.roomy and ("bias" in e or "activation" in e):
                 continue
@@ -181,8 +184,9 @@ def matmuls() -> Iterator[Configuration]:
                     a = matrix(m, depth(f) + 1, dtype=f.a)[:, 1:] if f.a_rows else matrix(m + 1, depth(f), dtype=f.a,
                                                                                            rows=False)[1:]
                 return matmul(a, b, **with_arrays(e, n))
-            yield Configuration("matmul", f"{t.m}x{t.n}{' pointers' * (t is module.POINTER_TILES)} {f} {label(e)}".strip(),
-                                ((module, "divide_result", lambda m, n, *a, t=t, **k: (Part(0, 0, m, n, t),)),), call)
+            kind = " pointers" if t is module.POINTER_TILES else kind
+            yield Configuration("matmul", f"{t.m}x{t.n}{kind} {f} {label(e)}".strip(),
+                                ((module, "divide_result", lambda *a, part=part, **k: (part,)),), call)
 
 
 def streamks() -> Iterator[Configuration]:

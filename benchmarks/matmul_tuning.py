@@ -10,21 +10,22 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from contender import Absent, Contender, race
 
 import tilejit
 from tilejit.kernels import division, streamk, tiles
-from tilejit.kernels.copy import LINE
 from tilejit.testing import Burst
 
 
 @dataclass(frozen=True)
 class Way:
     """A block of the result, bytes of K in a block, and launch options; None leaves an option to the compiler.
-    stream: tiles that are shared out by blocks of K (`kernels.streamk`). columns: what the CTAs divide, instead of rows."""
+    stream: tiles that are shared out by blocks of K (`kernels.streamk`). columns: what the CTAs divide, instead of rows.
+    turned: the block is one of the result's transpose."""
 
     m: int
     n: int
@@ -36,6 +37,7 @@ class Way:
     turns: int | None = None
     stream: int = 0
     columns: bool = False
+    turned: bool = False
 
     @property
     def label(self) -> str:
@@ -43,15 +45,15 @@ class Way:
         marks = [f"{self.m}x{self.n}x{self.k_bytes}B", f"w{self.warps}", f"g{self.group}"]
         marks += [f"c{self.ctas}{'n' * self.columns}"] * (self.ctas > 1) + [f"s{self.stages}"] * (self.stages is not None)
         marks += [f"t{self.turns}"] * (self.turns is not None)
-        return " ".join(marks + ["streamed"] * (self.stream > 0))
+        return " ".join(marks + ["streamed"] * (self.stream > 0) + ["turned"] * self.turned)
 
 
-#: Rows and columns of a part of the result: from row m0 and column n0, to row m1 and column n1.
+#: Rows and columns of a part of the result, or of its transpose: from row m0 and column n0, to row m1 and column n1.
 Part = tuple[int, int, int, int]
 #: How a result is computed: one launch for each part.
 Plan = tuple[tuple[Way, Part], ...]
 #: Divided results that are tried, those with the least estimated time.
-DIVIDED = 8
+DIVIDED = 12
 
 
 def kernel() -> tilejit.Kernel:
@@ -60,15 +62,17 @@ def kernel() -> tilejit.Kernel:
     return found
 
 
-def of_tiles(t: tiles.Tiles, group: int, stream: int = 0) -> Way:
+def of_tiles(t: tiles.Tiles, group: int, stream: int = 0, turned: bool = False) -> Way:
     """The library's tiles, `group` rows of them walked together, the first `stream` streamed."""
-    return Way(t.m, t.n, t.num_warps, t.ctas, group, t.k_bytes, stream=stream, columns=t.columns)
+    return Way(t.m, t.n, t.num_warps, t.ctas, group, t.k_bytes, stream=stream, columns=t.columns, turned=turned)
 
 
 def ways() -> list[Way]:
-    """What is tried for whole results: the library's tiles in several rasters, other pipelines of the larger ones."""
+    """What is tried for whole results: the library's tiles in several rasters and turned, other pipelines of the larger
+    ones."""
     deep, flat = 64, 16                  # blocks of K, for which the library walks fewer and more rows together
     found = [of_tiles(t, group) for t in tiles.TILES for group in (t.group(deep), t.group(deep) // 2, t.group(flat))]
+    found += [of_tiles(t, t.group(deep), turned=True) for t in tiles.TILES]
     found += [Way(128, 256, 8, stages=3), Way(128, 256, 8, k_bytes=64), Way(256, 128, 8), Way(256, 128, 8, group=8),
               Way(128, 128, 8), Way(128, 128, 8, k_bytes=256), Way(128, 128, 4, turns=1), Way(64, 256, 4, turns=1),
               Way(256, 128, 8, 2, 8), Way(128, 256, 4, 2, 8)]
@@ -77,22 +81,22 @@ def ways() -> list[Way]:
 
 def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
     """Results whose first part is made of whole tiles or whole waves and whose rest is in strips, or the last waves of
-    which are shared out, the likeliest few."""
+    which are shared out, the likeliest few; straight or turned."""
     found: dict[Plan, float] = {}
-    for t in tiles.TILES:
-        for rows, columns in tiles.mains(m, n, t, t.programs(chip.multiprocessors)):
-            strips = [tiles.Part(0, columns, rows, n, chip.best(rows, n - columns, tiles.TILES))] * (columns < n)
-            strips += [tiles.Part(rows, 0, m, n, chip.best(m - rows, n, tiles.TILES))] * (rows < m)
+    for turned, t in product((False, True), tiles.TILES):
+        high, wide = (n, m) if turned else (m, n)
+        for rows, columns in tiles.mains(high, wide, t, t.programs(chip.multiprocessors)):
+            rest = [replace(p, turned=turned) for p in chip.rest(high, wide, rows, columns, tiles.TILES)]
             for stream in {0, chip.shared(t, rows, columns) if t is tiles.STREAMED else 0}:
-                parts = [tiles.Part(0, 0, rows, columns, t, stream), *strips]
-                if strips or stream:
+                parts = [tiles.Part(0, 0, rows, columns, t, stream, turned), *rest]
+                if rest or stream:
                     found[plan_of(parts, chip.blocks)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)
     return sorted(found, key=lambda p: found[p])[:DIVIDED]
 
 
 def plan_of(parts: Sequence[tiles.Part], blocks: int) -> Plan:
     """The library's parts as launches, of a product with so many blocks of K."""
-    return tuple((of_tiles(p.tiles, p.tiles.group(blocks), p.stream), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
+    return tuple((of_tiles(p.tiles, p.tiles.group(blocks), p.stream, p.turned), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
 
 
 def name_of(plan: Plan) -> str:
@@ -103,18 +107,21 @@ def name_of(plan: Plan) -> str:
 
 def chip_of(k: int, size: int) -> tiles.Chip:
     """What the library's estimates know of a product with K contiguous in operands of `size` bytes an element."""
-    return tiles.Chip(tilejit.multiprocessors(), tilejit.cdiv(k * size, 128), k * size % LINE != 0)
+    return tiles.Chip(tilejit.multiprocessors(), tilejit.cdiv(k * size, 128), tiles.raggedness(k * size))
 
 
 def chosen(m: int, n: int, k: int, size: int) -> str:
-    """The library's own plan, as in notes."""
+    """The library's own plan for a result of 16 bits, as in notes."""
     chip = chip_of(k, size)
-    return name_of(plan_of(tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged), chip.blocks))
+    parts = tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged, tiles.TILES, tiles.TILES,
+                                tiles.raggedness(2 * n) > 0)
+    return name_of(plan_of(parts, chip.blocks))
 
 
 def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:
     """Everything that is tried for a product, by name."""
-    found = [((way, (0, 0, m, n)),) for way in ways()] + divisions(m, n, chip_of(k, size))
+    found: list[Plan] = [((way, (0, 0, n, m) if way.turned else (0, 0, m, n)),) for way in ways()]
+    found += divisions(m, n, chip_of(k, size))
     return {name_of(p): p for p in found}
 
 
@@ -131,21 +138,22 @@ class Launch:
 def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
     """How `way` multiplies a [M, K] row-major with b [K, N] column-major into a part of out [M, N]."""
     size, (m0, n0, m1, n1) = tilejit.array_info(a).dtype.bytes, part
-    bk = way.k_bytes // size
+    a, b = (b.T, a.T) if way.turned else (a, b)
+    bk, block = way.k_bytes // size, (way.n, way.m) if way.turned else (way.m, way.n)
     d = tilejit.TensorDescriptor.from_tensor
     count = tilejit.cdiv(m1 - m0, way.m) * tilejit.cdiv(n1 - n0, way.n)
     options = {"num_warps": way.warps, "num_ctas": way.ctas, "num_stages": way.stages, "num_consumer_groups": way.turns,
                "cluster_split": "N" if way.columns else None}
     options = {o: v for o, v in options.items() if v is not None}
     options |= {"BM": way.m, "BN": way.n, "BK": bk, "GROUP": way.group, "A_ROWS": True, "B_ROWS": False,
-                "ACTIVATION": None}
+                "C_ROWS": not way.turned, "ACTIVATION": None}
     programs, descs = min(tilejit.multiprocessors() // way.ctas, count), (d(a, (way.m, bk)), d(b.T, (way.n, bk)),
-                                                                          d(out, (way.m, way.n)))
+                                                                          d(out, block))
     if way.stream:
         config = division.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
                                 rows=True)
         args = (*descs, *streamk.meeting("tuning", a, config, None), None, None, None, m1, n1, a.shape[1], way.stream)
-        options |= {"C_ROWS": True, "ADD": False, "ORDERED": True, "A_BITS": 0, "SCALE_STEPS": 0, "PARTS": 0}
+        options |= {"ADD": False, "ORDERED": True, "A_BITS": 0, "SCALE_STEPS": 0, "PARTS": 0}
         return Launch(streamk.streamk_kernel, (programs,), (*args, 0, 0), options)
     return Launch(kernel(), (programs,), (*descs, None, m1, n1, a.shape[1]), {**options, "M0": m0, "N0": n0})
 

@@ -45,7 +45,8 @@ def grouped(key: Any) -> dict[Any, list[Any]]:
     return groups
 
 
-ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name, "ctas" in c.name, "streamed" in c.name)), 1)
+ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name, "ctas" in c.name, "streamed" in c.name,
+                                      "turned" in c.name)), 1)
 RUN = sample(grouped(lambda c: c.family), 2)
 
 

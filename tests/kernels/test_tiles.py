@@ -6,12 +6,24 @@ import importlib
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tilejit
 from tilejit import kernels
-from tilejit.kernels.tiles import LAUNCH, ROOMY_TILES, STREAMED, TILES, Chip, Part, Tiles, choose_tiles, divide_result
+from tilejit.kernels.tiles import (
+    LAUNCH,
+    OF_SECTORS,
+    ROOMY_TILES,
+    STREAMED,
+    TILES,
+    Chip,
+    Part,
+    Tiles,
+    choose_tiles,
+    divide_result,
+    raggedness,
+)
 
 
 def test_tiles():
@@ -38,8 +50,9 @@ def test_tiles_with_room():
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 400), st.integers(1, 160), st.booleans(),
-       st.sampled_from([TILES, ROOMY_TILES]))
+@example(641, 2113, 39, 10, 0.0, TILES)                       # three rows of tiles of 192 rows, none of 128
+@given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 400), st.integers(1, 160),
+       st.sampled_from([0.0, OF_SECTORS, 1.0]), st.sampled_from([TILES, ROOMY_TILES]))
 def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged, tiles):
     """Every element belongs to one part; no part takes longer than one launch for all would."""
     parts = divide_result(m, n, blocks, multiprocessors, ragged, tiles)
@@ -74,6 +87,39 @@ def test_a_nearly_empty_wave_becomes_a_strip():
     assert (first.m1, first.n1, first.tiles.m, first.tiles.ctas) == (3584, 8192, 256, 2)
     assert strip.m0 == 3584 and strip.tiles is not first.tiles
     assert len(divide_result(4096, 4096, 64, 132)) == 1
+
+
+def test_raggedness():
+    """Rows that begin with lines of L2 (128 bytes), with sectors (32), and elsewhere."""
+    assert [raggedness(2 * n) for n in (4096, 64, 2000, 16, 5000, 4104)] == [0, 0, OF_SECTORS, OF_SECTORS, 1, 1]
+    assert Chip(132, 64, OF_SECTORS).speed(TILES[0]) == pytest.approx(1 - 0.22 * OF_SECTORS)
+
+
+def test_the_transpose_is_computed_where_that_is_less():
+    """More tiles fit, or a ragged result would be stored in narrow strips; not where both are equal."""
+    (part,) = divide_result(2049, 6152, 65, 132, 1.0, TILES, TILES, True)
+    assert part.turned and (part.m1, part.n1) == (6152, 2049) and (part.tiles.m, part.tiles.n) == (192, 352)
+    assert not any(p.turned for p in divide_result(2049, 6152, 65, 132, 1.0, TILES, (), True))
+    assert not any(p.turned for n in (2048, 4096, 8192) for p in divide_result(n, n, n // 64, 132, 0.0, TILES, TILES))
+    assert Chip(132, 65, 1.0, True).store(part.tiles) > Chip(132, 65, 1.0).store(part.tiles) > 0
+    assert Chip(132, 65, 1.0, True).store(TILES[1]) == Chip(132, 65, 1.0).store(TILES[1]), "strips of whole lines"
+
+
+@pytest.mark.parametrize("orders, turned, beside", [("NT", True, 16), ("NN", True, 16), ("TN", False, 64)])
+def test_rows_of_columns_are_read_in_whole_lines(orders, turned, beside):
+    """Of two row-major operands the transposes are multiplied, whose second operand has K contiguous; where none has,
+    tiles have strips of 64 columns."""
+    matmul, bf16 = importlib.import_module("tilejit.kernels.matmul"), tilejit.ir.types.bf16
+    a, b = ((bf16, (5000, 5000), (5000, 1) if o == "N" else (1, 5000), 0, True) for o in orders)
+    c = (bf16, (5000, 5000), (5000, 1), 0, True)
+    for launch in matmul._launches(a, b, None, c, None, 132):
+        x, y, out = launch.descriptors
+        bm, bn = launch.constants["BM"], launch.constants["BN"]
+        assert launch.turned is turned and launch.constants["C_ROWS"] is not turned
+        assert out.block_shape == ((bn, bm) if turned else (bm, bn))
+        assert launch.constants["B_ROWS"] is (orders == "TN")
+        t = next(t for t in TILES if (t.m, t.n) == (bm, bn))
+        assert t.beside >= beside
 
 
 def test_matmul_leaves_room_for_an_epilogue():

@@ -194,7 +194,7 @@ kernel @f(%src: desc<bf16[128x64]>, %dst: desc<bf16[128x64]>) {num_warps=8} {
   %tile = local_load %view : bf16[128x64, #rows]
   mbar_arrive %empty, %0 {per="warp", ctas=1}
   %sum = add %tile, %tile : bf16[128x64, #rows]
-  tma_store %dst, %sum, %stage, %0, %0 {columns=64, stripes=2}
+  tma_store %dst, %sum, %stage, %0, %0 {size=64, axis=1, stripes=2}
   store_wait
   return
 }

@@ -10,9 +10,18 @@ import tilejit.language as tl
 from tilejit.kernels import division, streamk
 from tilejit.kernels._operands import DTYPES
 from tilejit.kernels.activations import ACTIVATIONS, activate
-from tilejit.kernels.copy import LINE, copy_matrix, pitched
+from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
-from tilejit.kernels.tiles import ROOMY_TILES, SINGLE_TILES, TILES, Part, Tiles, choose_tiles, divide_result
+from tilejit.kernels.tiles import (
+    ROOMY_TILES,
+    SINGLE_TILES,
+    TILES,
+    Part,
+    Tiles,
+    choose_tiles,
+    divide_result,
+    raggedness,
+)
 
 #: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
 Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -21,11 +30,11 @@ Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
 @tilejit.kernel(do_not_specialize=("M", "N", "K", "M0", "N0"))
 def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                   GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, M0=0,
-                  N0=0):
+                  N0=0, C_ROWS: tl.constexpr = True):
     """Each program walks tiles in groups of GROUP tile rows, so that a wave's operands stay in L2.
 
     The result's rows M0 to M and columns N0 to N. A_ROWS: a_desc sees A as [M, K], else as its transpose [K, M].
-    B_ROWS: b_desc sees [K, N], else [N, K]."""
+    B_ROWS: b_desc sees [K, N], else [N, K]. C_ROWS: c_desc sees [M, N], else [N, M], and bias has a value per row."""
     tiles_m = tl.cdiv(M - M0, BM)
     tiles_n = tl.cdiv(N - N0, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
@@ -44,9 +53,17 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
         if bias is not None:
-            cols = tl.arange(0, BN)
-            acc = acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
-        c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
+            if C_ROWS:
+                cols = tl.arange(0, BN)
+                acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
+            else:
+                rows = tl.arange(0, BM)
+                acc += tl.load(bias + m + rows, rows < M - m, other=0.0).to(tl.float32)[:, None]
+        c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
+        if C_ROWS:
+            c_desc.store([m, n], c)
+        else:
+            c_desc.store([n, m], c.T)
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
@@ -110,17 +127,20 @@ def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: descriptors to put over the arrays, M, N, K, and constants; `streamed`: of `streamk_kernel`."""
+    """One launch: descriptors to put over the arrays, M, N, K, and constants; `turned`: of b^T, a^T and their product;
+    `streamed`: of `streamk_kernel`."""
 
     grid: tuple[int]
     descriptors: tuple[tilejit.TensorDescriptor, ...]
     sizes: tuple[int, int, int]
     constants: dict[str, Any]
+    turned: bool = False
     streamed: division.Config | None = None
 
     def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any) -> None:
         """Launch it for a, b and the result."""
-        over, t = [d.over(x, info) for d, x, info in zip(self.descriptors, arrays, infos)], self.streamed
+        order, t = (1, 0, 2) if self.turned else (0, 1, 2), self.streamed
+        over = [d.over(arrays[i], infos[i]) for d, i in zip(self.descriptors, order)]
         if t is None:
             matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants)
         else:
@@ -138,41 +158,51 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
     made = []
     if in_place:
-        blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a) or _ragged(b)
-        tiles = TILES if bias is None and activation is None else ROOMY_TILES
-        parts = divide_result(m, n, blocks, sms, ragged, tiles) if chip == "sm_90a" else \
-            [Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES))]
-        for part in parts:
-            made.append(_launch(part, a, b, c, activation, sms))
+        blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a, b)
+        if chip == "sm_90a":
+            tiles = TILES if bias is None and activation is None else ROOMY_TILES
+            wide = tuple(t for t in tiles if t.beside >= (64 if ragged else 32))
+            parts = divide_result(m, n, blocks, sms, ragged, wide if b_rows else tiles, tiles if a_rows else wide,
+                                  _ragged(c) > 0)
+        else:
+            parts = (Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES)),)
+        made = [_launch(part, a, b, c, activation, sms) for part in parts]
     if not in_place or not all(d.tma for launch in made for d in launch.descriptors):
         made = [_launch(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
 
 
+def _transpose(x: Facts) -> Facts:
+    """The facts of the transpose."""
+    return (x[0], x[1][::-1], x[2][::-1], *x[3:])
+
+
 def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sms: int) -> Launch:
     """The launch for a part of the result."""
-    m0, n0, m1, n1, tiles = part.m0, part.n0, part.m1, part.n1, part.tiles
+    m0, n0, m1, n1, tiles, turned = part.m0, part.n0, part.m1, part.n1, part.tiles, part.turned
+    if turned:
+        a, b = _transpose(b), _transpose(a)
     a_rows, b_rows = _rows_first("a", a), _rows_first("b", b)
     bk = tiles.k_bytes // a[0].bytes
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
-                   _descriptor(c, True, tiles.m, tiles.n))
+                   _descriptor(c, True, *((tiles.n, tiles.m) if turned else (tiles.m, tiles.n))))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
     constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(tilejit.cdiv(a[1][1], bk)), A_ROWS=a_rows,
-                     B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
-                     cluster_split="N" if tiles.columns else None)
+                     B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, num_warps=tiles.num_warps,
+                     num_ctas=tiles.ctas, cluster_split="N" if tiles.columns else None)
     streamed = None
     if part.stream:
         streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
                                   ctas=tiles.ctas, rows=True)
-        constants.update(C_ROWS=True, ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
+        constants.update(ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
     else:
         constants.update(M0=m0, N0=n0)
-    return Launch((grid,), descriptors, (m1, n1, a[1][1]), constants, streamed)
+    return Launch((grid,), descriptors, (m1, n1, a[1][1]), constants, turned, streamed)
 
 
-def _ragged(x: Facts) -> bool:
-    """Whether rows (columns, of a column-major matrix) start elsewhere than at the starts of L2's lines."""
-    return max(x[2]) * x[0].bytes % LINE != 0
+def _ragged(*matrices: Facts) -> float:
+    """How ragged the rows of the matrices are (columns, of a column-major matrix)."""
+    return max(raggedness(max(x[2]) * x[0].bytes) for x in matrices)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -240,7 +270,7 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
         return True
     if blocks < DEEP_FROM and not by_clusters:
         return False
-    t = choose_tiles(m, n, blocks, sms, _ragged(a) or _ragged(b))
+    t = choose_tiles(m, n, blocks, sms, _ragged(a, b))
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
 
 

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
 from tilejit import cdiv
+from tilejit.kernels.copy import LINE
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Tiles:
     divide rows, or with `columns` those.
 
     `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
-    start with L2's lines (128 bytes), so that TMA reads two for one; `stored`: results stored in a cycle (all measured
-    on an H200)."""
+    start with L2's lines (128 bytes) nor sectors (32 bytes), so that TMA reads two for one; `stored`: results stored in
+    a cycle (all measured on an H200)."""
 
     m: int
     n: int
@@ -39,6 +40,12 @@ class Tiles:
         return cdiv(rows, max(self.m, 128))
 
     @property
+    def beside(self) -> int:
+        """Columns that lie side by side in a CTA's tile of the second operand (`layout.clusters`): TMA reads rows of
+        columns so many at a time."""
+        return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
+
+    @property
     def roomy(self) -> bool:
         """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns."""
         sums = self.m * self.n // self.ctas // (32 * self.num_warps)
@@ -50,7 +57,7 @@ class Tiles:
 #: divide columns have 256 rows a CTA, and read least, or 192, of three warpgroups.
 TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), Tiles(256, 224, 8, 2, 0.985, 0.915),
          *(Tiles(256, n, 8, 2, speed, ragged, columns=True, stored=stored)
-           for n, speed, ragged, stored in ((384, 1.028, 0.965, 14), (352, 1.041, 0.95, 9), (320, 1.026, 0.962, 14),
+           for n, speed, ragged, stored in ((384, 1.037, 0.965, 12), (352, 1.041, 0.95, 9), (320, 1.026, 0.962, 14),
                                             (288, 1.02, 0.955, 14))),
          *(Tiles(192, n, 12, 2, speed, ragged, columns=True, stored=stored)
            for n, speed, ragged, stored in ((384, 1.028, 0.963, 14), (352, 1.028, 0.937, 11), (320, 1.007, 0.935, 14))),
@@ -68,7 +75,7 @@ SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1 and t.n & t.n - 1 == 0)
 
 @dataclass(frozen=True)
 class Part:
-    """Rows m0 to m1 and columns n0 to n1 of a result, and the tiles that compute it.
+    """Rows m0 to m1 and columns n0 to n1 of a result, or `turned`: of its transpose, and the tiles that compute it.
 
     `stream`: the first so many tiles are shared out by blocks of K, as many to each program (`kernels.streamk`)."""
 
@@ -78,6 +85,7 @@ class Part:
     n1: int
     tiles: Tiles
     stream: int = 0
+    turned: bool = False
 
 
 #: Cycles by which one more launch delays the end, and by which a cluster's start does.
@@ -89,21 +97,42 @@ LOSS, GAIN = 0.03, 0.017
 #: Cycles by which a launch takes longer whose programs hand parts of tiles on, beside two more tiles to store (six
 #: products on an H200: 20000 to 35000).
 STREAM = 26000
+#: By how much the estimate for the transpose must be less: its stores cost up to 0.7% more where tiles are as many.
+TURNED = 1.005
+#: Cycles that a row of a strip of less than 64 columns costs where rows of the result are ragged: sectors are written
+#: in parts (seven products on an H200: 0.3 to 1.3). Transposed tiles are stored in strips of 64, whatever their width.
+STRIP = 0.6
 #: What a last wave of few tiles takes of a full one's time: those that run have more of the memory and of the power.
 LAST = 0.8
 
 
+#: Bytes that L2 moves at least, and what rows cost that start with such but not with lines, of what others do that
+#: start with no line (of 17 tiles at 3000x7000x2000 on an H200).
+SECTOR, OF_SECTORS = 32, 0.27
+
+
+def raggedness(pitch: int) -> float:
+    """How ragged rows are that begin `pitch` bytes after one another: from 0 (all with a line of L2) to 1."""
+    return 0.0 if pitch % LINE == 0 else OF_SECTORS if pitch % SECTOR == 0 else 1.0
+
+
 @dataclass(frozen=True)
 class Chip:
-    """What an estimate needs to know: multiprocessors, blocks of K of the product, and whether rows are ragged."""
+    """What an estimate needs to know: multiprocessors, blocks of K of the product, how ragged rows of the operands are
+    (`raggedness`), and whether strips of columns are stored in rows that are ragged as well."""
 
     multiprocessors: int
     blocks: int
-    ragged: bool
+    ragged: float = 0.0
+    strips: bool = False
+
+    def speed(self, t: Tiles) -> float:
+        """Products in the loop over K, of the tensor cores' most."""
+        return t.speed + self.ragged * (t.ragged - t.speed)
 
     def tile(self, t: Tiles) -> float:
         """Cycles of the products of one tile: a block takes 1 per 32 results at full speed."""
-        return self.blocks * t.m * t.n / t.ctas / 32 / (t.ragged if self.ragged else t.speed)
+        return self.blocks * t.m * t.n / t.ctas / 32 / self.speed(t)
 
     def cycles(self, t: Tiles, m: int, n: int) -> float:
         """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well, which a
@@ -117,7 +146,8 @@ class Chip:
 
     def store(self, t: Tiles) -> float:
         """Cycles in which a tile is stored."""
-        return 1000 + t.m * t.n / t.ctas / t.stored
+        results = t.m * t.n / t.ctas
+        return 1000 + results / t.stored + STRIP * results / t.beside * (self.strips and t.beside < 64)
 
     def shared(self, t: Tiles, m: int, n: int) -> int:
         """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
@@ -139,40 +169,59 @@ class Chip:
         return min(tiles, key=lambda t: self.cycles(t, m, n))
 
 
-def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False,
+    def rest(self, m: int, n: int, rows: int, columns: int, tiles: tuple[Tiles, ...]) -> list[Part]:
+        """The parts beside and below the first rows and columns of an m x n result; no tile crosses an inner end."""
+        parts = []
+        if columns < n:
+            whole = tuple(t for t in tiles if rows == m or rows % t.m == 0)
+            parts.append(Part(0, columns, rows, n, self.best(rows, n - columns, whole)))
+        if rows < m:
+            parts.append(Part(rows, 0, m, n, self.best(m - rows, n, tiles)))
+        return parts
+
+
+def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
                  tiles: tuple[Tiles, ...] = TILES) -> Tiles:
     """The tiles with the least estimated time for an m x n result and `blocks` blocks of K, in one launch."""
     return Chip(multiprocessors, blocks, ragged).best(m, n, tiles)
 
 
 @lru_cache(maxsize=1024)
-def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: bool = False,
-                  tiles: tuple[Tiles, ...] = TILES) -> tuple[Part, ...]:
-    """The parts in which an m x n result is computed with the least estimated time, largest first.
+def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
+                  tiles: tuple[Tiles, ...] = TILES, turned: tuple[Tiles, ...] = (),
+                  ragged_result: bool = False) -> tuple[Part, ...]:
+    """The parts in which an m x n result, or its transpose by the tiles of `turned`, is computed with the least
+    estimated time, largest first. ragged, ragged_result: how rows of operands, and whether those of the result start
+    elsewhere than with lines.
 
     Most often that is one part. Where its last wave would leave much of the chip idle, or its last tiles would hold a
     few rows or columns only, whole waves of large tiles are followed by strips of smaller ones, or the tiles of the
     last two waves are shared out evenly (of the tiles that read least)."""
-    chip = Chip(multiprocessors, blocks, ragged)
+    time, parts = _divided(Chip(multiprocessors, blocks, ragged, ragged_result), m, n, tiles)
+    if turned:
+        other, transposed = _divided(Chip(multiprocessors, blocks, ragged), n, m, turned)
+        if other * TURNED < time:
+            return tuple(replace(p, turned=True) for p in transposed)
+    return parts
+
+
+def _divided(chip: Chip, m: int, n: int, tiles: tuple[Tiles, ...]) -> tuple[float, tuple[Part, ...]]:
+    """The least time of all ways, more launches counted as `GAIN` says; and the parts."""
     whole = chip.best(m, n, tiles)
     best, least = (Part(0, 0, m, n, whole),), chip.cycles(whole, m, n)
-    exact = blocks * m * n / 32 / multiprocessors / (whole.ragged if ragged else whole.speed)
+    exact = chip.blocks * m * n / 32 / chip.multiprocessors / chip.speed(whole)
     if exact > (1 - LOSS) * least:
-        return best
+        return least, best
     for t in tiles:
-        for rows, columns in mains(m, n, t, t.programs(multiprocessors)):
-            strips = []
-            if columns < n:
-                strips.append(Part(0, columns, rows, n, chip.best(rows, n - columns, tiles)))
-            if rows < m:
-                strips.append(Part(rows, 0, m, n, chip.best(m - rows, n, tiles)))
+        for rows, columns in mains(m, n, t, t.programs(chip.multiprocessors)):
+            strips = chip.rest(m, n, rows, columns, tiles)
             for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
                 parts = (Part(0, 0, rows, columns, t, stream), *strips)
                 more = 1 - GAIN * (len(parts) - 1 + (stream > 0))
                 time = sum(chip.time(p) + LAUNCH for p in parts) - LAUNCH
                 if time < more * least:
                     best, least = parts, time / more
-    return best
+    return least, best
 
 
 def mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:

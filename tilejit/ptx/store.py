@@ -1,4 +1,4 @@
-"""Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of columns at a time."""
+"""Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of the tile at a time."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -19,10 +19,10 @@ from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, pieces, w
 def _tma_store(e: Emitter, op: Op) -> None:
     """Piece by piece: wait until the slot's last store was read, stage, fence, meet, one thread stores.
 
-    With several `stripes` every warpgroup does that for its own rows and slots, and only its threads meet."""
+    With several `stripes` every warpgroup does that for its own stripe and slots, and only its threads meet."""
     p = e.p
     desc, value, ring, *offsets = op.operands
-    tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
+    tile, buffer, size, axis, stripes = value.type, ring.type, *(op.attrs[n] for n in ("size", "axis", "stripes"))
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
     piece = runs.parts(e, value)
     slots, shape = buffer.slots // stripes, list(tile.shape)
@@ -35,13 +35,12 @@ def _tma_store(e: Emitter, op: Op) -> None:
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
-        row = block_dim(desc, buffer, 0)
-        where[row] = p.new("b32", "mad.lo.s32", e.warpgroup(), _stripe(e, op, buffer), where[row])
+        _to_stripe(e, op, desc, buffer, where, e.warpgroup())
     bases: dict[int, str] = {}
-    held = by_pieces(tile.layout, columns)
-    count = shape[-1] // columns
+    held = by_pieces(tile.layout, size, axis)
+    count = shape[axis] // size
     for i in range(count):
-        column, mine = held[i]
+        start, mine = held[i]
         regs = piece(mine)
         if i or "now" not in op.attrs:
             # The store before ended in the first slot if its pieces are one more than whole rounds.
@@ -52,7 +51,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
         _stage(e, tile, regs, buffer, base, shift, bases)
         p("fence.proxy.async.shared::cta")
         meet()
-        _copy(e, op, desc, buffer, base, where, column, leader, shift)
+        _copy(e, op, desc, buffer, base, where, start, leader, shift)
         p("cp.async.bulk.commit_group", pred=leader)
     if "now" in op.attrs:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
@@ -61,11 +60,11 @@ def _tma_store(e: Emitter, op: Op) -> None:
 
 
 @lru_cache(maxsize=1024)
-def by_pieces(layout: LinearLayout, columns: int) -> tuple[tuple[int, list[int]], ...]:
-    """The pieces of `columns` columns of a tile that a thread holds: (first column, registers), in order."""
+def by_pieces(layout: LinearLayout, size: int, axis: int) -> tuple[tuple[int, list[int]], ...]:
+    """The pieces of a tile, of `size` elements along an axis, that a thread holds: (first element, registers)."""
     held: dict[int, list[int]] = {}
     for r, at in enumerate(layout.registers()):
-        held.setdefault(at[-1] // columns * columns, []).append(r)
+        held.setdefault(at[axis] // size * size, []).append(r)
     return tuple(sorted(held.items()))
 
 
@@ -74,7 +73,7 @@ def _stage_pieces(e: Emitter, op: Op) -> None:
     """Piece by piece: wait until the slot has been stored, write, fence; every warp says so. No threads meet."""
     p = e.p
     ring, value, full, empty, stream, parity = op.operands
-    tile, buffer, columns, stripes = value.type, ring.type, op.attrs["columns"], op.attrs["stripes"]
+    tile, buffer, stripes = value.type, ring.type, op.attrs["stripes"]
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(buffer, Buffer)
     piece, slots = runs.parts(e, value), buffer.slots // stripes
     base, first = slot_address(e, ring, "0"), e.smem
@@ -82,7 +81,7 @@ def _stage_pieces(e: Emitter, op: Op) -> None:
         base = p.new("b32", "mad.lo.u32", e.scalar(stream), slots * buffer.slot_stride, base)
     if full.type.slots > slots:                              # type: ignore[union-attr]
         first = p.new("b32", "mad.lo.u32", e.scalar(stream), 8 * slots, e.smem)
-    held = by_pieces(tile.layout, columns)
+    held = by_pieces(tile.layout, op.attrs["size"], op.attrs["axis"])
     even = e.scalar(parity)
     odd = p.new("b32", "xor.b32", even, 1) if len(held) > slots else even
     leader = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", e.role.tid, 31), 0)
@@ -103,38 +102,39 @@ def _tma_put(e: Emitter, op: Op) -> None:
     desc, ring, slot, *offsets = op.operands
     buffer = ring.type
     assert isinstance(buffer, Buffer) and isinstance(desc.type, Desc)
-    where, column = [e.scalar(o) for o in offsets], op.attrs["piece"] * op.attrs["columns"]
+    where, start = [e.scalar(o) for o in offsets], op.attrs["piece"] * op.attrs["size"]
     if "slice" in op.attrs:
         d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
-        size = desc.type.block_shape[d]
-        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, strip(size, ctas), where[d])
-        column = in_tile(column, size, ctas) if d == len(where) - 1 else column
+        whole = desc.type.block_shape[d]
+        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, strip(whole, ctas), where[d])
+        start = in_tile(start, whole, ctas) if op.attrs["slice"] == op.attrs["axis"] else start
     if op.attrs["stripes"] > 1:
-        row = block_dim(desc, buffer, 0)
-        where[row] = e.p.new("b32", "mad.lo.s32", e.role.group, _stripe(e, op, buffer), where[row])
-    _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, column)
+        _to_stripe(e, op, desc, buffer, where, e.role.group)
+    _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, start)
     e.p("cp.async.bulk.commit_group")
 
 
-def _stripe(e: Emitter, op: Op, buffer: Buffer) -> int:
-    """Rows from a warpgroup's stripe to the next one's: there are others' between where CTAs have rows in strips."""
-    rows = buffer.shape[0]
-    if op.attrs.get("slice") != 0:
-        return rows
-    ctas = e.fn.attrs["num_ctas"]
-    return in_tile(rows, rows * op.attrs["stripes"] * ctas, ctas)
+def _to_stripe(e: Emitter, op: Op, desc: Value, buffer: Buffer, where: list[str], group: str) -> None:
+    """Move offsets to a warpgroup's stripe: there are others' between where CTAs divide that dimension in strips."""
+    dim = 1 - op.attrs["axis"]
+    step, at = buffer.shape[dim], block_dim(desc, buffer, dim)
+    if op.attrs.get("slice") == dim:
+        ctas = e.fn.attrs["num_ctas"]
+        step = in_tile(step, step * op.attrs["stripes"] * ctas, ctas)
+    where[at] = e.p.new("b32", "mad.lo.s32", group, step, where[at])
 
 
-def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], column: int,
+def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], start: int,
           pred: str | None = None, shift: int = 0) -> None:
-    """Store the piece at an address (and shift) `column` columns into the tile, or combine it with memory (`kind`)."""
+    """Store the piece at an address (and shift) that begins at `start` in the tile, or combine it with memory
+    (`kind`)."""
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
     tmap = tensor_map(e, op)
-    blocks = in_blocks(buffer, desc)
+    blocks, d = in_blocks(buffer, desc), block_dim(desc, buffer, op.attrs["axis"])
     for box, offset in pieces(blocks, blocks.shape, box_of(e, op, desc, buffer)):
-        coords = coordinates(e, where, (*box[:-1], box[-1] + column))
+        coords = coordinates(e, where, (*box[:d], box[d] + start, *box[d + 1:]))
         e.p(f"{copy}.{len(coords)}d.global.shared::cta{kind}.bulk_group",
             f"[{tmap}, {{{', '.join(reversed(coords))}}}]", f"[{at}+{shift + offset}]", pred=pred)
 
@@ -149,21 +149,20 @@ def warpgroup_leader(e: Emitter) -> str:
     return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
 
 
-def stripes_of(layout: LinearLayout, rows: int, warps: int) -> int:
-    """Into how many stripes of rows the warpgroups divide a matrix of `rows` rows, one each, in order; 1 if they do
-    not."""
+def stripes_of(layout: LinearLayout, dim: int, size: int, warps: int) -> int:
+    """Into how many stripes the warpgroups divide a dimension of a matrix, one each, in order; 1 if they do not."""
     groups = warps // 4
-    if groups < 2 or len(layout.shape) != 2 or rows // groups < 8:
+    if groups < 2 or len(layout.shape) != 2 or size // groups < 8:
         return 1
-    stripe = rows // groups
-    divide = all(b == (stripe << i, 0) for i, b in enumerate(layout.bases_of("warp")[2:]))
+    stripe = size // groups
+    divide = all(b[dim] == stripe << i and not b[1 - dim] for i, b in enumerate(layout.bases_of("warp")[2:]))
     others = (*layout.bases_of("register"), *layout.bases_of("lane"), *layout.bases_of("warp")[:2])
-    return groups if divide and all(b[0] < stripe for b in others) else 1
+    return groups if divide and all(b[dim] < stripe for b in others) else 1
 
 
 def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
            bases: dict[int, str]) -> None:
-    """Write the registers of one column piece into the staging slot at base + shift, by stmatrix where it fits.
+    """Write the registers of one piece into the staging slot at base + shift, by stmatrix where it fits.
 
     `bases`: addresses in the slot at `base`, which all slots share."""
     layout = tile.layout
@@ -190,28 +189,37 @@ def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
         "warp": tuple(b if inside(b) else (0,) * len(b) for b in layout.bases_of("warp"))}, shape)
 
 
-def splits_by_registers(layout: LinearLayout, columns: int) -> bool:
-    """True if only register bits choose between pieces of `columns` columns."""
-    return all(b[-1] < columns for name in ("lane", "warp") for b in layout.bases_of(name)) and \
-        all(b[-1] < columns or not any(b[:-1]) for b in layout.bases_of("register"))
+def splits_by_registers(layout: LinearLayout, size: int, axis: int) -> bool:
+    """True if only register bits choose between pieces of `size` elements along an axis."""
+    return all(b[axis] < size for name in ("lane", "warp") for b in layout.bases_of(name)) and \
+        all(b[axis] < size or sum(b) == b[axis] for b in layout.bases_of("register"))
 
 
-def stmatrix_fits(layout, buffer: Buffer) -> bool:
-    """True for 16-bit tiles in the wgmma accumulator's pattern (PTX ISA, stmatrix .m8n8.x4)."""
-    return (buffer.elem.bytes == 2 and buffer.swizzle > 0 and buffer.order == (1, 0)
-            and len(layout.shape) == 2
-            and tuple(layout.bases_of("register")[:3]) == ((0, 1), (8, 0), (0, 8))
-            and tuple(layout.bases_of("lane")) == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+def turned(layout: LinearLayout) -> bool:
+    """True for the transpose of the wgmma accumulator's pattern (PTX ISA, wgmma, register fragments)."""
+    return _accumulated(layout.transpose((1, 0))) if layout.rank == 2 else False
+
+
+def _accumulated(layout: LinearLayout) -> bool:
+    """True for the wgmma accumulator's pattern."""
+    return (layout.bases_of("register")[:3] == ((0, 1), (8, 0), (0, 8))
+            and layout.bases_of("lane") == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
             and all(b[1] == 0 for b in layout.bases_of("warp")))
 
 
-def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], base: str, shift: int,
+def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
+    """True for 16-bit tiles in the wgmma accumulator's pattern or its transpose (PTX ISA, stmatrix .m8n8.x4)."""
+    return (buffer.elem.bytes == 2 and buffer.swizzle > 0 and buffer.order == (1, 0) and layout.rank == 2
+            and (_accumulated(layout) or turned(layout)))
+
+
+def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str], base: str, shift: int,
               bases: dict[int, str]) -> None:
     """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
-    p, rows = e.p, layout.bases_of("warp")
+    p, rows, across = e.p, layout.bases_of("warp"), turned(layout)
     key = (layout, buffer, "stmatrix")
     if key not in e.role.addresses:
-        lane_row = [(1, 0), (2, 0), (4, 0), (8, 0), (0, 8)]
+        lane_row = [(1, 0), (2, 0), (4, 0), *([(0, 8), (8, 0)] if across else [(8, 0), (0, 8)])]
         e.role.addresses[key] = e.hoist(lambda: e.bit_sum(
             [(e.role.lane, [slot_offset(buffer, b) for b in lane_row]),
              (e.role.warp, [slot_offset(buffer, b) for b in rows])]))
@@ -222,8 +230,8 @@ def _stmatrix(e: Emitter, layout, buffer: Buffer, regs: list[str], base: str, sh
         if mixed not in bases:
             bases[mixed] = p.new("b32", "add.u32", base, p.new("b32", "xor.b32", thread, mixed) if mixed else thread)
         quad = words(e, buffer.elem, regs[first:first + 8])
-        p("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16", f"[{bases[mixed]}+{shift + (const ^ mixed)}]",
-          f"{{{', '.join(quad)}}}")
+        p(f"stmatrix.sync.aligned.m8n8.x4{'.trans' if across else ''}.shared::cta.b16",
+          f"[{bases[mixed]}+{shift + (const ^ mixed)}]", f"{{{', '.join(quad)}}}")
 
 
 @emits("store_wait")

@@ -100,5 +100,5 @@ def _merged_problem(load: Op, ctas: int) -> str:
     first = desc.block_shape[0]
     if strip(first, ctas) and strip(shape[0], ctas) == strip(first, ctas) * (shape[0] // first):
         return ""
-    return (f"a block {list(desc.block_shape)} as {list(shape)} does not divide: of dimensions that are merged, the first "
-            f"must be a multiple of {ctas} and the others powers of two")
+    return (f"a block {list(desc.block_shape)} as {list(shape)} does not divide: of dimensions that are merged, the "
+            f"first must be a multiple of {ctas} and the others powers of two")

@@ -271,7 +271,7 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     stores = [(op, staging) for outlet in plan.outlets for op, staging in outlet.stores.items()]
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in walk(fn.body))
     return plan.groups == 1 and not kept and not plan.leads and all(
-        staging.columns * staging.buffer.elem.bytes == LINE and any(x.name in ("for", "while") for x in enclosing(op))
+        staging.size * staging.buffer.elem.bytes == LINE and any(x.name in ("for", "while") for x in enclosing(op))
         for op, staging in stores)
 
 

@@ -74,7 +74,7 @@ class Outlets(RoleState):
         s, staging = self.shared[ring], ring.stores[op]
         even, _ = self._parities(ring, op, b)
         b.op("stage", s.buffers[op], self.env[op.operands[1]], s.full, s.empty, self._stream(ring, b), even,
-             columns=staging.columns, stripes=staging.stripes)
+             size=staging.size, axis=staging.axis, stripes=staging.stripes)
 
     def put_pieces(self, op: Op, b: Builder) -> None:
         """The store role's part."""
@@ -88,7 +88,7 @@ class Outlets(RoleState):
             index = b("add", first, slot)
             b.op("mbar_wait", s.full, index, parities[piece // staging.slots % 2])
             b.op("tma_put", desc, s.buffers[op], index if staging.stripes > 1 else slot, *offsets,
-                 columns=staging.columns, piece=piece, stripes=staging.stripes, **staging.slice_attr, **op.attrs)
+                 piece=piece, **staging.attrs, **op.attrs)
             b.op("bulk_wait", read=True)
             b.op("mbar_arrive", s.empty, index, per="thread", ctas=1)
 

@@ -178,7 +178,6 @@ class Products(RoleState):
             self.staging[key] = self.top("alloc", name=f"{op.operands[0].name or 'store'}_stage", type=s.buffer,
                                          private=True)
         self.plan.report.append(describe(op, s))
-        store = b.op("tma_store", desc, value, self.staging[key], *offsets, columns=s.columns, stripes=s.stripes,
-                     **s.slice_attr, **op.attrs)
+        store = b.op("tma_store", desc, value, self.staging[key], *offsets, **s.attrs, **op.attrs)
         if self.fn.attrs.get("store_stages") == 1:
             store.attrs["now"] = True

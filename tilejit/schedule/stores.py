@@ -1,4 +1,4 @@
-"""How TMA stores are staged: in pieces of columns, through a ring of shared-memory tiles, by rows of each warpgroup."""
+"""How TMA stores are staged: in pieces, through a ring of shared-memory tiles, each warpgroup its own stripe."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tilejit.ir import Function, Op
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import alone, divided_dim
 from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.store import splits_by_registers, stripes_of
+from tilejit.ptx.store import splits_by_registers, stripes_of, turned
 
 #: The ops that store through TMA.
 STORES = ("desc_store", "desc_atomic")
@@ -23,10 +23,13 @@ LINE = 128
 class Staging:
     """The staging of one `desc_store` or `desc_atomic` in one CTA.
 
-    buffer: `slots` tiles, one piece each, for each of the `stripes` of rows, one a warpgroup (with one stripe all
-    warpgroups write a piece together). slice: the dimension of which the CTAs of a cluster store a part each."""
+    size, axis: pieces have so many elements along that dimension: columns, or rows of the transpose of a product.
+    buffer: `slots` tiles, one piece each, for each of the `stripes` of the other dimension, one a warpgroup (with one
+    stripe all warpgroups write a piece together). slice: the dimension of which the CTAs of a cluster store a part
+    each."""
 
-    columns: int
+    size: int
+    axis: int
     pieces: int
     slots: int
     stripes: int
@@ -39,9 +42,10 @@ class Staging:
         return self.pieces // self.slots
 
     @property
-    def slice_attr(self) -> dict[str, Any]:
-        """As an op has it."""
-        return {} if self.slice is None else {"slice": self.slice}
+    def attrs(self) -> dict[str, Any]:
+        """As an op has them."""
+        cut = {} if self.slice is None else {"slice": self.slice}
+        return {"size": self.size, "axis": self.axis, "stripes": self.stripes, **cut}
 
 
 def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = False) -> Staging:
@@ -59,22 +63,26 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
             raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = alone(t.layout, cut, ctas)
-    columns, stripes = min(shape[-1] & -shape[-1], LINE // t.elem.bytes), 1
-    if not splits_by_registers(layout, columns):
-        columns = shape[-1]
-    elif len(t.shape) == 2 and desc.ahead_of(2) is not None:
-        stripes = stripes_of(layout, shape[0], fn.attrs["num_warps"])
-    pieces = shape[-1] // columns
+    axis = 0 if turned(layout) else len(shape) - 1
+    size, stripes = min(shape[axis] & -shape[axis], LINE // t.elem.bytes), 1
+    if not splits_by_registers(layout, size, axis):
+        axis, size = len(shape) - 1, shape[-1]
+    elif len(shape) == 2 and desc.ahead_of(2) is not None:
+        stripes = stripes_of(layout, 1 - axis, shape[1 - axis], fn.attrs["num_warps"])
+    pieces = shape[axis] // size
     slots = min(pieces, fn.attrs.get("store_stages", stages))
     while in_rounds and pieces % slots:
         slots -= 1
-    piece = Tile((shape[0] // stripes, *shape[1:-1], columns) if len(shape) > 1 else (columns,), t.elem)
-    buffer = tile_buffer(piece, slots * stripes, tuple(reversed(range(len(shape)))))
-    return Staging(columns, pieces, slots, stripes, buffer, cut)
+    piece = [size if d == axis else n for d, n in enumerate(shape)]
+    if stripes > 1:
+        piece[1 - axis] //= stripes
+    buffer = tile_buffer(Tile(tuple(piece), t.elem), slots * stripes, tuple(reversed(range(len(shape)))))
+    return Staging(size, axis, pieces, slots, stripes, buffer, cut)
 
 
 def describe(op: Op, s: Staging) -> str:
     """The staging in the report's words."""
-    return (f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {s.columns} columns at a time in "
+    cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")
+    return (f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {s.size} {cut} at a time in "
             f"{s.slots} x {s.stripes * s.buffer.slot_bytes} bytes"
-            + (", every warpgroup its own rows" if s.stripes > 1 else ""))
+            + (f", every warpgroup its own {other}" if s.stripes > 1 else ""))

@@ -165,14 +165,14 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "columns stripes slice? kind? now?",
+@op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now?",
     effects="write shared_write sync",
     traits="scheduled")
 def tma_store(o: Op) -> list[Type]:
-    """Stage a tile `columns` columns at a time through buffer's slots in turn and store each by TMA.
+    """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` each warpgroup does so for its own rows, in its own share of the slots. slice: the dimension
-    of which each CTA of the cluster stores its part of the block.
+    With several `stripes` (of a matrix) each warpgroup does so for its own stripe of the other dimension, in its own
+    share of the slots. slice: the dimension of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
     Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
@@ -180,18 +180,19 @@ def tma_store(o: Op) -> list[Type]:
     return []
 
 
-@op("stage", "buffer value full empty stream parity", "columns stripes", effects="shared_write sync",
+@op("stage", "buffer value full empty stream parity", "size axis stripes", effects="shared_write sync",
     traits="scheduled")
 def stage(o: Op) -> list[Type]:
-    """Write a tile `columns` columns at a time into buffer's slots in turn (generic proxy), for another role to store.
+    """Write pieces of a tile, as `tma_store` has them, into buffer's slots in turn (generic proxy), for another role to
+    store.
 
     Before that, wait until empty[slot] has completed the phase of the parity (of the other one, every second time
     around); after it, an arrival a warp on full[slot]. A stream has barriers of its own, and with several `stripes`
-    slots of its own, for the rows of one warpgroup."""
+    slots of its own, for the stripe of one warpgroup."""
     return []
 
 
-@op("tma_put", "desc buffer slot offsets*", "columns piece stripes slice? kind?", effects="write shared_read sync",
+@op("tma_put", "desc buffer slot offsets*", "piece size axis stripes slice? kind?", effects="write shared_read sync",
     traits="scheduled")
 def tma_put(o: Op) -> list[Type]:
     """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
