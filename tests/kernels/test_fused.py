@@ -202,6 +202,7 @@ def test_compiles(t, gated, others, residual):
     if t in fitting(gated, True, others or residual is not None, reduction=others):
         kernel = compiled(t, gated, z=others, scales=others, reduction="max" if others else None, residual=residual)
         assert "stays in flight" in kernel.report() and (kernel.resources is None or kernel.resources.clean)
+        assert others or residual or "convert at" not in kernel.report()       # nothing changes threads
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -212,19 +213,26 @@ def test_compiles_unaligned(gated):
         assert kernel.resources is None or kernel.resources.clean
 
 
-@pytest.mark.parametrize("m, n, k, picked", [
-    (4096, 7168, 4096, (256, 320)), (8192, 14336, 4096, (256, 320)), (2048, 11008, 4096, (256, 224)),
-    (1024, 14336, 4096, (256, 256)), (128, 4096, 4096, (64, 128))])
-def test_the_tiles_of_gated_products(m, n, k, picked):
-    """Where an H200 was measured: the fastest or one within 1% of it, of tiles of the product."""
-    t = choose_tiles(m, 2 * n, k // 64, 132, False, fitting(True))
-    assert (t.m, t.n) == picked
+#: TFLOP/s on an H200 of gated products of bf16, K = 4096: by columns of the product of a tile, of 128 rows where single
+#: CTAs compute it, of 256 otherwise.
+MEASURED = {(4096, 7168): {(128, 256): 772, (256, 256): 790, (256, 320): 807, (256, 384): 767},
+            (8192, 14336): {(128, 256): 786, (256, 256): 800, (256, 320): 801, (256, 384): 808},
+            (2048, 11008): {(128, 256): 762, (256, 224): 785, (256, 256): 779, (256, 320): 772, (256, 384): 742},
+            (1024, 14336): {(128, 256): 770, (256, 224): 766, (256, 256): 780, (256, 320): 751, (256, 384): 762}}
+
+
+@pytest.mark.parametrize("m, n", MEASURED)
+def test_the_tiles_of_gated_products(m, n):
+    """The fastest of those measured, or one within 1%."""
+    t, rates = choose_tiles(m, 2 * n, 64, 132, 0.0, fitting(True)), MEASURED[m, n]
+    assert rates[t.m, t.n] >= 0.99 * max(rates.values())
 
 
 def test_the_tiles_of_wide_products():
     """Large results have the widest tiles, and few rows small ones."""
     for m, n, picked in ((4096, 14336, TILES[0]), (8192, 8192, TILES[0]), (512, 4096, TILES[1]), (64, 4096, TILES[2])):
-        assert choose_tiles(m, n, 64, 132, False, fitting(False)) is picked
+        assert choose_tiles(m, n, 64, 132, 0.0, fitting(False)) is picked
+    assert choose_tiles(128, 8192, 64, 132, 0.0, fitting(True)) is GATED_TILES[-1]
 
 
 def test_what_tiles_are_for():

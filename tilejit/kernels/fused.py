@@ -23,10 +23,9 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
-from tilejit.kernels.copy import LINE
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
-from tilejit.kernels.tiles import Tiles, choose_tiles
+from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
 
 
 @tilejit.kernel
@@ -344,7 +343,8 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[Arra
     tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
                     reduction is not None, 2 if pairs else 1)
     bk = K_BYTES // ma.dtype.bytes
-    blocks, ragged = tilejit.cdiv(ma.shape[1], bk), any(max(x.strides[-2:]) * x.dtype.bytes % LINE for x in (ma, mb))
+    blocks = tilejit.cdiv(ma.shape[1], bk)
+    ragged = max(raggedness(max(x.strides[-2:]) * x.dtype.bytes) for x in (ma, mb))
     t = choose_tiles(m, 2 * n if gated else n, blocks, multiprocessors, ragged, tiles)
     columns = t.n // 2 if gated else t.n
     interleave = (8 if n % 8 == 0 else 1) if gated else 0
