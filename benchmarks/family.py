@@ -191,15 +191,22 @@ def matmuls() -> Iterator[Configuration]:
 
 def streamks() -> Iterator[Configuration]:
     """`matmul_streamk`: sums in order, in no order, added to the result, by clusters that divide K or rows, and in single
-    tiles (of the widths from 48 to 256)."""
+    tiles (of the widths from 48 to 256), also of pairs of CTAs."""
     for rows in (64, 128):
         for width in (48, 112, 224, 256):
-            (one,) = division.single_tiles(rows, 2 * width, 2)
+            one = next(division.single_tiles(rows, 2 * width, 2))
             for f, e in epilogues():
                 def single(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(one, single=True),
                            m: int = rows - 8, n: int = 2 * width - 16) -> Any:
                     return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
                 yield Configuration("streamk", f"{one.m}x{one.n} single {f} {label(e)}".strip(), (), single)
+    for m in (64, 96, 128):
+        (pair,) = [t for t in division.single_tiles(m, 248, 4) if t.ctas == 2]
+        for f, e in epilogues():
+            def shared(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(pair, single=True),
+                       m: int = m - 8) -> Any:
+                return streamk.matmul_streamk(*operands(f, m, 248, depth(f)), **with_arrays(e, 248), config=t)
+            yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
     for t in division.PAIRED_TILES:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():

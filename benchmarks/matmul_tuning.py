@@ -151,7 +151,7 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
                                                                           d(out, block))
     if way.stream:
         config = division.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
-                                rows=True)
+                                cluster_split="M")
         args = (*descs, *streamk.meeting("tuning", a, config, None), None, None, None, m1, n1, a.shape[1], way.stream)
         options |= {"ADD": False, "ORDERED": True, "A_BITS": 0, "SCALE_STEPS": 0, "PARTS": 0}
         return Launch(streamk.streamk_kernel, (programs,), (*args, 0, 0), options)

@@ -17,16 +17,16 @@ from tilejit.testing import rel_error
 BF16 = ml_dtypes.bfloat16
 ONE, SWAPPED = Config(64, 64, 4), Config(64, 16, 4, swap=True)
 #: A CTA, or two that divide the rows of a tile, or K.
-WAYS = {"one": ONE, "rows": Config(128, 64, 4, ctas=2, rows=True), "k": replace(ONE, ctas=2),
+WAYS = {"one": ONE, "rows": Config(128, 64, 4, ctas=2, cluster_split="M"), "k": replace(ONE, ctas=2),
         "swapped": SWAPPED, "swapped-k": replace(SWAPPED, ctas=2)}
 
 
 @pytest.mark.parametrize("parts", [4, 66])
-@pytest.mark.parametrize("t", [Config(128, 256, 8), Config(256, 256, 8, ctas=2, rows=True), Config(128, 256, 8, ctas=2),
+@pytest.mark.parametrize("t", [Config(128, 256, 8), Config(256, 256, 8, ctas=2, cluster_split="M"), Config(128, 256, 8, ctas=2),
                                Config(128, 16, 4, swap=True)], ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
 def test_compiles(t, parts):
     """No spills, a deep ring beside what is staged, and each role waits for the launch ahead before it touches memory."""
-    bk = 64 * (1 if t.rows else t.ctas)
+    bk = 64 * (t.k_ctas)
     kernel = split_kernel.compile(
         f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", f"desc<fp32[{t.m}x{t.n}]>", "int32", "int32", "int32",
         BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, num_warps=t.warps,

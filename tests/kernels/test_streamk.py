@@ -181,6 +181,30 @@ def test_single_tiles():
     assert rel_error(got, a.astype(np.float64) @ b.astype(np.float64) + 1) <= 5e-3
 
 
+@pytest.mark.parametrize("m, n, k", [(128, 8192, 8192), (96, 8192, 8192), (64, 8192, 8192), (128, 7168, 18432)])
+def test_pairs_share_the_large_operand(m, n, k):
+    """128 of its columns for two CTAs, each with half of the few rows, where all such pairs run at once."""
+    t = choose(m, n, k, 2, 132)
+    assert (t.m, t.n, t.swap, t.programs, t.single, t.k_ctas) == (128, m, True, n // 128, True, 1)
+    assert t.options == {"num_ctas": 2, "cluster_split": "N", "num_consumer_groups": 1}
+    assert choose(m, n, k, 2, 132, ctas=1).ctas == 1 and choose(m, 28672, k, 2, 132).cluster_split == "K"
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("m, dtype, a_rows, b_rows", [
+    (40, BF16, True, False), (90, BF16, True, True), (128, BF16, False, True), (64, BF16, False, False),
+    (100, ml_dtypes.float8_e4m3fn, True, False), (128, np.float32, True, False)], ids=str)
+def test_pairs(m, dtype, a_rows, b_rows, target):
+    """Rows, columns and K cut short, a bias for each row of the transpose."""
+    rng = np.random.default_rng(m)
+    a, b, bias = matrix(rng, m, 336, dtype, a_rows), matrix(rng, 336, 304, dtype, b_rows), np.arange(304, dtype=np.float32)
+    t = replace(next(t for t in division.single_tiles(m, 304, 6) if t.ctas == 2), single=True)
+    with tilejit.knobs(target=target):
+        got = matmul_streamk(a, b, bias, "relu", config=t)
+    ref = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    assert (t.n, t.k_bytes) == (-(-m // 32) * 32, 256 if m <= 64 else 128) and rel_error(got, ref) <= 1e-2
+
+
 @pytest.mark.parametrize("n, k, overlap", [(7168, 18432, False), (8192, 8192, True)])
 def test_launches_overlap_where_no_multiprocessor_is_idle(n, k, overlap, monkeypatch):
     """112 programs on 132 multiprocessors start when the launch ahead has ended, 128 while it ends."""
@@ -275,7 +299,7 @@ def test_the_chip_is_filled():
     """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs; as many as half the chip: a cluster of two each; enough
     tiles: whole ones."""
     deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts, deep.rows) == (256, 256, 64, 2, 16, True)
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts, deep.cluster_split) == (256, 256, 64, 2, 16, "M")
     assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
     assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):

@@ -12,7 +12,7 @@ from tilejit.testing import rel_error
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 #: Of one group of consumers, and of two that take turns.
-LARGE, SMALL = Config(256, 64, 8, ctas=2, rows=True), Config(128, 64, 4, ctas=2, rows=True)
+LARGE, SMALL = Config(256, 64, 8, ctas=2, cluster_split="M"), Config(128, 64, 4, ctas=2, cluster_split="M")
 
 
 def streamed(t, m, n, k, dtype, programs, stream_tiles=None):
@@ -20,7 +20,7 @@ def streamed(t, m, n, k, dtype, programs, stream_tiles=None):
     rng = np.random.default_rng(0)
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
     t = Config(t.m, t.n, t.warps, programs=programs, stream_tiles=tiles if stream_tiles is None else stream_tiles,
-               ctas=t.ctas, rows=True)
+               ctas=t.ctas, cluster_split="M")
     a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (n, k)))
     bias = rng.standard_normal(n).astype(np.float32)
     return t, a, b.T, bias, np.maximum(a.astype(np.float64) @ b.T.astype(np.float64) + bias, 0)

@@ -16,8 +16,9 @@ from tilejit.kernels._operands import Workspace
 class Config:
     """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
 
-    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide K, or the tile's
-    `rows`; `single`: every program has one tile, whose blocks take all of the shared memory."""
+    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide what
+    `cluster_split` says: K, or rows ("M") or columns ("N") of the tile; `single`: every program has one tile, whose
+    blocks take all of the shared memory."""
 
     m: int
     n: int
@@ -27,7 +28,7 @@ class Config:
     stream_tiles: int = 0
     k_bytes: int = 128
     ctas: int = 1
-    rows: bool = False
+    cluster_split: str = "K"
     single: bool = False
 
     def tiles(self, m: int, n: int) -> int:
@@ -58,18 +59,26 @@ class Config:
     @property
     def options(self) -> dict[str, Any]:
         """Options of a launch of single tiles, or with several CTAs a program."""
-        if self.single:
-            return dict(num_consumer_groups=1)
-        if self.rows:
-            return dict(num_ctas=self.ctas)
-        return dict(num_ctas=self.ctas, cluster_split="K", num_consumer_groups=1) if self.ctas > 1 else {}
+        clusters = dict(num_ctas=self.ctas, cluster_split=self.cluster_split) if self.ctas > 1 else {}
+        alone = self.single or self.ctas > 1 and not self.beside
+        return {**clusters, **(dict(num_consumer_groups=1) if alone else {})}
+
+    @property
+    def beside(self) -> bool:
+        """Whether the CTAs of a program have parts of its tile, with all of K."""
+        return self.ctas > 1 and self.cluster_split != "K"
+
+    @property
+    def k_ctas(self) -> int:
+        """CTAs that divide K."""
+        return 1 if self.beside else self.ctas
 
     def stages(self, out_bytes: int) -> int | None:
         """Blocks that fit in shared memory beside what is staged for the workspace and the result; None: as many as do.
 
         Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
         one, beside at most 64 KiB in which the CTAs' parts meet."""
-        if self.parts or self.rows:
+        if self.parts or self.beside:
             return None
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
@@ -105,11 +114,14 @@ FEW = 128
 #: from L2, of the time of as many bytes from memory.
 _UNEVEN, _AGAIN = 1.04, 0.08
 #: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
-PAIRED_TILES = (Config(256, 256, 8, ctas=2, rows=True),)
+PAIRED_TILES = (Config(256, 256, 8, ctas=2, cluster_split="M"),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
-#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and its share of what memory gives to all.
-_FROM_L2, _FROM_MEMORY, _SHARE = 48, 36, 17
+#: Blocks in shared memory at least, beside what CTAs exchange: with two a cluster took 1.6 times as long as expected.
+_LEAST_SLOTS = 4
+#: Bytes a cycle that a multiprocessor gets from L2 and from memory, and with half of it by multicast, and its share of
+#: what memory gives to all.
+_FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
 
 
 @lru_cache(maxsize=1024)
@@ -122,7 +134,7 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
     turn, in which fewer programs may run), plus what handing over parts costs: a second launch, 40 bytes a cycle each
     way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an element where parts meet in
-    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips."""
+    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips; one where CTAs share an operand."""
     tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
     if m <= 64:
         paired = ()
@@ -138,15 +150,16 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
 
     def cycles(t: Config) -> float:
         count, steps = t.tiles(m, n), blocks(t)
-        area, edges = (t.m * t.n, t.m + t.n) if not t.rows else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
-        block = max(area / 32 * t.k_bytes / 128, edges * t.k_bytes / (_FROM_MEMORY if t.swap else _FROM_L2))
+        area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
+        few, shared = t.swap or m <= FEW, t.swap and t.beside
+        block = max(area / 32 * t.k_bytes / 128, (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else
+                    edges * t.k_bytes / (_FROM_MEMORY if few else _FROM_L2))
 
         wide, narrow = (t.m, t.n) if t.swap else (t.n, t.m)
-        few = t.swap or m <= FEW and t.ctas == 1
         least = memory * (1 + _AGAIN * narrow / wide * few)
 
         def turn(programs: int) -> float:
-            taken = tilejit.cdiv(steps, 1 if t.rows else t.ctas) * block
+            taken = tilejit.cdiv(steps, t.k_ctas) * block
             weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
             return max(taken, weights * _UNEVEN if idles(t) else weights) if few and programs else \
                 taken * (programs > 0)
@@ -154,14 +167,14 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
         def turns(tiles: int) -> float:
             return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
 
-        if t.ctas > 1 and not t.rows:
+        if t.k_ctas > 1:
             waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
             # With few rows the loads of the next tile go on meanwhile.
             meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
             return max(turns(count), least) + meet
         whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
         parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * area if t.parts else parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
+        meet = 6000 + 0.2 * area if t.parts else 2000 * shared + parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
         streamed = t.stream_tiles / t.programs * steps
         spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
         return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
@@ -176,23 +189,30 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
         for t in tiles:
             count, even, steps = t.tiles(m, n), evenly if t.swap else min, blocks(t)
             for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
-                most = at_once(c, multiprocessors)
-                if c > 1 and (ctas is not None or most and c <= steps):
-                    yield replace(t, programs=even(count, max(1, most)), ctas=c)
+                most, by_k = at_once(c, multiprocessors), replace(t, ctas=c)
+                if c > 1 and (ctas is not None or most and c <= steps and (by_k.stages(2) or 0) >= _LEAST_SLOTS):
+                    yield replace(by_k, programs=even(count, max(1, most)))
             for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
                 programs, stream = divide(count, steps, multiprocessors, s)
                 yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
     best = min(divided(), key=cycles)
-    return replace(best, single=best.ctas == 1 and best.stream_tiles == 0 and best.tiles(m, n) <= best.programs)
+    one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
+    return replace(best, single=one and (best.ctas == 1 or best.cluster_split == "N"))
 
 
 def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
-    """Tiles of all rows, at most 128, as wide as it takes for one a multiprocessor; none where a quarter of the rows
-    would lie outside of the matrix (TMA takes longer for those), or where they would be too narrow or too wide."""
+    """Tiles of all rows, at most 128, one a program; none where they would be too narrow or too wide.
+
+    As wide as it takes for one a multiprocessor, unless a quarter of the rows would lie outside of the matrix (TMA
+    takes longer for those). Or swapped, 128 wide, of two CTAs that have half of the rows each and share the rest."""
     rows, width = (64 if m <= 64 else 128), tilejit.cdiv(tilejit.cdiv(n, multiprocessors), 16) * 16
     if 0.75 * rows <= m <= rows and 48 <= width <= 256:
         yield Config(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
+    pairs = tilejit.cdiv(n, 128)
+    if 32 < m <= rows and pairs <= at_once(2, multiprocessors):
+        side = tilejit.cdiv(m, 32) * 32
+        yield Config(128, side, 4, True, pairs, k_bytes=256 if side <= 64 else 128, ctas=2, cluster_split="N")
 
 
 def evenly(tiles: int, most: int) -> int:

@@ -193,7 +193,7 @@ def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sm
     streamed = None
     if part.stream:
         streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
-                                  ctas=tiles.ctas, rows=True)
+                                  ctas=tiles.ctas, cluster_split="M")
         constants.update(ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
     else:
         constants.update(M0=m0, N0=n0)
@@ -265,7 +265,7 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
     if m <= NARROW:
         return True
     divided = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1)
-    by_clusters = divided.ctas > 1 and not divided.rows
+    by_clusters = divided.k_ctas > 1
     if (by_clusters or divided.single) and m <= division.FEW or blocks >= DEEP_FROM and divided.parts:
         return True
     if blocks < DEEP_FROM and not by_clusters:

@@ -265,7 +265,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     t = config or choose(m, n, k, ma.dtype.bytes, multiprocessors, split, ctas)
     if t.swap:
         ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
-    bk = t.k_bytes * (1 if t.rows else t.ctas) // ma.dtype.bytes
+    bk = t.k_bytes * t.k_ctas // ma.dtype.bytes
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
@@ -276,7 +276,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         constants.update(PARTS=t.parts, store_stages=STORE_STAGES)
     else:
         constants.update(C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate, A_BITS=0, SCALE_STEPS=0, PARTS=0,
-                         ORDERED=t.rows or ordered and t.ctas == 1)
+                         ORDERED=t.beside or ordered and t.ctas == 1)
     return t, (da, db, dc), (m, n, k), constants
 
 
@@ -284,7 +284,7 @@ def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tup
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
-    if workspace is None and (t.parts or t.rows):         # written before they are read
+    if workspace is None and (t.parts or t.beside):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
         flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
         return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
