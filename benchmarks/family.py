@@ -20,7 +20,7 @@ import numpy as np
 
 import tilejit
 from tilejit.kernels import batched, division, fused, grouped, matmul, mixed, scaled, streamk
-from tilejit.kernels.tiles import STREAMED, TILES, Part
+from tilejit.kernels.tiles import STREAMED, TILES, Part, Tiles
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -247,32 +247,46 @@ FULL = {"scale_a": "rows", "scale_b": "columns", "bias": True, "activation": "ge
         "reduction": "max"}
 
 
-def extras() -> list[dict[str, Any]]:
+def extras(full: dict[str, Any]) -> list[dict[str, Any]]:
     """Each value of each extra alone and in place of the full set's, and the full set without each."""
-    out: list[dict[str, Any]] = [{}, FULL]
+    out: list[dict[str, Any]] = [{}, full]
     for name, values in EXTRAS.items():
-        out += [e for v in values for e in ({name: v}, {**FULL, name: v})]
-        out.append({k: v for k, v in FULL.items() if k != name})
+        out += [e for v in values for e in ({name: v}, {**full, name: v})]
+        out.append({k: v for k, v in full.items() if k != name})
     return out
 
 
+def fits(t: Tiles, gated: bool, e: dict[str, Any]) -> bool:
+    """Whether the heuristic may pick a tile for an epilogue."""
+    return t in fused.fitting(gated, "bias" in e or e.get("scale_b") == "columns", "residual" in e or "z" in e,
+                              e.get("residual") == "unaligned" or {"residual", "odd"} <= e.keys(), "reduction" in e)
+
+
 def fuseds() -> Iterator[Configuration]:
-    """`fused_matmul` and `gated_matmul`. A residual with unaligned rows does not go with the widest tile."""
+    """`fused_matmul` and `gated_matmul`; `odd`: widths that 8 does not divide."""
     for gated, tiles in ((False, fused.TILES), (True, fused.GATED_TILES)):
         formats = [f for f in (*FORMATS, *INTEGERS) if not gated or not f.b_rows]
-        ways = [(f, e) for f in formats for e in ({}, FULL)] + [(PLAIN, e) for e in extras()]
-        ways += [(f, {"out_dtype": "int32"}) for f in INTEGERS if not gated]
-        ways += [(PLAIN, {"activation": a, "out_dtype": "fp32", **b}) for a in ACTIVATIONS[1:] for b in ({}, {"bias": True})]
         for t in tiles:
-            m, n = extents(t.m, t.n)
+            full = FULL
+            for less in (("reduction",), ("residual", "z"), ("bias", "scale_b")):
+                if not fits(t, gated, full):
+                    full = {k: v for k, v in full.items() if k not in less}
+            ways = [(f, e) for f in formats for e in ({}, full)] + [(PLAIN, e) for e in extras(full)]
+            ways += [(f, {"out_dtype": "int32"}) for f in INTEGERS if not gated]
+            ways += [(PLAIN, {"activation": a, "out_dtype": "fp32", **b}) for a in ACTIVATIONS[1:] for b in ({}, {"bias": True})]
+            numbers = {k: v for k, v in full.items() if k not in ("residual", "z", "reduction")}
+            more = {k: v for k, v in full.items() if k != "residual"}
+            ways += [(PLAIN, {"odd": True, **e}) for e in ({}, more, {**numbers, "out_dtype": "fp32"}) if gated]
+            columns = t.n // 2 if gated else t.n
+            m, n = extents(t.m, columns)
             for f, e in ways:
-                if e.get("residual") == "unaligned" and t is tiles[0]:
+                if not fits(t, gated, e):
                     continue
 
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
-                    return fused_call(f, e, m, n, gated)
-                yield Configuration("gated" if gated else "fused", f"{t.m}x{t.n} {f} {label(e)}".strip(),
-                                    ((fused, "choose", lambda *a, t=t: t),), call)
+                    return fused_call(f, e, m, n - ("odd" in e), gated)
+                yield Configuration("gated" if gated else "fused", f"{t.m}x{columns} {f} {label(e)}".strip(),
+                                    ((fused, "choose_tiles", lambda *a, t=t: t),), call)
 
 
 def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any:
@@ -280,6 +294,7 @@ def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any
     pair = (2,) if gated else ()
     a, b = matrix(m, depth(f), dtype=f.a, rows=f.a_rows), matrix(*pair, depth(f), n, dtype=f.b, rows=f.b_rows)
     made: dict[str, Any] = {"activation": e.get("activation")}
+    pitch = tilejit.cdiv(n, 16) * 16
     scales = {"one": (1,), "rows": (m, 1), "columns": (*(pair or (1,)), n)}
     for name in ("scale_a", "scale_b"):
         if name in e:
@@ -287,13 +302,15 @@ def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any
     if "bias" in e:
         made["bias"] = matrix(*pair, n)
     if "residual" in e:
-        made["residual"] = unaligned(m, n) if e["residual"] == "unaligned" else matrix(m, n)
+        made["residual"] = unaligned(m, n) if e["residual"] == "unaligned" else matrix(m, pitch)[:, :n]
     if "z" in e:
-        made["z"] = np.zeros((*pair, m, n), BF16)
+        made["z"] = np.zeros((*pair, m, pitch), BF16)[..., :n]
     if "reduction" in e:
         made.update(reduction=e["reduction"], reduced=np.zeros(m, F32))
     if "out_dtype" in e:
         made["out_dtype"] = DTYPES[e["out_dtype"]]
+    if "odd" in e:
+        made["out"] = np.zeros((m, pitch), F32 if "out_dtype" in e else BF16)[:, :n]
     return (fused.gated_matmul if gated else fused.fused_matmul)(a, b, **made)
 
 

@@ -174,6 +174,47 @@ def test_stores_through_pointers(target):
     assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
+@tilejit.kernel
+def merged(a_desc, b_desc, out, BM: tl.constexpr, BN: tl.constexpr, RANK: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, 2):
+        if RANK == 3:
+            b = b_desc.load([0, 0, k * 64])
+        else:
+            b = b_desc.load([0, 0, 0, k * 64])
+        acc = tl.dot(a_desc.load([0, k * 64]), b.reshape(BN, 64).T, acc)
+    tl.store(out + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("split", ["M", "N"])
+@pytest.mark.parametrize("block", [(16, 2, 8), (10, 2, 8), (12, 2, 8), (80, 2, 1), (6, 32)], ids=str)
+def test_merged_blocks(block, split, target):
+    """Columns of two matrices in turn (or of a stack of them) are one operand: each CTA loads, or multicasts, its
+    part of every power of two."""
+    rng, bn = np.random.default_rng(0), int(np.prod(block))
+    a, b = rng.integers(-3, 4, (128, 128)).astype(BF16), rng.integers(-3, 4, (*block, 128)).astype(BF16)
+    stacked = b.swapaxes(0, 1).copy().swapaxes(0, 1)     # one matrix behind the other in memory
+    out = np.full((128, bn), np.nan, np.float32)
+    strides = tuple(s // 2 for s in stacked.strides)
+    db = tilejit.TensorDescriptor(stacked, stacked.shape, strides, (*block, 64))
+    with tilejit.knobs(target=target):
+        merged[(1,)](tilejit.TensorDescriptor.from_tensor(a, (128, 64)), db, out, 128, bn, len(block) + 1, num_ctas=2,
+                     cluster_split=split, num_warps=8 if split == "N" else 4)
+    assert np.array_equal(out, a.astype(np.float32) @ b.reshape(bn, 128).astype(np.float32).T)
+
+
+@pytest.mark.parametrize("split", ["M", "N"])
+@pytest.mark.parametrize("block, shape", [((5, 2, 16), 160), ((1, 2, 64), 128), ((3, 64), 192)], ids=str)
+def test_merged_blocks_that_cannot_be(block, shape, split):
+    """A part of the first dimension would not be a part of what they are merged to."""
+    why = rf"a block \[{', '.join(map(str, block))}, 64\] as \[{shape}, 64\] does not divide: of dimensions that are merged, " \
+          "the first must be a multiple of 2 and the others powers of two"
+    with pytest.raises(tilejit.CompilationError, match=why):
+        merged.compile("desc<bf16[128x64]>", f"desc<bf16[{'x'.join(map(str, block))}x64]>", "*fp32", BM=128, BN=shape,
+                       RANK=len(block) + 1, num_ctas=2, cluster_split=split, num_warps=8 if split == "N" else 4)
+
+
 @pytest.mark.one_schedule                # it explores itself
 @pytest.mark.parametrize("options", [
     dict(bm=128, bn=128), dict(bm=128, bn=192, store_role=False), dict(bm=128, bn=96, b_rows=True, store_role=True),

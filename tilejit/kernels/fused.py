@@ -1,7 +1,7 @@
 """Matrix products with fused epilogues: scale, bias, activation, gate, residual, a second output, row reductions."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -24,6 +24,8 @@ from tilejit.kernels._operands import (
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
 from tilejit.kernels.order import tile_at
+from tilejit.kernels.tiles import TILES as PRODUCTS
+from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
 
 
 @tilejit.kernel
@@ -143,10 +145,11 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
     """z = scale_a * scale_b * (A @ B) + bias; y = act(z) + residual, or GATED: act(z[0]) * z[1] + residual; C = y.
 
     Integers are summed in int32, and stored so if C has that type; nothing else happens then. SCALE_A, SCALE_B: kinds
-    of `scaled`. c_desc and z_desc have blocks of at most 128 columns (z_desc of 64 if GATED). GATED: b_desc sees two
-    matrices [2, N, K] in blocks [2, BN, BK]: one product gives both halves of a tile. z_desc, if there: z is stored as
-    well (gated: as [2, M, N] in blocks [1, BM, .]). REDUCE: "sum", "squares" or "max" of each row of y is combined into
-    reduced[row] (fp32)."""
+    of `scaled`. GATED: as many columns of one matrix as lie beside as many of the other in a product (0: B is one
+    matrix); b_desc sees both as [N / GATED, 2, GATED, K] in blocks [BN / GATED, 2, GATED, BK], so that whoever has
+    columns of a product has what goes together. c_desc and z_desc have blocks of at most 128 columns; if GATED c_desc
+    of BN and z_desc of 64. z_desc, if there: z is stored as well (gated: as [2, M, N] in blocks [1, BM, .]). REDUCE:
+    "sum", "squares" or "max" of each row of y is combined into reduced[row] (fp32)."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
@@ -160,7 +163,7 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
             else:
                 a = a_desc.load([k * BK, m]).T
             if GATED:
-                b = b_desc.load([0, n, k * BK]).reshape(2 * BN, BK).T
+                b = b_desc.load([n // GATED, 0, 0, k * BK]).reshape(2 * BN, BK).T
             elif B_ROWS:
                 b = b_desc.load([k * BK, n])
             else:
@@ -174,8 +177,11 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
             else:
                 c_desc.store([m, n], acc)
         elif GATED:
-            gate, up = halves(acc, BM, 2 * BN)
-            if BN > 64:
+            gate, up = acc.reshape(BM, BN // GATED, 2, GATED).permute(0, 1, 3, 2).split()
+            gate = gate.reshape(BM, BN)
+            up = up.reshape(BM, BN)
+            if BN == 128 and (z_desc is not None or residual is not None or REDUCE is not None):
+                # Half after half: what else these need does not fit the registers.
                 gate, more_gate = halves(gate, BM, BN)
                 up, more_up = halves(up, BM, BN)
                 left = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN // 2, SCALE_A, SCALE_B,
@@ -199,35 +205,33 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
                    SCALE_A, SCALE_B, ACTIVATION, REDUCE)
 
 
-@dataclass(frozen=True)
-class Config:
-    """A tile of the result and how it runs; `extra_stages`: with a residual or a second output."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-    extra_stages: int
-
-
+#: Shapes that `matmul` uses too, whose speeds were measured there.
+_MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 #: Largest first.
-TILES = (Config(128, 256, 8, 4, 3), Config(128, 128, 8, 5, 4), Config(64, 64, 4, 6, 6))
-GATED_TILES = (Config(128, 128, 8, 4, 3), Config(64, 64, 4, 6, 5))
+TILES = (_MEASURED[128, 256], replace(_MEASURED[128, 128], num_warps=8), _MEASURED[64, 64])
+#: As tiles of the product, which is twice as wide as the result.
+GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
+#: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
+STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
 REDUCTIONS = (None, "sum", "squares", "max")
 _INPUTS = (*DTYPES, "int8", "uint8")
 
 
-@lru_cache(maxsize=1024)
-def choose(m: int, n: int, multiprocessors: int, gated: bool, narrow: bool) -> Config:
-    """The tile with the least time: turns of the multiprocessors, as long as a tile's operands take to arrive or its
-    products to compute. narrow: not the widest tile, which has no registers left for a residual whose rows cannot be
-    read 16 bytes at a time."""
-    def time(t: Config) -> float:
-        columns = 2 * t.n if gated else t.n
-        turns = tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors)
-        return turns * max((t.m + columns) / 48, t.m * columns / 4096)
+def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow: bool = False, reduction: bool = False,
+            ctas: int = 2) -> tuple[Tiles, ...]:
+    """The tiles with up to so many CTAs that have registers for an epilogue.
 
-    return min((GATED_TILES if gated else TILES)[narrow:], key=time)
+    per_column: with a bias or a scale for each column. arrays: with a residual or a second output, 64 columns of which
+    are dealt with at a time. narrow: with a residual whose rows cannot be read 16 bytes at a time. reduction: with a
+    number for each row of the result, which pairs of CTAs do not combine in memory."""
+    if not gated:
+        return TILES[narrow:]
+    found = GATED_TILES[-1:] if narrow else GATED_TILES
+    if arrays:
+        found = tuple(t for t in found if t.n & t.n - 1 == 0)
+    if per_column:
+        found = tuple(t for t in found if t.roomy)
+    return tuple(t for t in found if t.ctas <= (1 if reduction else ctas))
 
 
 def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
@@ -270,7 +274,8 @@ def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activa
     if out is None:
         shape = _checked(what, gated, ia, ib)
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    plan = _plan(what, gated, ia, ib, facts_of(*extras), facts(out), activation, reduction, tilejit.multiprocessors())
+    plan = _plan(what, gated, ia, ib, facts_of(*extras), facts(out), activation, reduction, tilejit.multiprocessors(),
+                 tilejit.chip())
     if plan is not None:
         grid, (da, db, dc, dz), numbers, constants = plan
         scale_a, scale_b, bias, residual, z, reduced = extras
@@ -305,7 +310,7 @@ def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, i
 
 @lru_cache(maxsize=1024)
 def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[ArrayInfo | None, ...], out: ArrayInfo,
-          activation: str | None, reduction: str | None, multiprocessors: int) -> tuple[
+          activation: str | None, reduction: str | None, multiprocessors: int, chip: str) -> tuple[
               tuple[int], tuple[Any, ...], tuple[int, ...], dict[str, Any]] | None:
     """Grid, descriptors to put over a, b, out and z, sizes, and constants; None where the result is empty."""
     scale_a, scale_b, bias, residual, z, reduced = extras
@@ -334,22 +339,39 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[Arra
     if residual is not None:
         stride = result(what, residual, (m, n), "residual").strides[0]
         narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
-    t = choose(m, n, multiprocessors, gated, narrow)
+    pairs = chip == "sm_90a" and multiprocessors > 1
+    tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
+                    reduction is not None, 2 if pairs else 1)
     bk = K_BYTES // ma.dtype.bytes
-    descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, min(t.n, 128))}
-    if gated:
-        one = descriptors["b"]
-        descriptors["b"] = tilejit.TensorDescriptor.template(b, one.shape, one.strides, (2, *one.block_shape[1:]))
+    blocks = tilejit.cdiv(ma.shape[1], bk)
+    ragged = max(raggedness(max(x.strides[-2:]) * x.dtype.bytes) for x in (ma, mb))
+    t = choose_tiles(m, 2 * n if gated else n, blocks, multiprocessors, ragged, tiles)
+    columns = t.n // 2 if gated else t.n
+    interleave = (8 if n % 8 == 0 else 1) if gated else 0
+    descriptors = {"a": ma.descriptor(t.m, bk),
+                   "b": _interleaved(mb, columns, bk, interleave) if gated else mb.descriptor(bk, columns),
+                   "out": mc.descriptor(t.m, columns if gated else min(columns, 128))}
     if z is not None:
         mz = result(what, z, (2, m, n) if gated else (m, n), "z")
-        descriptors["z"] = mz.descriptor(t.m, min(t.n, 64 if gated else 128))
+        descriptors["z"] = mz.descriptor(t.m, min(columns, 64 if gated else 128))
     require_tma(what, **descriptors)
-    stages = t.stages if residual is None and z is None else t.extra_stages
-    grid = min(multiprocessors, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
+    grid = min(t.programs(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
     ordered = tuple(descriptors.get(name) for name in ("a", "b", "out", "z"))
     return (grid,), ordered, (m, n, ma.shape[1], stride), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a, SCALE_B=kind_b,
-        ACTIVATION=activation, GATED=gated, REDUCE=reduction, num_warps=t.warps, num_stages=stages)
+        BM=t.m, BN=columns, BK=bk, GROUP=t.group(blocks), A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a,
+        SCALE_B=kind_b, ACTIVATION=activation, GATED=interleave, REDUCE=reduction, num_warps=t.num_warps,
+        num_ctas=t.ctas, cluster_split="N" if t.columns else None, num_stages=stages)
+
+
+def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> tilejit.TensorDescriptor:
+    """Two matrices [2, K, N] as [N / g, 2, g, K], in blocks of so many columns of both: g of one beside g of the other.
+
+    Where g is 8 the columns that a thread holds of a product are those of one matrix and the same of the other."""
+    one = b.descriptor(bk, columns)
+    (_, n, k), (apart, down, _) = one.shape, one.strides
+    return tilejit.TensorDescriptor.template(b.info, (n // g, 2, g, k), (g * down, apart, down, 1),
+                                             (columns // g, 2, g, bk))
 
 
 def _whole(what: str, name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
