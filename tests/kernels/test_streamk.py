@@ -168,7 +168,7 @@ def test_single_tiles():
     wide = choose(64, 28672, 8192, 2, 132)
     assert (wide.m, wide.n, wide.swap, wide.programs, wide.single) == (64, 224, False, 128, True)
     assert choose(128, 28672, 8192, 2, 132).n == 224 and choose(96, 28672, 8192, 2, 132).single
-    assert choose(40, 28672, 8192, 2, 132).swap and choose(129, 28672, 8192, 2, 132).n == 256
+    assert choose(31, 28672, 8192, 2, 132).swap and choose(32, 28672, 8192, 2, 132) == wide and choose(129, 28672, 8192, 2, 132).n == 256
     turned = choose(16, 8192, 8192, 2, 132)
     assert turned.swap and turned.single and turned.stages(2) > replace(turned, single=False).stages(2)
     assert wide.stages(2) is None and wide.options == {"num_consumer_groups": 1}

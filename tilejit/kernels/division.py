@@ -204,10 +204,10 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
 def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
     """Tiles of all rows, at most 128, one a program; none where they would be too narrow or too wide.
 
-    As wide as it takes for one a multiprocessor, unless a quarter of the rows would lie outside of the matrix (TMA
-    takes longer for those). Or swapped, 128 wide, of two CTAs that have half of the rows each and share the rest."""
+    As wide as it takes for one a multiprocessor, unless more than 32 rows would lie outside of the matrix (TMA takes
+    longer for those). Or swapped, 128 wide, of two CTAs that have half of the rows each and share the rest."""
     rows, width = (64 if m <= 64 else 128), tilejit.cdiv(tilejit.cdiv(n, multiprocessors), 16) * 16
-    if 0.75 * rows <= m <= rows and 48 <= width <= 256:
+    if rows - 32 <= m <= rows and 48 <= width <= 256:
         yield Config(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
     pairs = tilejit.cdiv(n, 128)
     if 32 < m <= rows and pairs <= at_once(2, multiprocessors):
