@@ -105,8 +105,8 @@ def test_the_transpose_is_computed_where_that_is_less():
     assert Chip(132, 65, 1.0, True).store(TILES[1]) == Chip(132, 65, 1.0).store(TILES[1]), "strips of whole lines"
 
 
-@pytest.mark.parametrize("orders, turned, beside", [("NT", True, 16), ("NN", True, 16), ("TN", False, 64)])
-def test_rows_of_columns_are_read_in_whole_lines(orders, turned, beside):
+@pytest.mark.parametrize("orders, turned, strip", [("NT", True, 16), ("NN", True, 16), ("TN", False, 64)])
+def test_rows_of_columns_are_read_in_whole_lines(orders, turned, strip):
     """Of two row-major operands the transposes are multiplied, whose second operand has K contiguous; where none has,
     tiles have strips of 64 columns."""
     matmul, bf16 = importlib.import_module("tilejit.kernels.matmul"), tilejit.ir.types.bf16
@@ -119,7 +119,7 @@ def test_rows_of_columns_are_read_in_whole_lines(orders, turned, beside):
         assert out.block_shape == ((bn, bm) if turned else (bm, bn))
         assert launch.constants["B_ROWS"] is (orders == "TN")
         t = next(t for t in TILES if (t.m, t.n) == (bm, bn))
-        assert t.beside >= beside
+        assert t.strip >= strip
 
 
 def test_matmul_leaves_room_for_an_epilogue():

@@ -1,4 +1,4 @@
-"""Activation functions that end a matrix product."""
+"""Biases and activation functions that end a matrix product."""
 from __future__ import annotations
 
 import tilejit
@@ -42,3 +42,14 @@ def activate(x, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr):
     elif ACTIVATION == "silu":
         x = x * tl.sigmoid(x)
     return x
+
+
+@tilejit.kernel
+def biased(acc, bias, at, limit, SIZE: tl.constexpr, ROWS: tl.constexpr = False):
+    """acc plus a number for each of its SIZE columns, or ROWS: rows, from bias[at] up to bias[limit]; or without a bias
+    acc."""
+    if bias is not None:
+        i = tl.arange(0, SIZE)
+        values = tl.load(bias + at + i, i < limit - at, other=0.0).to(tl.float32)
+        acc += values[:, None] if ROWS else values[None, :]
+    return acc

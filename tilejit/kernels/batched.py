@@ -20,7 +20,7 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
 
 
@@ -55,9 +55,7 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
             else:
                 b = b_desc.load([in_b, n, k * BK]).reshape(BN, BK).T
             acc = tl.dot(a, b, acc)
-        if bias is not None:
-            cols = tl.arange(0, BN)
-            acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
+        acc = biased(acc, bias, n, N, BN)
         c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
         c_desc.store([batch, m, n], c.reshape(1, BM, BN))
 

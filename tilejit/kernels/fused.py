@@ -22,7 +22,7 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
 from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
@@ -42,13 +42,6 @@ def scaled(acc, scale, at, limit, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIN
         cols = tl.arange(0, COLUMNS)
         acc *= tl.load(scale + at + cols, cols < limit - at, other=0.0)[None, :]
     return acc
-
-
-@tilejit.kernel
-def biased(acc, bias, n, N, BN: tl.constexpr):
-    """acc plus a number per column."""
-    cols = tl.arange(0, BN)
-    return acc + tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
 
 
 @tilejit.kernel
@@ -93,8 +86,7 @@ def finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n,
            REDUCE: tl.constexpr):
     """Everything that follows the product of one tile [BM, BN] (at most 128 columns) at (m, n), and its stores."""
     z = scaled(scaled(acc, scale_a, m, M, BM, BN, SCALE_A), scale_b, n, N, BM, BN, SCALE_B)
-    if bias is not None:
-        z = biased(z, bias, n, N, BN)
+    z = biased(z, bias, n, N, BN)
     if z_desc is not None:
         z_desc.store([m, n], z.to(z_desc.dtype))
     y = activate(z, ACTIVATION, c_desc.dtype)

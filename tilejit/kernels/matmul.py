@@ -9,7 +9,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels import division, streamk
 from tilejit.kernels._operands import DTYPES
-from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
@@ -52,18 +52,12 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
             else:
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
-        if bias is not None:
-            if C_ROWS:
-                cols = tl.arange(0, BN)
-                acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
-            else:
-                rows = tl.arange(0, BM)
-                acc += tl.load(bias + m + rows, rows < M - m, other=0.0).to(tl.float32)[:, None]
-        c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
         if C_ROWS:
-            c_desc.store([m, n], c)
+            acc = biased(acc, bias, n, N, BN)
+            c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
         else:
-            c_desc.store([n, m], c.T)
+            acc = biased(acc, bias, m, M, BM, ROWS=True)
+            c_desc.store([n, m], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype).T)
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
@@ -161,7 +155,7 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
         blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a, b)
         if chip == "sm_90a":
             tiles = TILES if bias is None and activation is None else ROOMY_TILES
-            wide = tuple(t for t in tiles if t.beside >= (64 if ragged else 32))
+            wide = tuple(t for t in tiles if t.strip >= (64 if ragged else 32))
             parts = divide_result(m, n, blocks, sms, ragged, wide if b_rows else tiles, tiles if a_rows else wide,
                                   _ragged(c) > 0)
         else:

@@ -40,7 +40,7 @@ from tilejit.kernels._operands import (
     result,
     zeros,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.division import GROUP, IDLE, Config, choose
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
@@ -176,18 +176,12 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                         tl.debug_barrier()           # a thread may clear what another one reads
                         tl.store(mine + at, tl.zeros((BM, BN), tl.float32))
                     tl.store(flags + tile, 0)
-                if bias is not None:
-                    if C_ROWS:
-                        cols = tl.arange(0, BN)
-                        acc += tl.load(bias + n + cols, cols < N - n, other=0.0).to(tl.float32)[None, :]
-                    else:
-                        rows = tl.arange(0, BM)
-                        acc += tl.load(bias + m + rows, rows < M - m, other=0.0).to(tl.float32)[:, None]
-                acc = activate(acc, ACTIVATION, c_desc.dtype)
                 if C_ROWS:
-                    c_desc.store([m, n], acc.to(c_desc.dtype))
+                    acc = biased(acc, bias, n, N, BN)
+                    c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
                 else:
-                    c_desc.store([n, m], acc.to(c_desc.dtype).T)
+                    acc = biased(acc, bias, m, M, BM, ROWS=True)
+                    c_desc.store([n, m], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype).T)
 
 
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,

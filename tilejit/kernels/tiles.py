@@ -40,9 +40,9 @@ class Tiles:
         return cdiv(rows, max(self.m, 128))
 
     @property
-    def beside(self) -> int:
-        """Columns that lie side by side in a CTA's tile of the second operand (`layout.clusters`): TMA reads rows of
-        columns so many at a time."""
+    def strip(self) -> int:
+        """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: TMA
+        reads rows of the second operand, and stores those of the result, so many at a time."""
         return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
 
     @property
@@ -104,8 +104,6 @@ TURNED = 1.005
 STRIP = 0.6
 #: What a last wave of few tiles takes of a full one's time: those that run have more of the memory and of the power.
 LAST = 0.8
-
-
 #: Bytes that L2 moves at least, and what rows cost that start with such but not with lines, of what others do that
 #: start with no line (of 17 tiles at 3000x7000x2000 on an H200).
 SECTOR, OF_SECTORS = 32, 0.27
@@ -119,12 +117,12 @@ def raggedness(pitch: int) -> float:
 @dataclass(frozen=True)
 class Chip:
     """What an estimate needs to know: multiprocessors, blocks of K of the product, how ragged rows of the operands are
-    (`raggedness`), and whether strips of columns are stored in rows that are ragged as well."""
+    (`raggedness`), and whether columns are stored in rows of the result that are ragged at all."""
 
     multiprocessors: int
     blocks: int
     ragged: float = 0.0
-    strips: bool = False
+    ragged_result: bool = False
 
     def speed(self, t: Tiles) -> float:
         """Products in the loop over K, of the tensor cores' most."""
@@ -147,7 +145,7 @@ class Chip:
     def store(self, t: Tiles) -> float:
         """Cycles in which a tile is stored."""
         results = t.m * t.n / t.ctas
-        return 1000 + results / t.stored + STRIP * results / t.beside * (self.strips and t.beside < 64)
+        return 1000 + results / t.stored + STRIP * results / t.strip * (self.ragged_result and t.strip < 64)
 
     def shared(self, t: Tiles, m: int, n: int) -> int:
         """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
