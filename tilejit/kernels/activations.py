@@ -1,4 +1,4 @@
-"""Biases and activation functions that end a matrix product."""
+"""What ends a matrix product: biases, activation functions, the store of a tile."""
 from __future__ import annotations
 
 import tilejit
@@ -53,3 +53,16 @@ def biased(acc, bias, at, limit, SIZE: tl.constexpr, ROWS: tl.constexpr = False)
         values = tl.load(bias + at + i, i < limit - at, other=0.0).to(tl.float32)
         acc += values[:, None] if ROWS else values[None, :]
     return acc
+
+
+@tilejit.kernel
+def store_tile(acc, c_desc, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr, C_ROWS: tl.constexpr,
+               ACTIVATION: tl.constexpr):
+    """Bias, activation and store of the sums [BM, BN] at (m, n). C_ROWS: c_desc sees [M, N] and bias has a value for
+    each column; else [N, M], and for each row."""
+    if C_ROWS:
+        acc = biased(acc, bias, n, N, BN)
+        c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
+    else:
+        acc = biased(acc, bias, m, M, BM, ROWS=True)
+        c_desc.store([n, m], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype).T)

@@ -9,7 +9,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels import division, streamk
 from tilejit.kernels._operands import DTYPES
-from tilejit.kernels.activations import ACTIVATIONS, activate, biased
+from tilejit.kernels.activations import ACTIVATIONS, store_tile
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
@@ -52,12 +52,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
             else:
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
-        if C_ROWS:
-            acc = biased(acc, bias, n, N, BN)
-            c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
-        else:
-            acc = biased(acc, bias, m, M, BM, ROWS=True)
-            c_desc.store([n, m], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype).T)
+        store_tile(acc, c_desc, bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.

@@ -40,7 +40,7 @@ from tilejit.kernels._operands import (
     result,
     zeros,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate, biased
+from tilejit.kernels.activations import ACTIVATIONS, store_tile
 from tilejit.kernels.division import GROUP, IDLE, Config, choose
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
@@ -176,12 +176,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                         tl.debug_barrier()           # a thread may clear what another one reads
                         tl.store(mine + at, tl.zeros((BM, BN), tl.float32))
                     tl.store(flags + tile, 0)
-                if C_ROWS:
-                    acc = biased(acc, bias, n, N, BN)
-                    c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
-                else:
-                    acc = biased(acc, bias, m, M, BM, ROWS=True)
-                    c_desc.store([n, m], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype).T)
+                store_tile(acc, c_desc, bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
