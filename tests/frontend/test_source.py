@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import ast
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import tilejit
 import tilejit.language as tl
 from tilejit.frontend.captures import captures
-from tilejit.frontend.source import unparse
+from tilejit.frontend.source import KernelSource, unparse
 from tilejit.runtime import driver
 
 SCALE = 2.0
@@ -40,6 +42,24 @@ def test_unparse_round_trip(text):
     """What astunparse prints parses back to the same tree."""
     tree = ast.parse(text)
     assert ast.dump(ast.parse(unparse(tree))) == ast.dump(tree)
+
+
+def test_one_thread_parses_at_a_time(monkeypatch):
+    """Several threads compile at once (autotuning does); two of them in ast.parse break it on some Pythons."""
+    inside, most = [], []
+    parse = ast.parse
+
+    def counted(text):
+        inside.append(text)
+        most.append(len(inside))
+        time.sleep(0.002)
+        inside.pop()
+        return parse(text)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(ast, "parse", counted)
+        texts = list(pool.map(lambda _: KernelSource(scaled.source.fn).normalised(), range(20)))
+    assert len(most) == 40 and max(most) == 1 and len(set(texts)) == 1
 
 
 settings = types.ModuleType("settings")

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import io
 import textwrap
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from types import CellType
@@ -47,6 +48,17 @@ class Unparser(astunparse.Unparser):
         self.write("." + t.attr)
 
 
+# Some releases of CPython count the depth of the tree that they build once for all threads: where one takes over from
+# another in the midst of it, ast.parse raises "AST constructor recursion depth mismatch" (python/cpython#106905).
+_PARSING = threading.Lock()
+
+
+def parse(text: str) -> ast.Module:
+    """ast.parse, by one thread at a time."""
+    with _PARSING:
+        return ast.parse(text)
+
+
 def unparse(tree: ast.AST) -> str:
     """Source text of a tree: the same on every Python version for the accepted grammar.
 
@@ -81,7 +93,7 @@ class KernelSource:
         text = "".join(lines)
         dedented = textwrap.dedent(text)
         indent = len(lines[0]) - len(lines[0].lstrip())
-        module = ast.parse(dedented)
+        module = parse(dedented)
         function = module.body[0]
         if not isinstance(function, ast.FunctionDef):
             raise CompilationError(f"@kernel expects a plain 'def' function, found {type(function).__name__}")
@@ -134,7 +146,7 @@ class KernelSource:
 
     def normalised(self) -> str:
         """The function without decorators, docstring, comments and layout."""
-        tree = ast.parse(ast.unparse(self.tree)).body[0]
+        tree = parse(ast.unparse(self.tree)).body[0]
         assert isinstance(tree, ast.FunctionDef)
         tree.decorator_list = []
         if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
