@@ -148,6 +148,11 @@ def with_arrays(e: dict[str, Any], n: int) -> dict[str, Any]:
     return e
 
 
+def result_bytes(f: Format, e: dict[str, Any]) -> int:
+    """Bytes of an element of a product's result."""
+    return 4 if "out_dtype" in e else max(2, np.dtype(f.a).itemsize)
+
+
 def label(e: dict[str, Any]) -> str:
     """An epilogue in a name."""
     return " ".join(k if v is True else f"{k}={v}" for k, v in e.items())
@@ -175,7 +180,7 @@ def matmuls() -> Iterator[Configuration]:
         m, n = (columns, rows) if turned else (rows, columns)
         part, kind = Part(0, 0, rows, columns, t, turned=turned), " turned" * turned
         for f, e in epilogues():
-            if not t.roomy and ("bias" in e or "activation" in e):
+            if ("bias" in e or "activation" in e) and not t.roomy(2 if turned else result_bytes(f, e)):
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
                      pointers: bool = t is module.POINTER_TILES) -> Any:
@@ -185,7 +190,7 @@ def matmuls() -> Iterator[Configuration]:
                                                                                            rows=False)[1:]
                 return matmul(a, b, **with_arrays(e, n))
             kind = " pointers" if t is module.POINTER_TILES else kind
-            yield Configuration("matmul", f"{t.m}x{t.n}{kind} {f} {label(e)}".strip(),
+            yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(),
                                 ((module, "divide_result", lambda *a, part=part, **k: (part,)),), call)
 
 

@@ -64,15 +64,18 @@ def kernel() -> tilejit.Kernel:
 
 def of_tiles(t: tiles.Tiles, group: int, stream: int = 0, turned: bool = False) -> Way:
     """The library's tiles, `group` rows of them walked together, the first `stream` streamed."""
-    return Way(t.m, t.n, t.num_warps, t.ctas, group, t.k_bytes, stream=stream, columns=t.columns, turned=turned)
+    return Way(t.m, t.n, t.num_warps, t.ctas, group, t.k_bytes, turns=t.options["num_consumer_groups"], stream=stream,
+               columns=t.columns, turned=turned)
 
 
-def ways() -> list[Way]:
-    """What is tried for whole results: the library's tiles in several rasters and turned, other pipelines of the larger
-    ones."""
-    deep, flat = 64, 16                  # blocks of K, for which the library walks fewer and more rows together
-    found = [of_tiles(t, group) for t in tiles.TILES for group in (t.group(deep), t.group(deep) // 2, t.group(flat))]
-    found += [of_tiles(t, t.group(deep), turned=True) for t in tiles.TILES]
+def ways(m: int, n: int, blocks: int) -> list[Way]:
+    """What is tried for a whole m x n result of so many blocks of K: the library's tiles, with its own number of rows walked
+    together, half and twice as many, and turned; other pipelines of the larger ones."""
+    found = []
+    for t in tiles.TILES:
+        group = t.group(m, blocks)
+        found += [of_tiles(t, g) for g in (group, group // 2, 2 * group)]
+        found.append(of_tiles(t, t.group(n, blocks), turned=True))
     found += [Way(128, 256, 8, stages=3), Way(128, 256, 8, k_bytes=64), Way(256, 128, 8), Way(256, 128, 8, group=8),
               Way(128, 128, 8), Way(128, 128, 8, k_bytes=256), Way(128, 128, 4, turns=1), Way(64, 256, 4, turns=1),
               Way(256, 128, 8, 2, 8), Way(128, 256, 4, 2, 8)]
@@ -96,7 +99,8 @@ def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
 
 def plan_of(parts: Sequence[tiles.Part], blocks: int) -> Plan:
     """The library's parts as launches, of a product with so many blocks of K."""
-    return tuple((of_tiles(p.tiles, p.tiles.group(blocks), p.stream, p.turned), (p.m0, p.n0, p.m1, p.n1)) for p in parts)
+    return tuple((of_tiles(p.tiles, p.tiles.group(p.m1 - p.m0, blocks), p.stream, p.turned), (p.m0, p.n0, p.m1, p.n1))
+                 for p in parts)
 
 
 def name_of(plan: Plan) -> str:
@@ -120,8 +124,9 @@ def chosen(m: int, n: int, k: int, size: int) -> str:
 
 def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:
     """Everything that is tried for a product, by name."""
-    found: list[Plan] = [((way, (0, 0, n, m) if way.turned else (0, 0, m, n)),) for way in ways()]
-    found += divisions(m, n, chip_of(k, size))
+    chip = chip_of(k, size)
+    found: list[Plan] = [((way, (0, 0, n, m) if way.turned else (0, 0, m, n)),) for way in ways(m, n, chip.blocks)]
+    found += divisions(m, n, chip)
     return {name_of(p): p for p in found}
 
 

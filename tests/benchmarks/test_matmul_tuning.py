@@ -25,9 +25,9 @@ def matrices(m=300, n=280, k=136):
 
 
 def test_every_way_has_its_own_name(tuning):
-    found = tuning.ways()
+    found = tuning.ways(8192, 8192, 64)
     assert len({w.label for w in found}) == len(found) >= 20
-    assert {tuning.of_tiles(t, t.group(64)) for t in tuning.tiles.TILES} <= set(found)
+    assert {tuning.of_tiles(t, t.group(8192, 64)) for t in tuning.tiles.TILES} <= set(found)
 
 
 def test_the_librarys_own_choice_is_among_the_plans(tuning):
@@ -36,7 +36,7 @@ def test_the_librarys_own_choice_is_among_the_plans(tuning):
         size = cases.BYTES[c.dtype]
         found = tuning.plans(c.m, c.n, c.k, size)
         assert tuning.chosen(c.m, c.n, c.k, size) in found, c.label
-        assert 60 <= len(found) <= 115
+        assert 60 <= len(found) <= 150
 
 
 @pytest.mark.parametrize("m, n", [(3000, 7000), (4096, 4096), (2049, 6152)])
@@ -52,7 +52,7 @@ def test_every_way_compiles(tuning, monkeypatch):
     """To PTX, every raster but one left out; what cannot be compiled should not be in the list."""
     monkeypatch.setenv("TILEJIT_PTXAS", "driver")
     out = np.zeros((300, 280), ml_dtypes.bfloat16)
-    picked = [w for w in tuning.ways() if w.group * w.ctas == 16 or w.stages or w.turns]
+    picked = [w for w in tuning.ways(8192, 8192, 64) if w.group * w.ctas == 16 or w.stages or w.turns]
     for dtype, ways in ((ml_dtypes.bfloat16, picked), (ml_dtypes.float8_e4m3fn, picked[::4])):
         a, b, _ = matrices(k=144)
         a, b = a.astype(dtype), b.T.astype(dtype).T

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,17 +42,28 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return x * 0.5 * np.array([math.erfc(v) for v in -x / math.sqrt(2)])
 
 
-@pytest.mark.parametrize("dtype, absolute, relative", [(tl.float32, 3e-7, 5e-6), (tl.float16, 3e-7, 5e-6),
-                                                       (tl.bfloat16, 6e-7, 4e-4), (tl.float8e4nv, 6e-7, 4e-4)], ids=str)
-def test_gelu(dtype, absolute, relative):
-    """The bounds that the docstring gives; of results above 0.001 also in proportion; positive ones to 20 bits or 17."""
+@pytest.mark.parametrize("dtype", [tl.float32, tl.float16], ids=str)
+def test_gelu(dtype):
+    """The bound that the docstring gives; of results above 0.001 also in proportion; positive ones to 20 bits."""
     x = every()
     meant, made = gelu(x.astype(np.float64)), computed(x, "gelu", dtype)
     error = np.abs(made - meant)
-    assert np.max(error / np.maximum(1, np.abs(x))) < absolute
-    large, above = np.abs(meant) > 1e-3, (meant > 1e-30)
-    assert np.max(error[large] / np.abs(meant[large])) < relative
-    assert np.max(error[above] / meant[above]) < (1.5e-6 if dtype in (tl.float32, tl.float16) else 5e-6)
+    assert np.max(error / np.maximum(1, np.abs(x))) < 3e-7
+    large, above = np.abs(meant) > 1e-3, meant > 1e-30
+    assert np.max(error[large] / np.abs(meant[large])) < 5e-6
+    assert np.max(error[above] / meant[above]) < 1.5e-6
+
+
+@pytest.mark.parametrize("dtype", [tl.bfloat16, tl.float8e4nv, tl.float8e5], ids=str)
+def test_gelu_of_few_bits(dtype):
+    """The bounds that the docstring gives; results that are rounded to bf16 are next to what they are meant to be."""
+    x = every()
+    meant, made = gelu(x.astype(np.float64)), computed(x, "gelu", dtype)
+    error, large = np.abs(made - meant), np.abs(meant) >= 1e-3
+    assert np.max(error[large] / np.abs(meant[large])) < 4.3e-4
+    assert np.max(error[~large & (np.abs(x) < 16)]) < 4.3e-7
+    to_bf16 = [v[large].astype(np.float32).astype(ml_dtypes.bfloat16).view(np.int16).astype(np.int32) for v in (made, meant)]
+    assert np.max(np.abs(to_bf16[0] - to_bf16[1])) <= 1
 
 
 def test_gelu_of_special_values():

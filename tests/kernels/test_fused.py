@@ -104,7 +104,7 @@ def test_every_gated_tile(target, monkeypatch, t, beyond):
     m, n, k = t.m + 24, t.n // 2 + beyond, 72
     rng, a, _, _ = arrays(m, n, k)
     w = rng.standard_normal((2, n + beyond % 8, k)).astype(BF16)[:, :n]
-    down, bias = rng.random((m, 1)).astype(np.float32), rng.standard_normal((2, n)).astype(BF16) if t.roomy else None
+    down, bias = rng.random((m, 1)).astype(np.float32), rng.standard_normal((2, n)).astype(BF16) if t.roomy(4) else None
     out = np.full((m, tilejit.cdiv(n, 8) * 8), np.nan, BF16)[:, :n]
     gated_matmul(a, w.transpose(0, 2, 1), scale_a=down, bias=bias, out=out)
     gate, up = (down * (a.astype(np.float64) @ x.astype(np.float64).T) for x in w)
@@ -189,8 +189,7 @@ def compiled(t, gated, *, z=False, scales=False, reduction=None, residual=None, 
         f"desc<bf16[{block}]>" if z else None, "*fp32" if scales else None, "*fp32" if scales else None, "*bf16", residual,
         "*fp32" if reduction else None, "int32", size, "int32", size if residual else 0, BM=t.m, BN=columns, BK=64, GROUP=8,
         A_ROWS=True, B_ROWS=False, SCALE_A="rows" if scales else None, SCALE_B="columns" if scales else None,
-        ACTIVATION="gelu", GATED=8 if gated else 0, REDUCE=reduction, num_warps=t.num_warps, num_stages=slots,
-        num_ctas=t.ctas, cluster_split="N" if t.columns else None)
+        ACTIVATION="gelu", GATED=8 if gated else 0, REDUCE=reduction, num_stages=slots, **t.options)
 
 
 @pytest.mark.parametrize("residual", [None, "*bf16"])
@@ -237,7 +236,7 @@ def test_the_tiles_of_wide_products():
 
 def test_what_tiles_are_for():
     """Pairs of CTAs neither fold rows nor read a residual element by element, and need as many multiprocessors."""
-    assert fitting(True) == GATED_TILES and not GATED_TILES[0].roomy
+    assert fitting(True) == GATED_TILES and not GATED_TILES[0].roomy(4)
     assert fitting(True, per_column=True) == GATED_TILES[1:]
     assert [t.ctas for t in fitting(True, arrays=True)] == [2, 1, 1]
     assert fitting(True, narrow=True) == GATED_TILES[-1:] and fitting(False, narrow=True) == TILES[1:]

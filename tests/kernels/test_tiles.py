@@ -14,7 +14,7 @@ from tilejit import kernels
 from tilejit.kernels.tiles import (
     LAUNCH,
     OF_SECTORS,
-    ROOMY_TILES,
+    ROUND_TRIP,
     STREAMED,
     TILES,
     Chip,
@@ -24,35 +24,63 @@ from tilejit.kernels.tiles import (
     divide_result,
     raggedness,
 )
+from tilejit.schedule.consumers import TURN_REGISTERS
+
+ROOMY = tuple(t for t in TILES if t.roomy(4))
 
 
 def test_tiles():
     """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
     shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
     assert {size: (t.m, t.n) for size, t in shape.items()} == {
-        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 320)}
+        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 384)}
 
 
 def test_widths_fill_the_last_wave():
     """17 x 17 tiles of 256x256 would leave most of a fifth wave idle; 22 x 12 of 192x352 are four, which three warpgroups
     run, and 17 x 11 of 256x384 nearly three, 17 x 15 of 256x288 nearly four."""
     two = tuple(t for t in TILES if t.num_warps == 8)
-    for tiles, shape in ((TILES, (192, 352, 12)), (ROOMY_TILES, (192, 352, 12)), (two, (256, 384, 8)),
-                         (tuple(t for t in two if t.roomy), (256, 288, 8))):
+    for tiles, shape in ((TILES, (192, 352, 12)), (ROOMY, (192, 352, 12)), (two, (256, 384, 8)),
+                         (tuple(t for t in two if t in ROOMY), (256, 288, 8))):
         t = choose_tiles(4100, 4104, 65, 132, True, tiles)
         assert (t.m, t.n, t.num_warps) == shape and t.ctas == 2 and t.columns
 
 
 def test_tiles_with_room():
-    """A bias and an activation find registers in every tile but the two widest."""
-    assert [(t.m, t.n) for t in TILES if t not in ROOMY_TILES] == [(256, 384), (256, 352)]
+    """A bias and an activation find registers in every tile but those with 192 sums a thread; where results are 32 bits
+    wide, in those with 160 at most."""
+    assert {t.sums for t in TILES if not t.roomy(2)} == {192}
+    assert {t.sums for t in TILES if not t.roomy(4)} == {192, 176}
+
+
+def test_wide_tiles_in_turn():
+    """Two groups of consumers take tiles of four warps in turn, which is asked for where the compiler does not do so by
+    itself; stores are hidden where there are more tiles."""
+    wide = [t for t in TILES if t.options["num_consumer_groups"]]
+    assert wide and all(t.in_turn and t.sums > TURN_REGISTERS and t.options["num_consumer_groups"] == 2 for t in wide)
+    assert all(t in wide or t.sums <= TURN_REGISTERS for t in TILES if t.in_turn)
+    chip, t = Chip(132, 64), wide[0]
+    assert chip.store(t, False) - chip.store(t, True) == ROUND_TRIP and chip.store(TILES[0], True) == chip.store(TILES[0], False)
+    activated = Chip(132, 64, activated=True)
+    assert 0 < activated.store(t, True) - chip.store(t, True) < activated.store(t, False) - chip.store(t, False)
+
+
+def test_what_is_walked_together_stays_in_l2():
+    """2048 rows, 4096 where K is short, and where that is all of a matrix of 17 MiB or less; rounded up to tiles, of which
+    there are at most 16 or 32."""
+    assert {t.m: (t.group(8192, 64), t.group(8192, 16)) for t in TILES} == {
+        256: (8, 16), 192: (11, 22), 128: (16, 32), 64: (16, 32)}
+    t = Tiles(128, 192, 4)
+    assert [t.group(m, blocks) for m, blocks in ((8192, 64), (8192, 32), (4096, 32), (4096, 33), (8192, 16), (512, 8))] == [
+        16, 16, 32, 32, 32, 32]
+    assert t.group(4096, 64) == 16
     assert all(t.n & -t.n >= 32 and t.ctas == 2 for t in TILES if t.columns), "strips of 16 columns for each of two CTAs"
 
 
 @settings(max_examples=200, deadline=None)
 @example(641, 2113, 39, 10, 0.0, TILES)                       # three rows of tiles of 192 rows, none of 128
 @given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 400), st.integers(1, 160),
-       st.sampled_from([0.0, OF_SECTORS, 1.0]), st.sampled_from([TILES, ROOMY_TILES]))
+       st.sampled_from([0.0, OF_SECTORS, 1.0]), st.sampled_from([TILES, ROOMY]))
 def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged, tiles):
     """Every element belongs to one part; no part takes longer than one launch for all would."""
     parts = divide_result(m, n, blocks, multiprocessors, ragged, tiles)
@@ -101,8 +129,8 @@ def test_the_transpose_is_computed_where_that_is_less():
     assert part.turned and (part.m1, part.n1) == (6152, 2049) and (part.tiles.m, part.tiles.n) == (192, 352)
     assert not any(p.turned for p in divide_result(2049, 6152, 65, 132, 1.0, TILES, (), True))
     assert not any(p.turned for n in (2048, 4096, 8192) for p in divide_result(n, n, n // 64, 132, 0.0, TILES, TILES))
-    assert Chip(132, 65, 1.0, True).store(part.tiles) > Chip(132, 65, 1.0).store(part.tiles) > 0
-    assert Chip(132, 65, 1.0, True).store(TILES[1]) == Chip(132, 65, 1.0).store(TILES[1]), "strips of whole lines"
+    assert Chip(132, 65, 1.0, True).store(part.tiles, True) > Chip(132, 65, 1.0).store(part.tiles, True) > 0
+    assert Chip(132, 65, 1.0, True).store(TILES[1], True) == Chip(132, 65, 1.0).store(TILES[1], True), "strips of whole lines"
 
 
 @pytest.mark.parametrize("orders, turned, strip", [("NT", True, 16), ("NN", True, 16), ("TN", False, 64)])
@@ -118,7 +146,7 @@ def test_rows_of_columns_are_read_in_whole_lines(orders, turned, strip):
         assert launch.turned is turned and launch.constants["C_ROWS"] is not turned
         assert out.block_shape == ((bn, bm) if turned else (bm, bn))
         assert launch.constants["B_ROWS"] is (orders == "TN")
-        t = next(t for t in TILES if (t.m, t.n) == (bm, bn))
+        t = next(t for t in TILES if (t.m, t.n, t.num_warps) == (bm, bn, launch.constants["num_warps"]))
         assert t.strip >= strip
 
 
@@ -130,10 +158,9 @@ def test_matmul_leaves_room_for_an_epilogue():
     c, bias = (bf16, (8192, 28672), (28672, 1), 0, True), (bf16, (28672,), (1,), 0, True)
     for add, activation in ((None, None), (bias, None), (None, "relu"), (bias, "gelu")):
         for launch in matmul._launches(a, b, add, c, activation, 132):
-            plain = add is None and activation is None
-            assert launch.constants["BN"] == (352 if plain else 320)
-            assert launch.constants["cluster_split"] == "N"
-            assert launch.descriptors[1].block_shape == (launch.constants["BN"], 64)
+            t = next(t for t in TILES if launch.constants.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
+            assert t.roomy(2) is not (add is None and activation is None)
+            assert launch.descriptors[1].block_shape == (t.n, 64)
 
 
 SMALL, TALL = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 64), (64, 128)))
@@ -158,9 +185,3 @@ def test_matmul_in_parts(target, monkeypatch, parts):
         kernels.matmul(a, b.T, bias=bias, out=out)
     matmul._launches.cache_clear()
     np.testing.assert_allclose(out, a.astype(np.float32) @ b.T.astype(np.float32) + bias, rtol=1e-3, atol=1e-3)
-
-
-def test_rows_walked_together():
-    """As many rows of tiles as of 2048 elements; twice as many where K is short."""
-    found = {t.m: (t.group(64), t.group(16)) for t in TILES}
-    assert found == {256: (8, 16), 192: (11, 22), 128: (16, 32), 64: (16, 32)}, "rounded up, and at most 16 or 32 tiles"

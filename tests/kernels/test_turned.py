@@ -81,8 +81,7 @@ def test_staged_by_transposing_matrices(monkeypatch, shape, rows):
         (built,) = product(monkeypatch, tiles(*shape), 400, 136, 72)
     assert f"staged {rows} rows at a time" in built.report() and "warpgroup its own columns" in built.report()
     t = tiles(*shape)
-    each = t.m * t.n // t.ctas // (32 * t.num_warps)
-    assert built.ptx.count("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16") == each // 8
+    assert built.ptx.count("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16") == t.sums // 8
     assert "st.shared" not in built.ptx
     assert next(p for p in built.metadata.params if getattr(p, "base_arg", "") == "c_desc").box == (rows, 64)
 
@@ -99,8 +98,7 @@ def test_with_and_without_a_store_role(role, shape):
     with tilejit.knobs(target="emulator"):
         matmul.matmul_kernel[(t.ctas,)](
             d(a, (t.m, 64)), d(b, (t.n, 64)), d(out, (t.n, t.m)), None, t.m + 8, t.n + 8, 72, BM=t.m, BN=t.n, BK=64,
-            GROUP=4, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=None, num_warps=t.num_warps, num_ctas=t.ctas,
-            cluster_split="N" if t.columns else None, store_role=role)
+            GROUP=4, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=None, **t.options, store_role=role)
     assert rel_error(out, b.astype(np.float64) @ a.astype(np.float64).T) < 4e-3
 
 

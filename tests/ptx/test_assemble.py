@@ -9,7 +9,7 @@ from tilejit.kernels.layernorm import layernorm_kernel, long_layernorm_kernel
 from tilejit.kernels.matmul import POINTER_TILES, matmul_kernel
 from tilejit.kernels.rmsnorm import long_rmsnorm_kernel, rmsnorm_kernel
 from tilejit.kernels.softmax import long_softmax_kernel, softmax_kernel
-from tilejit.kernels.tiles import ROOMY_TILES, TILES
+from tilejit.kernels.tiles import TILES
 from tilejit.runtime import ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -51,8 +51,7 @@ def compile_matmul(dtype, tiles, a_rows=True, b_rows=False, bias=None, activatio
         descriptor(dtype, size, size, (tiles.m, bk) if a_rows else (bk, tiles.m)),
         descriptor(dtype, size, size, (bk, tiles.n) if b_rows else (tiles.n, bk)),
         descriptor(out, size, size, (tiles.m, tiles.n)), bias, size, size, size, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
-        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, num_warps=tiles.num_warps, num_ctas=tiles.ctas,
-        cluster_split="N" if tiles.columns else None, **options)
+        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, **tiles.options, **options)
 
 
 @pytest.mark.parametrize("n", [1 << 20, 1000003])
@@ -85,7 +84,7 @@ def test_long_rows():
     clean(long_rmsnorm_kernel.compile(p, p, p, 40000, 40000, 40000, 1e-5, BLOCK=8192, num_warps=8))
 
 
-@pytest.mark.parametrize("tiles", TILES, ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("tiles", TILES, ids=str)
 @pytest.mark.parametrize("dtype", list(NUMPY))
 def test_matmul(dtype, tiles):
     """The TMA + wgmma form, specialised, with the register split of its number of warpgroups."""
@@ -97,14 +96,14 @@ def test_matmul(dtype, tiles):
 
 @pytest.mark.parametrize("a_rows, b_rows", [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("tiles", [TILES[0], *(t for t in TILES if t.columns)], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("tiles", [TILES[0], *(t for t in TILES if t.columns)], ids=str)
 def test_matmul_majors(tiles, dtype, a_rows, b_rows):
     k = clean(compile_matmul(dtype, tiles, a_rows, b_rows))
     assert "wgmma" in k.ptx and "through registers" not in k.report()
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
-@pytest.mark.parametrize("tiles", [TILES[1], *(t for t in ROOMY_TILES if t.columns)], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("tiles", [TILES[1], *(t for t in TILES if t.columns and t.roomy(2))], ids=str)
 def test_matmul_epilogue(tiles, activation):
     clean(compile_matmul("bf16", tiles, bias="*bf16", activation=activation))
 

@@ -200,7 +200,7 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
 #: Shapes that `matmul` uses too, whose speeds were measured there.
 _MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 #: Largest first.
-TILES = (_MEASURED[128, 256], replace(_MEASURED[128, 128], num_warps=8), _MEASURED[64, 64])
+TILES = (_MEASURED[128, 256], replace(_MEASURED[128, 128], num_warps=8, speed=0.905, stored=20), _MEASURED[64, 64])
 #: As tiles of the product, which is twice as wide as the result.
 GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
@@ -222,7 +222,7 @@ def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow:
     if arrays:
         found = tuple(t for t in found if t.n & t.n - 1 == 0)
     if per_column:
-        found = tuple(t for t in found if t.roomy)
+        found = tuple(t for t in found if t.roomy(4))
     return tuple(t for t in found if t.ctas <= (1 if reduction else ctas))
 
 
@@ -351,9 +351,8 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[Arra
     grid = min(t.programs(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
     ordered = tuple(descriptors.get(name) for name in ("a", "b", "out", "z"))
     return (grid,), ordered, (m, n, ma.shape[1], stride), dict(
-        BM=t.m, BN=columns, BK=bk, GROUP=t.group(blocks), A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a,
-        SCALE_B=kind_b, ACTIVATION=activation, GATED=interleave, REDUCE=reduction, num_warps=t.num_warps,
-        num_ctas=t.ctas, cluster_split="N" if t.columns else None, num_stages=stages)
+        BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks), A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a,
+        SCALE_B=kind_b, ACTIVATION=activation, GATED=interleave, REDUCE=reduction, num_stages=stages, **t.options)
 
 
 def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> tilejit.TensorDescriptor:

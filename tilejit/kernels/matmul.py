@@ -13,7 +13,6 @@ from tilejit.kernels.activations import ACTIVATIONS, store_tile
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
-    ROOMY_TILES,
     SINGLE_TILES,
     TILES,
     Part,
@@ -149,16 +148,25 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
     if in_place:
         blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a, b)
         if chip == "sm_90a":
-            tiles = TILES if bias is None and activation is None else ROOMY_TILES
-            wide = tuple(t for t in tiles if t.strip >= (64 if ragged else 32))
-            parts = divide_result(m, n, blocks, sms, ragged, wide if b_rows else tiles, tiles if a_rows else wide,
-                                  _ragged(c) > 0)
+            ended = bias is not None or activation is not None
+            # Of the transpose a bias has a value a row, which takes few registers.
+            straight, turned = (_fitting(side_by_side, ragged, size if ended else None)
+                                for side_by_side, size in ((b_rows, c[0].bytes), (not a_rows, 2)))
+            parts = divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0,
+                                  activation in ("gelu", "silu"))
         else:
             parts = (Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES)),)
         made = [_launch(part, a, b, c, activation, sms) for part in parts]
     if not in_place or not all(d.tma for launch in made for d in launch.descriptors):
         made = [_launch(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
+
+
+def _fitting(side_by_side: bool, ragged: float, ended: int | None) -> tuple[Tiles, ...]:
+    """Tiles for a second operand whose columns lie side by side in memory (or not), so that they are read in whole
+    lines; and with registers for a bias or an activation of results of `ended` bytes (None: without those)."""
+    strip = (64 if ragged else 32) if side_by_side else 0
+    return tuple(t for t in TILES if t.strip >= strip and (ended is None or t.roomy(ended)))
 
 
 def _transpose(x: Facts) -> Facts:
@@ -176,9 +184,8 @@ def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sm
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                    _descriptor(c, True, *((tiles.n, tiles.m) if turned else (tiles.m, tiles.n))))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
-    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(tilejit.cdiv(a[1][1], bk)), A_ROWS=a_rows,
-                     B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, num_warps=tiles.num_warps,
-                     num_ctas=tiles.ctas, cluster_split="N" if tiles.columns else None)
+    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(m1 - m0, tilejit.cdiv(a[1][1], bk)),
+                     A_ROWS=a_rows, B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, **tiles.options)
     streamed = None
     if part.stream:
         streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,

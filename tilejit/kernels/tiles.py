@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 from tilejit import cdiv
 from tilejit.kernels.copy import LINE
+
+#: Bytes of the first operand that stay in L2 while the second one passes.
+WALKED = 17 * 2 ** 20
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Tiles:
 
     `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
     start with L2's lines (128 bytes) nor sectors (32 bytes), so that TMA reads two for one; `stored`: results stored in
-    a cycle (all measured on an H200)."""
+    a cycle, as far as another tile's products do not hide it (all measured on an H200)."""
 
     m: int
     n: int
@@ -27,17 +31,17 @@ class Tiles:
     ragged: float = 1.0
     k_bytes: int = 128
     columns: bool = False
-    stored: int = 20
+    stored: int = 17
 
     def programs(self, multiprocessors: int) -> int:
         """Programs that run at once."""
         return max(1, multiprocessors // self.ctas)
 
-    def group(self, blocks: int) -> int:
-        """Rows of tiles that are walked together, of a product with so many blocks of K: their operands stay in L2.
-        Where K is short those of twice as many do (1 to 2% faster on an H200 for up to 2 KiB of K)."""
-        rows = 4096 if blocks * self.k_bytes <= 2048 else 2048
-        return cdiv(rows, max(self.m, 128))
+    def group(self, m: int, blocks: int) -> int:
+        """Rows of tiles that are walked together, of m rows with so many blocks of K: their operands stay in L2. Where
+        K is short, or 4096 rows are all there are, those of twice as many do (on an H200 1 to 2%, 0.5 to 1% faster)."""
+        pitch = blocks * self.k_bytes
+        return cdiv(4096 if pitch <= 2048 or m * pitch <= WALKED else 2048, max(self.m, 128))
 
     @property
     def strip(self) -> int:
@@ -45,28 +49,50 @@ class Tiles:
         reads rows of the second operand, and stores those of the result, so many at a time."""
         return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
 
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}w{self.num_warps}"
+
     @property
-    def roomy(self) -> bool:
-        """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns."""
-        sums = self.m * self.n // self.ctas // (32 * self.num_warps)
-        return sums + self.n // (self.ctas if self.columns else 1) // 4 <= 200
+    def sums(self) -> int:
+        """Sums that a thread holds."""
+        return self.m * self.n // self.ctas // (32 * self.num_warps)
+
+    def roomy(self, result_bytes: int) -> bool:
+        """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
+        more for results that are not packed in pairs."""
+        return self.sums + self.n // (self.ctas if self.columns else 1) // 4 <= (200 if result_bytes == 4 else 220)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether two groups of consumers take tiles in turn, so that one's products hide the other's stores."""
+        return self.num_warps == 4
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a launch. (The compiler deals tiles to groups by itself where a thread has 128 sums or fewer.)"""
+        return dict(num_warps=self.num_warps, num_ctas=self.ctas, cluster_split="N" if self.columns else None,
+                    num_consumer_groups=2 if self.in_turn and self.sums > 128 else None)
 
 
-#: The larger of two equals first. Those of 4 warps are run by two groups of consumers in turn. Widths between powers of
-#: two fill last waves; narrower ones read more for each product, which tells where rows are ragged. Those whose CTAs
-#: divide columns have 256 rows a CTA, and read least, or 192, of three warpgroups.
-TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96), Tiles(256, 224, 8, 2, 0.985, 0.915),
+#: The first of two equals is taken: the larger. Those of 4 warps are run by two groups of consumers in turn. Widths
+#: between powers of two fill last waves; narrower ones read more for each product, which tells where rows are ragged.
+#: Those whose CTAs divide columns have 256 rows a CTA, and read least, or 192, of three warpgroups, or 128, in turn.
+TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96),
+         Tiles(256, 224, 8, 2, 1.0, 0.915, stored=13),
          *(Tiles(256, n, 8, 2, speed, ragged, columns=True, stored=stored)
-           for n, speed, ragged, stored in ((384, 1.037, 0.965, 12), (352, 1.041, 0.95, 9), (320, 1.026, 0.962, 14),
-                                            (288, 1.02, 0.955, 14))),
+           for n, speed, ragged, stored in ((384, 1.048, 0.97, 12), (352, 1.042, 0.95, 9), (320, 1.031, 0.964, 12),
+                                            (288, 1.023, 0.955, 11))),
          *(Tiles(192, n, 12, 2, speed, ragged, columns=True, stored=stored)
-           for n, speed, ragged, stored in ((384, 1.028, 0.963, 14), (352, 1.028, 0.937, 11), (320, 1.007, 0.935, 14))),
-         Tiles(256, 208, 8, 2, 0.97, 0.9), Tiles(256, 192, 8, 2, 0.98, 0.885), Tiles(256, 176, 8, 2, 0.965, 0.855),
-         Tiles(256, 160, 8, 2, 0.97, 0.815), Tiles(128, 192, 8, 1, 0.975, 0.7), Tiles(128, 160, 8, 1, 0.97, 0.65),
-         Tiles(128, 128, 4, 1, 0.905, 0.6), Tiles(64, 256, 4, 1, 0.9, 0.6), Tiles(64, 128, 4, 1, 0.75, 0.42),
-         Tiles(64, 64, 4, 1, 0.5, 0.3))
-#: Those for products with a bias or an activation.
-ROOMY_TILES = tuple(t for t in TILES if t.roomy)
+           for n, speed, ragged, stored in ((384, 1.02, 0.963, 15), (352, 1.018, 0.937, 11), (320, 1.007, 0.935, 14))),
+         *(Tiles(128, n, 4, 2, speed, ragged, columns=True, stored=stored)
+           for n, speed, ragged, stored in ((384, 0.988, 0.8, 17), (352, 0.992, 0.775, 15), (320, 0.982, 0.755, 17))),
+         *(Tiles(256, n, 4, 2, speed, ragged)
+           for n, speed, ragged in ((192, 0.987, 0.88), (176, 0.974, 0.845), (160, 0.97, 0.81))),
+         Tiles(128, 192, 4, 1, 0.988, 0.66), Tiles(128, 160, 4, 1, 0.972, 0.59),
+         Tiles(256, 208, 8, 2, 1.0, 0.9, stored=12), Tiles(256, 192, 8, 2, 1.0, 0.885),
+         Tiles(256, 176, 8, 2, 0.98, 0.855, stored=14), Tiles(256, 160, 8, 2, 0.978, 0.815),
+         Tiles(128, 192, 8, 1, 1.0, 0.7), Tiles(128, 160, 8, 1, 0.982, 0.65), Tiles(128, 128, 4, 1, 0.944, 0.61),
+         Tiles(64, 256, 4, 1, 0.925, 0.61), Tiles(64, 128, 4, 1, 0.8, 0.42), Tiles(64, 64, 4, 1, 0.5, 0.3, stored=8))
 #: Those whose last waves may be shared out.
 STREAMED = TILES[1]
 #: Those for chips without clusters and wgmma: of a single CTA, and as wide as fragments of mma.sync spread over warps.
@@ -90,6 +116,10 @@ class Part:
 
 #: Cycles by which one more launch delays the end, and by which a cluster's start does.
 LAUNCH, CLUSTER = 4000, 1000
+#: Cycles until a tile that is stored is there.
+ROUND_TRIP = 1000
+#: Results in a cycle that "gelu" is computed for; and what is left of its time where products of another tile hide it.
+ACTIVATED, HIDDEN = 14, 0.4
 #: Results are divided where at least this share of the time is lost to a last wave that is not full, and where at least
 #: that share is gained for each launch more. Set by seven products of `benchmarks/matmul.py` on an H200, none held out:
 #: six that are divided so gained 1.5 to 3%, the one that 1.5% would have divided as well (8192 cubed) lost 1.7%.
@@ -117,12 +147,14 @@ def raggedness(pitch: int) -> float:
 @dataclass(frozen=True)
 class Chip:
     """What an estimate needs to know: multiprocessors, blocks of K of the product, how ragged rows of the operands are
-    (`raggedness`), and whether columns are stored in rows of the result that are ragged at all."""
+    (`raggedness`), whether columns are stored in rows of the result that are ragged at all, and whether an activation
+    function of many instructions ends a tile."""
 
     multiprocessors: int
     blocks: int
     ragged: float = 0.0
     ragged_result: bool = False
+    activated: bool = False
 
     def speed(self, t: Tiles) -> float:
         """Products in the loop over K, of the tensor cores' most."""
@@ -133,19 +165,20 @@ class Chip:
         return self.blocks * t.m * t.n / t.ctas / 32 / self.speed(t)
 
     def cycles(self, t: Tiles, m: int, n: int) -> float:
-        """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well, which a
-        second group of consumers hides. The constants are fitted to launches of `benchmarks/matmul.py` on an H200."""
+        """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well. The
+        constants are fitted to launches of `benchmarks/matmul.py` on an H200."""
         programs = t.programs(self.multiprocessors)
         waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:
             waves += LAST + (1 - LAST) * rest / programs if waves else 1
-        store = 500 if t.num_warps == 4 and waves > 1 else self.store(t)
-        return waves * (self.tile(t) + store) + CLUSTER * (t.ctas > 1)
+        return waves * (self.tile(t) + self.store(t, waves > 1)) + CLUSTER * (t.ctas > 1)
 
-    def store(self, t: Tiles) -> float:
-        """Cycles in which a tile is stored."""
-        results = t.m * t.n / t.ctas
-        return 1000 + results / t.stored + STRIP * results / t.strip * (self.ragged_result and t.strip < 64)
+    def store(self, t: Tiles, more: bool) -> float:
+        """Cycles that storing a tile takes, of which another one's products hide some if there are `more`."""
+        results, hidden = t.m * t.n / t.ctas, t.in_turn and more
+        strips = STRIP / t.strip * (self.ragged_result and t.strip < 64)
+        activation = self.activated * (HIDDEN if hidden else 1) / ACTIVATED
+        return ROUND_TRIP * (not hidden) + results * (1 / t.stored + strips + activation)
 
     def shared(self, t: Tiles, m: int, n: int) -> int:
         """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
@@ -160,7 +193,7 @@ class Chip:
         if not p.stream:
             return self.cycles(t, m, n)
         waves = cdiv(m, t.m) * cdiv(n, t.n) / t.programs(self.multiprocessors)
-        return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t) + CLUSTER * (t.ctas > 1) + STREAM
+        return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t, True) + CLUSTER * (t.ctas > 1) + STREAM
 
     def best(self, m: int, n: int, tiles: tuple[Tiles, ...]) -> Tiles:
         """The tiles with the least time for an m x n result."""
@@ -187,17 +220,17 @@ def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: floa
 @lru_cache(maxsize=1024)
 def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
                   tiles: tuple[Tiles, ...] = TILES, turned: tuple[Tiles, ...] = (),
-                  ragged_result: bool = False) -> tuple[Part, ...]:
+                  ragged_result: bool = False, activated: bool = False) -> tuple[Part, ...]:
     """The parts in which an m x n result, or its transpose by the tiles of `turned`, is computed with the least
     estimated time, largest first. ragged, ragged_result: how rows of operands, and whether those of the result start
-    elsewhere than with lines.
+    elsewhere than with lines. activated: whether a function of many instructions ends a tile.
 
     Most often that is one part. Where its last wave would leave much of the chip idle, or its last tiles would hold a
     few rows or columns only, whole waves of large tiles are followed by strips of smaller ones, or the tiles of the
     last two waves are shared out evenly (of the tiles that read least)."""
-    time, parts = _divided(Chip(multiprocessors, blocks, ragged, ragged_result), m, n, tiles)
+    time, parts = _divided(Chip(multiprocessors, blocks, ragged, ragged_result, activated), m, n, tiles)
     if turned:
-        other, transposed = _divided(Chip(multiprocessors, blocks, ragged), n, m, turned)
+        other, transposed = _divided(Chip(multiprocessors, blocks, ragged, activated=activated), n, m, turned)
         if other * TURNED < time:
             return tuple(replace(p, turned=True) for p in transposed)
     return parts
