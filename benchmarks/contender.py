@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,8 @@ class Race:
 
 
 def race(entrants: Mapping[str, Callable[[], Burst]], rest: float = 8.0) -> Race:
-    """Looks at many ways to do one thing once, then times the best few in interleaved bursts.
+    """Looks at many ways to do one thing once, then times the best few in interleaved bursts. Whoever is looked at finds
+    a GPU that rested (a tenth of a second at most) `rest` times as long as the look before took.
 
     An entrant makes its burst, or raises what keeps it from taking part; what ends the GPU's work is raised on."""
     bursts: dict[str, Burst] = {}
@@ -96,6 +98,7 @@ def race(entrants: Mapping[str, Callable[[], Burst]], rest: float = 8.0) -> Race
             burst = make()
             burst(2)
             bursts[name], first[name] = burst, burst(2)
+            time.sleep(min(0.1, rest * 4e-3 * first[name]))
         except Exception as error:
             if fatal(error):
                 raise

@@ -131,7 +131,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
     if name == "fused":
         return tuple(Case(name, *FUSED, variant=v) for v in ("gelu", "swiglu"))
     if name == "tuning":
-        return tuple(Case(name, *s) for s in BIG + ODD[:-1]) + tuple(Case(name, *s, dtype="fp8") for s in BIG)
+        return tuple(Case(name, *s) for s in BIG + ODD[:-1]) + tuple(Case(name, *s, dtype="fp8")
+                                                                             for s in BIG + ODD_FP8)
     if name == "ablation":
         return tuple(Case(name, *s) for s in CUBES)
     raise KeyError(f"no set {name!r}: sets are {', '.join(SETS)}")
@@ -158,7 +159,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 
 def with_shapes(name: str, shapes: Iterable[Shape]) -> tuple[Case, ...]:
     """The set's kinds of cases at other shapes, each kind once per shape."""
-    kinds = {(c.order, c.variant): c for c in cases_of(name)}
+    kinds = {(c.order, c.variant, c.dtype): c for c in cases_of(name)}
     return tuple(replace(c, m=m, n=n, k=k, rows=uneven(len(c.rows), m) if c.rows else ())
                  for m, n, k in shapes for c in kinds.values())
 
