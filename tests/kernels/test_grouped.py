@@ -163,7 +163,9 @@ def test_batched_compiles(t):
 
 def test_choices():
     """Few rows a group take small tiles, many rows wide ones."""
-    assert grouped.choose(64, 8, 4096, 132) is grouped.SMALL[0]
+    picked = [grouped.choose(8 * rows, 8, 4096, 132) for rows in (1, 8, 9, 16, 17, 40, 64)]
+    assert picked == [grouped.SMALL[i] for i in (0, 0, 1, 1, 2, 2, 2)], "twice the average, as far as there is such a tile"
+    assert grouped.choose(8 * 65, 8, 4096, 132) not in grouped.SMALL
     assert grouped.choose(8192, 8, 4096, 132) is grouped.WIDE
     assert batched.choose(64, 512, 512, 8192, 132).m >= 128
     assert batched.choose(4, 128, 128, 1024, 132) in batched.TILES[2:]

@@ -7,7 +7,7 @@ from tilejit.ir.types import DType, Tile
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.meetings import of_one_number
 from tilejit.schedule.pieces import from_registers
-from tilejit.schedule.plan import Plan, kind_of, place, pure_slice, reads_slot
+from tilejit.schedule.plan import Plan, Turns, kind_of, place, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -77,8 +77,8 @@ def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
     loop, problem = _turn_loop(fn, plan)
     if not problem and asked is None and accumulators(fn) > TURN_REGISTERS:
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
-    if not problem:
-        plan.turns, plan.groups = loop, asked or 2
+    if loop is not None and not problem:
+        plan.turns, plan.groups = Turns(loop), asked or 2
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:
@@ -86,30 +86,43 @@ def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
 
 
 def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
-    """The loop whose iterations may be dealt to groups, or why there is none."""
+    """The loop whose iterations may be dealt to groups, the outermost of those, or why there is none."""
     if not plan.specialised:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
-    loops = [op for op in fn.body.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
-    if len(loops) != 1 or loops[0].name != "for":
-        return None, "all products must be in one loop over tiles"
-    loop = loops[0]
-    if any(op is not loop and op.define.effects - {"read"} and op.name != "return" for op in fn.body.ops):
-        return None, "something is stored outside of the loop over tiles"
+    block, problem = fn.body, ""
+    while True:
+        loops = [op for op in block.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
+        if len(loops) != 1 or loops[0].name != "for":
+            return None, problem or "all products must be in one loop over tiles"
+        loop = loops[0]
+        if any(op is not loop and op is not block.terminator and op.define.effects - {"read"} for op in block.ops):
+            return None, problem or "something is stored outside of the loop over tiles"
+        within = _turn_problem(loop, plan)
+        if not within:
+            return loop, ""
+        block, problem = loop.regions[0], problem or within
+
+
+def _turn_problem(loop: Op, plan: Plan) -> str:
+    """Why a loop's iterations may not be dealt to groups; empty if they may."""
     if len(loop.operands) > 3:
-        return None, f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
+        return f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
     body = loop.regions[0]
     for ring in plan.rings:
         if ring.local and ring.loop is loop:
-            return None, "consumers copy a load that is directly in the loop over tiles"
+            return "consumers copy a load that is directly in the loop over tiles"
         for load in ring.loads:
-            around = [x for x in enclosing(load) if x is not loop]
-            if loop not in enclosing(load) or len(around) > 1 or any(x.name != "for" for x in around):
-                return None, "a load is not directly in the loop over tiles or in a loop inside of it"
-            if around and (around[0].parent is not body or pure_slice(body, around[0].operands[:3]) is None):
-                return None, "how often the inner loop runs is not known before it"
-    return loop, ""
+            around = list(enclosing(load))
+            if loop not in around:
+                return "a load is not in the loop over tiles"
+            inside = around[:around.index(loop)]
+            if len(inside) > 1 or any(x.name != "for" for x in inside):
+                return "a load is not directly in the loop over tiles or in a loop inside of it"
+            if inside and (inside[0].parent is not body or pure_slice(body, inside[0].operands[:3]) is None):
+                return "how often the inner loop runs is not known before it"
+    return ""
 
 
 def accumulators(fn: Function) -> int:

@@ -287,6 +287,8 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:
         return "all warps of the producer copy"
+    if plan.turns and plan.turns.loop.parent is not fn.body:
+        return "groups of consumers take turns in a loop that is in another one"
     found: dict[tuple, Outlet] = {}
     for op in stores:
         t = op.operands[1].type
@@ -339,9 +341,9 @@ def _say(plan: Plan, warps: int) -> None:
     """The plan in the report's words."""
     say = plan.report.append
     producer = f"{plan.producers} producer warps" if plan.threads_produce else "producer warp"
-    if plan.groups > 1:
+    if plan.turns:
         say(f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which take the iterations "
-            f"of the loop at {place(plan.turns)} in turn")
+            f"of the loop at {place(plan.turns.loop)} in turn")
     elif plan.specialised:
         say(f"specialised: {producer} + {warps // 4} consumer warpgroups")
     for ring in plan.rings:

@@ -48,7 +48,7 @@ def find_leads(fn: Function, plan: Plan, registers: int) -> None:
     if asked is False:
         return
     for loop in walk(fn.body):
-        if loop.name != "for" or loop in plan.chains or loop is plan.turns:
+        if loop.name != "for" or loop in plan.chains or plan.turns and loop is plan.turns.loop:
             continue
         dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
         if not any(dot.parent is loop.regions[0] for dot in dots):

@@ -130,6 +130,20 @@ class Drain:
     name: str = "drain"
 
 
+@dataclass(eq=False)
+class Turns:
+    """A loop whose iterations the consumers' groups take in turn; how many are left until a group's own runs on where
+    it is in other loops."""
+
+    loop: Op
+    name: str = "turn"
+
+    @property
+    def ops(self) -> list[Op]:
+        """What the turn moves on in."""
+        return [self.loop]
+
+
 @dataclass
 class Plan:
     """Everything that the rewrite carries out."""
@@ -139,7 +153,7 @@ class Plan:
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
     leads: dict[Op, Op] = field(default_factory=dict)                # loop -> its product, issued an iteration ahead
     specialised: bool = False
-    turns: Op | None = None               # the loop whose iterations the consumers' groups take in turn
+    turns: Turns | None = None            # of the consumers' groups; none: one group
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store

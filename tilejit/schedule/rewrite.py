@@ -125,6 +125,11 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
                 self.state[ring, "fill"] = (zero, one)
         for exchange in self.plan.exchanges if self.needed is None else ():
             self.state[exchange, "parity"] = (zero,)
+        if self.plan.turns and self.role == "consumer":
+            # The first group's first wait is for the phase before the first, which a fresh barrier has completed.
+            group = b("group_index")
+            first = b("cmp", group, zero, pred="eq")
+            self.state[self.plan.turns, "turn"] = (group, b("select", first, one, zero))
         if self.role == "producer" and self.plan.threads_produce:
             self.block(self.fn.body, b)
             b.op("async_wait")
@@ -218,7 +223,8 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         return any(x in ring.ops for ring in work for x in inside)
 
     def _for(self, op: Op, b: Builder) -> None:
-        if op is self.plan.turns and self.role == "consumer":
+        turns = self.plan.turns
+        if turns and op is turns.loop and self.role == "consumer":
             self._turns(op, b)
             return
         if op in self.plan.leads and self.needed is None:
@@ -249,7 +255,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         self.env[body.args[0]] = region.args[0]
         for i, arg in zip(kept, region.args[1:]):
             self.env[body.args[i + 1]] = arg
-        bounds = self.my_turns(op, b) if op is self.plan.turns and self.role == "store" else \
+        bounds = self.my_turns(op, b) if turns and op is turns.loop and self.role == "store" else \
             [self.env[v] for v in op.operands[:3]]
         starts = self._state(keys)
         self._set_state(keys, region.args[1 + len(kept):])
@@ -282,17 +288,15 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
 
         A group waits for its turn until the group before has had all of its tickets: a parity tells the phase of a
         barrier from the next one only, so nobody may wait for a phase before the one before has begun."""
-        body, groups = op.regions[0], self.plan.groups
+        body, groups, turns = op.regions[0], self.plan.groups, self.plan.turns
+        assert turns is not None
         keys = self._keys(op)
         starts = self._state(keys)
         barrier = self.top("barriers", name="turn", type=Barrier(groups, self.fn.attrs["num_warps"]))
         barrier.name = "turn"
         group = b("group_index")
-        first = b("cmp", group, b.const(0, int32), pred="eq")
         after = b("select", b("cmp", group, b.const(groups - 1, int32), pred="eq"), b.const(0, int32),
                   b("add", group, b.const(1, int32)))
-        # The first group's first wait is for the phase before the first, which a fresh barrier has completed.
-        parity = b("select", first, b.const(1, int32), b.const(0, int32))
         region = Block([body.args[0].type, int32, int32, *(v.type for v in starts)],
                        [body.args[0].name, "left", "turn_parity", *("" for _ in starts)])
         self.env[body.args[0]], left, phase, *tickets = region.args
@@ -321,8 +325,9 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         one = inner.const(1, int32)
         inner.op("yield", inner("select", mine, inner.const(groups - 1, int32), inner("sub", left, one)),
                  inner("select", mine, inner("sub", one, phase), phase), *moved)
-        loop = b.op("for", *(self.env[v] for v in op.operands), group, parity, *starts, regions=[region], **op.attrs)
-        self._set_state(keys, loop.results[2:])
+        loop = b.op("for", *(self.env[v] for v in op.operands), *self.state[turns, "turn"], *starts, regions=[region],
+                    **op.attrs)
+        self._set_state([(turns, "turn"), *keys], loop.results)
 
     def _before_tickets(self, op: Op, b: Builder) -> None:
         """If an op takes the first tickets of a turn: wait for the turn."""

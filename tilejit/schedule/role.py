@@ -7,13 +7,13 @@ from typing import Union
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, needed_by_producer, needed_by_stores
+from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, Turns, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import STORES
 
 #: What a ticket belongs to, and its kind.
-Key = tuple[Union[Ring, Exchange, Outlet, Drain], str]
+Key = tuple[Union[Ring, Exchange, Outlet, Drain, Turns], str]
 #: Names of a ticket's values, where they are not a slot and its parity.
-_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",)}
+_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",), "turn": ("left", "parity")}
 
 
 @dataclass(eq=False)
@@ -30,8 +30,8 @@ class RoleState:
 
     kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
     the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round, of a
-    store's first slots, of a drain). `needed`: what a role that is a slice computes, None if it does the rest; `uses`:
-    those of the function's values."""
+    store's first slots, of a drain), "turn" (iterations left until the group's own, and the parity of its barrier).
+    `needed`: what a role that is a slice computes, None if it does the rest; `uses`: those of the function's values."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet | Drain, Shared], top: Builder,
                  env: dict[Value, Value], uses: dict[Value, list[tuple[Op, int]]], role: str):
