@@ -7,13 +7,11 @@ every C75xx remark fail that test, unless it names them:
     @pytest.mark.remarks("spills", "stack", reason="every thread holds a pointer per element")
 
 With `--schedules 5` every launch in the emulator is fifteen: each policy with five seeds, sanitized, with equal results;
-tests that have nothing to gain from that are left out (`one_schedule`, and the evaluator's). `--part 1/2` runs one half of
-the tests, `--part 2/2` the other: side by side they take half of the time.
+tests that have nothing to gain from that are left out (`one_schedule`, and the evaluator's).
 """
 from __future__ import annotations
 
 import ctypes
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,15 +30,13 @@ def cuda_device() -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects what this machine cannot run, and what the options leave out."""
-    part, parts = map(int, config.getoption("--part").split("/"))
     schedules = config.getoption("--schedules")
     no_gpu = any(item.get_closest_marker("gpu") for item in items) and not cuda_device()
 
     def left_out(item: Any) -> bool:
         evaluated = hasattr(item, "callspec") and item.callspec.params.get("target") == "evaluator"
         return bool(no_gpu and item.get_closest_marker("gpu")
-                    or schedules and (evaluated or item.get_closest_marker("one_schedule"))
-                    or zlib.crc32(item.nodeid.encode()) % parts != part % parts)
+                    or schedules and (evaluated or item.get_closest_marker("one_schedule")))
 
     kept = [item for item in items if not left_out(item)]
     chosen = set(kept)
@@ -49,10 +45,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options that put every launch under many schedules, and that run a part of the tests."""
+    """The option that puts every launch under many schedules."""
     parser.addoption("--schedules", type=int, default=0, metavar="SEEDS",
                      help="launch in the emulator under every policy with this many seeds, with the sanitizer")
-    parser.addoption("--part", default="1/1", metavar="I/N", help="run part I of N, at random but always the same")
 
 
 @pytest.fixture(autouse=True)

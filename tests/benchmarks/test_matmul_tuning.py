@@ -1,5 +1,6 @@
 """The library's choice of tiles against many ways: each way computes the product, the fastest is found and named."""
 import importlib
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -49,10 +50,10 @@ def test_the_parts_of_a_plan_are_the_whole_result(tuning, m, n):
 
 
 def test_every_way_compiles(tuning, monkeypatch):
-    """To PTX, every raster but one left out; what cannot be compiled should not be in the list."""
+    """To PTX, in one raster; what cannot be compiled should not be in the list."""
     monkeypatch.setenv("TILEJIT_PTXAS", "driver")
     out = np.zeros((300, 280), ml_dtypes.bfloat16)
-    picked = [w for w in tuning.ways(8192, 8192, 64) if w.group * w.ctas == 16 or w.stages or w.turns]
+    picked = list({replace(w, group=0): w for w in tuning.ways(8192, 8192, 64)}.values())
     for dtype, ways in ((ml_dtypes.bfloat16, picked), (ml_dtypes.float8_e4m3fn, picked[::4])):
         a, b, _ = matrices(k=144)
         a, b = a.astype(dtype), b.T.astype(dtype).T
