@@ -138,9 +138,19 @@ def epilogues() -> list[tuple[Format, dict[str, Any]]]:
     return [(f, {k: v for k, v in e.items() if v}) for f, e in out]
 
 
+def scaled_epilogues() -> list[tuple[Format, dict[str, Any]]]:
+    """Epilogues of fp8 operands that each have a scale."""
+    f = Format(E4M3, E4M3, True, False)
+    out = [(f, {"scaled": True, "bias": b, "activation": a, "out_dtype": t}) for b in (False, True) for a in ACTIVATIONS
+           for t in (None, "fp32")]
+    return [(f, {k: v for k, v in e.items() if v}) for f, e in out]
+
+
 def with_arrays(e: dict[str, Any], n: int) -> dict[str, Any]:
     """An epilogue's arguments as a host function takes them."""
     e = dict(e)
+    if e.pop("scaled", False):
+        e.update(scale_a=np.full(1, 0.5, F32), scale_b=np.full(1, 3.0, F32))
     if "bias" in e:
         e["bias"] = matrix(n)
     if "out_dtype" in e:
@@ -175,11 +185,12 @@ def matmuls() -> Iterator[Configuration]:
         yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
             (tilejit, "multiprocessors", lambda: 2 * STREAMED.ctas),
             (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),))), streamed)
+    ends = (*epilogues(), *scaled_epilogues())
     for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if turned else (rows, columns)
         part, kind = Part(0, 0, rows, columns, t, turned=turned), " turned" * turned
-        for f, e in epilogues():
+        for f, e in ends:
             if ("bias" in e or "activation" in e) and not t.roomy(2 if turned else result_bytes(f, e)):
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
@@ -219,7 +230,7 @@ def streamks() -> Iterator[Configuration]:
                        n: int = n) -> Any:
                 return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
             yield Configuration("streamk", f"{t.m}x{t.n} paired {f} {label(e)}".strip(), (), paired)
-    ways = [(f, {**e, "ordered": o}) for f, e in epilogues() for o in (False, True)]
+    ways = [(f, {**e, "ordered": o}) for f, e in (*epilogues(), *scaled_epilogues()) for o in (False, True)]
     ways += [(f, {"accumulate": True}) for f in FORMATS]
     ways += [(f, {**e, "ctas": c}) for f, e in epilogues() if f in (PLAIN, FORMATS[-1]) for c in (2, 4, 8)]
     for t in (*division.TILES, *division.DECODE_TILES):

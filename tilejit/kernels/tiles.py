@@ -60,7 +60,9 @@ class Tiles:
     def roomy(self, result_bytes: int) -> bool:
         """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
         more for results that are not packed in pairs."""
-        return self.sums + self.n // (self.ctas if self.columns else 1) // 4 <= (200 if result_bytes == 4 else 220)
+        registers = 160 if self.num_warps == 12 else 232
+        taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
+        return taken <= registers - (32 if result_bytes == 4 else 12)
 
     @property
     def in_turn(self) -> bool:
