@@ -168,7 +168,7 @@ class Chip:
 
     def cycles(self, t: Tiles, m: int, n: int) -> float:
         """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well. The
-        constants are fitted to launches of `benchmarks/matmul.py` on an H200."""
+        constants are fitted to launches of 40 shapes, those of `benchmarks/matmul.py` and others, on an H200."""
         programs = t.programs(self.multiprocessors)
         waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:
