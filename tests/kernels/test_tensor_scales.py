@@ -80,6 +80,18 @@ def test_divided(way, target):
     assert rel_error(out, meant(a, b)) < 4e-3
 
 
+def test_registers():
+    """A bias, an activation, scales and fp32 results take tiles with room for all of them, which spill nothing."""
+    module = importlib.import_module("tilejit.kernels.matmul")
+    fp8, bf16, fp32 = (tilejit.ir.types.DTYPES[x] for x in ("fp8e4nv", "bf16", "fp32"))
+    facts = (fp8, (4096, 4096), (4096, 1), 0, True), (fp8, (4096, 14336), (1, 4096), 0, True), \
+        (bf16, (14336,), (1,), 0, True), (fp32, (4096, 14336), (14336, 1), 0, True)
+    for scaled in (False, True):
+        for launch in module._launches(*facts, "silu", 132, "sm_90a", scaled):
+            t = next(t for t in TILES if launch.constants.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
+            assert t.roomy(4, scaled) or launch.turned and t.roomy(2)
+
+
 def test_what_is_no_scale():
     a, b = operands(32, 32, 64)
     with pytest.raises(tilejit.LaunchError, match=r"matmul: scale_b must be one number in fp32, found fp32 \[2\]"):

@@ -51,6 +51,8 @@ def test_tiles_with_room():
     wide, in those with 160 at most, or with 80 of three warpgroups."""
     assert {t.sums for t in TILES if t not in ROOMY} == {192}
     assert {(t.sums, t.num_warps == 12) for t in TILES if t in ROOMY and not t.roomy(4)} == {(176, False), (96, True), (88, True)}
+    assert {t.sums for t in TILES if t.roomy(4) and not t.roomy(4, scaled=True)} == {160}
+    assert all(t.roomy(2, scaled=True) == t.roomy(2) for t in TILES)
 
 
 def test_wide_tiles_in_turn():

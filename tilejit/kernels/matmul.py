@@ -141,8 +141,8 @@ class Launch:
 
 @lru_cache(maxsize=1024)
 def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int,
-              chip: str = "sm_90a") -> tuple[Launch, ...]:
-    """The launches of one problem, one for each part of the result."""
+              chip: str = "sm_90a", scaled: bool = False) -> tuple[Launch, ...]:
+    """The launches of one problem, one for each part of the result; `scaled`: with `tensor_scales`."""
     a_rows, b_rows = _orders(a, b, bias, c, activation)
     dtype, (m, k), n = a[0], a[1], b[1][1]
     # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
@@ -153,7 +153,7 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
         if chip == "sm_90a":
             ended = bias is not None or activation is not None
             # Of the transpose a bias has a value a row, which takes few registers.
-            straight, turned = (_fitting(side_by_side, ragged, size if ended else None)
+            straight, turned = (_fitting(side_by_side, ragged, size if ended else None, scaled)
                                 for side_by_side, size in ((b_rows, c[0].bytes), (not a_rows, 2)))
             parts = divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0,
                                   activation in ("gelu", "silu"))
@@ -165,11 +165,11 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
     return tuple(made)
 
 
-def _fitting(side_by_side: bool, ragged: float, ended: int | None) -> tuple[Tiles, ...]:
+def _fitting(side_by_side: bool, ragged: float, ended: int | None, scaled: bool) -> tuple[Tiles, ...]:
     """Tiles for a second operand whose columns lie side by side in memory (or not), so that they are read in whole
-    lines; and with registers for a bias or an activation of results of `ended` bytes (None: without those)."""
+    lines; and with registers for a bias or an activation of (scaled) results of `ended` bytes (None: without those)."""
     strip = (64 if ragged else 32) if side_by_side else 0
-    return tuple(t for t in TILES if t.strip >= strip and (ended is None or t.roomy(ended)))
+    return tuple(t for t in TILES if t.strip >= strip and (ended is None or t.roomy(ended, scaled)))
 
 
 def _transpose(x: Facts) -> Facts:
@@ -237,7 +237,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         if not _pitched(problem[3]):
             target, target_info = pitched(out, ic, True)
         problem = _facts(ia), _facts(ib), problem[2], _facts(target_info), activation
-    for launch in _launches(*problem, *chip):
+    for launch in _launches(*problem, *chip, bool(scales)):
         launch.run((base_a, base_b, target), (ia, ib, target_info), bias, scales)
     if target is not out:
         copy_matrix(target, target_info, out, ic)

@@ -57,12 +57,12 @@ class Tiles:
         """Sums that a thread holds."""
         return self.m * self.n // self.ctas // (32 * self.num_warps)
 
-    def roomy(self, result_bytes: int) -> bool:
+    def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
         """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
-        more for results that are not packed in pairs."""
+        more for results that are not packed in pairs, and for scales of those."""
         registers = 160 if self.num_warps == 12 else 232
         taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
-        return taken <= registers - (32 if result_bytes == 4 else 12)
+        return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
 
     @property
     def in_turn(self) -> bool:
