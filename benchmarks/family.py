@@ -191,7 +191,9 @@ def matmuls() -> Iterator[Configuration]:
         m, n = (columns, rows) if turned else (rows, columns)
         part, kind = Part(0, 0, rows, columns, t, turned=turned), " turned" * turned
         for f, e in ends:
-            if ("bias" in e or "activation" in e) and not t.roomy(2 if turned else result_bytes(f, e), "scaled" in e):
+            scaled = "scaled" in e
+            size = (4 if scaled else 2) if turned else result_bytes(f, e)
+            if ("bias" in e or "activation" in e) and not t.roomy(size, scaled):
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
                      pointers: bool = t is module.POINTER_TILES) -> Any:

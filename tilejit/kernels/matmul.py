@@ -152,9 +152,9 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
         blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a, b)
         if chip == "sm_90a":
             ended = bias is not None or activation is not None
-            # Of the transpose a bias has a value a row, which takes few registers.
+            # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
             straight, turned = (_fitting(side_by_side, ragged, size if ended else None, scaled)
-                                for side_by_side, size in ((b_rows, c[0].bytes), (not a_rows, 2)))
+                                for side_by_side, size in ((b_rows, c[0].bytes), (not a_rows, 4 if scaled else 2)))
             parts = divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0,
                                   activation in ("gelu", "silu"))
         else:
