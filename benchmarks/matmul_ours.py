@@ -21,33 +21,16 @@ def find(*names: str) -> Callable[..., Any]:
     raise Absent(f"tilejit.kernels has no {' or '.join(names)}")
 
 
-def takes(fn: Callable[..., Any], *names: str) -> bool:
-    """Whether a function has all these parameters."""
-    known = inspect.signature(fn).parameters
-    return all(n in known for n in names)
-
-
 def plain(a: Any, b: Any, out: Any) -> Callable[[], Any]:
     """a @ b."""
     fn = find("matmul.matmul")
     return lambda: fn(a, b, out=out)
 
 
-def scales() -> bool:
-    """Whether the library's fp8 product takes scales."""
-    fn = find("matmul.matmul")
-    return takes(fn, "scale_a", "scale_b") or takes(fn, "scale")
-
-
 def fp8(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[[], Any]:
-    """(a @ b) * scale_a * scale_b with scales of one element, on the device; without them where `scales()` is false."""
+    """(a @ b) * scale_a * scale_b with scales of one element, on the device."""
     fn = find("matmul.matmul")
-    if takes(fn, "scale_a", "scale_b"):
-        return lambda: fn(a, b, scale_a=scale_a, scale_b=scale_b, out=out)
-    if takes(fn, "scale"):
-        scale = scale_a * scale_b
-        return lambda: fn(a, b, scale=scale, out=out)
-    return lambda: fn(a, b, out=out)
+    return lambda: fn(a, b, scale_a=scale_a, scale_b=scale_b, out=out)
 
 
 def fp8_block(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[[], Any]:

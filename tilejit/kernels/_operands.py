@@ -129,6 +129,17 @@ def check_vector(what: str, name: str, info: ArrayInfo | None, size: int) -> Non
         raise tilejit.LaunchError(f"{what}: {name} must have shape [{size}], found {list(info.shape)}")
 
 
+def tensor_scales(what: str, scale_a: Any, scale_b: Any) -> dict[str, Any]:
+    """The scales of whole operands that are there, by name: arrays of one number in fp32."""
+    scales = {name: x for name, x in (("scale_a", scale_a), ("scale_b", scale_b)) if x is not None}
+    for name, x in scales.items():
+        info = tilejit.array_info(x)
+        if info.dtype != tl.float32 or any(n != 1 for n in info.shape):
+            raise tilejit.LaunchError(f"{what}: {name} must be one number in fp32, found {info.dtype} "
+                                      f"{list(info.shape)}")
+    return scales
+
+
 def require_tma(what: str, **descriptors: tilejit.TensorDescriptor) -> None:
     """All descriptors must satisfy TMA's rules."""
     for name, d in descriptors.items():

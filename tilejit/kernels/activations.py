@@ -1,4 +1,4 @@
-"""What ends a matrix product: biases, activation functions, the store of a tile."""
+"""What ends a matrix product: scales, biases, activation functions, the store of a tile."""
 from __future__ import annotations
 
 import tilejit
@@ -56,10 +56,23 @@ def biased(acc, bias, at, limit, SIZE: tl.constexpr, ROWS: tl.constexpr = False)
 
 
 @tilejit.kernel
-def store_tile(acc, c_desc, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr, C_ROWS: tl.constexpr,
+def tensor_scale(scale_a, scale_b):
+    """The product of the numbers that both point to; None is 1, and None for both None."""
+    scale = None
+    if scale_a is not None:
+        scale = tl.load(scale_a)
+    if scale_b is not None:
+        scale = tl.load(scale_b) if scale is None else scale * tl.load(scale_b)
+    return scale
+
+
+@tilejit.kernel
+def store_tile(acc, c_desc, scale, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr, C_ROWS: tl.constexpr,
                ACTIVATION: tl.constexpr):
-    """Bias, activation and store of the sums [BM, BN] at (m, n). C_ROWS: c_desc sees [M, N] and bias has a value for
-    each column; else [N, M], and for each row."""
+    """Scale (None: 1), bias, activation and store of the sums [BM, BN] at (m, n). C_ROWS: c_desc sees [M, N] and bias
+    has a value for each column; else [N, M], and for each row."""
+    if scale is not None:
+        acc *= scale
     if C_ROWS:
         acc = biased(acc, bias, n, N, BN)
         c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))

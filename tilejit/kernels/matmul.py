@@ -1,4 +1,4 @@
-"""Matrix product C = act(A @ B + bias): persistent, operands through TMA descriptors, any major order."""
+"""Matrix product C = act(scale * A @ B + bias): persistent, operands through TMA descriptors, any major order."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels import division, streamk
-from tilejit.kernels._operands import DTYPES
-from tilejit.kernels.activations import ACTIVATIONS, store_tile
+from tilejit.kernels._operands import DTYPES, tensor_scales
+from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
@@ -29,11 +29,13 @@ Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
 @tilejit.kernel(do_not_specialize=("M", "N", "K", "M0", "N0"))
 def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                   GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, M0=0,
-                  N0=0, C_ROWS: tl.constexpr = True):
+                  N0=0, C_ROWS: tl.constexpr = True, scale_a=None, scale_b=None):
     """Each program walks tiles in groups of GROUP tile rows, so that a wave's operands stay in L2.
 
     The result's rows M0 to M and columns N0 to N. A_ROWS: a_desc sees A as [M, K], else as its transpose [K, M].
-    B_ROWS: b_desc sees [K, N], else [N, K]. C_ROWS: c_desc sees [M, N], else [N, M], and bias has a value per row."""
+    B_ROWS: b_desc sees [K, N], else [N, K]. C_ROWS: c_desc sees [M, N], else [N, M], and bias has a value per row.
+    scale_a, scale_b: None, or where a number is that the sums are multiplied by."""
+    scale = tensor_scale(scale_a, scale_b)
     tiles_m = tl.cdiv(M - M0, BM)
     tiles_n = tl.cdiv(N - N0, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
@@ -51,7 +53,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
             else:
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
-        store_tile(acc, c_desc, bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
+        store_tile(acc, c_desc, scale, bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
@@ -125,15 +127,17 @@ class Launch:
     turned: bool = False
     streamed: division.Config | None = None
 
-    def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any) -> None:
-        """Launch it for a, b and the result."""
+    def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any,
+            scales: dict[str, Any]) -> None:
+        """Launch it for a, b and the result, with `tensor_scales`."""
         order, t = (1, 0, 2) if self.turned else (0, 1, 2), self.streamed
         over = [d.over(arrays[i], infos[i]) for d, i in zip(self.descriptors, order)]
         if t is None:
-            matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants)
+            matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants, **scales)
         else:
             streamk.streamk_kernel[self.grid](*over, *streamk.meeting("matmul", arrays[0], t, None), bias, None, None,
-                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants)
+                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants,
+                                              **scales)
 
 
 @lru_cache(maxsize=1024)
@@ -201,12 +205,13 @@ def _ragged(*matrices: Facts) -> float:
     return max(raggedness(max(x[2]) * x[0].bytes) for x in matrices)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
-           out_dtype: Any = None) -> Any:
-    """activation(a @ b + bias) with fp32 sums.
+def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None, out_dtype: Any = None, *,
+           scale_a: Any = None, scale_b: Any = None) -> Any:
+    """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major; fp8 and fp32 are
-    read fastest with K contiguous in both (a row-major, b column-major). bias [N]. The result has the inputs'
+    read fastest with K contiguous in both (a row-major, b column-major). scale_a, scale_b: arrays of one fp32 number, 1
+    without (`fused_matmul` takes one per row and column). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
     bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few rows,
     and few tiles with a deep K, are handed to `matmul_streamk`, whose sums may have no fixed order.
@@ -219,11 +224,12 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
                                  out_dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
     ic = tilejit.array_info(out)
     ibias = None if bias is None else tilejit.array_info(bias)
+    scales = tensor_scales("matmul", scale_a, scale_b)
     problem = _facts(ia), _facts(ib), None if ibias is None else _facts(ibias), _facts(ic), activation
     chip = tilejit.multiprocessors(), tilejit.chip()
     way = _way(*problem, *chip)
     if way == "divided":
-        return streamk.launch((a, b, bias, out), (ia, ib, ibias, ic), activation)
+        return streamk.launch((a, b, bias, out), (ia, ib, ibias, ic), activation, **scales)
     base_a, base_b, target, target_info = a, b, out, ic
     if way == "copied":
         orders = _orders(*problem)
@@ -233,7 +239,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
             target, target_info = pitched(out, ic, True)
         problem = _facts(ia), _facts(ib), problem[2], _facts(target_info), activation
     for launch in _launches(*problem, *chip):
-        launch.run((base_a, base_b, target), (ia, ib, target_info), bias)
+        launch.run((base_a, base_b, target), (ia, ib, target_info), bias, scales)
     if target is not out:
         copy_matrix(target, target_info, out, ic)
     return out

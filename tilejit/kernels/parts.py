@@ -6,7 +6,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels.activations import activate
+from tilejit.kernels.activations import activate, tensor_scale
 from tilejit.kernels.order import tile_at
 
 #: Elements that a program sums at least and at most, and of all parts together that its threads hold at once.
@@ -18,8 +18,9 @@ PROGRAMS = 512
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr,
-                     CHUNK: tl.constexpr):
-    """out = act(sum of parts + bias) for ELEMENTS elements of one tile; CHUNK parts are read at once.
+                     CHUNK: tl.constexpr, scale_a=None, scale_b=None):
+    """out = act(sum of parts + bias) for ELEMENTS elements of one tile; CHUNK parts are read at once. The sum is
+    multiplied by the numbers at scale_a and scale_b first (None: 1).
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
     out has strides down and across; with BIAS_ROWS bias has a value per row, else per column."""
@@ -38,6 +39,9 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
         else:
             y = tl.load(mine + part * (BM * BN) + at[None, :], part < PARTS, other=0.0)
         x += tl.sum(y, 0)
+    scale = tensor_scale(scale_a, scale_b)
+    if scale is not None:
+        x *= scale
     if bias is not None:
         if BIAS_ROWS:
             x += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)
@@ -49,8 +53,9 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
 
 
 def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str | None, tile: tuple[int, int],
-              count: int, group: int, swapped: bool) -> None:
-    """out [M, N] (as `info` says) from the `count` parts of each of its tiles, or swapped: from tiles of out^T.
+              count: int, group: int, swapped: bool, **scales: Any) -> None:
+    """out [M, N] (as `info` says) from the `count` parts of each of its tiles, or swapped: from tiles of out^T. scales:
+    scale_a and scale_b, arrays of a number that the sums are multiplied by.
 
     Sums are in a fixed order."""
     (m, n), (down, across) = info.shape, info.strides
@@ -62,4 +67,5 @@ def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str 
     grid = tiles * (bm * bn // elements)
     chunk = min(AT_ONCE // elements, tilejit.next_power_of_2(count))
     sum_parts_kernel[(grid,)](parts, out, bias, m, n, down, across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                              BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, CHUNK=chunk, num_warps=4)
+                              BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, CHUNK=chunk, num_warps=4,
+                              **scales)

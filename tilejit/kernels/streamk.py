@@ -38,9 +38,10 @@ from tilejit.kernels._operands import (
     operand,
     require_tma,
     result,
+    tensor_scales,
     zeros,
 )
-from tilejit.kernels.activations import ACTIVATIONS, store_tile
+from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.division import GROUP, IDLE, Config, choose
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
@@ -74,8 +75,9 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                    scale_down, scale_across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
                    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
                    ADD: tl.constexpr, ORDERED: tl.constexpr, A_BITS: tl.constexpr, SCALE_STEPS: tl.constexpr,
-                   PARTS: tl.constexpr):
-    """C [M, N] = act(A [M, K] @ B [K, N] + bias), or with ADD: C += A @ B.
+                   PARTS: tl.constexpr, scale_a=None, scale_b=None):
+    """C [M, N] = act(A [M, K] @ B [K, N] + bias), or with ADD: C += A @ B. scale_a, scale_b: None, or where a number is
+    that the product is multiplied by first (not with ADD).
 
     A_BITS: 0, or A's integers have 8 or 4 bits and are widened to B's dtype in the loop (`widened`; A_ROWS); then
     scales (and zeros, or None) have a number per row of A and SCALE_STEPS blocks of K (0: per row).
@@ -83,6 +85,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
     value per row. parts: the workspace, fp32 [stream_tiles * BM, BN], seen by part_desc in blocks [BM, BN]; flags:
     int32 [stream_tiles], zero; None, all three: there are whole tiles only. PARTS: 0, or programs a tile, each of which
     stores its part as tile number program_id of part_desc."""
+    tensors_scale = tensor_scale(scale_a, scale_b)
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, BK)
@@ -176,21 +179,22 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                         tl.debug_barrier()           # a thread may clear what another one reads
                         tl.store(mine + at, tl.zeros((BM, BN), tl.float32))
                     tl.store(flags + tile, 0)
-                store_tile(acc, c_desc, bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
+                store_tile(acc, c_desc, tensors_scale, bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
-                   out_dtype: Any = None, *, accumulate: bool = False, ordered: bool = False, split: int | None = None,
-                   ctas: int | None = None, workspace: Workspace | None = None, config: Config | None = None) -> Any:
-    """activation(a @ b + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
+                   out_dtype: Any = None, *, scale_a: Any = None, scale_b: Any = None, accumulate: bool = False,
+                   ordered: bool = False, split: int | None = None, ctas: int | None = None,
+                   workspace: Workspace | None = None, config: Config | None = None) -> Any:
+    """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,
-    b column-major); strides and addresses multiples of 16 bytes. bias [N]. The result has the inputs' dtype (bf16 for
-    fp8) unless `out` or `out_dtype` says otherwise.
-    accumulate: out (fp32) += a @ b; no bias, activation or workspace. ordered: sums in a fixed order, so that equal
-    inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of both:
-    chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own. config:
-    all of it, instead of a choice.
+    b column-major); strides and addresses multiples of 16 bytes. scale_a, scale_b: arrays of one fp32 number (without:
+    1). bias [N]. The result has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise.
+    accumulate: out (fp32) += a @ b; no scales, bias, activation or workspace. ordered: sums in a fixed order, so that
+    equal inputs give equal bits. split: programs a tile; ctas: 1, 2, 4 or 8 CTAs a program, which divide K (default of
+    both: chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own.
+    config: all of it, instead of a choice.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
     infos = [None if x is None else tilejit.array_info(x) for x in (a, b, bias)]
     ia, ib = infos[:2]
@@ -200,14 +204,18 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
             raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
         shape = _checked(aligned(ia), aligned(ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+    scales = tensor_scales(_WHAT, scale_a, scale_b)
+    if accumulate and scales:
+        raise tilejit.LaunchError(f"{_WHAT}: accumulate adds the product itself, without scales")
     return launch((a, b, bias, out), (*infos, tilejit.array_info(out)), activation, accumulate, ordered, split, ctas,
-                  workspace, config)
+                  workspace, config, **scales)
 
 
 def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
            accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
-           workspace: Workspace | None = None, config: Config | None = None) -> Any:
-    """`matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are; returns out."""
+           workspace: Workspace | None = None, config: Config | None = None, **scales: Any) -> Any:
+    """`matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales`;
+    returns out."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert io is not None
     plan = _plan(*(None if x is None else aligned(x) for x in infos), activation, accumulate,  # type: ignore[arg-type]
@@ -218,10 +226,10 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
         meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
         if t.parts and not accumulate:
             split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0], *sizes, **constants)
-            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap)
+            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)
             return out
         streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
-                                      None, *sizes, t.stream_tiles, 0, 0, **constants)
+                                      None, *sizes, t.stream_tiles, 0, 0, **constants, **scales)
     return out
 
 

@@ -1,0 +1,90 @@
+"""A scale for each operand, on every way that a product takes."""
+import importlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.kernels import matmul, matmul_streamk
+from tilejit.kernels.tiles import STREAMED, TILES, Part
+from tilejit.testing import rel_error
+
+BF16, E4M3, F32 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32
+targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
+SCALES = dict(scale_a=np.array([3.0], F32), scale_b=np.array([[0.25]], F32))
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Makes `matmul` divide results so."""
+    module = importlib.import_module("tilejit.kernels.matmul")
+    module._launches.cache_clear()
+    yield lambda parts: monkeypatch.setattr(module, "divide_result", lambda *_: parts)
+    module._launches.cache_clear()
+
+
+def operands(m, n, k, dtype=E4M3):
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((m, k), F32).astype(dtype), rng.standard_normal((n, k), F32).astype(dtype).T
+
+
+def meant(a, b, bias=None, scale=0.75):
+    z = scale * (a.astype(np.float64) @ b.astype(np.float64))
+    return np.maximum(z if bias is None else z + bias.astype(np.float64), 0)
+
+
+@targets
+@pytest.mark.parametrize("given, scale", [(SCALES, 0.75), (dict(scale_a=SCALES["scale_a"]), 3.0),
+                                          (dict(scale_b=np.full((), 0.25, F32)), 0.25)], ids=["both", "a", "b"])
+@pytest.mark.parametrize("m, n, k, dtype", [(72, 96, 160, E4M3), (72, 96, 72, BF16), (8, 160, 4096, E4M3)], ids=str)
+def test_matmul(m, n, k, dtype, given, scale, target):
+    """Before the bias and the activation; few rows, whose product is turned, included."""
+    a, b = operands(m, n, k, dtype)
+    bias = np.random.default_rng(1).standard_normal(n).astype(BF16)
+    with tilejit.knobs(target=target):
+        out = matmul(a, b, bias, "relu", **given)
+    assert rel_error(out, meant(a, b, bias, scale)) < 8e-3
+
+
+@targets
+@pytest.mark.parametrize("parts", [(Part(0, 0, 200, 136, TILES[-1], turned=True),),
+                                   (Part(0, 0, 64, 200, TILES[-1]), Part(64, 0, 136, 200, TILES[-2]))], ids=["turned", "two"])
+def test_parts(chosen, parts, target):
+    """Turned, and in launches for parts of the result."""
+    chosen(parts)
+    a, b = operands(136, 200, 160)
+    with tilejit.knobs(target=target):
+        out = matmul(a, b, activation="relu", **SCALES)
+    assert rel_error(out, meant(a, b)) < 4e-3
+
+
+def test_streamed_part(chosen, monkeypatch):
+    """The last waves shared out: parts of tiles meet unscaled."""
+    m, n = 2 * STREAMED.m - 16, 2 * STREAMED.n
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 2 * STREAMED.ctas)
+    chosen((Part(0, 0, m, n, STREAMED, 3),))
+    a, b = operands(m, n, 384)
+    with tilejit.knobs(target="emulator"):
+        out = matmul(a, b, activation="relu", **SCALES)
+    assert rel_error(out, meant(a, b)) < 4e-3
+
+
+@targets
+@pytest.mark.parametrize("way", [dict(split=3), dict(split=1), dict(ctas=2), dict(ordered=True)], ids=str)
+def test_divided(way, target):
+    """Parts are summed first, wherever they meet."""
+    a, b = operands(100, 120, 768)
+    with tilejit.knobs(target=target):
+        out = matmul_streamk(a, b, activation="relu", **SCALES, **way)
+    assert rel_error(out, meant(a, b)) < 4e-3
+
+
+def test_what_is_no_scale():
+    a, b = operands(32, 32, 64)
+    with pytest.raises(tilejit.LaunchError, match=r"matmul: scale_b must be one number in fp32, found fp32 \[2\]"):
+        matmul(a, b, scale_b=np.ones(2, F32))
+    with pytest.raises(tilejit.LaunchError, match=r"matmul_streamk: scale_a must be one number in fp32, found bf16 \[1\]"):
+        matmul_streamk(a, b, scale_a=np.ones(1, BF16))
+    with pytest.raises(tilejit.LaunchError, match="accumulate adds the product itself, without scales"):
+        matmul_streamk(a, b, out=np.zeros((32, 32), F32), accumulate=True, **SCALES)
