@@ -131,8 +131,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
     if name == "fused":
         return tuple(Case(name, *FUSED, variant=v) for v in ("gelu", "swiglu"))
     if name == "tuning":
-        return tuple(Case(name, *s) for s in BIG + ODD[:-1]) + tuple(Case(name, *s, dtype="fp8")
-                                                                             for s in BIG + ODD_FP8)
+        fp8 = tuple(Case(name, *s, dtype="fp8") for s in BIG + ODD_FP8)
+        return tuple(Case(name, *s) for s in BIG + ODD[:-1]) + fp8
     if name == "ablation":
         return tuple(Case(name, *s) for s in CUBES)
     raise KeyError(f"no set {name!r}: sets are {', '.join(SETS)}")

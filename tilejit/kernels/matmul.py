@@ -135,8 +135,7 @@ class Launch:
             matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants, **scales)
         else:
             streamk.streamk_kernel[self.grid](*over, *streamk.meeting("matmul", arrays[0], t, None), bias, None, None,
-                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants,
-                                              **scales)
+                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants, **scales)
 
 
 @lru_cache(maxsize=1024)
