@@ -74,7 +74,7 @@ class Configuration:
 def pinned(patches: tuple[tuple[ModuleType, str, Any], ...]) -> Iterator[None]:
     """Heuristics see other tables; what host functions remember of a problem is forgotten before and after."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(tilejit, "multiprocessors", lambda: MULTIPROCESSORS))
+        stack.enter_context(patch.object(tilejit, "multiprocessors", lambda *_: MULTIPROCESSORS))
         for module, name, value in patches:
             stack.enter_context(patch.object(module, name, value))
         forget()
@@ -183,7 +183,7 @@ def matmuls() -> Iterator[Configuration]:
         def streamed(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
             return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
         yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
-            (tilejit, "multiprocessors", lambda: 2 * STREAMED.ctas),
+            (tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas),
             (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),))), streamed)
     ends = (*epilogues(), *scaled_epilogues())
     for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):

@@ -1,6 +1,7 @@
 """Inputs of the ready kernels, and what their results must be in float64: what several test modules use."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,3 +35,16 @@ def row_kernels(shape: tuple[int, int], dtype: Any) -> Iterator[tuple[Callable[.
     yield kernels.softmax, (x,), e / e.sum(1, keepdims=True)
     yield kernels.layernorm, (x, w, b), norm * w.astype(np.float64) + b.astype(np.float64)
     yield kernels.rmsnorm, (x, w), d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-6) * w.astype(np.float64)
+
+
+class StandIn:
+    """In a kernel's place: launches call `launch(grid, *args, **kwargs)`."""
+
+    def __init__(self, launch: Callable[..., Any], **given: Any):
+        self.launch, self.given = launch, given
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        return functools.partial(self.launch, grid, **self.given)
+
+    def partial(self, **given: Any) -> StandIn:
+        return StandIn(self.launch, **self.given, **given)

@@ -12,8 +12,9 @@ from tilejit.errors import (
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, empty, empty_like, to_device, zeros
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.descriptor import TensorDescriptor
+from tilejit.runtime.driver import multiprocessors
 from tilejit.runtime.jit import Kernel, kernel
-from tilejit.runtime.knobs import knobs
+from tilejit.runtime.knobs import chip, knobs
 from tilejit.tools.autotune import Config, autotune
 from tilejit.tools.wrapper import heuristics
 
@@ -29,20 +30,6 @@ def cdiv(x: int, y: int) -> int:
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << max(0, (n - 1).bit_length())
-
-
-def multiprocessors() -> int:
-    """Number of SMs of the GPU, or an H200's 132 where there is none."""
-    from tilejit.runtime import driver
-
-    return driver.multiprocessors() if driver.available() else 132
-
-
-def chip() -> str:
-    """What launches that do not say it are compiled for, "sm_90a" or "sm_80": the knob `arch`."""
-    from tilejit.runtime import knobs
-
-    return knobs.chip()
 
 
 def __getattr__(name: str) -> Any:

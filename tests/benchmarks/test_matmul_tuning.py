@@ -118,7 +118,7 @@ def test_the_table_says_how_far_the_choice_is_from_the_best():
 def test_a_streamed_plan_computes_the_product(tuning, monkeypatch, turned):
     """Three tiles of four by two programs; flags and workspace serve any number of calls."""
     monkeypatch.setenv("TILEJIT_TARGET", "emulator")
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 4)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
     a, b, exact = matrices(200, 120)
     out = np.full(exact.shape, np.nan, exact.dtype)
     way = tuning.Way(128, 64, 4, 2, 8, stream=3, turned=turned)

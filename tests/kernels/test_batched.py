@@ -4,6 +4,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from references import StandIn
 
 import tilejit
 from tilejit.kernels import batched
@@ -24,20 +25,28 @@ def normal(*shape):
 def test_rows_of_blocks(monkeypatch, t, b_rows, options):
     """Two tiles of rows and columns, the last cut short, in two batches: none writes into the next one's. Under the
     sanitizer, in the usual order and in a random one."""
-    class Checked:
-        def __getitem__(self, grid):
-            def run(*args, **kwargs):
-                tilejit.check(batched_kernel, grid, *args, seeds=[0], **kwargs, **options).check()
-            return run
+    def checked(grid, *args, **kwargs):
+        tilejit.check(batched_kernel, grid, *args, seeds=[0], **{**kwargs, **options}).check()
 
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 4)
-    monkeypatch.setattr(batched, "batched_kernel", Checked())
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
+    monkeypatch.setattr(batched, "batched_kernel", StandIn(checked))
     a, b = normal(2, t.m + 40, 72), normal(2, 72, t.n + 24)
     held = b if b_rows else np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
     out = np.full((2, t.m + 40, t.n + 24), np.nan, BF16)
     batched_matmul(a, held, config=t, out=out)
     want = a.astype(np.float64) @ b.astype(np.float64)
     assert np.linalg.norm(out.astype(np.float64) - want) <= 8e-3 * np.linalg.norm(want)
+
+
+def test_the_chip_decides_anew(monkeypatch):
+    """Where clusters are lacking a problem that was seen before takes single CTAs."""
+    found = []
+    monkeypatch.setattr(batched, "batched_kernel", StandIn(lambda grid, *args, **options: found.append(options["num_ctas"])))
+    a, b = np.zeros((64, 512, 512), BF16), np.zeros((64, 512, 512), BF16)
+    for arch in ("sm_90a", "sm_80"):
+        with tilejit.knobs(arch=arch):
+            batched_matmul(a, b, out=a)
+    assert found == [2, 1]
 
 
 def test_warpgroups_store_their_own_rows():

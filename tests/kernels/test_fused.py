@@ -8,9 +8,10 @@ import pytest
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import fused
-from tilejit.kernels._operands import facts, facts_of
+from tilejit.kernels._operands import facts_of, infos_of
 from tilejit.kernels.fused import GATED_TILES, STAGES, TILES, fitting, fused_kernel, fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.tiles import Tiles, choose_tiles
+from tilejit.runtime.knobs import overrides
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -247,6 +248,7 @@ def test_what_tiles_are_for():
 def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     """Of one multiprocessor, or without clusters, programs are single CTAs."""
     a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
-    problem = facts(a), facts(b.transpose(0, 2, 1)), facts_of(*[None] * 6), facts(out)
-    plan = fused._plan("gated_matmul", True, *problem, "silu", None, multiprocessors, chip)
-    assert plan[3]["num_ctas"] == ctas and plan[0] == (max(1, multiprocessors // ctas),)
+    with tilejit.knobs(arch=chip):
+        launch = fused._launch("gated_matmul", True, *facts_of(*infos_of(a, b.transpose(0, 2, 1), out)), (None,) * 6,
+                               "silu", None, multiprocessors, overrides())
+    assert launch.kernel.given["num_ctas"] == ctas and launch.grid == (max(1, multiprocessors // ctas),)

@@ -21,7 +21,7 @@ SQUARE, NARROW = Config(64, 64, 4, 3), Config(16, 128, 4, 3, True)
 @pytest.fixture(params=["evaluator", "emulator"])
 def target(request, monkeypatch):
     """Where the test's launches run, on few multiprocessors."""
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 3)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 3)
     with tilejit.knobs(target=request.param):
         yield request.param
 

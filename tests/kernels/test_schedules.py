@@ -70,7 +70,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
         done.found.append(found)
 
     monkeypatch.setattr(EmulatorEntry, "launch", launch)
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 2)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2)
     with tilejit.knobs(target="emulator"):
         yield done
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from references import matrix
+from references import StandIn, matrix
 
 import tilejit
 from tilejit.errors import LaunchError
@@ -29,13 +29,6 @@ def small(monkeypatch, **change):
     choose.cache_clear()
 
 
-@pytest.fixture(autouse=True)
-def forget():
-    """The choices of other tests."""
-    yield
-    choose.cache_clear()
-
-
 @targets
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("m, n, k, programs", [
@@ -49,7 +42,7 @@ def test_streams(monkeypatch, target, m, n, k, programs, ordered):
     rng = np.random.default_rng(0)
     a, b = matrix(rng, m, k, BF16, True), matrix(rng, k, n, BF16, False)
     bias = rng.standard_normal(n).astype(BF16)
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: programs)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: programs)
     monkeypatch.setattr(division, "_LEAST_BLOCKS", 1)
     monkeypatch.setattr(division, "DECODE_TILES", division.TILES)
     z = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
@@ -112,13 +105,11 @@ def test_ordered_sums(monkeypatch, m, programs, polled):
     small(monkeypatch)
     monkeypatch.setattr(division, "DECODE_TILES", (DECODE_TILES[1],))
     monkeypatch.setattr(division, "divide", lambda tiles, steps, *rest: (programs, tiles))
-    streamk._plan.cache_clear()
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(s).astype(BF16) for s in ((m, 1024), (1024, 128)))
     assert (choose(m, 128, 1024, 2, 132, ctas=1).parts == 0) == polled
     with tilejit.knobs(target="emulator"):
         found, again = (matmul_streamk(a, b, ordered=True, out_dtype=tilejit.language.float32, ctas=1) for _ in range(2))
-    streamk._plan.cache_clear()
     assert np.array_equal(found, again)
     np.testing.assert_allclose(found, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-4)
 
@@ -210,12 +201,9 @@ def test_launches_overlap_where_no_multiprocessor_is_idle(n, k, overlap, monkeyp
     """112 programs on 132 multiprocessors start when the launch ahead has ended, 128 while it ends."""
     launched = {}
 
-    class Recorded:
-        def __getitem__(self, grid):
-            return lambda *args, **options: launched.update(options, programs=grid[0])
-
-    monkeypatch.setattr(streamk, "streamk_kernel", Recorded())
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(streamk, "streamk_kernel",
+                        StandIn(lambda grid, *args, **options: launched.update(options, programs=grid[0])))
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 132)
     a, b = np.zeros((16, k), BF16), np.zeros((n, k), BF16).T
     matmul_streamk(a, b, out=np.zeros((16, n), BF16))
     assert (launched["launch_pdl"], launched["programs"]) == (overlap, 128 if overlap else 112)

@@ -19,9 +19,7 @@ SCALES = dict(scale_a=np.array([3.0], F32), scale_b=np.array([[0.25]], F32))
 def chosen(monkeypatch):
     """Makes `matmul` divide results so."""
     module = importlib.import_module("tilejit.kernels.matmul")
-    module._launches.cache_clear()
-    yield lambda parts: monkeypatch.setattr(module, "divide_result", lambda *_: parts)
-    module._launches.cache_clear()
+    return lambda parts: monkeypatch.setattr(module, "divide_result", lambda *_: parts)
 
 
 def operands(m, n, k, dtype=E4M3):
@@ -62,7 +60,7 @@ def test_parts(chosen, parts, target):
 def test_streamed_part(chosen, monkeypatch):
     """The last waves shared out: parts of tiles meet unscaled."""
     m, n = 2 * STREAMED.m - 16, 2 * STREAMED.n
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 2 * STREAMED.ctas)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas)
     chosen((Part(0, 0, m, n, STREAMED, 3),))
     a, b = operands(m, n, 384)
     with tilejit.knobs(target="emulator"):
@@ -84,12 +82,14 @@ def test_registers():
     """A bias, an activation, scales and fp32 results take tiles with room for all of them, which spill nothing."""
     module = importlib.import_module("tilejit.kernels.matmul")
     fp8, bf16, fp32 = (tilejit.ir.types.DTYPES[x] for x in ("fp8e4nv", "bf16", "fp32"))
-    facts = (fp8, (4096, 4096), (4096, 1), 0, True), (fp8, (4096, 14336), (1, 4096), 0, True), \
-        (bf16, (14336,), (1,), 0, True), (fp32, (4096, 14336), (14336, 1), 0, True)
+    facts = [tilejit.ArrayInfo(0, *x, 0) for x in (
+        (fp8, (4096, 4096), (4096, 1)), (fp8, (4096, 14336), (1, 4096)), (bf16, (14336,), (1,)),
+        (fp32, (4096, 14336), (14336, 1)))]
     for scaled in (False, True):
-        for launch in module._launches(*facts, "silu", 132, "sm_90a", scaled):
-            t = next(t for t in TILES if launch.constants.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
-            assert t.roomy(4, scaled) or launch.turned and t.roomy(2) and not scaled
+        for step in module._launches(*facts, "silu", 132, "sm_90a", scaled):
+            given = step.launch.kernel.given
+            t = next(t for t in TILES if given.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
+            assert t.roomy(4, scaled) or step.turned and t.roomy(2) and not scaled
 
 
 def test_what_is_no_scale():

@@ -140,15 +140,14 @@ def test_rows_of_columns_are_read_in_whole_lines(orders, turned, strip):
     """Of two row-major operands the transposes are multiplied, whose second operand has K contiguous; where none has,
     tiles have strips of 64 columns."""
     matmul, bf16 = importlib.import_module("tilejit.kernels.matmul"), tilejit.ir.types.bf16
-    a, b = ((bf16, (5000, 5000), (5000, 1) if o == "N" else (1, 5000), 0, True) for o in orders)
-    c = (bf16, (5000, 5000), (5000, 1), 0, True)
-    for launch in matmul._launches(a, b, None, c, None, 132):
-        x, y, out = launch.descriptors
-        bm, bn = launch.constants["BM"], launch.constants["BN"]
-        assert launch.turned is turned and launch.constants["C_ROWS"] is not turned
+    a, b, c = (tilejit.ArrayInfo(0, bf16, (5000, 5000), (5000, 1) if o == "N" else (1, 5000), 0) for o in orders + "N")
+    for step in matmul._launches(a, b, None, c, None, 132):
+        out, given = step.launch.descriptors[2], step.launch.kernel.given
+        bm, bn = given["BM"], given["BN"]
+        assert step.turned is turned and given["C_ROWS"] is not turned
         assert out.block_shape == ((bn, bm) if turned else (bm, bn))
-        assert launch.constants["B_ROWS"] is (orders == "TN")
-        t = next(t for t in TILES if (t.m, t.n, t.num_warps) == (bm, bn, launch.constants["num_warps"]))
+        assert given["B_ROWS"] is (orders == "TN")
+        t = next(t for t in TILES if (t.m, t.n, t.num_warps) == (bm, bn, given["num_warps"]))
         assert t.strip >= strip
 
 
@@ -156,13 +155,14 @@ def test_matmul_leaves_room_for_an_epilogue():
     """The widest tiles, whose CTAs divide columns, are for products without a bias and an activation."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
     bf16 = tilejit.ir.types.bf16
-    a, b = (bf16, (8192, 8192), (8192, 1), 0, True), (bf16, (8192, 28672), (1, 8192), 0, True)
-    c, bias = (bf16, (8192, 28672), (28672, 1), 0, True), (bf16, (28672,), (1,), 0, True)
+    a, b, c, bias = (tilejit.ArrayInfo(0, bf16, *x, 0) for x in (((8192, 8192), (8192, 1)), ((8192, 28672), (1, 8192)),
+                                                               ((8192, 28672), (28672, 1)), ((28672,), (1,))))
     for add, activation in ((None, None), (bias, None), (None, "relu"), (bias, "gelu")):
-        for launch in matmul._launches(a, b, add, c, activation, 132):
-            t = next(t for t in TILES if launch.constants.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
+        for step in matmul._launches(a, b, add, c, activation, 132):
+            given = step.launch.kernel.given
+            t = next(t for t in TILES if given.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
             assert t.roomy(2) is not (add is None and activation is None)
-            assert launch.descriptors[1].block_shape == (t.n, 64)
+            assert step.launch.descriptors[1].block_shape == (t.n, 64)
 
 
 SMALL, TALL = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 64), (64, 128)))
@@ -177,13 +177,11 @@ def test_matmul_in_parts(target, monkeypatch, parts):
     """The launches of the parts make one result, the bias's columns included."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
     monkeypatch.setattr(matmul, "divide_result", lambda *args: parts)
-    monkeypatch.setattr(tilejit, "multiprocessors", lambda: 4)
-    matmul._launches.cache_clear()
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, 96), (200, 96)))
     bias = rng.standard_normal(200).astype(np.float32)
     out = np.full((100, 200), np.nan, np.float32)
     with tilejit.knobs(target=target):
         kernels.matmul(a, b.T, bias=bias, out=out)
-    matmul._launches.cache_clear()
     np.testing.assert_allclose(out, a.astype(np.float32) @ b.T.astype(np.float32) + bias, rtol=1e-3, atol=1e-3)

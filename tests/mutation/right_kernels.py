@@ -128,7 +128,7 @@ def compiled(name: str, kernel: tilejit.Kernel, arguments: Callable[[], tuple[tu
 
     def prepare() -> Setup:
         args, constants, out, want = arguments()
-        _, plan, flat = kernel._bound(args, constants)
+        plan, flat = kernel._bound(args, constants)
         entry = EmulatorEntry(build, plan.at, flat)
         return Setup((grid[0] * meta.cluster[0],), meta.num_threads, entry.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
                      host_memory(flat), out, want, flat)

@@ -42,7 +42,7 @@ def many_loads(x, y, BLOCK: tl.constexpr, LENGTH: tl.constexpr):
 def cost(kernel: Any, *args: Any, **constants: Any) -> tuple[int, int]:
     """(instructions, calls of Python functions) of one compilation to PTX; the first one, which fills caches, is left
     out."""
-    _, plan, flat = kernel._bound(args, constants)
+    plan, flat = kernel._bound(args, constants)
     described, options = kernel.describe(plan, flat, typed=True), kernel.options(plan, flat)
 
     def run() -> str:

@@ -124,6 +124,27 @@ def test_clusters_of_some_sizes_only(arrays):
         scale[(1,)](*arrays, 1, 2.0, num_ctas=3)
 
 
+def test_partial(arrays):
+    """Constants, options and numbers that are given once: the same kernel as for the whole call, and the same errors."""
+    x, out = arrays
+    kernel = tilejit.kernel(scale.fn)
+    doubled = kernel.partial(n=100, num_warps=2).partial(factor=2.0, BLOCK=16)
+    done = doubled[(7,)](x, out)
+    np.testing.assert_array_equal(out, 2 * x)
+    assert done.metadata.num_threads == 64
+    kernel[(7,)](x, out, n=100, num_warps=2, factor=2.0, BLOCK=16)
+    doubled[(7,)](out=out, x=x)
+    assert len(kernel.entries) == 2, "by keyword is another way of calling"
+    with pytest.raises(ArgumentError, match="multiple values for argument 'n'"):
+        doubled[(7,)](x, out, 100)
+    with pytest.raises(ArgumentError, match="multiple values for argument 'num_warps'"):
+        doubled[(7,)](x, out, num_warps=4)
+    with pytest.raises(ArgumentError, match="misses argument 'out'"):
+        doubled[(7,)](x)
+    with pytest.raises(ArgumentError, match="did you mean 'BLOCK'"):
+        kernel.partial(BLOK=16)[(7,)](x, out, 100, 2.0)
+
+
 def test_strided_views_and_keywords(arrays):
     """Arguments may come by name, and arrays may start anywhere."""
     x, out = arrays

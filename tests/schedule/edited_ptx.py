@@ -24,7 +24,7 @@ def explored(kernel: tilejit.Kernel, grid: int, args: tuple, constants: dict[str
     names = dict(re.findall(r"// ((?:\w+\.)?\w+\[0\])\s+mbarrier\.init\S+ \[\S+\+(\d+)\]", build.ptx))
     text = edit(build.ptx, names)
     assert text != build.ptx or edit is unchanged
-    _, plan, flat = kernel._bound(args, constants)
+    plan, flat = kernel._bound(args, constants)
     entry = EmulatorEntry(replace(build, ptx=text), plan.at, flat)
     return explore("k", lambda policy, seed, listener: entry.run((grid, 1, 1), flat, policy=policy, seed=seed,
                                                                  listener=listener),

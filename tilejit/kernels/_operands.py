@@ -11,6 +11,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
+from tilejit.runtime.knobs import Knobs, overrides
 
 #: What is multiplied with fp32 sums; and bytes of a row of K in a block: what a swizzled row holds.
 DTYPES, K_BYTES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32"), 128
@@ -18,19 +19,40 @@ DTYPES, K_BYTES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32"), 128
 _ALIGNMENT = 16
 
 
-def facts(x: Any) -> ArrayInfo:
-    """What a launch may depend on: of the address only its alignment. Raises LaunchError for what is no array."""
-    return aligned(tilejit.array_info(x))
+def facts(info: ArrayInfo) -> ArrayInfo:
+    """What a launch may depend on: of the address only its alignment."""
+    address, dtype, shape, strides, device = info
+    return ArrayInfo(address % _ALIGNMENT, dtype, shape, strides, device)
 
 
-def aligned(info: ArrayInfo) -> ArrayInfo:
-    """The same with only the alignment of the address."""
-    return ArrayInfo(info.address % _ALIGNMENT, *info[1:])
+def infos_of(*arrays: Any) -> tuple[Any, ...]:
+    """The `ArrayInfo` of each array that is there, None for None. Raises LaunchError for what is no array."""
+    return tuple([None if x is None else tilejit.array_info(x) for x in arrays])
 
 
-def facts_of(*arrays: Any) -> tuple[ArrayInfo | None, ...]:
+def facts_of(*infos: ArrayInfo | None) -> tuple[Any, ...]:
     """The facts of each array that is there."""
-    return tuple(None if x is None else facts(x) for x in arrays)
+    return tuple([None if i is None else facts(i) for i in infos])
+
+
+def place(info: ArrayInfo) -> tuple[int, Knobs | None]:
+    """What a choice depends on beside the arrays: multiprocessors where one of them is, and the knobs that hold here
+    (`tilejit.chip`)."""
+    return tilejit.multiprocessors(info.device), overrides()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that waits for its arrays: a kernel with its sizes and constants given, and descriptors to put over the
+    first of its arguments."""
+
+    kernel: Any
+    grid: tuple[int]
+    descriptors: tuple[tilejit.TensorDescriptor, ...]
+
+    def __call__(self, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...], *more: Any, **named: Any) -> None:
+        """Launch it for arrays in the descriptors' order, of which `infos` says what they are, and other arguments."""
+        self.kernel[self.grid](*[d.over(x, i) for d, x, i in zip(self.descriptors, arrays, infos)], *more, **named)
 
 
 @dataclass(frozen=True)
@@ -131,6 +153,8 @@ def check_vector(what: str, name: str, info: ArrayInfo | None, size: int) -> Non
 
 def tensor_scales(what: str, scale_a: Any, scale_b: Any) -> dict[str, Any]:
     """The scales of whole operands that are there, by name: arrays of one number in fp32."""
+    if scale_a is None and scale_b is None:
+        return {}
     scales = {name: x for name, x in (("scale_a", scale_a), ("scale_b", scale_b)) if x is not None}
     for name, x in scales.items():
         info = tilejit.array_info(x)

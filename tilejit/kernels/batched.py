@@ -10,18 +10,21 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     DTYPES,
+    Launch,
     Matrix,
     check_operands,
     check_vector,
-    facts,
     facts_of,
+    infos_of,
     new,
     operand,
+    place,
     require_tma,
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
+from tilejit.runtime.knobs import Knobs
 
 
 @tilejit.kernel(do_not_specialize=("batches", "M", "N", "K"))
@@ -114,15 +117,14 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
     (fp8 and fp32: a row-major, b column-major); strides and addresses multiples of 16 bytes. An operand with one
     batch, or with batch stride 0, serves all. bias [N]. The result [batches, M, N] has the inputs' dtype (bf16 for
     fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not fit."""
-    ia, ib, ibias = facts_of(a, b, bias)
-    assert ia is not None and ib is not None
+    ia, ib, ibias = infos_of(a, b, bias)
     if out is None:
-        shape = _checked(ia, ib)
+        shape = _checked(*facts_of(ia, ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    plan = _plan(ia, ib, ibias, facts(out), activation, config, tilejit.multiprocessors())
-    if plan is not None:
-        grid, (da, db, dc), sizes, constants = plan
-        batched_kernel[grid](da.over(a), db.over(b), dc.over(out), bias, *sizes, **constants)
+    io = tilejit.array_info(out)
+    launch = _launch(*facts_of(ia, ib, ibias, io), activation, config, *place(ia))
+    if launch is not None:
+        launch((a, b, out), (ia, ib, io), bias)
     return out
 
 
@@ -144,10 +146,9 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-          config: Config | None, multiprocessors: int) -> tuple[
-              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
-    """Grid, descriptors to put over the arrays, sizes, and constants; None where the result is empty."""
+def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
+            config: Config | None, multiprocessors: int, knobs: Knobs | None) -> Launch | None:
+    """The launch for a, b and the result; None where that is empty."""
     batches, m, n = _checked(a, b)
     ma, mb = _operands(a, b)
     k = ma.shape[2]
@@ -165,10 +166,11 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
     # and a tile that another group's products hide is best staged whole.
-    return (grid,), tuple(descriptors.values()), (batches, m, n, k), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, ACTIVATION=activation,
-        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas, launch_pdl=t.ctas > 1,
-        store_stages=1 if t.warps == 4 else 2)
+    kernel = batched_kernel.partial(
+        batches=batches, M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first,
+        B_ROWS=mb.rows_first, ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas,
+        launch_pdl=t.ctas > 1, store_stages=1 if t.warps == 4 else 2)
+    return Launch(kernel, (grid,), tuple(descriptors.values()))
 
 
 def _single(x: Matrix) -> Matrix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import tilejit
@@ -41,7 +41,7 @@ class Config:
         count = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
         return replace(self, programs=count * parts, stream_tiles=count)
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Programs that have a part of each tile, if all tiles are divided so; else 0."""
         even = self.stream_tiles and self.programs % self.stream_tiles == 0
@@ -51,7 +51,7 @@ class Config:
         """A new workspace for this product."""
         return Workspace(like, self.met * self.m * self.n, self.stream_tiles)
 
-    @property
+    @cached_property
     def met(self) -> int:
         """Tiles of partial sums."""
         return self.programs if self.parts else self.stream_tiles

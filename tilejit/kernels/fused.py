@@ -12,13 +12,15 @@ from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
+    Launch,
     Matrix,
     check_operands,
     check_vector,
-    facts,
     facts_of,
+    infos_of,
     new,
     operand,
+    place,
     require_tma,
     result,
 )
@@ -26,6 +28,7 @@ from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
 from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
+from tilejit.runtime.knobs import Knobs
 
 
 @tilejit.kernel
@@ -262,17 +265,19 @@ def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: An
 
 def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
          reduction: str | None, out: Any, out_dtype: Any) -> Any:
-    ia, ib = facts(a), facts(b)
+    ia, ib, *others = infos_of(a, b, *extras)
     if out is None:
-        shape = _checked(what, gated, ia, ib)
+        shape = _checked(what, gated, *facts_of(ia, ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    plan = _plan(what, gated, ia, ib, facts_of(*extras), facts(out), activation, reduction, tilejit.multiprocessors(),
-                 tilejit.chip())
-    if plan is not None:
-        grid, (da, db, dc, dz), numbers, constants = plan
-        scale_a, scale_b, bias, residual, z, reduced = extras
-        fused_kernel[grid](da.over(a), db.over(b), dc.over(out), None if dz is None else dz.over(z), scale_a, scale_b,
-                           bias, residual, reduced, *numbers, **constants)
+    io = tilejit.array_info(out)
+    launch = _launch(what, gated, *facts_of(ia, ib, io), facts_of(*others), activation, reduction, *place(ia))
+    if launch is not None:
+        *numbers, z, reduced = extras
+        iz = others[-2]
+        if z is None:
+            launch((a, b, out), (ia, ib, io), None, *numbers, reduced)
+        else:
+            launch((a, b, out, z), (ia, ib, io, iz), *numbers, reduced)
     return out
 
 
@@ -301,10 +306,9 @@ def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, i
 
 
 @lru_cache(maxsize=1024)
-def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[ArrayInfo | None, ...], out: ArrayInfo,
-          activation: str | None, reduction: str | None, multiprocessors: int, chip: str) -> tuple[
-              tuple[int], tuple[Any, ...], tuple[int, ...], dict[str, Any]] | None:
-    """Grid, descriptors to put over a, b, out and z, sizes, and constants; None where the result is empty."""
+def _launch(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, extras: tuple[ArrayInfo | None, ...],
+            activation: str | None, reduction: str | None, multiprocessors: int, knobs: Knobs | None) -> Launch | None:
+    """The launch for a, b, out and, where it is, z; None where the result is empty."""
     scale_a, scale_b, bias, residual, z, reduced = extras
     m, n = _checked(what, gated, a, b)
     ma, mb = _operands(what, gated, a, b)
@@ -331,7 +335,7 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[Arra
     if residual is not None:
         stride = result(what, residual, (m, n), "residual").strides[0]
         narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
-    pairs = chip == "sm_90a" and multiprocessors > 1
+    pairs = tilejit.chip() == "sm_90a" and multiprocessors > 1
     tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
                     reduction is not None, 2 if pairs else 1)
     bk = K_BYTES // ma.dtype.bytes
@@ -349,10 +353,11 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, extras: tuple[Arra
     require_tma(what, **descriptors)
     stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
     grid = min(t.programs(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
-    ordered = tuple(descriptors.get(name) for name in ("a", "b", "out", "z"))
-    return (grid,), ordered, (m, n, ma.shape[1], stride), dict(
-        BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks), A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a,
-        SCALE_B=kind_b, ACTIVATION=activation, GATED=interleave, REDUCE=reduction, num_stages=stages, **t.options)
+    kernel = fused_kernel.partial(
+        M=m, N=n, K=ma.shape[1], residual_stride=stride, BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks),
+        A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a, SCALE_B=kind_b, ACTIVATION=activation,
+        GATED=interleave, REDUCE=reduction, num_stages=stages, **t.options)
+    return Launch(kernel, (grid,), tuple(descriptors.values()))
 
 
 def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> tilejit.TensorDescriptor:

@@ -17,10 +17,11 @@ from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
     WRAP,
+    Launch,
     Matrix,
     check_operands,
-    facts,
     facts_of,
+    infos_of,
     new,
     operand,
     ragged,
@@ -140,14 +141,7 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any
     and scale_b [groups, ceil(N / 128), ceil(K / 128)], both or none: fp32 scales of blocks of fp8 operands, as for
     `matmul_blockscaled`. The result [rows, N] has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says
     otherwise. Raises LaunchError for what does not fit."""
-    ia, ib, isizes = facts_of(a, b, offsets)
-    assert ia is not None and ib is not None and isizes is not None
-    if out is None:
-        shape = _checked("grouped_matmul", ia, ib, isizes, False)
-        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    _launch("grouped_matmul", (a, b, out), (ia, ib, facts(out)), offsets, isizes, (scale_a, scale_b), False, None,
-            config)
-    return out
+    return _run("grouped_matmul", a, b, out, out_dtype, offsets, (scale_a, scale_b), False, None, config)
 
 
 def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
@@ -158,13 +152,21 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
     `grouped_matmul`; counts: int32 [groups] on the device, at most `capacity`. scale_a [groups, capacity, ceil(K /
     128)], the groups stacked as densely, and scale_b: as for `grouped_matmul`. expected: rows of a usual group, which
     chooses the tile (default: the capacity)."""
-    what = "masked_grouped_matmul"
-    ia, ib, isizes = facts_of(a, b, counts)
-    assert ia is not None and ib is not None and isizes is not None
+    return _run("masked_grouped_matmul", a, b, out, out_dtype, counts, (scale_a, scale_b), True, expected, config)
+
+
+def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales: tuple[Any, Any], masked: bool,
+         expected: int | None, config: Config | None) -> Any:
+    """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
+    ia, ib, isizes = infos_of(a, b, sizes)
     if out is None:
-        shape = _checked(what, ia, ib, isizes, True)
+        shape = _checked(what, *facts_of(ia, ib, isizes), masked)
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    _launch(what, (a, b, out), (ia, ib, facts(out)), counts, isizes, (scale_a, scale_b), True, expected, config)
+    io = tilejit.array_info(out)
+    launch = _launch(what, *facts_of(ia, ib, io, isizes), facts_of(*infos_of(*scales)), masked, expected, config,
+                     tilejit.multiprocessors(ia.device))
+    if launch is not None:
+        launch((a, b, out), (ia, ib, io), sizes, *scales)
     return out
 
 
@@ -219,11 +221,10 @@ def _scale_strides(what: str, a: ArrayInfo, n: int, groups: int, scales: tuple[A
 
 
 @lru_cache(maxsize=1024)
-def _plan(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo,
-          scales: tuple[ArrayInfo | None, ...], masked: bool, expected: int | None, config: Config | None,
-          multiprocessors: int) -> tuple[
-              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
-    """Grid, descriptors to put over the arrays, numbers, and constants; None where the result is empty."""
+def _launch(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo,
+            scales: tuple[ArrayInfo | None, ...], masked: bool, expected: int | None, config: Config | None,
+            multiprocessors: int) -> Launch | None:
+    """The launch for a, b and the result; None where that is empty."""
     mc = result(what, out, _checked(what, a, b, sizes, masked))
     ma, mb = _operands(what, a, b, masked)
     if masked:
@@ -231,7 +232,7 @@ def _plan(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInf
     (rows, k), (groups, _, n) = ma.shape, mb.shape
     if 0 in (rows, n, groups):
         return None
-    strides = _scale_strides(what, a, n, groups, scales, masked)
+    strides = a_down, a_across, b_group, b_down, b_across = _scale_strides(what, a, n, groups, scales, masked)
     usual = rows if expected is None else expected * groups
     t = config or choose(usual, groups, n, multiprocessors, any(strides))
     bk = K_BYTES // ma.dtype.bytes
@@ -239,14 +240,8 @@ def _plan(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInf
     require_tma(what, **descriptors)
     tiles = (tilejit.cdiv(rows, t.m) + groups) * tilejit.cdiv(n, t.n)        # at most
     capacity = a.shape[1] if masked else 0
-    return (min(multiprocessors, tiles),), tuple(descriptors.values()), (groups, n, k, capacity, *strides), dict(
-        BM=t.m, BN=t.n, BK=bk, B_ROWS=mb.rows_first, MASKED=masked, SWAP=t.swap, num_warps=t.warps,
+    kernel = grouped_kernel.partial(
+        groups=groups, N=n, K=k, capacity=capacity, a_down=a_down, a_across=a_across, b_group=b_group, b_down=b_down,
+        b_across=b_across, BM=t.m, BN=t.n, BK=bk, B_ROWS=mb.rows_first, MASKED=masked, SWAP=t.swap, num_warps=t.warps,
         num_stages=t.stages)
-
-
-def _launch(what: str, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...], sizes: Any, isizes: ArrayInfo,
-            scales: tuple[Any, Any], masked: bool, expected: int | None, config: Config | None) -> None:
-    plan = _plan(what, *infos, isizes, facts_of(*scales), masked, expected, config, tilejit.multiprocessors())
-    if plan is not None:
-        grid, descriptors, numbers, constants = plan
-        grouped_kernel[grid](*(d.over(x) for d, x in zip(descriptors, arrays)), sizes, *scales, *numbers, **constants)
+    return Launch(kernel, (min(multiprocessors, tiles),), tuple(descriptors.values()))

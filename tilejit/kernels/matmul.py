@@ -7,8 +7,9 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit import ArrayInfo
 from tilejit.kernels import division, streamk
-from tilejit.kernels._operands import DTYPES, tensor_scales
+from tilejit.kernels._operands import DTYPES, Launch, facts_of, infos_of, place, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
@@ -21,9 +22,7 @@ from tilejit.kernels.tiles import (
     divide_result,
     raggedness,
 )
-
-#: dtype, shape, strides (elements), device, and whether the address is a multiple of 16.
-Facts = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
+from tilejit.runtime.knobs import Knobs
 
 
 @tilejit.kernel(do_not_specialize=("M", "N", "K", "M0", "N0"))
@@ -67,9 +66,9 @@ DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
 NARROW = 64
 
 
-def _rows_first(name: str, facts: Facts) -> bool:
+def _rows_first(name: str, x: ArrayInfo) -> bool:
     """True for a row-major matrix, False for a column-major one."""
-    _, shape, strides = facts[:3]
+    shape, strides = x.shape, x.strides
     if len(shape) != 2:
         raise tilejit.LaunchError(f"matmul: {name} must be a matrix, found shape {shape}")
     if strides[1] == 1 and strides[0] >= shape[1]:
@@ -81,69 +80,60 @@ def _rows_first(name: str, facts: Facts) -> bool:
     raise tilejit.LaunchError(f"matmul: {name} has strides {strides}: one of them must be 1")
 
 
-def _descriptor(x: Facts, rows_first: bool, rows: int, columns: int) -> tilejit.TensorDescriptor:
+def _descriptor(x: ArrayInfo, rows_first: bool, rows: int, columns: int) -> tilejit.TensorDescriptor:
     """Blocks of rows x columns of a matrix, or of its transpose if that is the contiguous one."""
-    dtype, (m, n), (down, across), device, aligned = x
-    info = tilejit.ArrayInfo(0 if aligned else 1, dtype, (m, n), (down, across), device)
+    (m, n), (down, across) = x.shape, x.strides
     if rows_first:
-        return tilejit.TensorDescriptor.template(info, (m, n), (down if m > 1 else n, 1), (rows, columns))
-    return tilejit.TensorDescriptor.template(info, (n, m), (across if n > 1 else m, 1), (columns, rows))
-
-
-def _facts(info: tilejit.ArrayInfo) -> Facts:
-    """All but the address, of which TMA only needs to know whether it is a multiple of 16."""
-    return (*info[1:], info.address & 15 == 0)
+        return tilejit.TensorDescriptor.template(x, (m, n), (down if m > 1 else n, 1), (rows, columns))
+    return tilejit.TensorDescriptor.template(x, (n, m), (across if n > 1 else m, 1), (columns, rows))
 
 
 @lru_cache(maxsize=1024)
-def _orders(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None) -> tuple[bool, bool]:
+def _orders(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo,
+            activation: str | None) -> tuple[bool, bool]:
     """Whether a and b are row-major. Raises LaunchError for arrays that do not go together."""
-    (a_dtype, a_shape), (b_dtype, b_shape), (c_shape, c_strides) = a[:2], b[:2], c[1:3]
-    if str(a_dtype) not in DTYPES or (a_dtype != b_dtype and not (a_dtype.is_fp8 and b_dtype.is_fp8)):
-        raise tilejit.LaunchError(f"matmul: {a_dtype} x {b_dtype} is not supported; use {', '.join(DTYPES)}")
+    if str(a.dtype) not in DTYPES or (a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8)):
+        raise tilejit.LaunchError(f"matmul: {a.dtype} x {b.dtype} is not supported; use {', '.join(DTYPES)}")
     orders = _rows_first("a", a), _rows_first("b", b)
-    if a_shape[1] != b_shape[0]:
-        raise tilejit.LaunchError(f"matmul: a is {list(a_shape)}, b is {list(b_shape)}: {a_shape[1]} != {b_shape[0]}")
-    m, n = a_shape[0], b_shape[1]
+    if a.shape[1] != b.shape[0]:
+        raise tilejit.LaunchError(f"matmul: a is {list(a.shape)}, b is {list(b.shape)}: {a.shape[1]} != {b.shape[0]}")
+    m, n = a.shape[0], b.shape[1]
     if activation not in ACTIVATIONS:
         raise tilejit.LaunchError(f"matmul: activation {activation!r} is not one of {ACTIVATIONS}")
-    if bias is not None and bias[1] != (n,):
-        raise tilejit.LaunchError(f"matmul: bias must have shape ({n},), found {bias[1]}")
-    if c_shape != (m, n) or c_strides[1] != 1 and n > 1:
-        raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {c_shape}")
+    if bias is not None and bias.shape != (n,):
+        raise tilejit.LaunchError(f"matmul: bias must have shape ({n},), found {bias.shape}")
+    if c.shape != (m, n) or c.strides[1] != 1 and n > 1:
+        raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {c.shape}")
     return orders
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One launch: descriptors to put over the arrays, M, N, K, and constants; `turned`: of b^T, a^T and their product;
-    `streamed`: of `streamk_kernel`."""
+class Step:
+    """One launch of a product: for a, b and the result, or `turned`: for b^T, a^T and its transpose; `streamed`: of
+    `streamk_kernel`."""
 
-    grid: tuple[int]
-    descriptors: tuple[tilejit.TensorDescriptor, ...]
-    sizes: tuple[int, int, int]
-    constants: dict[str, Any]
+    launch: Launch
     turned: bool = False
     streamed: division.Config | None = None
 
-    def run(self, arrays: tuple[Any, ...], infos: tuple[tilejit.ArrayInfo, ...], bias: Any,
+    def run(self, arrays: tuple[Any, Any, Any], infos: tuple[ArrayInfo, ...], bias: Any,
             scales: dict[str, Any]) -> None:
         """Launch it for a, b and the result, with `tensor_scales`."""
-        order, t = (1, 0, 2) if self.turned else (0, 1, 2), self.streamed
-        over = [d.over(arrays[i], infos[i]) for d, i in zip(self.descriptors, order)]
-        if t is None:
-            matmul_kernel[self.grid](*over, bias, *self.sizes, **self.constants, **scales)
-        else:
-            streamk.streamk_kernel[self.grid](*over, *streamk.meeting("matmul", arrays[0], t, None), bias, None, None,
-                                              *self.sizes, t.stream_tiles, 0, 0, **self.constants, **scales)
+        a, b, out = arrays
+        more = (bias,)
+        if self.streamed is not None:
+            more = (*streamk.meeting("matmul", a, self.streamed, None), bias, None, None)
+        if self.turned:
+            arrays, infos = (b, a, out), (infos[1], infos[0], infos[2])
+        self.launch(arrays, infos, *more, **scales)
 
 
 @lru_cache(maxsize=1024)
-def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int,
-              chip: str = "sm_90a", scaled: bool = False) -> tuple[Launch, ...]:
+def _launches(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, activation: str | None, sms: int,
+              chip: str = "sm_90a", scaled: bool = False) -> tuple[Step, ...]:
     """The launches of one problem, one for each part of the result; `scaled`: with `tensor_scales`."""
     a_rows, b_rows = _orders(a, b, bias, c, activation)
-    dtype, (m, k), n = a[0], a[1], b[1][1]
+    dtype, (m, k), n = a.dtype, a.shape, b.shape[1]
     # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
     in_place = dtype.bytes == 2 or (a_rows and not b_rows)
     made = []
@@ -153,14 +143,14 @@ def _launches(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str 
             ended = bias is not None or activation is not None
             # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
             straight, turned = (_fitting(side_by_side, ragged, size if ended else None, scaled)
-                                for side_by_side, size in ((b_rows, c[0].bytes), (not a_rows, 4 if scaled else 2)))
+                                for side_by_side, size in ((b_rows, c.dtype.bytes), (not a_rows, 4 if scaled else 2)))
             parts = divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0,
                                   activation in ("gelu", "silu"))
         else:
             parts = (Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES)),)
-        made = [_launch(part, a, b, c, activation, sms) for part in parts]
-    if not in_place or not all(d.tma for launch in made for d in launch.descriptors):
-        made = [_launch(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
+        made = [_step(part, a, b, c, activation, sms) for part in parts]
+    if not in_place or not all(d.tma for step in made for d in step.launch.descriptors):
+        made = [_step(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
 
 
@@ -171,36 +161,35 @@ def _fitting(side_by_side: bool, ragged: float, ended: int | None, scaled: bool)
     return tuple(t for t in TILES if t.strip >= strip and (ended is None or t.roomy(ended, scaled)))
 
 
-def _transpose(x: Facts) -> Facts:
-    """The facts of the transpose."""
-    return (x[0], x[1][::-1], x[2][::-1], *x[3:])
+def _transpose(x: ArrayInfo) -> ArrayInfo:
+    """The same memory seen as the transposed matrix."""
+    return x._replace(shape=x.shape[::-1], strides=x.strides[::-1])
 
 
-def _launch(part: Part, a: Facts, b: Facts, c: Facts, activation: str | None, sms: int) -> Launch:
+def _step(part: Part, a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, activation: str | None, sms: int) -> Step:
     """The launch for a part of the result."""
     m0, n0, m1, n1, tiles, turned = part.m0, part.n0, part.m1, part.n1, part.tiles, part.turned
     if turned:
         a, b = _transpose(b), _transpose(a)
     a_rows, b_rows = _rows_first("a", a), _rows_first("b", b)
-    bk = tiles.k_bytes // a[0].bytes
+    k = a.shape[1]
+    bk = tiles.k_bytes // a.dtype.bytes
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                    _descriptor(c, True, *((tiles.n, tiles.m) if turned else (tiles.m, tiles.n))))
     grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
-    constants = dict(BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(m1 - m0, tilejit.cdiv(a[1][1], bk)),
+    constants = dict(M=m1, N=n1, K=k, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(m1 - m0, tilejit.cdiv(k, bk)),
                      A_ROWS=a_rows, B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, **tiles.options)
-    streamed = None
-    if part.stream:
-        streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
-                                  ctas=tiles.ctas, cluster_split="M")
-        constants.update(ADD=False, ORDERED=True, A_BITS=0, SCALE_STEPS=0, PARTS=0)
-    else:
-        constants.update(M0=m0, N0=n0)
-    return Launch((grid,), descriptors, (m1, n1, a[1][1]), constants, turned, streamed)
+    if not part.stream:
+        return Step(Launch(matmul_kernel.partial(M0=m0, N0=n0, **constants), (grid,), descriptors), turned)
+    streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
+                               ctas=tiles.ctas, cluster_split="M")
+    kernel = streamk.streaming(part.stream).partial(ADD=False, ORDERED=True, **constants)
+    return Step(Launch(kernel, (grid,), descriptors), turned, streamed)
 
 
-def _ragged(*matrices: Facts) -> float:
+def _ragged(*matrices: ArrayInfo) -> float:
     """How ragged the rows of the matrices are (columns, of a column-major matrix)."""
-    return max(raggedness(max(x[2]) * x[0].bytes) for x in matrices)
+    return max(raggedness(max(x.strides) * x.dtype.bytes) for x in matrices)
 
 
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None, out_dtype: Any = None, *,
@@ -214,18 +203,16 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few rows,
     and few tiles with a deep K, are handed to `matmul_streamk`, whose sums may have no fixed order.
     Raises LaunchError for what does not fit."""
-    ia, ib = tilejit.array_info(a), tilejit.array_info(b)
+    ia, ib, ibias = infos_of(a, b, bias)
     if out is None:
         if len(ia.shape) != 2 or len(ib.shape) != 2:
             raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
         out = tilejit.empty_like(a, (ia.shape[0], ib.shape[1]),
                                  out_dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
     ic = tilejit.array_info(out)
-    ibias = None if bias is None else tilejit.array_info(bias)
     scales = tensor_scales("matmul", scale_a, scale_b)
-    problem = _facts(ia), _facts(ib), None if ibias is None else _facts(ibias), _facts(ic), activation
-    chip = tilejit.multiprocessors(), tilejit.chip()
-    way = _way(*problem, *chip)
+    problem = *facts_of(ia, ib, ibias, ic), activation
+    way, steps = _plan(*problem, bool(scales), *place(ia))
     if way == "divided":
         return streamk.launch((a, b, bias, out), (ia, ib, ibias, ic), activation, **scales)
     base_a, base_b, target, target_info = a, b, out, ic
@@ -233,31 +220,34 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         orders = _orders(*problem)
         base_a, ia = _readable(a, ia, orders[0], True)
         base_b, ib = _readable(b, ib, orders[1], False)
-        if not _pitched(problem[3]):
+        if not _pitched(ic):
             target, target_info = pitched(out, ic, True)
-        problem = _facts(ia), _facts(ib), problem[2], _facts(target_info), activation
-    for launch in _launches(*problem, *chip, bool(scales)):
-        launch.run((base_a, base_b, target), (ia, ib, target_info), bias, scales)
+        steps = _launches(*facts_of(ia, ib, ibias, target_info), activation, tilejit.multiprocessors(ia.device),
+                          tilejit.chip(), bool(scales))
+    for step in steps:
+        step.run((base_a, base_b, target), (ia, ib, target_info), bias, scales)
     if target is not out:
         copy_matrix(target, target_info, out, ic)
     return out
 
 
 @lru_cache(maxsize=1024)
-def _way(a: Facts, b: Facts, bias: Facts | None, c: Facts, activation: str | None, sms: int, chip: str) -> str:
-    """How a product is computed: "copied" operands or result, K "divided" (or few rows turned), or "plain".
-
-    Raises LaunchError for arrays that do not go together."""
-    orders = _orders(a, b, bias, c, activation)
-    (m, k), n = a[1], b[1][1]
+def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, activation: str | None, scaled: bool,
+          sms: int, knobs: Knobs | None) -> tuple[str, tuple[Step, ...]]:
+    """How a product is computed: "copied" operands or result, K "divided" (or few rows turned), or "plain", and by
+    which launches then. Raises LaunchError for arrays that do not go together."""
+    orders, chip = _orders(a, b, bias, c, activation), tilejit.chip()
+    (m, k), n = a.shape, b.shape[1]
     if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
-        return "copied"
-    return "divided" if _pitched(c) and _deep(a, b, sms, chip) else "plain"
+        return "copied", ()
+    if _pitched(c) and _deep(a, b, sms, chip):
+        return "divided", ()
+    return "plain", _launches(a, b, bias, c, activation, sms, chip, scaled)
 
 
-def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
+def _deep(a: ArrayInfo, b: ArrayInfo, sms: int, chip: str = "sm_90a") -> bool:
     """Whether a product has so few tiles, and so deep ones, that dividing K pays; or so few rows that turning does."""
-    (m, k), n, size = a[1], b[1][1], a[0].bytes
+    (m, k), n, size = a.shape, b.shape[1], a.dtype.bytes
     in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
     blocks = tilejit.cdiv(k * size, 128)
     if blocks < DEEP_FROM_BY_CLUSTERS or not in_place or not (_pitched(a) and _pitched(b)):
@@ -274,19 +264,19 @@ def _deep(a: Facts, b: Facts, sms: int, chip: str = "sm_90a") -> bool:
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
 
 
-def _pitched(x: Facts) -> bool:
+def _pitched(x: ArrayInfo) -> bool:
     """Whether TMA can read and write the matrix: lines at multiples of 16 bytes."""
-    return x[4] and all(s == 1 or s * x[0].bytes % 16 == 0 for s in x[2])
+    return x.address % 16 == 0 and all(s == 1 or s * x.dtype.bytes % 16 == 0 for s in x.strides)
 
 
-def _as_is(x: Facts, rows_first: bool, k_last: bool) -> bool:
+def _as_is(x: ArrayInfo, rows_first: bool, k_last: bool) -> bool:
     """Whether the tensor cores read an operand through TMA as it is."""
-    return _pitched(x) and (x[0].bytes == 2 or rows_first == k_last)
+    return _pitched(x) and (x.dtype.bytes == 2 or rows_first == k_last)
 
 
-def _readable(x: Any, info: tilejit.ArrayInfo, rows_first: bool, k_last: bool) -> tuple[Any, tilejit.ArrayInfo]:
+def _readable(x: Any, info: ArrayInfo, rows_first: bool, k_last: bool) -> tuple[Any, ArrayInfo]:
     """The operand itself, or a copy of it in an order and with lines that the tensor cores read through TMA."""
-    if _as_is(_facts(info), rows_first, k_last):
+    if _as_is(info, rows_first, k_last):
         return x, info
     base, copy = pitched(x, info, rows_first if info.dtype.bytes == 2 else k_last)
     copy_matrix(x, info, base, copy)

@@ -12,7 +12,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._operands import Workspace, check_vector, facts, facts_of, operand, require_tma, result
+from tilejit.kernels._operands import Launch, Workspace, check_vector, facts_of, infos_of, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.division import GROUP, Config, divide
 from tilejit.kernels.parts import sum_parts
@@ -51,26 +51,26 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats). Rows are multiples of 16
     bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise. ordered, split, workspace: as for
     `matmul_streamk`. Raises LaunchError for what does not fit."""
-    ix, iw, iscales, izeros, ibias = facts_of(x, weight, scales, zeros, bias)
-    assert ix is not None and iw is not None and iscales is not None
+    ix, iw, iscales, izeros, ibias = infos_of(x, weight, scales, zeros, bias)
     if out is None:
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
-    plan = _plan(ix, iw, iscales, izeros, ibias, facts(out), activation, ordered, split, tilejit.multiprocessors())
+    io = tilejit.array_info(out)
+    plan = _plan(*facts_of(ix, iw, iscales, izeros, ibias, io), activation, ordered, split,
+                 tilejit.multiprocessors(ix.device))
     if plan is not None:
-        t, (dw, dx, dc), numbers, constants = plan
+        t, launch = plan
         meet = meeting(_WHAT, x, t, workspace)
-        streamk_kernel[(t.programs,)](dw.over(weight), dx.over(x), dc.over(out), *meet, bias, scales, zeros, *numbers,
-                                      **constants)
+        launch((weight, x, out), (iw, ix, io), *meet, bias, scales, zeros)
         if t.parts:
-            sum_parts(meet[1], out, tilejit.array_info(out), bias, activation, (t.m, t.n), t.parts, GROUP, True)
+            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, True)
     return out
 
 
 @lru_cache(maxsize=1024)
 def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo | None, bias: ArrayInfo | None,
-          out: ArrayInfo, activation: str | None, ordered: bool, split: int | None, multiprocessors: int) -> tuple[
-              Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
-    """Tile, descriptors to put over weight, x and result, sizes and strides, constants; None: the result is empty."""
+          out: ArrayInfo, activation: str | None, ordered: bool, split: int | None,
+          multiprocessors: int) -> tuple[Config, Launch] | None:
+    """Tile, and the launch for weight, x and result; None where that is empty."""
     mx, mw = operand(_WHAT, "x", x), operand(_WHAT, "weight", weight)
     bits = {"int8": 8, "uint8": 4}.get(str(mw.dtype))
     if str(mx.dtype) not in ("bf16", "fp16") or bits is None:
@@ -93,10 +93,12 @@ def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     t, bk = choose(m, n, k, group or 128, multiprocessors, split)
     dw, dx, dc = mw.descriptor(t.m, bk * bits // 8), mx.descriptor(t.n, bk), mc.descriptor(t.n, t.m)
     require_tma(_WHAT, weight=dw, x=dx, out=dc)
-    return t, (dw, dx, dc), (n, m, k, t.stream_tiles, down, across), dict(
-        BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=activation, ADD=False,
-        ORDERED=ordered, A_BITS=bits, SCALE_STEPS=group // bk, PARTS=t.parts, num_warps=t.warps,
+    kernel = streamk_kernel.partial(
+        M=n, N=m, K=k, stream_tiles=t.stream_tiles, scale_down=down, scale_across=across, BM=t.m, BN=t.n, BK=bk,
+        GROUP=GROUP, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=activation, ADD=False, ORDERED=ordered,
+        A_BITS=bits, SCALE_STEPS=group // bk, PARTS=t.parts, num_warps=t.warps,
         num_stages=stages(t, bk, bits, mc.dtype.bytes))
+    return t, Launch(kernel, (t.programs,), (dw, dx, dc))
 
 
 def _groups(scales: ArrayInfo, zeros: ArrayInfo | None, n: int, k: int, bits: int) -> tuple[int, int, int]:

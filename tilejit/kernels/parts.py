@@ -1,6 +1,8 @@
 """The sum of a product's parts: what ends a split-K product whose programs each stored their part of one tile."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import tilejit
@@ -58,7 +60,14 @@ def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str 
     scale_a and scale_b, arrays of a number that the sums are multiplied by.
 
     Sums are in a fixed order."""
-    (m, n), (down, across) = info.shape, info.strides
+    _launch(info.shape, info.strides, activation, tile, count, group, swapped)(parts, out, bias, **scales)
+
+
+@lru_cache(maxsize=1024)
+def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | None, tile: tuple[int, int], count: int,
+            group: int, swapped: bool) -> Callable[..., Any]:
+    """What launches the sum for parts, out and bias."""
+    (m, n), (down, across) = shape, strides
     if swapped:
         (m, n), (down, across) = (n, m), (across, down)
     bm, bn = tile
@@ -66,6 +75,6 @@ def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str 
     elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, bm * bn)
     grid = tiles * (bm * bn // elements)
     chunk = min(AT_ONCE // elements, tilejit.next_power_of_2(count))
-    sum_parts_kernel[(grid,)](parts, out, bias, m, n, down, across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                              BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, CHUNK=chunk, num_warps=4,
-                              **scales)
+    return sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
+                                    BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, CHUNK=chunk,
+                                    num_warps=4)[(grid,)]

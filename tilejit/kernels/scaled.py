@@ -13,7 +13,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._operands import check_operands, facts, facts_of, operand, require_tma, result
+from tilejit.kernels._operands import Launch, check_operands, facts_of, infos_of, operand, require_tma, result
 from tilejit.kernels.order import tile_at
 
 #: Elements of K, and columns of B, that share a scale.
@@ -90,14 +90,13 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
     Both scales may have any strides; those of A are read fastest column by column (M contiguous, as DeepGEMM has them).
     Raises LaunchError for what does not fit."""
-    ia, ib, isa, isb = facts_of(a, b, scale_a, scale_b)
-    assert ia is not None and ib is not None and isa is not None and isb is not None
+    ia, ib, isa, isb = infos_of(a, b, scale_a, scale_b)
     if out is None:
-        out = tilejit.empty_like(a, _checked(ia, ib), out_dtype or tl.bfloat16)
-    plan = _plan(ia, ib, isa, isb, facts(out), tilejit.multiprocessors())
-    if plan is not None:
-        grid, (da, db, dc), numbers, constants = plan
-        block_scaled_kernel[grid](da.over(a), db.over(b), dc.over(out), scale_a, scale_b, *numbers, **constants)
+        out = tilejit.empty_like(a, _checked(*facts_of(ia, ib)), out_dtype or tl.bfloat16)
+    io = tilejit.array_info(out)
+    launch = _launch(*facts_of(ia, ib, isa, isb, io), tilejit.multiprocessors(ia.device))
+    if launch is not None:
+        launch((a, b, out), (ia, ib, io), scale_a, scale_b)
     return out
 
 
@@ -110,10 +109,9 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
-          multiprocessors: int) -> tuple[
-              tuple[int], tuple[tilejit.TensorDescriptor, ...], tuple[int, ...], dict[str, Any]] | None:
-    """Grid, descriptors to put over the arrays, sizes and strides, and constants; None where the result is empty."""
+def _launch(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
+            multiprocessors: int) -> Launch | None:
+    """The launch for a, b and the result; None where that is empty."""
     m, n = _checked(a, b)
     ma, mb, mc = operand(_WHAT, "a", a), operand(_WHAT, "b", b), result(_WHAT, out, (m, n))
     k = ma.shape[1]
@@ -130,5 +128,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
                    "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
     grid = min(multiprocessors // t.ctas, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    return (grid,), tuple(descriptors.values()), (m, n, k, *scale_a.strides, *scale_b.strides), dict(
-        BM=t.m, BN=t.n, GROUP=8, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
+    (a_down, a_across), (b_down, b_across) = scale_a.strides, scale_b.strides
+    kernel = block_scaled_kernel.partial(
+        M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, BM=t.m, BN=t.n, GROUP=8,
+        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
+    return Launch(kernel, (grid,), tuple(descriptors.values()))

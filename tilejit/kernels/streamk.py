@@ -30,12 +30,15 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     DTYPES,
+    Launch,
     Workspace,
-    aligned,
     check_operands,
     check_vector,
+    facts_of,
+    infos_of,
     new,
     operand,
+    place,
     require_tma,
     result,
     tensor_scales,
@@ -46,6 +49,7 @@ from tilejit.kernels.division import GROUP, IDLE, Config, choose
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
+from tilejit.runtime.knobs import Knobs
 
 _WHAT = "matmul_streamk"
 
@@ -195,14 +199,12 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     both: chosen from the shape). workspace: reused memory (`workspace_for`); without one each call clears its own.
     config: all of it, instead of a choice.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
-    infos = [None if x is None else tilejit.array_info(x) for x in (a, b, bias)]
-    ia, ib = infos[:2]
-    assert ia is not None and ib is not None
+    infos = infos_of(a, b, bias)
     if out is None:
         if accumulate:
             raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
-        shape = _checked(aligned(ia), aligned(ib))
-        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
+        shape = _checked(*facts_of(*infos[:2]))
+        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, infos[0].dtype)
     scales = tensor_scales(_WHAT, scale_a, scale_b)
     if accumulate and scales:
         raise tilejit.LaunchError(f"{_WHAT}: accumulate adds the product itself, without scales")
@@ -216,19 +218,17 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
     """`matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales`;
     returns out."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
-    assert io is not None
-    plan = _plan(*(None if x is None else aligned(x) for x in infos), activation, accumulate,  # type: ignore[arg-type]
-                 ordered, split, _ctas(ctas), config, tilejit.multiprocessors())
+    assert ia is not None and ib is not None and io is not None
+    plan = _plan(*facts_of(*infos), activation, accumulate, ordered, split, ctas, config, *place(ia))
     if plan is not None:
-        t, (da, db, dc), sizes, constants = plan
-        (first, fi), (second, si) = ((b, ib), (a, ia)) if t.swap else ((a, ia), (b, ib))
+        t, launch = plan
+        over, of = ((b, a, out), (ib, ia, io)) if t.swap else ((a, b, out), (ia, ib, io))
         meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
         if t.parts and not accumulate:
-            split_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), meet[0], *sizes, **constants)
+            launch(over, of, meet[0])
             sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)
-            return out
-        streamk_kernel[(t.programs,)](da.over(first, fi), db.over(second, si), dc.over(out, io), *meet, bias, None,
-                                      None, *sizes, t.stream_tiles, 0, 0, **constants, **scales)
+        else:
+            launch(over, of, *meet, bias, None, None, **scales)
     return out
 
 
@@ -242,9 +242,9 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
-          ordered: bool, split: int | None, ctas: int | None, config: Config | None, multiprocessors: int) -> tuple[
-              Config, tuple[tilejit.TensorDescriptor, ...], tuple[int, int, int], dict[str, Any]] | None:
-    """Tile, descriptors to put over the operands in the kernel's order, M, N, K, and constants; None: no result."""
+          ordered: bool, split: int | None, ctas: int | None, config: Config | None,
+          multiprocessors: int, knobs: Knobs | None) -> tuple[Config, Launch] | None:
+    """Tile, and the launch for the operands in the kernel's order and the result; None where that is empty."""
     if activation not in ACTIVATIONS:
         raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
     ma, mb = operand(_WHAT, "a", a), operand(_WHAT, "b", b)
@@ -258,22 +258,28 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         return None
     if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
-    t = config or choose(m, n, k, ma.dtype.bytes, multiprocessors, split, ctas)
+    t = config or choose(m, n, k, ma.dtype.bytes, multiprocessors, split, _ctas(ctas))
     if t.swap:
         ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
     bk = t.k_bytes * t.k_ctas // ma.dtype.bytes
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
-    constants = dict(BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
+    constants = dict(M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
                      num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
                      launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
-        constants.update(PARTS=t.parts, store_stages=STORE_STAGES)
-    else:
-        constants.update(C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate, A_BITS=0, SCALE_STEPS=0, PARTS=0,
-                         ORDERED=t.beside or ordered and t.ctas == 1)
-    return t, (da, db, dc), (m, n, k), constants
+        return t, Launch(split_kernel.partial(PARTS=t.parts, store_stages=STORE_STAGES, **constants), (t.programs,),
+                         (da, db))
+    ordered = t.beside or ordered and t.ctas == 1
+    kernel = streaming(t.stream_tiles).partial(C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate,
+                                               ORDERED=ordered, **constants)
+    return t, Launch(kernel, (t.programs,), (da, db, dc))
+
+
+def streaming(tiles: int) -> Any:
+    """The kernel for operands of one dtype, of which it streams the first so many tiles; they meet as they are done."""
+    return streamk_kernel.partial(stream_tiles=tiles, scale_down=0, scale_across=0, A_BITS=0, SCALE_STEPS=0, PARTS=0)
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:

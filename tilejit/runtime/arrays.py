@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -114,15 +115,39 @@ def is_torch_dtype(x: Any) -> bool:
 
 def describe(x: Any) -> ArrayInfo | None:
     """Facts of an array argument, or None if x is no array. Raises LaunchError for a dtype that we lack."""
-    if isinstance(x, DeviceArray):
-        return ArrayInfo(x.address, x.dtype, x.shape, x.strides, x.device)
-    if is_torch(x):
-        return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), tuple(x.stride()), x.get_device())
-    if isinstance(x, np.ndarray):
-        if any(s % x.itemsize for s in x.strides):
-            raise LaunchError(f"an array with byte strides {x.strides} is not a whole number of elements apart")
-        return ArrayInfo(x.ctypes.data, from_numpy_dtype(x.dtype), x.shape,
-                         tuple(s // x.itemsize for s in x.strides), HOST)
+    return _describers[type(x)](x)
+
+
+class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
+    """type of an argument -> what describes it; asked for several arrays in every call of a library function."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], ArrayInfo | None]:
+        torch = sys.modules.get("torch")
+        found = _of_torch if torch is not None and issubclass(kind, torch.Tensor) else \
+            _of_ours if issubclass(kind, DeviceArray) else _of_numpy if issubclass(kind, np.ndarray) else _of_protocol
+        self[kind] = found
+        return found
+
+
+_describers = _Describers()
+
+
+def _of_torch(x: Any) -> ArrayInfo:
+    return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device())
+
+
+def _of_ours(x: DeviceArray) -> ArrayInfo:
+    return ArrayInfo(x.address, x.dtype, x.shape, x.strides, x.device)
+
+
+def _of_numpy(x: np.ndarray) -> ArrayInfo:
+    if any(s % x.itemsize for s in x.strides):
+        raise LaunchError(f"an array with byte strides {x.strides} is not a whole number of elements apart")
+    return ArrayInfo(x.ctypes.data, from_numpy_dtype(x.dtype), x.shape, tuple(s // x.itemsize for s in x.strides), HOST)
+
+
+def _of_protocol(x: Any) -> ArrayInfo | None:
+    """Anything with one of the two protocols of array libraries."""
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _from_interface(interface)

@@ -172,9 +172,12 @@ def current_device() -> Device:
     return device(0)
 
 
-def multiprocessors() -> int:
-    """Number of SMs of the current device."""
-    return current_device().multiprocessors
+def multiprocessors(index: int | None = None) -> int:
+    """Number of SMs of the GPU with an index (default: of the current one); an H200's 132 where there is none, and for
+    host memory (-1)."""
+    if index is None:
+        return current_device().multiprocessors if available() else 132
+    return 132 if index < 0 else device(index).multiprocessors
 
 
 def current_stream(index: int) -> int:

@@ -31,7 +31,7 @@ def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[
         kernel, args, constants = choose(grid, args, constants)
     if not isinstance(kernel, Kernel):
         raise LaunchError(f"{what} needs a kernel, found {kernel!r}")
-    _, plan, flat = kernel._bound(args, constants)
+    plan, flat = kernel._bound(args, constants)
     dims = kernel.grid(grid, plan, flat)
     arguments = {n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}
     if common_device(arguments) not in (HOST, None):

@@ -53,20 +53,72 @@ class StaleGlobalError(LaunchError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How calls of one shape are bound. The flat tuple of a call is its positional arguments, its keyword values,
-    then `defaults`; `at` gives the place of each parameter, `options` that of each option given."""
+    """How calls of one shape are bound. The flat tuple of a call is its positional arguments, its keyword values, then
+    `rest`: what was given before, and defaults. `at` has the place of each parameter, `options` that of each option.
 
+    Keys of the call's own arguments come from `keyers`; those of the rest are `rest_keys`."""
+
+    shape: tuple
     keyers: tuple[Keys, ...]
     at: dict[str, int]
     options: dict[str, int]
-    defaults: tuple
+    rest: tuple
+    rest_keys: tuple
 
 
-class Kernel:
+class Partial:
+    """A kernel some of whose arguments are given (none, of a `Kernel` itself): `p[grid](*args, **more)` launches it.
+
+    What is given is looked at once, so that a launch only looks at the rest."""
+
+    def __init__(self, kernel: Kernel, given: dict[str, Any]):
+        self.kernel, self.given = kernel, given
+        self.plans: dict[tuple, Plan] = {}
+
+    def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
+        return partial(self._launch, grid)
+
+    def partial(self, **given: Any) -> Partial:
+        """The kernel with these keyword arguments given as well: constants, options, and numbers."""
+        return Partial(self.kernel, {**self.given, **given})
+
+    def _plan(self, args: tuple, kwargs: dict[str, Any]) -> Plan:
+        shape = (len(args), *kwargs)
+        plan = self.plans.get(shape)
+        return plan or self.plans.setdefault(shape, self.kernel.plan(len(args), tuple(kwargs), self.given))
+
+    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Plan, tuple]:
+        """(plan, flat arguments)."""
+        plan = self._plan(args, kwargs)
+        return plan, (*args, *kwargs.values(), *plan.rest)
+
+    def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        kernel = self.kernel
+        stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in kernel.keys else None
+        plan, flat = self._bound(args, kwargs)
+        dims = kernel.grid(grid, plan, flat)
+        if 0 in dims:
+            return None
+        try:
+            entry = kernel.entries.get((_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)],
+                                        *plan.rest_keys))
+        except TypeError:
+            entry = None                        # an argument that cannot be a constant: _entry says which
+        if entry is None:
+            entry = kernel._entry(plan, flat, stream)
+        for table, name, value in kernel.captured:
+            if table.get(name) is not value:
+                _check_captured(kernel.__name__, table, name, value)
+        entry.launch(dims, flat, stream)
+        return entry.compiled
+
+
+class Kernel(Partial):
     """A kernel function: `k[grid](*args, **options)` launches, `k.compile(*args)` only compiles."""
 
     def __init__(self, fn: Callable[..., Any], debug: bool = False, do_not_specialize: tuple = (),
                  do_not_specialize_on_alignment: tuple = ()):
+        super().__init__(self, {})
         self.source = KernelSource(fn)
         self.fn, self.__name__, self.__doc__, self.__module__ = fn, fn.__name__, fn.__doc__, fn.__module__
         self.names = self.arg_names = tuple(self.source.signature.parameters)
@@ -76,7 +128,6 @@ class Kernel:
         plain, unaligned = self._names(do_not_specialize), self._names(do_not_specialize_on_alignment)
         kinds = {k: ArgumentKeys(*k) for k in ((True, True), (False, True), (False, False))}
         self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
-        self.plans: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
         self.prepared: dict[tuple, CompiledKernel] = {}
         self.captured: list[tuple[Mapping[str, Any], str, Any]] = []
@@ -92,26 +143,22 @@ class Kernel:
         raise LaunchError(f"{self.__name__} is a kernel: launch it with {self.__name__}[grid](...), or call it "
                           "from another kernel")
 
-    def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
-        return partial(self._launch, grid)
-
     def __repr__(self) -> str:
         return f"<tilejit kernel {self.__name__}{self.source.signature}>"
 
     # -- binding ------------------------------------------------------------------------------------------------
-    def plan(self, shape: tuple) -> Plan:
-        """The plan of a call with shape[0] positional arguments and the keywords shape[1:].
+    def plan(self, count: int, keywords: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
+        """The plan of a call with `count` positional arguments and these keywords, beside what is given.
 
         Raises ArgumentError as Python would for a call."""
-        count, keywords = shape[0], shape[1:]
         sign = f"{self.__name__}{self.source.signature}"
         if count > len(self.names):
             raise ArgumentError(f"{self.__name__}() takes {len(self.names)} arguments but {count} were given; its "
                                 f"signature is {sign}")
         at = {n: i for i, n in enumerate(self.names[:count])}
         options: dict[str, int] = {}
-        for i, k in enumerate(keywords, count):
-            if k in at:
+        for i, k in enumerate((*keywords, *given), count):
+            if k in at or k in options:
                 raise ArgumentError(f"{self.__name__}() got multiple values for argument {k!r}")
             if k in self.keys:
                 at[k] = i
@@ -121,21 +168,23 @@ class Kernel:
                 near = difflib.get_close_matches(k, [*self.names, *self.defaults], 1)
                 raise ArgumentError(f"{self.__name__}() got an unknown option {k!r}"
                                     + (f"; did you mean {near[0]!r}?" if near else f"; its signature is {sign}"))
-        defaults: list[Any] = []
+        rest: list[Any] = list(given.values())
         missing: list[str] = []
         for n, p in self.source.signature.parameters.items():
             if n not in at:
-                at[n] = count + len(keywords) + len(defaults)
-                defaults.append(p.default)
+                at[n] = count + len(keywords) + len(rest)
+                rest.append(p.default)
                 missing += [n] if p.default is p.empty else []
         if missing:
             raise ArgumentError(f"{self.__name__}() misses argument{'s' * (len(missing) > 1)} "
                                 f"{', '.join(map(repr, missing))}; its signature is {sign}")
-        keyers: list[Keys] = [ConstantKeys()] * (count + len(keywords) + len(defaults))
+        own = count + len(keywords)
+        keyers: list[Keys] = [ConstantKeys()] * (own + len(rest))
         for n, i in at.items():
             if n not in self.constexprs:
                 keyers[i] = self.keys[n]
-        return self.plans.setdefault(shape, Plan(tuple(keyers), at, options, tuple(defaults)))
+        return Plan((count, *keywords, *given), tuple(keyers[:own]), at, options, tuple(rest),
+                    tuple(k[type(x)](x) for k, x in zip(keyers[own:], rest)))
 
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
         """The options of a call; those that are None are left out."""
@@ -148,31 +197,25 @@ class Kernel:
         return {n: Const(flat[plan.at[n]]) if n in self.constexprs else
                 describe_argument(n, flat[plan.at[n]], self.keys[n], self.annotated[n], typed) for n in self.names}
 
-    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, Plan, tuple]:
-        """(call shape, plan, flat arguments)."""
-        shape = (len(args), *kwargs)
-        plan = self.plans.get(shape) or self.plan(shape)
-        return shape, plan, (*args, *kwargs.values(), *plan.defaults)
-
     # -- compiling ----------------------------------------------------------------------------------------------
     def compile(self, *args: Any, **kwargs: Any) -> CompiledKernel:
         """Compile for these arguments without launching; needs no GPU. Types may stand for arrays and numbers, as
         text: `"*bf16"`, `"int32"`, `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`."""
-        _, plan, flat = self._bound(args, kwargs)
+        plan, flat = self._bound(args, kwargs)
         return compile_kernel(self.source, self.describe(plan, flat, typed=True), self.options(plan, flat))
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile, and with GPU arrays also load, so that a launch in a CUDA graph capture does neither."""
-        shape, plan, flat = self._bound(args, kwargs)
+        plan, flat = self._bound(args, kwargs)
         if any(isinstance(d := device_of(flat[i]), int) and d != HOST for i in plan.at.values()):
-            return self._entry(shape, plan, flat, None).compiled
+            return self._entry(plan, flat, None).compiled
         return self.compile(*args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Callable[[], CompiledKernel]:
         """A function that compiles for these arguments as they are now, in any thread; the first launch with them
         takes what it made."""
-        shape, plan, flat = self._bound(args, kwargs)
-        key, described, options = self._key(shape, plan, flat), self.describe(plan, flat), self.options(plan, flat)
+        plan, flat = self._bound(args, kwargs)
+        key, described, options = self._key(plan, flat), self.describe(plan, flat), self.options(plan, flat)
 
         def compiled() -> CompiledKernel:
             self.prepared[key] = made = compile_kernel(self.source, described, options)
@@ -184,9 +227,9 @@ class Kernel:
         """What the compiler decided for every signature launched so far."""
         return "\n\n".join(e.compiled.report() for e in self.entries.values())
 
-    def _entry(self, shape: tuple, plan: Plan, flat: tuple, stream: Any) -> Entry:
+    def _entry(self, plan: Plan, flat: tuple, stream: Any) -> Entry:
         """The loaded kernel for a call; compiled, or found on disk, at the first one."""
-        key = self._key(shape, plan, flat)
+        key = self._key(plan, flat)
         with self.lock:
             entry = self.entries.get(key)
             if entry is None:
@@ -198,8 +241,8 @@ class Kernel:
                 self.entries[key] = entry
             return entry
 
-    def _key(self, shape: tuple, plan: Plan, flat: tuple) -> tuple:
-        key = (_overrides(), shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)])
+    def _key(self, plan: Plan, flat: tuple) -> tuple:
+        key = (_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)], *plan.rest_keys)
         try:
             hash(key)
         except TypeError:
@@ -227,26 +270,6 @@ class Kernel:
         return DeviceEntry(compiled, plan.at, flat, place, stream, knobs.current().launch_blocking)
 
     # -- launching ----------------------------------------------------------------------------------------------
-    def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in self.keys else None
-        shape = (len(args), *kwargs)
-        plan = self.plans.get(shape) or self.plan(shape)
-        flat = (*args, *kwargs.values(), *plan.defaults)
-        dims = self.grid(grid, plan, flat)
-        if 0 in dims:
-            return None
-        try:
-            entry = self.entries.get((_overrides(), shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)]))
-        except TypeError:
-            entry = None                        # an argument that cannot be a constant: _entry says which
-        if entry is None:
-            entry = self._entry(shape, plan, flat, stream)
-        for table, name, value in self.captured:
-            if table.get(name) is not value:
-                _check_captured(self.__name__, table, name, value)
-        entry.launch(dims, flat, stream)
-        return entry.compiled
-
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
         """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(...)`."""
         return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
@@ -255,11 +278,11 @@ class Kernel:
         """A function without arguments that repeats this launch (on the stream that is current then, unless
         `stream` was given), for benchmarks and CUDA graphs. It keeps its arguments alive."""
         stream = kwargs.pop("stream", None) if "stream" not in self.keys else None
-        shape, plan, flat = self._bound(args, kwargs)
+        plan, flat = self._bound(args, kwargs)
         dims = self.grid(grid, plan, flat)
         if 0 in dims:
             return lambda: None
-        entry = self._entry(shape, plan, flat, stream)
+        entry = self._entry(plan, flat, stream)
         if not isinstance(entry, DeviceEntry):
             return partial(entry.launch, dims, flat, stream)
         frame, loaded, index = entry.packer.frame(flat), entry.loaded, entry.index

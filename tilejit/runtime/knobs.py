@@ -83,7 +83,7 @@ def _parse(name: str, text: str) -> Any:
 
 
 def chip() -> str:
-    """The chip that launches without a `target` are compiled for; asked by every call of a library function."""
+    """What launches that do not say it are compiled for, "sm_90a" or "sm_80": the knob `arch`."""
     inner = overrides()
     return (os.environ.get("TILEJIT_ARCH") if inner is None else inner.arch) or target.DEFAULT
 
