@@ -225,7 +225,7 @@ def streamks() -> Iterator[Configuration]:
                        m: int = m - 8) -> Any:
                 return streamk.matmul_streamk(*operands(f, m, 248, depth(f)), **with_arrays(e, 248), config=t)
             yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
-    for t in division.PAIRED_TILES:
+    for t in division.EVEN_TILES:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
             def paired(f: Format = f, e: dict[str, Any] = e, t: division.Config = t.split(m, n, 2), m: int = m,
@@ -252,9 +252,11 @@ def batches() -> Iterator[Configuration]:
     for t in batched.TILES:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
+            if ("bias" in e or "activation" in e) and not t.roomy(result_bytes(f, e)):
+                continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
                 return batched.batched_matmul(*operands(f, m, n // 2, depth(f), (2,)), **with_arrays(e, n // 2))
-            yield Configuration("batched", f"{t.m}x{t.n} {f} {label(e)}", ((batched, "TILES", (t,)),), call)
+            yield Configuration("batched", f"{t} {f} {label(e)}", ((batched, "TILES", (t,)),), call)
 
 
 #: Extras of the fused kernels: name -> values beside none.

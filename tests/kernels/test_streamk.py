@@ -24,7 +24,7 @@ targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
 
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
-    monkeypatch.setattr(division, "PAIRED_TILES", ())
+    monkeypatch.setattr(division, "EVEN_TILES", ())
     monkeypatch.setattr(division, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
@@ -104,12 +104,13 @@ def test_ordered_sums(monkeypatch, m, programs, polled):
     store equal parts that a second kernel adds up: the fp32 sum of the parts' products."""
     small(monkeypatch)
     monkeypatch.setattr(division, "DECODE_TILES", (DECODE_TILES[1],))
-    monkeypatch.setattr(division, "divide", lambda tiles, steps, *rest: (programs, tiles))
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(s).astype(BF16) for s in ((m, 1024), (1024, 128)))
-    assert (choose(m, 128, 1024, 2, 132, ctas=1).parts == 0) == polled
+    t = choose(m, 128, 1024, 2, 132, split=2)
+    t = replace(t, programs=programs, stream_tiles=t.tiles(m, 128))
+    assert (t.parts == 0) == polled
     with tilejit.knobs(target="emulator"):
-        found, again = (matmul_streamk(a, b, ordered=True, out_dtype=tilejit.language.float32, ctas=1) for _ in range(2))
+        found, again = (matmul_streamk(a, b, ordered=True, out_dtype=tilejit.language.float32, config=t) for _ in range(2))
     assert np.array_equal(found, again)
     np.testing.assert_allclose(found, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-4)
 
@@ -284,10 +285,14 @@ def test_clusters_accumulate(monkeypatch, m):
 
 
 def test_the_chip_is_filled():
-    """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs; as many as half the chip: a cluster of two each; enough
-    tiles: whole ones."""
+    """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs where memory is what takes time, by tiles
+    that fit the result; as many as half the chip: a cluster of two each; enough tiles: whole ones."""
     deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts, deep.cluster_split) == (256, 256, 64, 2, 16, "M")
+    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts) == (128, 256, 128, 1, 16)
+    thin = choose(256, 256, 131072, 2, 132)
+    assert (thin.m, thin.n, thin.programs, thin.ctas, thin.parts, thin.cluster_split) == (256, 128, 66, 2, 33, "M")
+    fitting = choose(896, 640, 20000, 2, 132), choose(768, 384, 49152, 2, 132), choose(130, 1000, 32768, 2, 132)
+    assert [(t.n, t.parts, t.swap) for t in fitting] == [(160, 4, False), (192, 11, False), (160, 16, True)]
     assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
     assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):

@@ -1,7 +1,7 @@
 """Batched matrix product C[i] = act(A[i] @ B[i] + bias): one persistent kernel over the tiles of all batches."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +10,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     DTYPES,
+    K_BYTES,
     Launch,
     Matrix,
     check_operands,
@@ -24,6 +25,8 @@ from tilejit.kernels._operands import (
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
+from tilejit.kernels.tiles import SINGLE_TILES, Tiles, choose_tiles, raggedness, suited
+from tilejit.kernels.tiles import TILES as PRODUCTS
 from tilejit.runtime.knobs import Knobs
 
 
@@ -63,66 +66,27 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
         c_desc.store([batch, m, n], c.reshape(1, BM, BN))
 
 
-@dataclass(frozen=True)
-class Config:
-    """A tile of a program of `ctas` CTAs and how it runs: stages (None: as many as fit), bytes of K in a block, rows of
-    tiles in a group. `speed`: products in the loop over K, of the tensor cores' most."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int | None = None
-    ctas: int = 1
-    k_bytes: int = 128
-    group: int = 8
-    speed: float = 1.0
-
-    def programs(self, multiprocessors: int) -> int:
-        """Programs that run at once."""
-        return max(1, multiprocessors // self.ctas)
-
-
-#: The first of two equals is taken. Those of 4 warps are run by two groups of consumers in turn.
-TILES = (Config(128, 256, 8, 4), Config(256, 256, 8, ctas=2, group=4, speed=0.98), Config(128, 128, 4, speed=0.93),
-         Config(64, 256, 4, speed=0.92), Config(64, 128, 4, 6, speed=0.75), Config(64, 64, 4, 6, speed=0.5))
-#: Bytes a cycle that a multiprocessor gets from L2, and its share of what memory gives to all.
-_FROM_L2, _SHARE = 56, 17
+#: Tiles of one CTA, and of two that divide rows. (Those that divide columns are 2 to 8% slower on an H200; beside the
+#: batch's coordinates there are too few registers for some of 176 and 208 columns.)
+TILES = tuple(t for t in PRODUCTS if not t.columns and t.n not in (176, 208))
 _WHAT = "batched_matmul"
 
 
-@lru_cache(maxsize=1024)
-def choose(batches: int, m: int, n: int, row: int, multiprocessors: int, ctas: int = 2) -> Config:
-    """The tile with the least time, of at most `ctas` CTAs, for operands with rows of K of `row` bytes.
-
-    The estimate, in cycles: turns of the multiprocessors, each as long as a tile's products or as its operands take to
-    come from L2 (to one CTA of a cluster, for all), and as storing it, which a second group of consumers hides; at
-    least as long as memory takes."""
-    memory = batches * (m * row + n * row + m * n * 2) / (_SHARE * multiprocessors)
-
-    def time(t: Config) -> tuple[float, float]:
-        full, rest = divmod(batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), t.programs(multiprocessors))
-        part = t.m * t.n / t.ctas
-        loop = tilejit.cdiv(row, 128) * max(part / 32 / t.speed, (t.m + t.n) / t.ctas * 128 / _FROM_L2)
-        busy = (full + (rest > 0)) * (loop + (500 if t.warps == 4 else 1000 + part / 20))
-        return max(busy, memory), busy
-
-    return min((t for t in TILES if t.ctas <= ctas), key=time)
-
-
 def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
-                   out_dtype: Any = None, config: Config | None = None) -> Any:
+                   out_dtype: Any = None, tiles: Tiles | None = None) -> Any:
     """activation(a[i] @ b[i] + bias) for every i, with fp32 sums.
 
     a [batches, M, K], b [batches, K, N]: bf16, fp16, fp32 (tf32 products) or fp8; each matrix row- or column-major
     (fp8 and fp32: a row-major, b column-major); strides and addresses multiples of 16 bytes. An operand with one
     batch, or with batch stride 0, serves all. bias [N]. The result [batches, M, N] has the inputs' dtype (bf16 for
-    fp8) unless `out` or `out_dtype` says otherwise. Raises LaunchError for what does not fit."""
+    fp8) unless `out` or `out_dtype` says otherwise. tiles: instead of a choice. Raises LaunchError for what does not
+    fit."""
     ia, ib, ibias = infos_of(a, b, bias)
     if out is None:
         shape = _checked(*facts_of(ia, ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
     io = tilejit.array_info(out)
-    launch = _launch(*facts_of(ia, ib, ibias, io), activation, config, *place(ia))
+    launch = _launch(*facts_of(ia, ib, ibias, io), activation, tiles, *place(ia))
     if launch is not None:
         launch((a, b, out), (ia, ib, io), bias)
     return out
@@ -147,7 +111,7 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            config: Config | None, multiprocessors: int, knobs: Knobs | None) -> Launch | None:
+            tiles: Tiles | None, multiprocessors: int, knobs: Knobs | None) -> Launch | None:
     """The launch for a, b and the result; None where that is empty."""
     batches, m, n = _checked(a, b)
     ma, mb = _operands(a, b)
@@ -158,8 +122,12 @@ def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, 
     mc = result(_WHAT, out, (batches, m, n))
     if 0 in (batches, m, n):
         return None
-    t = config or choose(batches, m, n, k * ma.dtype.bytes, multiprocessors, 2 if tilejit.chip() == "sm_90a" else 1)
-    bk = t.k_bytes // ma.dtype.bytes
+    bk = K_BYTES // ma.dtype.bytes
+    blocks, ended = tilejit.cdiv(k, bk), bias is not None or activation is not None
+    ragged = max(raggedness(max(x.strides[-2:]) * x.dtype.bytes) for x in (ma, mb))
+    there = SINGLE_TILES if tilejit.chip() != "sm_90a" else \
+        suited(TILES, mb.rows_first, ragged, mc.dtype.bytes if ended else None)
+    t = tiles or choose_tiles(m, n, blocks, multiprocessors, ragged, there, batches)
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
     grid = min(t.programs(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
@@ -167,9 +135,9 @@ def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, 
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
     # and a tile that another group's products hide is best staged whole.
     kernel = batched_kernel.partial(
-        batches=batches, M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=t.group, A_ROWS=ma.rows_first,
-        B_ROWS=mb.rows_first, ACTIVATION=activation, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas,
-        launch_pdl=t.ctas > 1, store_stages=1 if t.warps == 4 else 2)
+        batches=batches, M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=t.group(m, blocks), A_ROWS=ma.rows_first,
+        B_ROWS=mb.rows_first, ACTIVATION=activation, launch_pdl=t.ctas > 1, store_stages=1 if t.in_turn else 2,
+        **t.options)
     return Launch(kernel, (grid,), tuple(descriptors.values()))
 
 

@@ -36,6 +36,10 @@ class Config:
         m, n = (n, m) if self.swap else (m, n)
         return tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
 
+    def blocks(self, pitch: int) -> int:
+        """Blocks of K of `pitch` bytes, of a CTA."""
+        return max(1, tilejit.cdiv(pitch, self.k_bytes))
+
     def split(self, m: int, n: int, parts: int) -> Config:
         """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
         count = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
@@ -101,7 +105,12 @@ _SHARED = 222 * 1024
 GROUP = 8
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
-#: Tiles for at most 64 rows: C^T = B^T A^T, so that the rows are the small side of the product.
+#: Those that even parts of K take as well: what fits the result.
+EVEN_TILES = (Config(256, 256, 8, ctas=2, cluster_split="M"), Config(256, 128, 8, ctas=2, cluster_split="M"),
+              Config(128, 192, 8), Config(128, 160, 8),
+              *(Config(128, width, 8, True) for width in (256, 192, 160)))
+#: Tiles for at most so many rows: C^T = B^T A^T, so that the rows are the small side of the product.
+DECODED = 64
 DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
                      for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
 #: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
@@ -113,92 +122,97 @@ FEW = 128
 #: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
 #: from L2, of the time of as many bytes from memory.
 _UNEVEN, _AGAIN = 1.04, 0.08
-#: Tiles of two CTAs, whose rows they divide: for even parts, of half as many bytes from L2 as those of one CTA.
-PAIRED_TILES = (Config(256, 256, 8, ctas=2, cluster_split="M"),)
 #: A run of blocks shorter than this costs more to hand over than to compute.
 _LEAST_BLOCKS = 4
 #: Blocks in shared memory at least, beside what CTAs exchange: with two a cluster took 1.6 times as long as expected.
 _LEAST_SLOTS = 4
+#: Bytes a cycle and multiprocessor that L2 moves beside what memory does.
+_MORE = 200
 #: Bytes a cycle that a multiprocessor gets from L2 and from memory, and with half of it by multicast, and its share of
 #: what memory gives to all.
 _FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
+#: The first, of even parts: where all multiprocessors have some, and at most, where few do.
+_FROM_ALL, _ALONE = 41.7, 60
 
 
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
            ctas: int | None = None) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
-    instead of a choice.
-
-    The estimate, in cycles of one multiprocessor (constants measured on an H200): the blocks that a program takes, each
-    as long as its products or its bytes, at least as long as memory takes for all operands (with few rows: for each
-    turn, in which fewer programs may run), plus what handing over parts costs: a second launch, 40 bytes a cycle each
-    way, and that of equals, more bytes from L2 take longer (200 a cycle); 1.5 cycles an element where parts meet in
-    flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips; one where CTAs share an operand."""
-    tiles, paired = TILES, PAIRED_TILES if split is None and ctas is None else ()
-    if m <= 64:
-        paired = ()
-        width = next(t.n for t in DECODE_TILES if m <= t.n)
-        tiles = tuple(t for t in DECODE_TILES if t.n == width)
-    memory = (m + n) * k * elem_bytes / (_SHARE * multiprocessors)
-
-    def blocks(t: Config) -> int:
-        return max(1, tilejit.cdiv(k * elem_bytes, t.k_bytes))
-
-    def idles(t: Config) -> bool:
-        return t.programs * t.ctas < (1 - IDLE / 2) * multiprocessors
-
-    def cycles(t: Config) -> float:
-        count, steps = t.tiles(m, n), blocks(t)
-        area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, (t.m + t.n) // t.ctas)
-        few, shared = t.swap or m <= FEW, t.swap and t.beside
-        block = max(area / 32 * t.k_bytes / 128, (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else
-                    edges * t.k_bytes / (_FROM_MEMORY if few else _FROM_L2))
-
-        wide, narrow = (t.m, t.n) if t.swap else (t.n, t.m)
-        least = memory * (1 + _AGAIN * narrow / wide * few)
-
-        def turn(programs: int) -> float:
-            taken = tilejit.cdiv(steps, t.k_ctas) * block
-            weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
-            return max(taken, weights * _UNEVEN if idles(t) else weights) if few and programs else \
-                taken * (programs > 0)
-
-        def turns(tiles: int) -> float:
-            return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
-
-        if t.k_ctas > 1:
-            waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
-            # With few rows the loads of the next tile go on meanwhile.
-            meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
-            return max(turns(count), least) + meet
-        whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
-        parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
-        meet = 6000 + 0.2 * area if t.parts else 2000 * shared + parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
-        streamed = t.stream_tiles / t.programs * steps
-        spread = streamed * edges * t.k_bytes / 200 if t.parts and not t.swap else 0
-        return max(streamed * block + turns(count - t.stream_tiles), least) + spread + meet
-
-    def divided() -> Iterator[Config]:
-        if split is None and ctas is None:
-            yield from single_tiles(m, n, multiprocessors)
-        for t in paired:                     # of equal estimates the first is taken
-            programs, stream = divide(t.tiles(m, n), blocks(t), at_once(t.ctas, multiprocessors))
-            if stream and programs % stream == 0:
-                yield replace(t, programs=programs, stream_tiles=stream)
-        for t in tiles:
-            count, even, steps = t.tiles(m, n), evenly if t.swap else min, blocks(t)
-            for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
-                most, by_k = at_once(c, multiprocessors), replace(t, ctas=c)
-                if c > 1 and (ctas is not None or most and c <= steps and (by_k.stages(2) or 0) >= _LEAST_SLOTS):
-                    yield replace(by_k, programs=even(count, max(1, most)))
-            for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
-                programs, stream = divide(count, steps, multiprocessors, s)
-                yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
-
-    best = min(divided(), key=cycles)
+    instead of a choice."""
+    ways = _ways(m, n, k * elem_bytes, multiprocessors, split, ctas)
+    best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors))
     one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
     return replace(best, single=one and (best.ctas == 1 or best.cluster_split == "N"))
+
+
+def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float:
+    """An estimate of what an m x n product with `pitch` bytes in a row of K takes, in cycles of one multiprocessor
+    (constants measured on an H200).
+
+    The blocks that a program takes, each as long as its products or its bytes, at least as long as memory takes for all
+    operands (with few rows: for each turn, in which fewer programs may run), plus what handing over parts costs: a
+    second launch and 10 bytes a cycle where they are even, and the transpose of tiles that are swapped; 1.5 cycles an
+    element where parts meet in flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips; one where
+    CTAs share an operand."""
+    count, steps = t.tiles(m, n), t.blocks(pitch)
+    area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
+    few, shared = t.swap and m <= DECODED or m <= FEW, t.swap and t.beside
+    even, used = t.parts > 0 and m > DECODED, t.programs * t.ctas / multiprocessors
+    rate = min(_FROM_ALL / used, _ALONE) if even else _FROM_MEMORY if few else _FROM_L2
+    block = max(area / 32 * t.k_bytes / 128,
+                (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else edges * t.k_bytes / rate)
+
+    memory, wide, narrow = (m + n) * pitch / (_SHARE * multiprocessors), *((t.m, t.n) if t.swap else (t.n, t.m))
+    least = memory * (1 + _AGAIN * narrow / wide * few)
+    if even:                                 # what is read several times comes from L2 meanwhile
+        least = memory + (count * (t.m + t.n) - m - n) * pitch / (_MORE * multiprocessors)
+
+    def turn(programs: int) -> float:
+        taken = tilejit.cdiv(steps, t.k_ctas) * block
+        weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+        idle = used < 1 - IDLE / 2
+        return max(taken, weights * _UNEVEN if idle else weights) if few and programs else taken * (programs > 0)
+
+    def turns(tiles: int) -> float:
+        return tiles // t.programs * turn(t.programs) + turn(tiles % t.programs)
+
+    if t.k_ctas > 1:
+        waves, part = tilejit.cdiv(count, t.programs), t.m * t.n * 4 * (t.ctas - 1) / t.ctas
+        # With few rows the loads of the next tile go on meanwhile.
+        meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
+        return max(turns(count), least) + meet
+    if even:
+        meet = 5000 + 0.39 * area * used + m * n / 45 * t.swap
+        return max(tilejit.cdiv(steps, t.parts) * block, least) + meet
+    whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
+    parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
+    meet = 6000 + 0.2 * area if t.parts else 2000 * shared + parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
+    return max(t.stream_tiles / t.programs * steps * block + turns(count - t.stream_tiles), least) + meet
+
+
+def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, ctas: int | None) -> Iterator[Config]:
+    """What there is to choose from; of those with equal estimates the first is taken."""
+    tiles = TILES
+    if m <= DECODED:
+        width = next(t.n for t in DECODE_TILES if m <= t.n)
+        tiles = tuple(t for t in DECODE_TILES if t.n == width)
+    if split is None and ctas is None:
+        yield from single_tiles(m, n, multiprocessors)
+    for t in (*tiles, *EVEN_TILES) if m > DECODED and split is None and ctas in (None, 1) else ():
+        count = t.tiles(m, n)
+        parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // _LEAST_BLOCKS)
+        if parts > 1 and (ctas is None or t.ctas == ctas):
+            yield replace(t, programs=count * parts, stream_tiles=count)
+    for t in tiles:
+        count, even, steps = t.tiles(m, n), evenly if t.swap else min, t.blocks(pitch)
+        for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
+            most, by_k = at_once(c, multiprocessors), replace(t, ctas=c)
+            if c > 1 and (ctas is not None or most and c <= steps and (by_k.stages(2) or 0) >= _LEAST_SLOTS):
+                yield replace(by_k, programs=even(count, max(1, most)))
+        for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
+            programs, stream = divide(count, steps, multiprocessors, s)
+            yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
 
 
 def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:

@@ -16,11 +16,13 @@ from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
     SINGLE_TILES,
     TILES,
+    Chip,
     Part,
     Tiles,
     choose_tiles,
     divide_result,
     raggedness,
+    suited,
 )
 from tilejit.runtime.knobs import Knobs
 
@@ -58,8 +60,8 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
 COPIED_FROM = 2 ** 27
-#: Blocks of K from which on tiles that leave half of the multiprocessors idle are divided between them: by parts that
-#: meet in memory, and by clusters.
+#: Blocks of K from which on tiles may be divided between multiprocessors: by parts that meet in memory, where that
+#: takes less, and by clusters, where half of them would be idle.
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
 #: Rows up to which there are kernels of their own for every shape. (Up to `division.FEW`, where clusters divide K or
 #: programs have one tile each: 4 to 17% faster at 128 rows on an H200.)
@@ -142,7 +144,7 @@ def _launches(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, 
         if chip == "sm_90a":
             ended = bias is not None or activation is not None
             # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
-            straight, turned = (_fitting(side_by_side, ragged, size if ended else None, scaled)
+            straight, turned = (suited(TILES, side_by_side, ragged, size if ended else None, scaled)
                                 for side_by_side, size in ((b_rows, c.dtype.bytes), (not a_rows, 4 if scaled else 2)))
             parts = divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0,
                                   activation in ("gelu", "silu"))
@@ -152,13 +154,6 @@ def _launches(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, 
     if not in_place or not all(d.tma for step in made for d in step.launch.descriptors):
         made = [_step(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
-
-
-def _fitting(side_by_side: bool, ragged: float, ended: int | None, scaled: bool) -> tuple[Tiles, ...]:
-    """Tiles for a second operand whose columns lie side by side in memory (or not), so that they are read in whole
-    lines; and with registers for a bias or an activation of (scaled) results of `ended` bytes (None: without those)."""
-    strip = (64 if ragged else 32) if side_by_side else 0
-    return tuple(t for t in TILES if t.strip >= strip and (ended is None or t.roomy(ended, scaled)))
 
 
 def _transpose(x: ArrayInfo) -> ArrayInfo:
@@ -256,11 +251,14 @@ def _deep(a: ArrayInfo, b: ArrayInfo, sms: int, chip: str = "sm_90a") -> bool:
         return True
     divided = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1)
     by_clusters = divided.k_ctas > 1
-    if (by_clusters or divided.single) and m <= division.FEW or blocks >= DEEP_FROM and divided.parts:
+    if (by_clusters or divided.single) and m <= division.FEW:
         return True
     if blocks < DEEP_FROM and not by_clusters:
         return False
-    t = choose_tiles(m, n, blocks, sms, _ragged(a, b))
+    whole = Chip(sms, blocks, _ragged(a, b))
+    t = whole.best(m, n, TILES)
+    if divided.parts and blocks >= DEEP_FROM:
+        return division.cycles(divided, m, n, k * size, sms) < whole.cycles(t, m, n)
     return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
 
 

@@ -11,18 +11,20 @@ from tilejit import ArrayInfo
 from tilejit.kernels.activations import activate, tensor_scale
 from tilejit.kernels.order import tile_at
 
-#: Elements that a program sums at least and at most, and of all parts together that its threads hold at once.
-LEAST, MOST, AT_ONCE = 128, 512, 8192
+#: Elements that a program sums at least and at most: its threads have 2 or 4 each, side by side.
+LEAST, MOST = 512, 1024
+#: Parts whose numbers are on their way at once (ptxas moves the loads up, if there are registers).
+_UNROLLED = tl.constexpr(32)
 #: Programs that are enough: a few a multiprocessor, so that all of the parts are on their way at once.
-PROGRAMS = 512
+PROGRAMS = 1024
 
 
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr,
-                     CHUNK: tl.constexpr, scale_a=None, scale_b=None):
-    """out = act(sum of parts + bias) for ELEMENTS elements of one tile; CHUNK parts are read at once. The sum is
-    multiplied by the numbers at scale_a and scale_b first (None: 1).
+                     scale_a=None, scale_b=None):
+    """out = act(sum of parts + bias) for ELEMENTS elements of one tile. The sum is multiplied by the numbers at scale_a
+    and scale_b first (None: 1).
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
     out has strides down and across; with BIAS_ROWS bias has a value per row, else per column."""
@@ -34,13 +36,11 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
     cols = column * BN + at % BN
     mine = parts + tile.to(tl.int64) * (PARTS * BM * BN)
     x = tl.zeros((ELEMENTS,), tl.float32)
-    for start in tl.static_range(0, PARTS, CHUNK):
-        part = start + tl.arange(0, CHUNK)[:, None]
-        if start + CHUNK <= PARTS:
-            y = tl.load(mine + part * (BM * BN) + at[None, :])
-        else:
-            y = tl.load(mine + part * (BM * BN) + at[None, :], part < PARTS, other=0.0)
-        x += tl.sum(y, 0)
+    for several in tl.range(0, PARTS // _UNROLLED, num_stages=1):
+        for i in tl.static_range(_UNROLLED):
+            x += tl.load(mine + (several * _UNROLLED + i) * (BM * BN) + at)
+    for part in tl.static_range(PARTS // _UNROLLED * _UNROLLED, PARTS):
+        x += tl.load(mine + part * (BM * BN) + at)
     scale = tensor_scale(scale_a, scale_b)
     if scale is not None:
         x *= scale
@@ -74,7 +74,6 @@ def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | 
     tiles = tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)
     elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, bm * bn)
     grid = tiles * (bm * bn // elements)
-    chunk = min(AT_ONCE // elements, tilejit.next_power_of_2(count))
     return sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                                    BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, CHUNK=chunk,
-                                    num_warps=4)[(grid,)]
+                                    BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements,
+                                    num_warps=8)[(grid,)]

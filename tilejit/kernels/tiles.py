@@ -101,6 +101,14 @@ STREAMED = TILES[1]
 SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1 and t.n & t.n - 1 == 0)
 
 
+def suited(tiles: tuple[Tiles, ...], side_by_side: bool, ragged: float, ended: int | None,
+           scaled: bool = False) -> tuple[Tiles, ...]:
+    """Tiles for a second operand whose columns lie side by side in memory (or not), so that they are read in whole
+    lines; and with registers for a bias or an activation of (scaled) results of `ended` bytes (None: without those)."""
+    strip = (64 if ragged else 32) if side_by_side else 0
+    return tuple(t for t in tiles if t.strip >= strip and (ended is None or t.roomy(ended, scaled)))
+
+
 @dataclass(frozen=True)
 class Part:
     """Rows m0 to m1 and columns n0 to n1 of a result, or `turned`: of its transpose, and the tiles that compute it.
@@ -166,11 +174,11 @@ class Chip:
         """Cycles of the products of one tile: a block takes 1 per 32 results at full speed."""
         return self.blocks * t.m * t.n / t.ctas / 32 / self.speed(t)
 
-    def cycles(self, t: Tiles, m: int, n: int) -> float:
-        """Of an m x n result. All programs run at once, in waves; storing a tile takes a round trip as well. The
+    def cycles(self, t: Tiles, m: int, n: int, batches: int = 1) -> float:
+        """Of so many m x n results. All programs run at once, in waves; storing a tile takes a round trip as well. The
         constants are fitted to launches of 40 shapes, those of `benchmarks/matmul.py` and others, on an H200."""
         programs = t.programs(self.multiprocessors)
-        waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
+        waves, rest = divmod(batches * cdiv(m, t.m) * cdiv(n, t.n), programs)
         if rest:
             waves += LAST + (1 - LAST) * rest / programs if waves else 1
         return waves * (self.tile(t) + self.store(t, waves > 1)) + CLUSTER * (t.ctas > 1)
@@ -197,10 +205,9 @@ class Chip:
         waves = cdiv(m, t.m) * cdiv(n, t.n) / t.programs(self.multiprocessors)
         return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t, True) + CLUSTER * (t.ctas > 1) + STREAM
 
-    def best(self, m: int, n: int, tiles: tuple[Tiles, ...]) -> Tiles:
-        """The tiles with the least time for an m x n result."""
-        return min(tiles, key=lambda t: self.cycles(t, m, n))
-
+    def best(self, m: int, n: int, tiles: tuple[Tiles, ...], batches: int = 1) -> Tiles:
+        """The tiles with the least time for so many m x n results."""
+        return min(tiles, key=lambda t: self.cycles(t, m, n, batches))
 
     def rest(self, m: int, n: int, rows: int, columns: int, tiles: tuple[Tiles, ...]) -> list[Part]:
         """The parts beside and below the first rows and columns of an m x n result; no tile crosses an inner end."""
@@ -214,9 +221,9 @@ class Chip:
 
 
 def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
-                 tiles: tuple[Tiles, ...] = TILES) -> Tiles:
-    """The tiles with the least estimated time for an m x n result and `blocks` blocks of K, in one launch."""
-    return Chip(multiprocessors, blocks, ragged).best(m, n, tiles)
+                 tiles: tuple[Tiles, ...] = TILES, batches: int = 1) -> Tiles:
+    """The tiles with the least estimated time for so many m x n results and `blocks` blocks of K, in one launch."""
+    return Chip(multiprocessors, blocks, ragged).best(m, n, tiles, batches)
 
 
 @lru_cache(maxsize=1024)
