@@ -20,7 +20,7 @@ import numpy as np
 
 import tilejit
 from tilejit.kernels import batched, division, fused, grouped, matmul, mixed, scaled, streamk
-from tilejit.kernels.tiles import STREAMED, TILES, Part, Tiles
+from tilejit.kernels.tiles import STREAMED, TILES, Part, Tiles, suited
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -252,11 +252,12 @@ def batches() -> Iterator[Configuration]:
     for t in batched.TILES:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
-            if ("bias" in e or "activation" in e) and not t.roomy(result_bytes(f, e)):
+            if t not in suited(batched.TILES, f.b_rows, 0.0,
+                               result_bytes(f, e) if "bias" in e or "activation" in e else None):
                 continue
-            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
-                return batched.batched_matmul(*operands(f, m, n // 2, depth(f), (2,)), **with_arrays(e, n // 2))
-            yield Configuration("batched", f"{t} {f} {label(e)}", ((batched, "TILES", (t,)),), call)
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, t: Tiles = t) -> Any:
+                return batched.batched_matmul(*operands(f, m, n // 2, depth(f), (2,)), **with_arrays(e, n // 2), tiles=t)
+            yield Configuration("batched", f"{t} {f} {label(e)}".strip(), (), call)
 
 
 #: Extras of the fused kernels: name -> values beside none.
