@@ -15,6 +15,7 @@ from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.driver import multiprocessors
 from tilejit.runtime.jit import Kernel, kernel
 from tilejit.runtime.knobs import chip, knobs
+from tilejit.runtime.knobs import overrides as active_knobs
 from tilejit.tools.autotune import Config, autotune
 from tilejit.tools.wrapper import heuristics
 
@@ -49,6 +50,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
-           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "array_info", "autotune",
-           "cdiv", "check", "chip", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors",
-           "next_power_of_2", "timeline", "to_device", "zeros"]
+           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs", "array_info",
+           "autotune", "cdiv", "check", "chip", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs",
+           "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]

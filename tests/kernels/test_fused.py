@@ -11,7 +11,6 @@ from tilejit.kernels import fused
 from tilejit.kernels._operands import facts_of, infos_of
 from tilejit.kernels.fused import GATED_TILES, STAGES, TILES, fitting, fused_kernel, fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.tiles import Tiles, choose_tiles
-from tilejit.runtime.knobs import overrides
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -250,5 +249,5 @@ def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
     with tilejit.knobs(arch=chip):
         launch = fused._launch("gated_matmul", True, *facts_of(*infos_of(a, b.transpose(0, 2, 1), out)), (None,) * 6,
-                               "silu", None, multiprocessors, overrides())
+                               "silu", None, multiprocessors, tilejit.active_knobs())
     assert launch.kernel.given["num_ctas"] == ctas and launch.grid == (max(1, multiprocessors // ctas),)

@@ -178,6 +178,47 @@ def bound():
     assert add_kernel.bind((0,), x, y, o, 1000, BLOCK=512)() is None and state.launches == 4
 
 
+def calls():
+    """A library call that comes a second time is repeated from then on, with the same parameters. Arrays that lie
+    elsewhere make another call; none is kept alive. The device's state and the knobs are looked at as always."""
+    fake_torch()
+    import weakref
+
+    import tilejit
+    from tilejit import kernels
+    from tilejit.ptx.metadata import TensorMapParam
+
+    a, b, c, d = tensors(4, (256, 256), HALF)
+    kernels.matmul(a, b, out=c)
+    (entry,) = kernels.matmul_kernel.entries.values()
+    sizes = [128 if isinstance(p, TensorMapParam) else 4 for p in entry.compiled.metadata.params]
+    expect(sizes)
+
+    def seen(*args, out, **options):
+        before = state.launches
+        assert kernels.matmul(*args, out=out, **options) is out and state.launches == before + 1
+        return [parameter(i, size) for i, size in enumerate(sizes)]
+
+    usual, looked = seen(a, b, out=c), tilejit.TensorDescriptor.over
+    tilejit.TensorDescriptor.over = None                      # who looks at arguments once more puts descriptors over them
+    assert seen(a, b, out=c) == usual and state.stream == STREAM
+    tilejit.TensorDescriptor.over = looked
+    other = [seen(a, b, out=d) for _ in range(3)]
+    assert other[0] == other[1] == other[2] != usual
+    assert seen(a, b, out=c) == usual
+    entry.loaded.device.lost = "gone"
+    raises(tilejit.CudaError, "gone", lambda: kernels.matmul(a, b, out=c))
+    entry.loaded.device.lost = ""
+    with tilejit.knobs(launch_blocking=True):
+        waits = state.waits
+        for _ in range(3):
+            kernels.matmul(a, b, out=c)
+        assert state.waits == waits + 3
+    gone = weakref.ref(d)
+    del d
+    assert gone() is None
+
+
 def arrays():
     """Our own arrays: copies there and back, zeros, and freed memory."""
     import numpy as np

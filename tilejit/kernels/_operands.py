@@ -5,13 +5,13 @@ compute a launch once per problem, remember it, and put its descriptors over the
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo
-from tilejit.runtime.knobs import Knobs, overrides
+from tilejit import ArrayInfo, active_knobs
 
 #: What is multiplied with fp32 sums; and bytes of a row of K in a block: what a swizzled row holds.
 DTYPES, K_BYTES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32"), 128
@@ -35,10 +35,10 @@ def facts_of(*infos: ArrayInfo | None) -> tuple[Any, ...]:
     return tuple([None if i is None else facts(i) for i in infos])
 
 
-def place(info: ArrayInfo) -> tuple[int, Knobs | None]:
+def place(info: ArrayInfo) -> tuple[int, Any]:
     """What a choice depends on beside the arrays: multiprocessors where one of them is, and the knobs that hold here
     (`tilejit.chip`)."""
-    return tilejit.multiprocessors(info.device), overrides()
+    return tilejit.multiprocessors(info.device), active_knobs()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,53 @@ class Launch:
 
     def __call__(self, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...], *more: Any, **named: Any) -> None:
         """Launch it for arrays in the descriptors' order, of which `infos` says what they are, and other arguments."""
-        self.kernel[self.grid](*[d.over(x, i) for d, x, i in zip(self.descriptors, arrays, infos)], *more, **named)
+        self.kernel[self.grid](*self._over(arrays, infos), *more, **named)
+
+    def again(self, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...], *more: Any,
+              **named: Any) -> Callable[[], None] | None:
+        """What repeats the same call (`tilejit.Kernel.again`)."""
+        found: Callable[[], None] | None = self.kernel.again(self.grid, *self._over(arrays, infos), *more, **named)
+        return found
+
+    def _over(self, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...]) -> list[tilejit.TensorDescriptor]:
+        return [d.over(x, i) for d, x, i in zip(self.descriptors, arrays, infos)]
+
+
+#: A launch, its arguments, and those by name.
+Call = tuple[Launch, tuple[Any, ...], dict[str, Any]]
+
+
+class Calls:
+    """What calls of a function launched, by what they were given: the `ArrayInfo` of arrays, addresses included, and
+    all else. What is called so a second time is repeated from then on, without another look. No array is kept alive."""
+
+    _KEPT = 4096
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], list[Callable[[], None]]] = {}
+
+    def repeat(self, key: tuple[Any, ...]) -> bool:
+        """Launch what a call with this key launched; False if that is not known."""
+        launches = self.known.get(key)
+        if not launches:
+            return False
+        for launch in launches:
+            launch()
+        return True
+
+    def run(self, key: tuple[Any, ...] | None, *launches: Call) -> None:
+        """Launch all; the key (None: these cannot be repeated) stands for them from the second time on."""
+        for launch, args, named in launches:
+            launch(*args, **named)
+        if key is None:
+            return
+        if key not in self.known:
+            if len(self.known) >= self._KEPT:
+                self.known.clear()
+            self.known[key] = []
+            return
+        found = [launch.again(*args, **named) for launch, args, named in launches]
+        self.known[key] = [] if None in found else found  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -195,6 +241,7 @@ class Workspace:
         self.floats, self.flags = floats, flags
         self.parts_array = zeros(like, (max(1, floats),), tl.float32)
         self.flags_array = zeros(like, (max(1, flags),), tl.int32)
+        self.infos = infos_of(self.parts_array, self.flags_array)
         self.views: dict[tuple[int, int, int], tilejit.TensorDescriptor] = {}
 
     def check(self, what: str, floats: int, flags: int) -> Workspace:

@@ -7,10 +7,11 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo
+from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
+    Calls,
     Launch,
     Matrix,
     check_operands,
@@ -27,7 +28,6 @@ from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import SINGLE_TILES, Tiles, choose_tiles, raggedness, suited
 from tilejit.kernels.tiles import TILES as PRODUCTS
-from tilejit.runtime.knobs import Knobs
 
 
 @tilejit.kernel(do_not_specialize=("batches", "M", "N", "K"))
@@ -70,6 +70,7 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
 #: batch's coordinates there are too few registers for some of 176 and 208 columns.)
 TILES = tuple(t for t in PRODUCTS if not t.columns and t.n not in (176, 208))
 _WHAT = "batched_matmul"
+_calls = Calls()
 
 
 def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -86,9 +87,12 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
         shape = _checked(*facts_of(ia, ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
     io = tilejit.array_info(out)
+    key = ia, ib, ibias, io, activation, tiles, active_knobs()
+    if _calls.repeat(key):
+        return out
     launch = _launch(*facts_of(ia, ib, ibias, io), activation, tiles, *place(ia))
     if launch is not None:
-        launch((a, b, out), (ia, ib, io), bias)
+        _calls.run(key, (launch, ((a, b, out), (ia, ib, io), bias), {}))
     return out
 
 
@@ -111,7 +115,7 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            tiles: Tiles | None, multiprocessors: int, knobs: Knobs | None) -> Launch | None:
+            tiles: Tiles | None, multiprocessors: int, knobs: Any) -> Launch | None:
     """The launch for a, b and the result; None where that is empty."""
     batches, m, n = _checked(a, b)
     ma, mb = _operands(a, b)

@@ -8,10 +8,11 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo
+from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
+    Calls,
     Launch,
     Matrix,
     check_operands,
@@ -28,7 +29,6 @@ from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
 from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
-from tilejit.runtime.knobs import Knobs
 
 
 @tilejit.kernel
@@ -210,6 +210,7 @@ GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (
 STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
 REDUCTIONS = (None, "sum", "squares", "max")
 _INPUTS = (*DTYPES, "int8", "uint8")
+_calls = Calls()
 
 
 def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow: bool = False, reduction: bool = False,
@@ -270,14 +271,14 @@ def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activa
         shape = _checked(what, gated, *facts_of(ia, ib))
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
     io = tilejit.array_info(out)
+    key = what, ia, ib, io, *others, activation, reduction, active_knobs()
+    if _calls.repeat(key):
+        return out
     launch = _launch(what, gated, *facts_of(ia, ib, io), facts_of(*others), activation, reduction, *place(ia))
     if launch is not None:
         *numbers, z, reduced = extras
-        iz = others[-2]
-        if z is None:
-            launch((a, b, out), (ia, ib, io), None, *numbers, reduced)
-        else:
-            launch((a, b, out, z), (ia, ib, io, iz), *numbers, reduced)
+        over = ((a, b, out), (ia, ib, io), None) if z is None else ((a, b, out, z), (ia, ib, io, others[-2]))
+        _calls.run(key, (launch, (*over, *numbers, reduced), {}))
     return out
 
 
@@ -307,7 +308,7 @@ def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, i
 
 @lru_cache(maxsize=1024)
 def _launch(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, extras: tuple[ArrayInfo | None, ...],
-            activation: str | None, reduction: str | None, multiprocessors: int, knobs: Knobs | None) -> Launch | None:
+            activation: str | None, reduction: str | None, multiprocessors: int, knobs: Any) -> Launch | None:
     """The launch for a, b, out and, where it is, z; None where the result is empty."""
     scale_a, scale_b, bias, residual, z, reduced = extras
     m, n = _checked(what, gated, a, b)

@@ -1,13 +1,13 @@
 """The sum of a product's parts: what ends a split-K product whose programs each stored their part of one tile."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
+from tilejit.kernels._operands import Call, Launch
 from tilejit.kernels.activations import activate, tensor_scale
 from tilejit.kernels.order import tile_at
 
@@ -55,17 +55,16 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
 
 
 def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str | None, tile: tuple[int, int],
-              count: int, group: int, swapped: bool, **scales: Any) -> None:
-    """out [M, N] (as `info` says) from the `count` parts of each of its tiles, or swapped: from tiles of out^T. scales:
-    scale_a and scale_b, arrays of a number that the sums are multiplied by.
-
-    Sums are in a fixed order."""
-    _launch(info.shape, info.strides, activation, tile, count, group, swapped)(parts, out, bias, **scales)
+              count: int, group: int, swapped: bool, **scales: Any) -> Call:
+    """The launch for out [M, N] (as `info` says) from the `count` parts of each of its tiles, or swapped: from tiles of
+    out^T. scales: scale_a and scale_b, arrays of a number that the sums are multiplied by. The order is fixed."""
+    launch = _launch(info.shape, info.strides, activation, tile, count, group, swapped)
+    return launch, ((), (), parts, out, bias), scales
 
 
 @lru_cache(maxsize=1024)
 def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | None, tile: tuple[int, int], count: int,
-            group: int, swapped: bool) -> Callable[..., Any]:
+            group: int, swapped: bool) -> Launch:
     """What launches the sum for parts, out and bias."""
     (m, n), (down, across) = shape, strides
     if swapped:
@@ -74,6 +73,6 @@ def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | 
     tiles = tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)
     elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, bm * bn)
     grid = tiles * (bm * bn // elements)
-    return sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                                    BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements,
-                                    num_warps=8)[(grid,)]
+    kernel = sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
+                                      BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, num_warps=8)
+    return Launch(kernel, (grid,), ())

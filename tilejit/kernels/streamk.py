@@ -27,9 +27,11 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo
+from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels._operands import (
     DTYPES,
+    Call,
+    Calls,
     Launch,
     Workspace,
     check_operands,
@@ -49,9 +51,9 @@ from tilejit.kernels.division import GROUP, IDLE, Config, choose
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
-from tilejit.runtime.knobs import Knobs
 
 _WHAT = "matmul_streamk"
+_calls = Calls()
 
 
 @tilejit.kernel
@@ -219,16 +221,20 @@ def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activat
     returns out."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert ia is not None and ib is not None and io is not None
+    key = (infos, activation, accumulate, ordered, split, ctas, workspace and workspace.infos, config,
+           tuple(scales), infos_of(*scales.values()), active_knobs())
+    if _calls.repeat(key):
+        return out
     plan = _plan(*facts_of(*infos), activation, accumulate, ordered, split, ctas, config, *place(ia))
     if plan is not None:
         t, launch = plan
         over, of = ((b, a, out), (ib, ia, io)) if t.swap else ((a, b, out), (ia, ib, io))
         meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
+        launches: list[Call] = [(launch, (over, of, *meet, bias, None, None), scales)]
         if t.parts and not accumulate:
-            launch(over, of, meet[0])
-            sum_parts(meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)
-        else:
-            launch(over, of, *meet, bias, None, None, **scales)
+            launches = [(launch, (over, of, meet[0]), {}), sum_parts(
+                meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)]
+        _calls.run(None if meet[1] is not None and workspace is None else key, *launches)
     return out
 
 
@@ -243,7 +249,7 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 @lru_cache(maxsize=1024)
 def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
           ordered: bool, split: int | None, ctas: int | None, config: Config | None,
-          multiprocessors: int, knobs: Knobs | None) -> tuple[Config, Launch] | None:
+          multiprocessors: int, knobs: Any) -> tuple[Config, Launch] | None:
     """Tile, and the launch for the operands in the kernel's order and the result; None where that is empty."""
     if activation not in ACTIVATIONS:
         raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")

@@ -20,7 +20,7 @@ from tilejit.frontend import Const, KernelSource
 from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime import driver, knobs
+from tilejit.runtime import knobs
 from tilejit.runtime.arrays import HOST
 from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
 from tilejit.runtime.launch import DeviceEntry, EmulatorEntry, Entry, EvaluatorEntry, Grid
@@ -111,6 +111,15 @@ class Partial:
                 _check_captured(kernel.__name__, table, name, value)
         entry.launch(dims, flat, stream)
         return entry.compiled
+
+    def again(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None] | None:
+        """A function that repeats this launch for arrays that lie where these do, of which it keeps none alive; None
+        where kernels run on the CPU, or every launch is waited for."""
+        plan, flat = self._bound(args, kwargs)
+        entry = self.kernel._entry(plan, flat, None)
+        if not isinstance(entry, DeviceEntry) or entry.blocking:
+            return None
+        return entry.repeated(self.kernel.grid(grid, plan, flat), flat)
 
 
 class Kernel(Partial):
@@ -285,16 +294,7 @@ class Kernel(Partial):
         entry = self._entry(plan, flat, stream)
         if not isinstance(entry, DeviceEntry):
             return partial(entry.launch, dims, flat, stream)
-        frame, loaded, index = entry.packer.frame(flat), entry.loaded, entry.index
-        if stream is not None:
-            fixed = driver.stream_handle(stream)
-            return partial(_enqueue, loaded, dims, fixed, frame, flat)
-        current_stream = entry.current_stream
-
-        def repeat(keep: tuple = flat) -> None:
-            loaded.launch(dims, current_stream(index), frame.address)
-
-        return repeat
+        return entry.repeated(dims, flat, stream, keep=flat)
 
     def grid(self, grid: Any, plan: Plan, flat: tuple) -> Grid:
         """The grid as three integers; raises LaunchError for anything that is no grid."""
@@ -313,11 +313,6 @@ class Kernel(Partial):
         if min(x, y, z) < 0 or x > 2 ** 31 - 1 or y > 65535 or z > 65535:
             raise LaunchError(f"{self.__name__}: grid {(x, y, z)} is out of range: 0..2^31-1, 0..65535, 0..65535")
         return x, y, z
-
-
-def _enqueue(loaded: driver.LoadedKernel, dims: Grid, stream: int, frame: Any, keep: tuple) -> None:
-    """A bound launch on a fixed stream; `keep` holds the arguments."""
-    loaded.launch(dims, stream, frame.address)
 
 
 def _dtype(annotation: Any) -> DType | None:

@@ -5,7 +5,7 @@ that the signature was made from.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -83,6 +83,18 @@ class DeviceEntry:
         packer.free.append(frame)               # the driver has copied the parameters
         if self.blocking:
             self.loaded.device.synchronize(stream)
+
+
+    def repeated(self, grid: Grid, flat: tuple, stream: Any = None, keep: tuple = ()) -> Callable[[], None]:
+        """A function that launches with these arguments' values and addresses, which it holds in a frame of its own, on
+        the stream (None: the current one); `keep` stays alive as long as the function does."""
+        frame, launch, index, current = self.packer.frame(flat), self.loaded.launch, self.index, self.current_stream
+        fixed = None if stream is None else driver.stream_handle(stream)
+
+        def repeat(keep: tuple = keep) -> None:
+            launch(grid, current(index) if fixed is None else fixed, frame.address)
+
+        return repeat
 
 
 class EmulatorEntry:
