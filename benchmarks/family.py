@@ -283,6 +283,12 @@ def fits(t: Tiles, gated: bool, e: dict[str, Any]) -> bool:
                               e.get("residual") == "unaligned" or {"residual", "odd"} <= e.keys(), "reduction" in e)
 
 
+def plain(f: Format, e: dict[str, Any]) -> bool:
+    """Whether `fused_matmul` leaves it to `matmul`."""
+    more = {"residual", "z", "reduction"} & e.keys() or e.get("scale_a") == "rows" or e.get("scale_b") == "columns"
+    return not more and f not in INTEGERS
+
+
 def fuseds() -> Iterator[Configuration]:
     """`fused_matmul` and `gated_matmul`; `odd`: widths that 8 does not divide."""
     for gated, tiles in ((False, fused.TILES), (True, fused.GATED_TILES)):
@@ -301,7 +307,7 @@ def fuseds() -> Iterator[Configuration]:
             columns = t.n // 2 if gated else t.n
             m, n = extents(t.m, columns)
             for f, e in ways:
-                if not fits(t, gated, e):
+                if not fits(t, gated, e) or not gated and plain(f, e):
                     continue
 
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:

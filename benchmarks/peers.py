@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tilejit.frontend.captures import reached
 from tilejit.testing import bench_pairs, row
 
 #: name, function, and what one call of it does (bytes or floating-point operations)
@@ -18,19 +19,30 @@ PER_MS = {"GB/s": 1e6, "TFLOP/s": 1e9}
 
 
 def triton_twin(kernel: Any, do_not_specialize: tuple[str, ...] = ()) -> Any:
-    """The same kernel source as a Triton kernel; None where Triton is missing."""
+    """The same source as a Triton kernel, with the kernels that it calls; None where Triton is missing."""
     if importlib.util.find_spec("triton") is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="tilejit-twin-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"{kernel.__name__}.py"
-    path.write_text("import triton\nimport triton.language as tl\n\n\n"
-                    f"@triton.jit(do_not_specialize={list(do_not_specialize)})\n{kernel.source.normalised()}\n")
+    path.write_text(twin_source(kernel, do_not_specialize))
     spec = importlib.util.spec_from_file_location(f"twin_{kernel.__name__}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, kernel.__name__)
+
+
+def twin_source(kernel: Any, do_not_specialize: tuple[str, ...]) -> str:
+    """The text of a module with that kernel, those it calls, and the constants that they read."""
+    text = ["import triton\nimport triton.language as tl"]
+    constants: dict[str, Any] = {}
+    for source, read in reversed(reached(kernel.source)):
+        constants |= {c.name: getattr(c.value, "value", c.value) for c in read if c.source is None and "." not in c.name}
+        options = f"(do_not_specialize={list(do_not_specialize)})" if source is kernel.source else ""
+        text.append(f"@triton.jit{options}\n{source.normalised()}")
+    text[1:1] = [f"{name} = tl.constexpr({value!r})" for name, value in constants.items()]
+    return "\n\n\n".join(text) + "\n"
 
 
 def runs(name: str, peer: Callable[[], Any]) -> bool:

@@ -1,4 +1,5 @@
 """Triton's configurations before they are timed: processes side by side, what their ends mean, what is remembered."""
+import ast
 import importlib
 import importlib.util
 import json
@@ -107,3 +108,13 @@ def test_triton_compiles_without_a_gpu(building, peer, dtype):
     config = peer.configs(4096, 1 if dtype == "fp8" else 2)[0]
     made = building.compile_only(building.Recipe(config, dtype, False))
     assert "wgmma" in made.asm["ptx"]
+
+
+def test_a_twin_has_all_that_its_kernel_calls():
+    """Under Triton the source alone would miss its helpers and what those read."""
+    peers = importlib.import_module("peers")
+    matmul = importlib.import_module("tilejit.kernels.matmul")
+    text = peers.twin_source(matmul.matmul_kernel, ("M",))
+    defined = {n.name for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+    assert {"matmul_kernel", "tile_at", "store_tile", "tensor_scale", "biased", "activate"} <= defined
+    assert text.count("@triton.jit(do_not_specialize=['M'])") == 1 and "TAIL_4 = tl.constexpr((" in text

@@ -8,7 +8,7 @@ import pytest
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import fused
-from tilejit.kernels._operands import facts_of, infos_of
+from tilejit.kernels._calls import facts_of, infos_of
 from tilejit.kernels.fused import GATED_TILES, STAGES, TILES, fitting, fused_kernel, fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.tiles import Tiles, choose_tiles
 from tilejit.testing import rel_error
@@ -229,9 +229,24 @@ def test_the_tiles_of_gated_products(m, n):
 
 def test_the_tiles_of_wide_products():
     """Large results have the widest tiles, and few rows small ones."""
-    for m, n, picked in ((4096, 14336, TILES[0]), (8192, 8192, TILES[0]), (512, 4096, TILES[1]), (64, 4096, TILES[2])):
+    for m, n, picked in ((4096, 14336, TILES[0]), (8192, 8192, TILES[0]), (512, 4096, TILES[2]), (64, 4096, TILES[3])):
         assert choose_tiles(m, n, 64, 132, 0.0, fitting(False)) is picked
     assert choose_tiles(128, 8192, 64, 132, 0.0, fitting(True)) is GATED_TILES[-1]
+
+
+def test_little_more_is_a_plain_product(monkeypatch):
+    """A number for each operand, a bias and an activation are `matmul`'s; one thing more is the fused kernel's."""
+    seen = []
+    monkeypatch.setattr(fused, "matmul", lambda a, b, *more, **scales: seen.append((*more, *scales.values())))
+    rng, a, b, _ = arrays(64, 72, 64)
+    bias, one, rows = rng.random(72, np.float32), np.ones(1, np.float32), np.ones((64, 1), np.float32)
+    fused_matmul(a, b, bias=bias, activation="gelu", scale_b=one)
+    assert len(seen) == 1 and seen[0][0] is bias and seen[0][1] == "gelu" and seen[0][-1] is one
+    with tilejit.knobs(target="evaluator"):
+        for more in ({"scale_a": rows}, {"residual": np.zeros((64, 72), BF16)}, {"z": np.zeros((64, 72), BF16)}):
+            fused_matmul(a, b, bias=bias, **more)
+        fused_matmul(a.astype(np.int8), b.astype(np.int8))
+    assert len(seen) == 1
 
 
 def test_what_tiles_are_for():
@@ -239,7 +254,8 @@ def test_what_tiles_are_for():
     assert fitting(True) == GATED_TILES and not GATED_TILES[0].roomy(4)
     assert fitting(True, per_column=True) == GATED_TILES[1:]
     assert [t.ctas for t in fitting(True, arrays=True)] == [2, 1, 1]
-    assert fitting(True, narrow=True) == GATED_TILES[-1:] and fitting(False, narrow=True) == TILES[1:]
+    assert fitting(True, narrow=True) == GATED_TILES[-1:] and fitting(False, narrow=True) == TILES[2:]
+    assert fitting(False, narrow=True, reduction=True) == TILES[3:]
     assert fitting(True, reduction=True) == fitting(True, ctas=1) == GATED_TILES[-2:]
 
 

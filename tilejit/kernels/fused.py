@@ -9,23 +9,20 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
+from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of, place
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
-    Calls,
-    Launch,
     Matrix,
     check_operands,
     check_vector,
-    facts_of,
-    infos_of,
     new,
     operand,
-    place,
     require_tma,
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate, biased
+from tilejit.kernels.matmul import matmul
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
 from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
@@ -203,7 +200,8 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
 #: Shapes that `matmul` uses too, whose speeds were measured there.
 _MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 #: Largest first. 128x128 by two warpgroups at once: slower in the loop than by two in turn.
-TILES = (_MEASURED[128, 256], replace(_MEASURED[128, 128], num_warps=8, speed=0.905, stored=20), _MEASURED[64, 64])
+TILES = (_MEASURED[256, 256], _MEASURED[128, 256],
+         replace(_MEASURED[128, 128], num_warps=8, speed=0.905, stored=20), _MEASURED[64, 64])
 #: As tiles of the product, which is twice as wide as the result.
 GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
@@ -220,12 +218,13 @@ def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow:
     per_column: with a bias or a scale for each column. arrays: with a residual or a second output, 64 columns of which
     are dealt with at a time. narrow: with a residual whose rows cannot be read 16 bytes at a time. reduction: with a
     number for each row of the result, which pairs of CTAs do not combine in memory."""
-    if not gated:
-        return TILES[narrow:]
-    found = GATED_TILES[-1:] if narrow else GATED_TILES
-    if arrays:
+    if gated:
+        found = GATED_TILES[-1:] if narrow else GATED_TILES
+    else:
+        found = TILES[(3 if reduction else 2) * narrow:]
+    if gated and arrays:
         found = tuple(t for t in found if t.n & t.n - 1 == 0)
-    if per_column:
+    if gated and per_column:
         found = tuple(t for t in found if t.roomy(4))
     return tuple(t for t in found if t.ctas <= (1 if reduction else ctas))
 
@@ -241,9 +240,20 @@ def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
     contiguous rows. z: an array [M, N] that receives the activation's argument. reduction: "sum", "squares" or "max"
     of each row of the result, before rounding, is combined into reduced (fp32 [M], which holds what to begin with).
     The result has the inputs' dtype (bf16 for 8-bit ones) unless `out` or `out_dtype` says otherwise; an int32 result
-    is the exact sum of integer products, without anything else. Raises LaunchError for what does not fit."""
+    is the exact sum of integer products, without anything else. With no more than a number for each operand, a bias and
+    an activation it is `matmul`. Raises LaunchError for what does not fit."""
+    if residual is z is reduction is reduced is None and _simple(a, scale_a, scale_b, out, out_dtype):
+        return matmul(a, b, bias, activation, out, out_dtype, scale_a=scale_a, scale_b=scale_b)
     return _run("fused_matmul", False, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
                 out_dtype)
+
+
+def _simple(a: Any, scale_a: Any, scale_b: Any, out: Any, out_dtype: Any) -> bool:
+    """Whether `matmul` multiplies such operands, with such scales, for such a result."""
+    ia, *scales, io = infos_of(a, scale_a, scale_b, out)
+    kind = out_dtype if io is None else io.dtype
+    return str(ia.dtype) in DTYPES and all(i is None or prod(i.shape) == 1 for i in scales) and \
+        (kind is None or kind.is_float)
 
 
 def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,

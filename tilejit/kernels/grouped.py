@@ -13,16 +13,13 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
+from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
     WRAP,
-    Calls,
-    Launch,
     Matrix,
     check_operands,
-    facts_of,
-    infos_of,
     new,
     operand,
     ragged,

@@ -9,7 +9,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels import division, streamk
-from tilejit.kernels._operands import DTYPES, Call, Calls, Launch, facts_of, infos_of, place, tensor_scales
+from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
+from tilejit.kernels._operands import DTYPES, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at

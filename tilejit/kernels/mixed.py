@@ -12,18 +12,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._operands import (
-    Call,
-    Calls,
-    Launch,
-    Workspace,
-    check_vector,
-    facts_of,
-    infos_of,
-    operand,
-    require_tma,
-    result,
-)
+from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of
+from tilejit.kernels._operands import Workspace, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.division import GROUP, Config, divide
 from tilejit.kernels.parts import sum_parts

@@ -7,7 +7,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._operands import Call, Launch
+from tilejit.kernels._calls import Call, Launch
 from tilejit.kernels.activations import activate, tensor_scale
 from tilejit.kernels.order import tile_at
 

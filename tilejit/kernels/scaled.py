@@ -13,7 +13,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._operands import Calls, Launch, check_operands, facts_of, infos_of, operand, require_tma, result
+from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
+from tilejit.kernels._operands import check_operands, operand, require_tma, result
 from tilejit.kernels.order import tile_at
 
 #: Elements of K, and columns of B, that share a scale.

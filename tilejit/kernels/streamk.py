@@ -28,19 +28,14 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
+from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
 from tilejit.kernels._operands import (
     DTYPES,
-    Call,
-    Calls,
-    Launch,
     Workspace,
     check_operands,
     check_vector,
-    facts_of,
-    infos_of,
     new,
     operand,
-    place,
     require_tma,
     result,
     tensor_scales,
