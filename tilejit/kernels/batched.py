@@ -134,10 +134,10 @@ def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, 
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
     grid = min(t.programs(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    group = FEW_ROWS if (m + n) * k * ma.dtype.bytes <= IN_L2 else t.group(m, blocks)
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
     # and a tile that another group's products hide is best staged whole.
-    group = FEW_ROWS if (m + n) * k * ma.dtype.bytes <= IN_L2 else t.group(m, blocks)
     kernel = batched_kernel.partial(
         batches=batches, M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=group, A_ROWS=ma.rows_first,
         B_ROWS=mb.rows_first, ACTIVATION=activation, launch_pdl=t.ctas > 1, store_stages=1 if t.in_turn else 2,
