@@ -105,10 +105,10 @@ _SHARED = 222 * 1024
 GROUP = 8
 #: Tiles for results of more than 64 rows.
 TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
-#: Those that even parts of K take as well: what fits the result.
-EVEN_TILES = (Config(256, 256, 8, ctas=2, cluster_split="M"), Config(256, 128, 8, ctas=2, cluster_split="M"),
-              Config(128, 192, 8), Config(128, 160, 8),
-              *(Config(128, width, 8, True) for width in (256, 192, 160)))
+#: Those of even parts of K: what fits the result.
+EVEN_TILES = (Config(128, 256, 8), Config(128, 128, 4), Config(256, 256, 8, ctas=2, cluster_split="M"),
+              Config(256, 128, 8, ctas=2, cluster_split="M"), Config(128, 192, 8), Config(128, 160, 8),
+              *(Config(128, width, 8, True) for width in (256, 192, 160)), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most so many rows: C^T = B^T A^T, so that the rows are the small side of the product.
 DECODED = 64
 DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
@@ -199,7 +199,7 @@ def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, c
         tiles = tuple(t for t in DECODE_TILES if t.n == width)
     if split is None and ctas is None:
         yield from single_tiles(m, n, multiprocessors)
-    for t in (*tiles, *EVEN_TILES) if m > DECODED and split is None and ctas in (None, 1) else ():
+    for t in EVEN_TILES if m > DECODED and split is None and ctas in (None, 1) else ():
         count = t.tiles(m, n)
         parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // _LEAST_BLOCKS)
         if parts > 1 and (ctas is None or t.ctas == ctas):
