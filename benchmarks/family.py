@@ -226,12 +226,13 @@ def streamks() -> Iterator[Configuration]:
                 return streamk.matmul_streamk(*operands(f, m, 248, depth(f)), **with_arrays(e, 248), config=t)
             yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
     for t in division.EVEN_TILES:
-        m, n = extents(t.m, t.n)
+        rows, columns = extents(t.m, t.n)
+        m, n = (columns, rows) if t.swap else (rows, columns)
         for f, e in epilogues():
-            def paired(f: Format = f, e: dict[str, Any] = e, t: division.Config = t.split(m, n, 2), m: int = m,
+            def parted(f: Format = f, e: dict[str, Any] = e, t: division.Config = t.split(rows, columns, 2), m: int = m,
                        n: int = n) -> Any:
                 return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
-            yield Configuration("streamk", f"{t.m}x{t.n} paired {f} {label(e)}".strip(), (), paired)
+            yield Configuration("streamk", f"{t.m}x{t.n}{' swap' * t.swap} parted {f} {label(e)}".strip(), (), parted)
     ways = [(f, {**e, "ordered": o}) for f, e in (*epilogues(), *scaled_epilogues()) for o in (False, True)]
     ways += [(f, {"accumulate": True}) for f in FORMATS]
     ways += [(f, {**e, "ctas": c}) for f, e in epilogues() if f in (PLAIN, FORMATS[-1]) for c in (2, 4, 8)]

@@ -124,6 +124,7 @@ def test_rejects():
                 "accumulate": True, "out": np.zeros((8, 8), np.float16)}),
             ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must have shape", (a, b), {"bias": a}),
             ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
+            ("config divides 2 tiles, the result has 1 of 64 x 64", (a, b), {"config": Config(64, 64, 4).split(8, 70, 2)}),
             ("out needs a base and row strides", (a, np.zeros((16, 7), np.float16).T.copy().T), {}),
             ("the workspace has 1 floats", (a, b), {"split": 2, "workspace": streamk.Workspace(a, 1, 1)})]:
         if "workspace" in kwargs:

@@ -102,6 +102,7 @@ def launch():
 
     x, y, o = tensors(3)
     expect([8, 8, 8, 4])
+    assert tilejit.multiprocessors() == tilejit.multiprocessors(0) == tilejit.multiprocessors(-1) == 132
     k = add_kernel[lambda meta: (tilejit.cdiv(1000, meta["BLOCK"]), 2)](x, y, o, 1000, BLOCK=512)
     assert list(state.grid) == [2, 2, 1] and list(state.block) == [k.metadata.num_threads, 1, 1]
     assert state.stream == STREAM and state.launches == state.loads == 1

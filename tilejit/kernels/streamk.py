@@ -260,6 +260,10 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
     t = config or choose(m, n, k, ma.dtype.bytes, multiprocessors, split, _ctas(ctas))
+    tiles = t.tiles(m, n)
+    if t.stream_tiles > tiles or t.parts and t.stream_tiles < tiles:
+        raise tilejit.LaunchError(f"{_WHAT}: config divides {t.stream_tiles} tiles, the result has {tiles} of "
+                                  f"{t.m} x {t.n}: see Config.split")
     if t.swap:
         ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
     bk = t.k_bytes * t.k_ctas // ma.dtype.bytes
