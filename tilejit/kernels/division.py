@@ -131,9 +131,9 @@ _MORE = 200
 #: Bytes a cycle that a multiprocessor gets from L2 and from memory, and with half of it by multicast, and its share of
 #: what memory gives to all.
 _FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
-#: The first, of even parts: where all multiprocessors have some, and at most, where few do. (Fitted with what parts cost
-#: to seven tiles at 25 shapes, three of them of `benchmarks/matmul.py`, on an H200: there and at four others the choice
-#: takes 1% longer than the best of those on average, 9% at most.)
+#: The first, of even parts: where all multiprocessors have some, and at most, where few do. (Fitted, with what parts
+#: cost, to seven tiles at 25 shapes on an H200, three of them of `benchmarks/matmul.py`: there and at four others the
+#: choice takes 1% longer than the best of those on average, 9% at most.)
 _FROM_ALL, _ALONE = 41.7, 60
 
 
