@@ -215,6 +215,10 @@ def calls():
         for _ in range(3):
             kernels.matmul(a, b, out=c)
         assert state.waits == waits + 3
+    before, nothing = state.launches, Tensor((0, 256), HALF, 0x90000)
+    for _ in range(3):
+        kernels.matmul(nothing, b, out=nothing)
+    assert state.launches == before, "an empty result"
     gone = weakref.ref(d)
     del d
     assert gone() is None

@@ -66,8 +66,8 @@ DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
 #: Rows up to which there are kernels of their own for every shape. (Up to `division.FEW`, where clusters divide K or
 #: programs have one tile each: 4 to 17% faster at 128 rows on an H200.)
 NARROW = 64
-#: What parts may be estimated to take, of what whole tiles are: few small tiles take longer than estimated (of nine
-#: products on an H200 this decides eight rightly).
+#: What parts may be estimated to take, of what whole tiles are: few small tiles take longer than estimated (of eleven
+#: products on an H200 this decides ten rightly, not 200x7168x8192).
 PARTED = 1.1
 _calls = Calls()
 

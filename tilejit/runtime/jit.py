@@ -116,10 +116,13 @@ class Partial:
         """A function that repeats this launch for arrays that lie where these do, of which it keeps none alive; None
         where kernels run on the CPU, or every launch is waited for."""
         plan, flat = self._bound(args, kwargs)
+        dims = self.kernel.grid(grid, plan, flat)
+        if 0 in dims:
+            return lambda: None
         entry = self.kernel._entry(plan, flat, None)
         if not isinstance(entry, DeviceEntry) or entry.blocking:
             return None
-        return entry.repeated(self.kernel.grid(grid, plan, flat), flat)
+        return entry.repeated(dims, flat)
 
 
 class Kernel(Partial):
