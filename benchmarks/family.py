@@ -209,7 +209,7 @@ def matmuls() -> Iterator[Configuration]:
 
 def streamks() -> Iterator[Configuration]:
     """`matmul_streamk`: sums in order, in no order, added to the result, by clusters that divide K or rows, and in single
-    tiles (of the widths from 48 to 256), also of pairs of CTAs."""
+    tiles (of the widths from 48 to 256), also of pairs of CTAs, and as wide as few rows or columns."""
     for rows in (64, 128):
         for width in (48, 112, 224, 256):
             one = next(division.single_tiles(rows, 2 * width, 2))
@@ -225,6 +225,19 @@ def streamks() -> Iterator[Configuration]:
                        m: int = m - 8) -> Any:
                 return streamk.matmul_streamk(*operands(f, m, 248, depth(f)), **with_arrays(e, 248), config=t)
             yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
+    for side in (64, 112, 208, 256):
+        made = [t for m, n in ((side, 248), (248, side)) for t in division.all_at_once(m, n, 8)]
+        for t in dict.fromkeys(t for t in made if side <= t.n < side + 32 and t.m < 248):
+            m, n = (t.n - 8, 248) if t.swap else (248, t.n - 8)
+            for f, e in epilogues():
+                if t.n % 64 and not (f.a_rows if t.swap else not f.b_rows):
+                    continue
+
+                def once(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(t, single=True), m: int = m,
+                         n: int = n) -> Any:
+                    return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
+                name = f"{t.m}x{t.n}{' swap' * t.swap} at once ctas={t.ctas} {f} {label(e)}"
+                yield Configuration("streamk", name.strip(), (), once)
     for t in division.EVEN_TILES:
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if t.swap else (rows, columns)

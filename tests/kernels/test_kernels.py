@@ -106,4 +106,5 @@ def test_matmul_hands_deep_products_on(monkeypatch):
     for m, n, k, deep in ((64, 4096, 64 * 32, True), (4096, 4096, 64 * 128, False), (128, 8192, 8192, True), (128, 28672, 8192, True), (192, 28672, 8192, False), (1024, 1024, 32768, True),
                           (2048, 2048, 8192, False)):
         a, b = (tilejit.ArrayInfo(0, tilejit.ir.types.fp16, *x, 0) for x in (((m, k), (k, 1)), ((k, n), (1, k))))
-        assert module._deep(a, b, 132) == deep
+        c = tilejit.ArrayInfo(0, tilejit.ir.types.fp16, (m, n), (n, 1), 0)
+        assert module._deep(a, b, module._parts(a, b, False, c, None, 132, "sm_90a", False), 132) == deep

@@ -109,6 +109,8 @@ TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64
 EVEN_TILES = (Config(128, 256, 8), Config(128, 128, 4), Config(256, 256, 8, ctas=2, cluster_split="M"),
               Config(256, 128, 8, ctas=2, cluster_split="M"), Config(128, 192, 8), Config(128, 160, 8),
               *(Config(128, width, 8, True) for width in (256, 192, 160)), Config(64, 128, 4), Config(64, 64, 4))
+#: Those that every program has one of, beside those that are as wide as few rows or columns (`all_at_once`).
+_SQUARES = (Config(128, 128, 4), Config(128, 64, 4), Config(64, 128, 4), Config(64, 64, 4))
 #: Tiles for at most so many rows: C^T = B^T A^T, so that the rows are the small side of the product.
 DECODED = 64
 DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
@@ -119,6 +121,8 @@ DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
 IDLE = 0.1
 #: Rows up to which an estimate asks how evenly programs share memory, of which the other operand takes most.
 FEW = 128
+#: Rows or columns up to which tiles may have all of them, or half, or a third (`single_tiles`).
+SHALLOW = 512
 #: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
 #: from L2, of the time of as many bytes from memory.
 _UNEVEN, _AGAIN = 1.04, 0.08
@@ -135,17 +139,43 @@ _FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
 #: cost, to seven tiles at 25 shapes on an H200, three of them of `benchmarks/matmul.py`: there and at four others the
 #: choice takes 1% longer than the best of those on average, 9% at most.)
 _FROM_ALL, _ALONE = 41.7, 60
+#: Whole tiles of more than `DECODED` rows: what a block takes at least; products of the tensor cores' most; bytes a cycle
+#: and multiprocessor from L2 and from memory; bytes a cycle of a CTA whose loads come from its neighbour as well; and the
+#: exponent of the sum of all those, as they hide each other in part. Then cycles for a row outside of the matrix, which
+#: TMA fills with zeros: where a tile has all of shared memory for its blocks, and where it shares it with another one;
+#: and for a result. (Fitted to 374 launches of 24 shapes of 96 to 1500 rows on an H200: 5% off on average; the choice
+#: takes 2% longer than the best.)
+_BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING = 191, 0.94, 70.5, 17.8, 114, 3.45
+_OUTSIDE, _OUTSIDE_SHARED, _RESULT = 0.6, 3.2, 0.092
 
 
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
-           ctas: int | None = None) -> Config:
+           ctas: int | None = None, strips: tuple[int, int] = (16, 16)) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
-    instead of a choice."""
-    ways = _ways(m, n, k * elem_bytes, multiprocessors, split, ctas)
+    instead of a choice. strips: what divides the rows and the columns of single tiles where those are the few (64 where
+    they lie side by side in memory: TMA reads them in lines then)."""
+    ways = _ways(m, n, k * elem_bytes, multiprocessors, split, ctas, strips)
     best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors))
     one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
     return replace(best, single=one and (best.ctas == 1 or best.cluster_split == "N"))
+
+
+def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone: bool = True) -> float:
+    """An estimate of what the tiles of an m x n product take that are not divided, in cycles of one multiprocessor.
+
+    alone: whether a tile has all of shared memory for its blocks."""
+    rows, columns = (n, m) if t.swap else (m, n)
+    high, wide = tilejit.cdiv(rows, t.m), tilejit.cdiv(columns, t.n)
+    turns, ctas = tilejit.cdiv(high * wide, t.programs), min(high * wide, t.programs) * t.ctas
+    loaded, area = (t.m + t.n) * t.k_bytes / t.ctas, t.m * t.n / t.ctas
+    received = (t.m + t.n / t.ctas) * t.k_bytes if t.beside and t.cluster_split == "N" else 0
+    outside = high * t.m - rows if rows < columns else wide * t.n - columns
+    block = sum(x ** _HIDING for x in (
+        _BLOCK, area / 32 / _SPEED * t.k_bytes / 128, received / _NEIGHBOUR, loaded * ctas / (_L2 * multiprocessors),
+        (m + n) * t.k_bytes / (_MEMORY * multiprocessors) / turns)) ** (1 / _HIDING)
+    block += outside * t.k_bytes / 128 * (_OUTSIDE if alone else _OUTSIDE_SHARED)
+    return turns * t.blocks(pitch) * block + area * _RESULT
 
 
 def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float:
@@ -157,6 +187,8 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
     second launch and 10 bytes a cycle where they are even, and the transpose of tiles that are swapped; 1.5 cycles an
     element where parts meet in flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips; one where
     CTAs share an operand."""
+    if t.stream_tiles == 0 and t.k_ctas == 1 and m > DECODED:
+        return undivided(t, m, n, pitch, multiprocessors)
     count, steps = t.tiles(m, n), t.blocks(pitch)
     area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
     few, shared = t.swap and m <= DECODED or m <= FEW, t.swap and t.beside
@@ -193,7 +225,8 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
     return max(t.stream_tiles / t.programs * steps * block + turns(count - t.stream_tiles), least) + meet
 
 
-def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, ctas: int | None) -> Iterator[Config]:
+def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, ctas: int | None,
+          strips: tuple[int, int]) -> Iterator[Config]:
     """What there is to choose from; of those with equal estimates the first is taken."""
     tiles = TILES
     if m <= DECODED:
@@ -201,6 +234,8 @@ def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, c
         tiles = tuple(t for t in DECODE_TILES if t.n == width)
     if split is None and ctas is None:
         yield from single_tiles(m, n, multiprocessors)
+        if m > DECODED:
+            yield from all_at_once(m, n, multiprocessors, strips)
     for t in EVEN_TILES if m > DECODED and split is None and ctas in (None, 1) else ():
         count = t.tiles(m, n)
         parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // _LEAST_BLOCKS)
@@ -208,7 +243,7 @@ def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, c
             yield replace(t, programs=count * parts, stream_tiles=count)
     for t in tiles:
         count, even, steps = t.tiles(m, n), evenly if t.swap else min, t.blocks(pitch)
-        for c in (2, 4, 8) if ctas is None and split is None else (ctas or 1,):
+        for c in (2, 4, 8)[:3 * (m <= FEW)] if ctas is None and split is None else (ctas or 1,):
             most, by_k = at_once(c, multiprocessors), replace(t, ctas=c)
             if c > 1 and (ctas is not None or most and c <= steps and (by_k.stages(2) or 0) >= _LEAST_SLOTS):
                 yield replace(by_k, programs=even(count, max(1, most)))
@@ -229,6 +264,31 @@ def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
     if 32 < m <= rows and pairs <= at_once(2, multiprocessors):
         side = tilejit.cdiv(m, 32) * 32
         yield Config(128, side, 4, True, pairs, k_bytes=256 if side <= 64 else 128, ctas=2, cluster_split="N")
+
+
+def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
+    """Tiles of an m x n result of which every program has one, where it has few rows or few columns: as wide as all of
+    those, or the half or the third; of one CTA, or of two that divide them and share the others. And square ones."""
+    for few, many, swap, strip in ((m, n, True, strips[0]), (n, m, False, strips[1])):
+        least = tilejit.cdiv(few, 256)
+        for wide in range(least, least + 2) if few <= SHALLOW else ():
+            side = tilejit.cdiv(tilejit.cdiv(few, wide), strip) * strip
+            if wide > least and side < DECODED:
+                break
+            pair = tilejit.cdiv(side, 2 * strip) * 2 * strip
+            for t in (Config(64, side, 4, swap), Config(128, side, 8 if side > 128 else 4, swap),
+                      Config(128, pair, 4, swap, ctas=2, cluster_split="N")):
+                programs = t.tiles(m, n)
+                if t.n <= 256 and programs <= at_once(t.ctas, multiprocessors):
+                    yield replace(t, programs=programs)
+    for t in _SQUARES:
+        if min(m, n) <= SHALLOW and t.tiles(m, n) <= multiprocessors:
+            yield replace(t, programs=t.tiles(m, n))
+
+
+def strips(a_rows: bool, b_rows: bool) -> tuple[int, int]:
+    """The `strips` of `choose` for operands of these orders."""
+    return 16 if a_rows else 64, 64 if b_rows else 16
 
 
 def evenly(tiles: int, most: int) -> int:

@@ -15,9 +15,9 @@ from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
+    LAUNCH,
     SINGLE_TILES,
     TILES,
-    Chip,
     Part,
     Tiles,
     choose_tiles,
@@ -63,12 +63,8 @@ COPIED_FROM = 2 ** 27
 #: Blocks of K from which on tiles may be divided between multiprocessors: by parts that meet in memory, where that
 #: takes less, and by clusters, where half of them would be idle.
 DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
-#: Rows up to which there are kernels of their own for every shape. (Up to `division.FEW`, where clusters divide K or
-#: programs have one tile each: 4 to 17% faster at 128 rows on an H200.)
+#: Rows up to which there are kernels of their own for every shape.
 NARROW = 64
-#: What parts may be estimated to take, of what whole tiles are: few small tiles take longer than estimated (of eleven
-#: products on an H200 this decides ten rightly, not 200x7168x8192).
-PARTED = 1.1
 _calls = Calls()
 
 
@@ -138,26 +134,34 @@ class Step:
 def _launches(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, activation: str | None, sms: int,
               chip: str = "sm_90a", scaled: bool = False) -> tuple[Step, ...]:
     """The launches of one problem, one for each part of the result; `scaled`: with `tensor_scales`."""
-    a_rows, b_rows = _orders(a, b, bias, c, activation)
-    dtype, (m, k), n = a.dtype, a.shape, b.shape[1]
-    # wgmma reads 16-bit operands in either order, 8- and 32-bit ones with K contiguous only.
-    in_place = dtype.bytes == 2 or (a_rows and not b_rows)
+    in_place = _in_place(a, *_orders(a, b, bias, c, activation))
+    m, n = c.shape
     made = []
     if in_place:
-        blocks, ragged = tilejit.cdiv(k * dtype.bytes, 128), _ragged(a, b)
-        if chip == "sm_90a":
-            ended = bias is not None or activation is not None
-            # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
-            straight, turned = (suited(TILES, side_by_side, ragged, size if ended else None, scaled)
-                                for side_by_side, size in ((b_rows, c.dtype.bytes), (not a_rows, 4 if scaled else 2)))
-            parts = divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0,
-                                  activation in ("gelu", "silu"))
-        else:
-            parts = (Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES)),)
+        parts = _parts(a, b, bias is not None, c, activation, sms, chip, scaled)
         made = [_step(part, a, b, c, activation, sms) for part in parts]
     if not in_place or not all(d.tma for step in made for d in step.launch.descriptors):
         made = [_step(Part(0, 0, m, n, POINTER_TILES), a, b, c, activation, sms)]
     return tuple(made)
+
+
+def _in_place(a: ArrayInfo, a_rows: bool, b_rows: bool) -> bool:
+    """Whether wgmma reads both operands: 16-bit ones in either order, 8- and 32-bit ones with K contiguous only."""
+    return a.dtype.bytes == 2 or a_rows and not b_rows
+
+
+def _parts(a: ArrayInfo, b: ArrayInfo, biased: bool, c: ArrayInfo, activation: str | None, sms: int, chip: str,
+           scaled: bool) -> tuple[Part, ...]:
+    """The parts of a product of whole tiles."""
+    (m, k), n = a.shape, b.shape[1]
+    blocks, ragged = tilejit.cdiv(k * a.dtype.bytes, 128), _ragged(a, b)
+    if chip != "sm_90a":
+        return (Part(0, 0, m, n, choose_tiles(m, n, blocks, sms, ragged, SINGLE_TILES)),)
+    ended = biased or activation is not None
+    # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
+    straight, turned = (suited(TILES, side_by_side, ragged, size if ended else None, scaled) for side_by_side, size in
+                        ((_rows_first("b", b), c.dtype.bytes), (not _rows_first("a", a), 4 if scaled else 2)))
+    return divide_result(m, n, blocks, sms, ragged, straight, turned, _ragged(c) > 0, activation in ("gelu", "silu"))
 
 
 def _transpose(x: ArrayInfo) -> ArrayInfo:
@@ -242,31 +246,37 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, acti
     (m, k), n = a.shape, b.shape[1]
     if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
         return "copied", ()
-    if _pitched(c) and _deep(a, b, sms, chip):
+    if _pitched(c) and _in_place(a, *orders) and _pitched(a) and _pitched(b) and _deep(
+            a, b, _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms, chip):
         return "divided", ()
     return "plain", _launches(a, b, bias, c, activation, sms, chip, scaled)
 
 
-def _deep(a: ArrayInfo, b: ArrayInfo, sms: int, chip: str = "sm_90a") -> bool:
-    """Whether a product has so few tiles, and so deep ones, that dividing K pays; or so few rows that turning does."""
+def _deep(a: ArrayInfo, b: ArrayInfo, parts: tuple[Part, ...], sms: int, chip: str = "sm_90a") -> bool:
+    """Whether `matmul_streamk` is faster than these parts: where rows, columns or tiles are few."""
     (m, k), n, size = a.shape, b.shape[1], a.dtype.bytes
-    in_place = size == 2 or (_rows_first("a", a) and not _rows_first("b", b))
     blocks = tilejit.cdiv(k * size, 128)
-    if blocks < DEEP_FROM_BY_CLUSTERS or not in_place or not (_pitched(a) and _pitched(b)):
-        return False
     if m <= NARROW:
-        return True
-    divided = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1)
-    by_clusters = divided.k_ctas > 1
-    if (by_clusters or divided.single) and m <= division.FEW:
-        return True
-    if blocks < DEEP_FROM and not by_clusters:
+        return blocks >= DEEP_FROM_BY_CLUSTERS
+    if blocks < DEEP_FROM_BY_CLUSTERS and min(m, n) > division.SHALLOW or not m * n * k:
         return False
-    whole = Chip(sms, blocks, _ragged(a, b))
-    t = whole.best(m, n, TILES)
-    if divided.parts and blocks >= DEEP_FROM:
-        return division.cycles(divided, m, n, k * size, sms) < PARTED * whole.cycles(t, m, n)
-    return 2 * t.ctas * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n) <= sms
+    t = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1,
+                        strips=division.strips(_rows_first("a", a), _rows_first("b", b)))
+    if not t.single:
+        deep = DEEP_FROM_BY_CLUSTERS if t.k_ctas > 1 else DEEP_FROM
+        few = t.k_ctas > 1 or t.parts or t.stream_tiles and 2 * t.ctas * t.tiles(m, n) <= sms
+        if blocks < deep or not few:
+            return False
+    whole = sum(division.undivided(*_tiled(part, sms), k * size, sms, not part.tiles.in_turn) for part in parts)
+    return division.cycles(t, m, n, k * size, sms) < whole + LAUNCH * (len(parts) - 1)
+
+
+def _tiled(part: Part, sms: int) -> tuple[division.Config, int, int]:
+    """A part's tiles, and its rows and columns, as `division` has them."""
+    t, m, n = part.tiles, part.m1 - part.m0, part.n1 - part.n0
+    config = division.Config(t.m, t.n, t.num_warps, part.turned, t.programs(sms), ctas=t.ctas,
+                             cluster_split="N" if t.columns else "M")
+    return (config, n, m) if part.turned else (config, m, n)
 
 
 def _pitched(x: ArrayInfo) -> bool:

@@ -31,6 +31,7 @@ from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
 from tilejit.kernels._operands import (
     DTYPES,
+    Matrix,
     Workspace,
     check_operands,
     check_vector,
@@ -42,7 +43,7 @@ from tilejit.kernels._operands import (
     zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
-from tilejit.kernels.division import GROUP, IDLE, Config, choose
+from tilejit.kernels.division import GROUP, IDLE, Config, choose, strips
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
@@ -259,7 +260,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         return None
     if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
-    t = config or choose(m, n, k, ma.dtype.bytes, multiprocessors, split, _ctas(ctas))
+    t = config or _choice(ma, mb, multiprocessors, split, ctas)
     tiles = t.tiles(m, n)
     if t.stream_tiles > tiles or t.parts and t.stream_tiles < tiles:
         raise tilejit.LaunchError(f"{_WHAT}: config divides {t.stream_tiles} tiles, the result has {tiles} of "
@@ -306,15 +307,16 @@ def _stored_parts(count: int, m: int, n: int, device: int) -> tilejit.TensorDesc
     return tilejit.TensorDescriptor.template(info, info.shape, info.strides, (m, n))
 
 
-def _ctas(asked: int | None) -> int | None:
-    """What was asked for; 1 where the chip that kernels are compiled for has no clusters."""
-    return 1 if asked is None and tilejit.chip() != "sm_90a" else asked
+def _choice(a: Matrix, b: Matrix, multiprocessors: int, split: int | None, ctas: int | None) -> Config:
+    """`choose` for two operands; one CTA a program where the chip that kernels are compiled for has no clusters."""
+    if ctas is None and tilejit.chip() != "sm_90a":
+        ctas = 1
+    (m, k), n = a.shape, b.shape[1]
+    return choose(m, n, k, a.dtype.bytes, multiprocessors, split, ctas, strips(a.rows_first, b.rows_first))
 
 
 def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None,
                   config: Config | None = None) -> Workspace:
     """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas, config=config)`."""
-    ia, ib = tilejit.array_info(a), tilejit.array_info(b)
-    t = config or choose(ia.shape[0], ib.shape[1], ia.shape[1], ia.dtype.bytes, tilejit.multiprocessors(), split,
-                         _ctas(ctas))
-    return t.workspace(a)
+    ma, mb = operand(_WHAT, "a", tilejit.array_info(a)), operand(_WHAT, "b", tilejit.array_info(b))
+    return (config or _choice(ma, mb, tilejit.multiprocessors(), split, ctas)).workspace(a)
