@@ -184,7 +184,8 @@ def matmuls() -> Iterator[Configuration]:
             return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
         yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
             (tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas),
-            (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),))), streamed)
+            (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),)),
+            (module, "_deep", lambda *a: False)), streamed)
     ends = (*epilogues(), *scaled_epilogues())
     for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):
         rows, columns = extents(t.m, t.n)
@@ -204,7 +205,8 @@ def matmuls() -> Iterator[Configuration]:
                 return matmul(a, b, **with_arrays(e, n))
             kind = " pointers" if t is module.POINTER_TILES else kind
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(),
-                                ((module, "divide_result", lambda *a, part=part, **k: (part,)),), call)
+                                ((module, "divide_result", lambda *a, part=part, **k: (part,)),
+                                 (module, "_deep", lambda *a: False)), call)
 
 
 def streamks() -> Iterator[Configuration]:
@@ -218,19 +220,17 @@ def streamks() -> Iterator[Configuration]:
                            m: int = rows - 8, n: int = 2 * width - 16) -> Any:
                     return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
                 yield Configuration("streamk", f"{one.m}x{one.n} single {f} {label(e)}".strip(), (), single)
-    for m in (64, 96, 128):
-        (pair,) = [t for t in division.single_tiles(m, 248, 4) if t.ctas == 2]
-        for f, e in epilogues():
-            def shared(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(pair, single=True),
-                       m: int = m - 8) -> Any:
-                return streamk.matmul_streamk(*operands(f, m, 248, depth(f)), **with_arrays(e, 248), config=t)
-            yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
+    (pair,) = [t for t in division.single_tiles(64, 248, 4) if t.ctas == 2]
+    for f, e in epilogues():
+        def shared(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(pair, single=True)) -> Any:
+            return streamk.matmul_streamk(*operands(f, 56, 248, depth(f)), **with_arrays(e, 248), config=t)
+        yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
     for side in (64, 112, 208, 256):
         made = [t for m, n in ((side, 248), (248, side)) for t in division.all_at_once(m, n, 8)]
         for t in dict.fromkeys(t for t in made if side <= t.n < side + 32 and t.m < 248):
             m, n = (t.n - 8, 248) if t.swap else (248, t.n - 8)
             for f, e in epilogues():
-                if t.n % 64 and not (f.a_rows if t.swap else not f.b_rows):
+                if t.n // t.ctas % 32 and not (f.a_rows if t.swap else not f.b_rows):
                     continue
 
                 def once(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(t, single=True), m: int = m,

@@ -25,6 +25,11 @@ ODD_FP8: tuple[Shape, ...] = (
     (2064, 6160, 4112), (7776, 3344, 5136), (2000, 2000, 2000))
 DECODE_ROWS = (1, 8, 16, 32, 64, 128)
 DECODE_WEIGHTS = ((8192, 8192), (7168, 18432), (8192, 28672), (28672, 8192))
+#: More rows than decoding has, fewer than fill the chip with tiles.
+FEW_ROWS = (96, 160, 200, 300, 512)
+FEW_WEIGHTS = ((4096, 4096), (7168, 8192), (4096, 14336), (14336, 4096), (1280, 8192))
+#: Sets whose weights come from memory, not from L2: copies of them take turns.
+FROM_MEMORY = ("decode", "rows")
 SPLIT: tuple[Shape, ...] = ((512, 512, 65536), (256, 256, 131072), (1024, 1024, 32768))
 CUBES: tuple[Shape, ...] = ((4096, 4096, 4096), (8192, 8192, 8192))
 FUSED: Shape = (4096, 14336, 4096)
@@ -98,6 +103,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "fp8": (Goal("cublaslt", 1.05),),
     "fp8-block": (Goal("tilejit tensor-wise", 0.95),),
     "decode": (Goal("best", 1.15), Goal("copy", 0.90, whole=False)),
+    "rows": (),
     "splitk": (Goal("best", 1.05),),
     "batched": (Goal("best", 1.10),),
     "grouped": (Goal("best", 1.10),),
@@ -118,6 +124,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
         return tuple(Case(name, *s, dtype="fp8", variant="block" if name == "fp8-block" else "") for s in BIG + ODD_FP8)
     if name == "decode":
         return tuple(Case(name, m, n, k) for m in DECODE_ROWS for n, k in DECODE_WEIGHTS)
+    if name == "rows":
+        return tuple(Case(name, m, n, k) for m in FEW_ROWS for n, k in FEW_WEIGHTS)
     if name == "splitk":
         return tuple(Case(name, *s) for s in SPLIT)
     if name == "batched":

@@ -14,7 +14,7 @@ import peers_triton
 import peers_triton_build
 import torch
 from contender import Build, Contender, Work, rotate
-from matmul_cases import Case
+from matmul_cases import FROM_MEMORY, Case
 
 #: Error of a product that is rounded to bf16 once.
 ROUNDED = 8e-3
@@ -84,11 +84,11 @@ def shown(make: Callable[..., Callable[[], Any]], *args: Any) -> Build:
 
 
 def dense(case: Case) -> Work:
-    """bf16 big, decode, split-K, majors, orders and ablation: one product, in one dtype."""
+    """bf16 big, decode, few rows, split-K, majors, orders and ablation: one product, in one dtype."""
     a = matrix(case.m, case.k, rows_first=case.order[0] == "N")
     bs = [matrix(case.k, case.n, rows_first=case.order[1] == "N")]
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
-    bs = copies(bs[0]) if case.set == "decode" else bs
+    bs = copies(bs[0]) if case.set in FROM_MEMORY else bs
     product = columns_of(bs[0])
     error = checker(lambda i: product(a[i].double()), case.m)
 

@@ -58,7 +58,7 @@ class Recipe:
 def recipes(cases: Iterable[Case]) -> list[Recipe]:
     """What the Triton peer of these cases may use, each once."""
     wanted = [Recipe(c, case.dtype, case.m <= 128) for case in cases
-              if case.set in ("bf16", "fp8", "decode", "splitk")
+              if case.set in ("bf16", "fp8", "decode", "rows", "splitk")
               for c in configs(case.m, 1 if case.dtype == "fp8" else 2)]
     return list({r.label: r for r in wanted}.values())
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import StandIn, matrix
 
@@ -25,6 +25,7 @@ targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
 def small(monkeypatch, **change):
     """One small tile instead of the choice."""
     monkeypatch.setattr(division, "EVEN_TILES", ())
+    monkeypatch.setattr(division, "SHALLOW", 0)
     monkeypatch.setattr(division, "TILES", (replace(TILES[3], **change),))
     choose.cache_clear()
 
@@ -191,11 +192,47 @@ def test_pairs(m, dtype, a_rows, b_rows, target):
     """Rows, columns and K cut short, a bias for each row of the transpose."""
     rng = np.random.default_rng(m)
     a, b, bias = matrix(rng, m, 336, dtype, a_rows), matrix(rng, 336, 304, dtype, b_rows), np.arange(304, dtype=np.float32)
-    t = replace(next(t for t in division.single_tiles(m, 304, 6) if t.ctas == 2), single=True)
+    ways = division.single_tiles if m <= division.DECODED else division.all_at_once
+    t = replace(next(t for t in ways(m, 304, 6) if t.ctas == 2), single=True)
     with tilejit.knobs(target=target):
         got = matmul_streamk(a, b, bias, "relu", config=t)
     ref = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
     assert (t.n, t.k_bytes) == (-(-m // 32) * 32, 256 if m <= 64 else 128) and rel_error(got, ref) <= 1e-2
+
+
+@pytest.mark.parametrize("m, n, k, tile", [(200, 7168, 8192, (224, 2)), (320, 4096, 4096, (160, 2)), (96, 4096, 4096, (96, 1)),
+                                           (160, 8192, 1024, (160, 2)), (384, 4096, 14336, (192, 2))])
+def test_all_rows_in_one_tile(m, n, k, tile):
+    """As wide as all of 65 to 512 rows, the half or the third, one a program; the same for columns."""
+    t, other = choose(m, n, k, 2, 132), choose(n, m, k, 2, 132)
+    assert (t.n, t.ctas, t.swap, t.single) == (*tile, True, True)
+    assert other == replace(t, swap=False)
+    for order, strips in enumerate((division.strips(False, False), division.strips(True, True))):    # side by side
+        size = (n, m) if order else (m, n)
+        assert all(x.n // x.ctas % 32 == 0 for x in division.all_at_once(*size, 132, strips) if x.swap != bool(order))
+    assert choose(m, n, k, 2, 132, ctas=1).ctas == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(65, 600), st.integers(65, 9000), st.sampled_from([64, 1024, 8192]), st.sampled_from([8, 78, 132]),
+       st.sampled_from([(16, 16), (64, 16), (16, 64)]))
+def test_tiles_at_once(m, n, k, multiprocessors, strips):
+    """Each program has one tile, all run at once, none is wider than wgmma or the registers of a thread allow."""
+    for t in division.all_at_once(m, n, multiprocessors, strips):
+        assert t.tiles(m, n) == t.programs <= division.at_once(t.ctas, multiprocessors)
+        assert t.n <= 256 and t.n % 16 == 0 and t.m * t.n // t.ctas <= 128 * 32 * t.warps
+        assert t.parts == 0 and division.cycles(t, m, n, 2 * k, multiprocessors) > 0
+
+
+def test_estimates_of_whole_tiles():
+    """Rows outside of the matrix cost less than rows, and more where a tile shares its memory; time goes with K and
+    turns."""
+    t = Config(128, 160, 8, True, programs=112)
+    one = division.undivided(t, 160, 14336, 8192, 132)
+    narrow, shared = (division.undivided(t, 130, 14336, 8192, 132, alone) for alone in (True, False))
+    assert one < narrow < shared < 1.5 * one
+    assert 1.9 < division.undivided(t, 160, 14336, 16384, 132) / one < 2.1
+    assert division.undivided(t, 320, 14336, 8192, 132) > 1.5 * one
 
 
 @pytest.mark.parametrize("n, k, overlap", [(7168, 18432, False), (8192, 8192, True)])

@@ -130,31 +130,28 @@ _UNEVEN, _AGAIN = 1.04, 0.08
 _LEAST_BLOCKS = 4
 #: Blocks in shared memory at least, beside what CTAs exchange: with two a cluster took 1.6 times as long as expected.
 _LEAST_SLOTS = 4
-#: Bytes a cycle and multiprocessor that L2 moves beside what memory does.
-_MORE = 200
 #: Bytes a cycle that a multiprocessor gets from L2 and from memory, and with half of it by multicast, and its share of
 #: what memory gives to all.
 _FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
-#: The first, of even parts: where all multiprocessors have some, and at most, where few do. (Fitted, with what parts
-#: cost, to seven tiles at 25 shapes on an H200, three of them of `benchmarks/matmul.py`: there and at four others the
-#: choice takes 1% longer than the best of those on average, 9% at most.)
-_FROM_ALL, _ALONE = 41.7, 60
-#: Whole tiles of more than `DECODED` rows: what a block takes at least; products of the tensor cores' most; bytes a cycle
-#: and multiprocessor from L2 and from memory; bytes a cycle of a CTA whose loads come from its neighbour as well; and the
-#: exponent of the sum of all those, as they hide each other in part. Then cycles for a row outside of the matrix, which
-#: TMA fills with zeros: where a tile has all of shared memory for its blocks, and where it shares it with another one;
-#: and for a result. (Fitted to 374 launches of 24 shapes of 96 to 1500 rows on an H200: 5% off on average; the choice
-#: takes 2% longer than the best.)
-_BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING = 191, 0.94, 70.5, 17.8, 114, 3.45
-_OUTSIDE, _OUTSIDE_SHARED, _RESULT = 0.6, 3.2, 0.092
+#: Whole tiles, and even parts, of more than `DECODED` rows: what a block takes at least; products of the tensor cores'
+#: most; bytes a cycle and multiprocessor from L2 and from memory; bytes a cycle of a CTA whose loads come from its
+#: neighbour as well; and the exponent of the sum of all those, as they hide each other in part. How much longer
+#: products and L2 take where CTAs share columns and wait for each other. Cycles for a row outside of the matrix, which
+#: TMA fills with zeros: where a tile has all of shared memory for its blocks, and where it shares it with another one.
+_BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING, _WAITING = 200, 0.91, 59, 16.75, 78, 4.3, 1.1
+_OUTSIDE, _OUTSIDE_SHARED = 0.9, 3.2
+#: Then a result of a tile; a second launch, a result of each part, stored and summed; and one that is transposed. (All
+#: fitted to 669 launches of 82 shapes with 96 to 1024 rows on an H200: 5% off on average, and the choice takes 2.5%
+#: longer than the best.)
+_RESULT, _SECOND, _PARTED, _TURNED = 0.05, 3140, 0.334, 0.029
 
 
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
            ctas: int | None = None, strips: tuple[int, int] = (16, 16)) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
-    instead of a choice. strips: what divides the rows and the columns of single tiles where those are the few (64 where
-    they lie side by side in memory: TMA reads them in lines then)."""
+    instead of a choice. strips: what divides the rows and the columns of single tiles where those are the few (32 where
+    they lie side by side in memory: TMA reads so many at a time)."""
     ways = _ways(m, n, k * elem_bytes, multiprocessors, split, ctas, strips)
     best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors))
     one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
@@ -165,17 +162,28 @@ def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone
     """An estimate of what the tiles of an m x n product take that are not divided, in cycles of one multiprocessor.
 
     alone: whether a tile has all of shared memory for its blocks."""
-    rows, columns = (n, m) if t.swap else (m, n)
-    high, wide = tilejit.cdiv(rows, t.m), tilejit.cdiv(columns, t.n)
-    turns, ctas = tilejit.cdiv(high * wide, t.programs), min(high * wide, t.programs) * t.ctas
-    loaded, area = (t.m + t.n) * t.k_bytes / t.ctas, t.m * t.n / t.ctas
+    count = t.tiles(m, n)
+    turns = tilejit.cdiv(count, t.programs)
+    block = _block(t, min(count, t.programs), (m + n) / turns, multiprocessors)
+    block += _outside(t, m, n) * t.k_bytes / 128 * (_OUTSIDE if alone else _OUTSIDE_SHARED)
+    return turns * t.blocks(pitch) * block + t.m * t.n / t.ctas * _RESULT
+
+
+def _block(t: Config, programs: int, rows: float, multiprocessors: int) -> float:
+    """Cycles of a block of K where so many programs run, which read so many rows of operands between them."""
+    loaded, results = (t.m + t.n) * t.k_bytes, t.m * t.n / t.ctas
     received = (t.m + t.n / t.ctas) * t.k_bytes if t.beside and t.cluster_split == "N" else 0
-    outside = high * t.m - rows if rows < columns else wide * t.n - columns
-    block = sum(x ** _HIDING for x in (
-        _BLOCK, area / 32 / _SPEED * t.k_bytes / 128, received / _NEIGHBOUR, loaded * ctas / (_L2 * multiprocessors),
-        (m + n) * t.k_bytes / (_MEMORY * multiprocessors) / turns)) ** (1 / _HIDING)
-    block += outside * t.k_bytes / 128 * (_OUTSIDE if alone else _OUTSIDE_SHARED)
-    return turns * t.blocks(pitch) * block + area * _RESULT
+    waiting = _WAITING if t.beside and t.cluster_split == "M" else 1
+    return sum(x ** _HIDING for x in (
+        _BLOCK, waiting * results / 32 / _SPEED * t.k_bytes / 128, received / _NEIGHBOUR,
+        waiting * loaded * programs / (_L2 * multiprocessors),
+        rows * t.k_bytes / (_MEMORY * multiprocessors))) ** (1 / _HIDING)
+
+
+def _outside(t: Config, m: int, n: int) -> int:
+    """Rows of a last tile that lie outside of the matrix, on the side that has fewer."""
+    rows, columns = (n, m) if t.swap else (m, n)
+    return -rows % t.m if rows < columns else -columns % t.n
 
 
 def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float:
@@ -184,28 +192,27 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
 
     The blocks that a program takes, each as long as its products or its bytes, at least as long as memory takes for all
     operands (with few rows: for each turn, in which fewer programs may run), plus what handing over parts costs: a
-    second launch and 10 bytes a cycle where they are even, and the transpose of tiles that are swapped; 1.5 cycles an
-    element where parts meet in flight; or 16 bytes a cycle between the CTAs of a cluster and two round trips; one where
-    CTAs share an operand."""
+    second launch and what it reads where they are even; 1.5 cycles an element where parts meet in flight; or 16 bytes a
+    cycle between the CTAs of a cluster and two round trips; one where CTAs share an operand."""
     if t.stream_tiles == 0 and t.k_ctas == 1 and m > DECODED:
         return undivided(t, m, n, pitch, multiprocessors)
+    if t.parts and m > DECODED:
+        block = _block(t, t.programs, (m + n) * t.parts, multiprocessors) + _outside(t, m, n) * _OUTSIDE
+        meet = _SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors + _TURNED * m * n * t.swap
+        return tilejit.cdiv(t.blocks(pitch), t.parts) * block + meet
     count, steps = t.tiles(m, n), t.blocks(pitch)
     area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
     few, shared = t.swap and m <= DECODED or m <= FEW, t.swap and t.beside
-    even, used = t.parts > 0 and m > DECODED, t.programs * t.ctas / multiprocessors
-    rate = min(_FROM_ALL / used, _ALONE) if even else _FROM_MEMORY if few else _FROM_L2
+    rate, idle = _FROM_MEMORY if few else _FROM_L2, t.programs * t.ctas / multiprocessors < 1 - IDLE / 2
     block = max(area / 32 * t.k_bytes / 128,
                 (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else edges * t.k_bytes / rate)
 
     memory, wide, narrow = (m + n) * pitch / (_SHARE * multiprocessors), *((t.m, t.n) if t.swap else (t.n, t.m))
     least = memory * (1 + _AGAIN * narrow / wide * few)
-    if even:                                 # what is read several times comes from L2 meanwhile
-        least = memory + (count * (t.m + t.n) - m - n) * pitch / (_MORE * multiprocessors)
 
     def turn(programs: int) -> float:
         taken = tilejit.cdiv(steps, t.k_ctas) * block
         weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
-        idle = used < 1 - IDLE / 2
         return max(taken, weights * _UNEVEN if idle else weights) if few and programs else taken * (programs > 0)
 
     def turns(tiles: int) -> float:
@@ -216,9 +223,6 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
         # With few rows the loads of the next tile go on meanwhile.
         meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
         return max(turns(count), least) + meet
-    if even:
-        meet = 5000 + 0.39 * area * used + m * n / 45 * t.swap
-        return max(tilejit.cdiv(steps, t.parts) * block, least) + meet
     whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
     parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
     meet = 6000 + 0.2 * area if t.parts else 2000 * shared + parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
@@ -256,14 +260,14 @@ def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
     """Tiles of all rows, at most 128, one a program; none where they would be too narrow or too wide.
 
     As wide as it takes for one a multiprocessor, unless more than 32 rows would lie outside of the matrix (TMA takes
-    longer for those). Or swapped, 128 wide, of two CTAs that have half of the rows each and share the rest."""
+    longer for those). Or, of 33 to 64 rows, swapped, 128 wide, of two CTAs that have half of the rows each and share
+    the rest."""
     rows, width = (64 if m <= 64 else 128), tilejit.cdiv(tilejit.cdiv(n, multiprocessors), 16) * 16
     if rows - 32 <= m <= rows and 48 <= width <= 256:
         yield Config(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
     pairs = tilejit.cdiv(n, 128)
-    if 32 < m <= rows and pairs <= at_once(2, multiprocessors):
-        side = tilejit.cdiv(m, 32) * 32
-        yield Config(128, side, 4, True, pairs, k_bytes=256 if side <= 64 else 128, ctas=2, cluster_split="N")
+    if 32 < m <= DECODED and pairs <= at_once(2, multiprocessors):
+        yield Config(128, DECODED, 4, True, pairs, k_bytes=256, ctas=2, cluster_split="N")
 
 
 def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
@@ -288,7 +292,7 @@ def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = 
 
 def strips(a_rows: bool, b_rows: bool) -> tuple[int, int]:
     """The `strips` of `choose` for operands of these orders."""
-    return 16 if a_rows else 64, 64 if b_rows else 16
+    return 16 if a_rows else 32, 32 if b_rows else 16
 
 
 def evenly(tiles: int, most: int) -> int:
