@@ -206,32 +206,35 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     scales = tensor_scales(_WHAT, scale_a, scale_b)
     if accumulate and scales:
         raise tilejit.LaunchError(f"{_WHAT}: accumulate adds the product itself, without scales")
-    return launch((a, b, bias, out), (*infos, tilejit.array_info(out)), activation, accumulate, ordered, split, ctas,
-                  workspace, config, **scales)
+    infos = *infos, tilejit.array_info(out)
+    key = (infos, activation, accumulate, ordered, split, ctas, workspace and workspace.infos, config, tuple(scales),
+           infos_of(*scales.values()), active_knobs())
+    if not _calls.repeat(key):
+        again, calls = launches((a, b, bias, out), infos, activation, accumulate, ordered, split, ctas, workspace,
+                                config, **scales)
+        _calls.run(key if again else None, *calls)
+    return out
 
 
-def launch(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
-           accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
-           workspace: Workspace | None = None, config: Config | None = None, **scales: Any) -> Any:
-    """`matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales`;
-    returns out."""
+def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
+             accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
+             workspace: Workspace | None = None, config: Config | None = None,
+             **scales: Any) -> tuple[bool, list[Call]]:
+    """What `matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are, and of
+    `tensor_scales` launches; and whether that may be repeated for the same arrays (`Calls`)."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert ia is not None and ib is not None and io is not None
-    key = (infos, activation, accumulate, ordered, split, ctas, workspace and workspace.infos, config,
-           tuple(scales), infos_of(*scales.values()), active_knobs())
-    if _calls.repeat(key):
-        return out
     plan = _plan(*facts_of(*infos), activation, accumulate, ordered, split, ctas, config, *place(ia))
-    if plan is not None:
-        t, launch = plan
-        over, of = ((b, a, out), (ib, ia, io)) if t.swap else ((a, b, out), (ia, ib, io))
-        meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
-        launches: list[Call] = [(launch, (over, of, *meet, bias, None, None), scales)]
-        if t.parts and not accumulate:
-            launches = [(launch, (over, of, meet[0]), {}), sum_parts(
-                meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)]
-        _calls.run(None if meet[1] is not None and workspace is None else key, *launches)
-    return out
+    if plan is None:
+        return False, []
+    t, launch = plan
+    over, of = ((b, a, out), (ib, ia, io)) if t.swap else ((a, b, out), (ia, ib, io))
+    meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
+    calls: list[Call] = [(launch, (over, of, *meet, bias, None, None), scales)]
+    if t.parts and not accumulate:
+        calls = [(launch, (over, of, meet[0]), {}), sum_parts(
+            meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)]
+    return meet[1] is None or workspace is not None, calls
 
 
 @lru_cache(maxsize=1024)
