@@ -89,7 +89,7 @@ def test_matmul_of_few_rows(n):
 
 
 def test_matmul_hands_deep_products_on(monkeypatch):
-    """Few tiles and many blocks of K: divided; the same with fewer blocks, or more tiles: not."""
+    """Few rows, and few tiles with a deep K, are divided or turned; what TMA cannot read is not."""
     import importlib
 
     module = importlib.import_module("tilejit.kernels.matmul")
@@ -100,11 +100,12 @@ def test_matmul_hands_deep_products_on(monkeypatch):
         with tilejit.knobs(target="evaluator"):
             out = module.matmul(a, b.T, activation="relu")
         assert out.shape == (m, m)
-    (((a, _, bias, _), _, activation),) = calls
-    assert a.shape == (80, 64 * 128) and bias is None and activation == "relu"
+    assert [arrays[0].shape for arrays, *_ in calls] == [(80, 64 * 128), (80, 64 * 31)]
+    assert all(arrays[2] is None and activation == "relu" for arrays, _, activation in calls)
     # As measured on an H200.
     for m, n, k, deep in ((64, 4096, 64 * 32, True), (4096, 4096, 64 * 128, False), (128, 8192, 8192, True), (128, 28672, 8192, True), (192, 28672, 8192, False), (1024, 1024, 32768, True),
-                          (2048, 2048, 8192, False)):
+                          (2048, 2048, 8192, False), (32, 8192, 1024, True), (64, 8192, 1024, False), (160, 7168, 8192, True),
+                          (7168, 160, 8192, True), (320, 7168, 8192, False), (600, 600, 4096, False)):
         a, b = (tilejit.ArrayInfo(0, tilejit.ir.types.fp16, *x, 0) for x in (((m, k), (k, 1)), ((k, n), (1, k))))
         c = tilejit.ArrayInfo(0, tilejit.ir.types.fp16, (m, n), (n, 1), 0)
         assert module._deep(a, b, module._parts(a, b, False, c, None, 132, "sm_90a", False), 132) == deep

@@ -140,10 +140,9 @@ _FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
 #: TMA fills with zeros: where a tile has all of shared memory for its blocks, and where it shares it with another one.
 _BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING, _WAITING = 200, 0.91, 59, 16.75, 78, 4.3, 1.1
 _OUTSIDE, _OUTSIDE_SHARED = 0.9, 3.2
-#: Then a result of a tile; a second launch, a result of each part, stored and summed; and one that is transposed. (All
-#: fitted to 669 launches of 82 shapes with 96 to 1024 rows on an H200: 5% off on average, and the choice takes 2.5%
-#: longer than the best.)
-_RESULT, _SECOND, _PARTED, _TURNED = 0.05, 3140, 0.334, 0.029
+#: Then a result of a tile; a second launch; and a result of each part, stored and summed. (All fitted to 669 launches
+#: of 82 shapes with 96 to 1024 rows on an H200: 5% off on average, and the choice takes 2.5% longer than the best.)
+_RESULT, _SECOND, _PARTED = 0.05, 3140, 0.334
 
 
 @lru_cache(maxsize=1024)
@@ -198,7 +197,7 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
         return undivided(t, m, n, pitch, multiprocessors)
     if t.parts and m > DECODED:
         block = _block(t, t.programs, (m + n) * t.parts, multiprocessors) + _outside(t, m, n) * _OUTSIDE
-        meet = _SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors + _TURNED * m * n * t.swap
+        meet = _SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors
         return tilejit.cdiv(t.blocks(pitch), t.parts) * block + meet
     count, steps = t.tiles(m, n), t.blocks(pitch)
     area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
@@ -240,7 +239,8 @@ def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, c
         yield from single_tiles(m, n, multiprocessors)
         if m > DECODED:
             yield from all_at_once(m, n, multiprocessors, strips)
-    for t in EVEN_TILES if m > DECODED and split is None and ctas in (None, 1) else ():
+    even_tiles = (*EVEN_TILES, *(t for t in wide_tiles(m, n, strips) if t.ctas == 1))
+    for t in even_tiles if m > DECODED and split is None and ctas in (None, 1) else ():
         count = t.tiles(m, n)
         parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // _LEAST_BLOCKS)
         if parts > 1 and (ctas is None or t.ctas == ctas):
@@ -270,24 +270,28 @@ def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
         yield Config(128, DECODED, 4, True, pairs, k_bytes=256, ctas=2, cluster_split="N")
 
 
-def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
-    """Tiles of an m x n result of which every program has one, where it has few rows or few columns: as wide as all of
-    those, or the half or the third; of one CTA, or of two that divide them and share the others. And square ones."""
-    for few, many, swap, strip in ((m, n, True, strips[0]), (n, m, False, strips[1])):
+def wide_tiles(m: int, n: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
+    """Tiles for an m x n result of few rows or few columns: as wide as all of those, or the half or the third; of one
+    CTA, or of two that divide them and share the others."""
+    for few, swap, strip in ((m, True, strips[0]), (n, False, strips[1])):
         least = tilejit.cdiv(few, 256)
         for wide in range(least, least + 2) if few <= SHALLOW else ():
             side = tilejit.cdiv(tilejit.cdiv(few, wide), strip) * strip
             if wide > least and side < DECODED:
                 break
             pair = tilejit.cdiv(side, 2 * strip) * 2 * strip
-            for t in (Config(64, side, 4, swap), Config(128, side, 8 if side > 128 else 4, swap),
-                      Config(128, pair, 4, swap, ctas=2, cluster_split="N")):
-                programs = t.tiles(m, n)
-                if t.n <= 256 and programs <= at_once(t.ctas, multiprocessors):
-                    yield replace(t, programs=programs)
-    for t in _SQUARES:
-        if min(m, n) <= SHALLOW and t.tiles(m, n) <= multiprocessors:
-            yield replace(t, programs=t.tiles(m, n))
+            yield Config(64, side, 4, swap)
+            yield Config(128, side, 8 if side > 128 else 4, swap)
+            if pair <= 256:
+                yield Config(128, pair, 4, swap, ctas=2, cluster_split="N")
+
+
+def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
+    """Tiles of an m x n result with few rows or columns of which every program has one: wide ones, and square ones."""
+    for t in (*wide_tiles(m, n, strips), *(_SQUARES if min(m, n) <= SHALLOW else ())):
+        programs = t.tiles(m, n)
+        if programs <= at_once(t.ctas, multiprocessors):
+            yield replace(t, programs=programs)
 
 
 def strips(a_rows: bool, b_rows: bool) -> tuple[int, int]:

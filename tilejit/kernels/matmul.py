@@ -60,12 +60,12 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
 COPIED_FROM = 2 ** 27
-#: Blocks of K from which on tiles may be divided between multiprocessors: by parts that meet in memory, where that
-#: takes less, and by clusters, where half of them would be idle.
-DEEP_FROM, DEEP_FROM_BY_CLUSTERS = 128, 32
-#: Rows up to which there are kernels of their own for every shape, if K is deep enough for clusters or they are half as
-#: many (on an H200 10 to 40% faster at four shapes of 1 to 32 rows and 1024 to 1536 of K, not at 64 rows).
-NARROW, SHORT = 64, 32
+#: Blocks of K from which on tiles may be divided between multiprocessors, if rows and columns are not few
+#: (`division.SHALLOW`).
+DEEP_FROM = 128
+#: Rows up to which products are turned: always, or from so many blocks of K on (on an H200 10 to 40% faster at four
+#: shapes of 1 to 32 rows and 1024 to 1536 of K, not at 64 rows).
+SHORT, NARROW, TURNED_FROM = 32, 64, 32
 _calls = Calls()
 
 
@@ -262,18 +262,18 @@ def _deep(a: ArrayInfo, b: ArrayInfo, parts: tuple[Part, ...], sms: int, chip: s
     if not m * n * k:
         return False
     if m <= NARROW:
-        return m <= SHORT or blocks >= DEEP_FROM_BY_CLUSTERS
+        return m <= SHORT or blocks >= TURNED_FROM
     few = min(m, n) <= division.SHALLOW
-    if blocks < DEEP_FROM_BY_CLUSTERS and not few:
+    if blocks < DEEP_FROM and not few:
         return False
     t = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1,
                         strips=division.strips(_rows_first("a", a), _rows_first("b", b)))
     if t.single:
         worth = few
-    elif t.k_ctas > 1:
-        worth = blocks >= DEEP_FROM_BY_CLUSTERS
+    elif t.k_ctas > 1 or t.parts:
+        worth = few or blocks >= DEEP_FROM
     else:
-        worth = blocks >= DEEP_FROM and bool(t.parts or t.stream_tiles and 2 * t.ctas * t.tiles(m, n) <= sms)
+        worth = blocks >= DEEP_FROM and t.stream_tiles > 0 and 2 * t.ctas * t.tiles(m, n) <= sms
     if not worth:
         return False
     whole = sum(division.undivided(*_tiled(part, sms), k * size, sms, not part.tiles.in_turn) for part in parts)

@@ -13,6 +13,9 @@ from tilejit.kernels.order import tile_at
 
 #: Elements that a program sums at least and at most: its threads have 2 or 4 each, side by side.
 LEAST, MOST = 512, 1024
+#: Columns of a block that a program sums of a tile of the result's transpose: both what is read and what is written are
+#: whole sectors then (32 bytes of L2).
+_COLUMNS = tl.constexpr(8)
 #: Parts whose numbers are on their way at once (ptxas moves the loads up, if there are registers).
 _UNROLLED = tl.constexpr(32)
 #: Programs that are enough: a few a multiprocessor, so that all of the parts are on their way at once.
@@ -21,21 +24,32 @@ PROGRAMS = 1024
 
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
-                     PARTS: tl.constexpr, BIAS_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr,
+                     PARTS: tl.constexpr, TURNED: tl.constexpr, ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr,
                      scale_a=None, scale_b=None):
     """out = act(sum of parts + bias) for ELEMENTS elements of one tile. The sum is multiplied by the numbers at scale_a
     and scale_b first (None: 1).
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
-    out has strides down and across; with BIAS_ROWS bias has a value per row, else per column."""
+    out has strides down and across. TURNED: it is the transpose of what it is in memory, and bias has a value per row,
+    else per column; ELEMENTS are a block of rows and columns then, else side by side."""
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
-    at = tl.program_id(0) % shares * ELEMENTS + tl.arange(0, ELEMENTS)
-    rows = row * BM + at // BN
-    cols = column * BN + at % BN
+    share = tl.program_id(0) % shares
+    if TURNED:
+        high: tl.constexpr = ELEMENTS // _COLUMNS
+        r = share // (BN // _COLUMNS) * high + tl.arange(0, high)[:, None]
+        c = share % (BN // _COLUMNS) * _COLUMNS + tl.arange(0, _COLUMNS)[None, :]
+        at = r * BN + c
+        x = tl.zeros((high, _COLUMNS), tl.float32)
+    else:
+        at = share * ELEMENTS + tl.arange(0, ELEMENTS)
+        r = at // BN
+        c = at % BN
+        x = tl.zeros((ELEMENTS,), tl.float32)
+    rows = row * BM + r
+    cols = column * BN + c
     mine = parts + tile.to(tl.int64) * (PARTS * BM * BN)
-    x = tl.zeros((ELEMENTS,), tl.float32)
     for several in tl.range(0, PARTS // _UNROLLED, num_stages=1):
         for i in tl.static_range(_UNROLLED):
             x += tl.load(mine + (several * _UNROLLED + i) * (BM * BN) + at)
@@ -45,7 +59,7 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
     if scale is not None:
         x *= scale
     if bias is not None:
-        if BIAS_ROWS:
+        if TURNED:
             x += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)
         else:
             x += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)
@@ -71,8 +85,9 @@ def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | 
         (m, n), (down, across) = (n, m), (across, down)
     bm, bn = tile
     tiles = tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)
-    elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, bm * bn)
+    most = bm * (_COLUMNS.value if swapped else bn)
+    elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, most)
     grid = tiles * (bm * bn // elements)
     kernel = sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                                      BIAS_ROWS=swapped, ACTIVATION=activation, ELEMENTS=elements, num_warps=8)
+                                      TURNED=swapped, ACTIVATION=activation, ELEMENTS=elements, num_warps=8)
     return Launch(kernel, (grid,), ())
