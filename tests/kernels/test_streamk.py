@@ -330,7 +330,7 @@ def test_the_chip_is_filled():
     thin = choose(256, 256, 131072, 2, 132)
     assert (thin.m, thin.n, thin.programs, thin.ctas, thin.parts, thin.cluster_split) == (256, 128, 66, 2, 33, "M")
     fitting = choose(896, 640, 20000, 2, 132), choose(768, 384, 49152, 2, 132), choose(130, 1000, 32768, 2, 132)
-    assert [(t.n, t.parts, t.swap) for t in fitting] == [(192, 5, True), (192, 11, False), (144, 16, True)]
+    assert [(t.n, t.parts, t.swap) for t in fitting] == [(160, 4, False), (192, 11, False), (144, 8, True)]
     assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
     assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
     for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):

@@ -142,7 +142,8 @@ _BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING, _WAITING = 200, 0.91, 59, 16.
 _OUTSIDE, _OUTSIDE_SHARED = 0.9, 3.2
 #: Then a result of a tile; a second launch; and a result of each part, stored and summed. (All fitted to 669 launches
 #: of 82 shapes with 96 to 1024 rows on an H200: 5% off on average, and the choice takes 2.5% longer than the best.)
-_RESULT, _SECOND, _PARTED = 0.05, 3140, 0.334
+#: And what sums of the transpose's parts take longer, between nothing and four times that at eleven shapes.
+_RESULT, _SECOND, _PARTED, _TURNED = 0.05, 3140, 0.334, 2500
 
 
 @lru_cache(maxsize=1024)
@@ -197,7 +198,7 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
         return undivided(t, m, n, pitch, multiprocessors)
     if t.parts and m > DECODED:
         block = _block(t, t.programs, (m + n) * t.parts, multiprocessors) + _outside(t, m, n) * _OUTSIDE
-        meet = _SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors
+        meet = _SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors + _TURNED * t.swap
         return tilejit.cdiv(t.blocks(pitch), t.parts) * block + meet
     count, steps = t.tiles(m, n), t.blocks(pitch)
     area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
