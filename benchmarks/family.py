@@ -238,10 +238,14 @@ def streamks() -> Iterator[Configuration]:
                     return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
                 name = f"{t.m}x{t.n}{' swap' * t.swap} at once ctas={t.ctas} {f} {label(e)}"
                 yield Configuration("streamk", name.strip(), (), once)
-    for t in division.EVEN_TILES:
+    wide = (t for side in (112, 208) for m, n in ((side, 600), (600, side)) for t in division.wide_tiles(m, n))
+    for t in (*division.EVEN_TILES, *(t for t in wide if t.ctas == 1)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if t.swap else (rows, columns)
         for f, e in epilogues():
+            if t.n % 32 and not (f.a_rows if t.swap else not f.b_rows):
+                continue
+
             def parted(f: Format = f, e: dict[str, Any] = e, t: division.Config = t.split(rows, columns, 2), m: int = m,
                        n: int = n) -> Any:
                 return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
