@@ -86,11 +86,12 @@ def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
     """Results whose first part is made of whole tiles or whole waves and whose rest is in strips, or the last waves of
     which are shared out, the likeliest few; straight or turned."""
     found: dict[Plan, float] = {}
-    for turned, t in product((False, True), tiles.TILES):
-        high, wide = (n, m) if turned else (m, n)
-        for rows, columns in tiles.mains(high, wide, t, t.programs(chip.multiprocessors)):
-            rest = [replace(p, turned=turned) for p in chip.rest(high, wide, rows, columns, tiles.TILES)]
-            for stream in {0, chip.shared(t, rows, columns) if t is tiles.STREAMED else 0}:
+    costs = chip.costs(tiles.TILES)
+    for turned, cost in product((False, True), costs):
+        high, wide, t = *((n, m) if turned else (m, n)), cost.tiles
+        for rows, columns in tiles.mains(high, wide, t, cost.programs):
+            rest = [replace(p, turned=turned) for p, _ in tiles.strips_of(costs, high, wide, rows, columns)]
+            for stream in {0, cost.shared(rows, columns) if t is tiles.STREAMED else 0}:
                 parts = [tiles.Part(0, 0, rows, columns, t, stream, turned), *rest]
                 if rest or stream:
                     found[plan_of(parts, chip.blocks)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)

@@ -18,6 +18,7 @@ from tilejit.kernels.tiles import (
     STREAMED,
     TILES,
     Chip,
+    Cost,
     Part,
     Tiles,
     choose_tiles,
@@ -186,3 +187,15 @@ def test_matmul_in_parts(target, monkeypatch, parts):
     with tilejit.knobs(target=target):
         kernels.matmul(a, b.T, bias=bias, out=out)
     np.testing.assert_allclose(out, a.astype(np.float32) @ b.T.astype(np.float32) + bias, rtol=1e-3, atol=1e-3)
+
+
+def test_a_choice_is_quick(monkeypatch):
+    """Ways that cannot be the best, whatever the strips beside them take, are not looked into: a thousandth of a second
+    for a new shape, not thirty."""
+    asked = []
+    cycles = Cost.cycles
+    monkeypatch.setattr(Cost, "cycles", lambda *args: asked.append(args) or cycles(*args))
+    for m, n, k in ((5000, 5000, 5000), (3000, 7000, 2000), (4104, 8192, 4096), (7777, 3336, 5128), (2049, 6152, 4104)):
+        asked.clear()
+        divide_result.__wrapped__(m, n, -(-k // 64), 132, 1.0, TILES, TILES, True)
+        assert len(TILES) < len(asked) < 4000, len(asked)

@@ -1,11 +1,11 @@
 """Which tiles compute a matrix product, and how its result is divided between launches: estimates, no measuring."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilejit import cdiv
 from tilejit.kernels.copy import LINE
@@ -174,14 +174,19 @@ class Chip:
         """Cycles of the products of one tile: a block takes 1 per 32 results at full speed."""
         return self.blocks * t.m * t.n / t.ctas / 32 / self.speed(t)
 
+    def cost(self, t: Tiles) -> Cost:
+        """What such tiles take."""
+        products = self.tile(t)
+        return Cost(t, t.m, t.n, t.programs(self.multiprocessors), products, products + self.store(t, False),
+                    products + self.store(t, True), CLUSTER * (t.ctas > 1))
+
+    def costs(self, tiles: tuple[Tiles, ...]) -> list[Cost]:
+        """What each of these takes."""
+        return [self.cost(t) for t in tiles]
+
     def cycles(self, t: Tiles, m: int, n: int, batches: int = 1) -> float:
-        """Of so many m x n results. All programs run at once, in waves; storing a tile takes a round trip as well. The
-        constants are fitted to launches of 40 shapes, those of `benchmarks/matmul.py` and others, on an H200."""
-        programs = t.programs(self.multiprocessors)
-        waves, rest = divmod(batches * cdiv(m, t.m) * cdiv(n, t.n), programs)
-        if rest:
-            waves += LAST + (1 - LAST) * rest / programs if waves else 1
-        return waves * (self.tile(t) + self.store(t, waves > 1)) + CLUSTER * (t.ctas > 1)
+        """Of so many m x n results."""
+        return self.cost(t).cycles(m, n, batches)
 
     def store(self, t: Tiles, more: bool) -> float:
         """Cycles that storing a tile takes, of which another one's products hide some if there are `more`."""
@@ -190,34 +195,67 @@ class Chip:
         activation = self.activated * (HIDDEN if hidden else 1) / ACTIVATED
         return ROUND_TRIP * (not hidden) + results * (1 / t.stored + strips + activation)
 
-    def shared(self, t: Tiles, m: int, n: int) -> int:
-        """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
-        parts of more than two tiles, and none waits. 0 where there are no such waves."""
-        programs = t.programs(self.multiprocessors)
-        waves, rest = divmod(cdiv(m, t.m) * cdiv(n, t.n), programs)
-        return programs + rest if waves and rest else 0
-
     def time(self, p: Part) -> float:
         """Cycles of a part of a result."""
-        t, m, n = p.tiles, p.m1 - p.m0, p.n1 - p.n0
-        if not p.stream:
-            return self.cycles(t, m, n)
-        waves = cdiv(m, t.m) * cdiv(n, t.n) / t.programs(self.multiprocessors)
-        return waves * self.tile(t) + (ceil(waves) + 1) * self.store(t, True) + CLUSTER * (t.ctas > 1) + STREAM
+        return self.cost(p.tiles).time(p.m1 - p.m0, p.n1 - p.n0, p.stream)
 
     def best(self, m: int, n: int, tiles: tuple[Tiles, ...], batches: int = 1) -> Tiles:
         """The tiles with the least time for so many m x n results."""
-        return min(tiles, key=lambda t: self.cycles(t, m, n, batches))
+        return cheapest(self.costs(tiles), m, n, batches).tiles
 
-    def rest(self, m: int, n: int, rows: int, columns: int, tiles: tuple[Tiles, ...]) -> list[Part]:
-        """The parts beside and below the first rows and columns of an m x n result; no tile crosses an inner end."""
-        parts = []
-        if columns < n:
-            whole = tuple(t for t in tiles if rows == m or rows % t.m == 0)
-            parts.append(Part(0, columns, rows, n, self.best(rows, n - columns, whole)))
-        if rows < m:
-            parts.append(Part(rows, 0, m, n, self.best(m - rows, n, tiles)))
-        return parts
+
+class Cost(NamedTuple):
+    """What m x n tiles take on a chip, in cycles: the products of one, those and its store, alone or with another
+    tile's products behind it, and the start of a program. So many programs run at once."""
+
+    tiles: Tiles
+    m: int
+    n: int
+    programs: int
+    products: float
+    alone: float
+    followed: float
+    start: int
+
+    def cycles(self, m: int, n: int, batches: int = 1) -> float:
+        """Of so many m x n results. All programs run at once, in waves; storing a tile takes a round trip as well. The
+        constants are fitted to launches of 40 shapes, those of `benchmarks/matmul.py` and others, on an H200."""
+        programs = self.programs
+        whole, rest = divmod(batches * -(-m // self.m) * -(-n // self.n), programs)
+        if not rest:
+            waves = float(whole)
+        else:
+            waves = whole + LAST + (1 - LAST) * rest / programs if whole else 1.0
+        return waves * (self.followed if waves > 1 else self.alone) + self.start
+
+    def shared(self, m: int, n: int) -> int:
+        """Tiles of an m x n result to stream: a last wave that is not full, and the one before, so that no program has
+        parts of more than two tiles, and none waits. 0 where there are no such waves."""
+        waves, rest = divmod(-(-m // self.m) * -(-n // self.n), self.programs)
+        return self.programs + rest if waves and rest else 0
+
+    def time(self, m: int, n: int, stream: int) -> float:
+        """Cycles of m x n results, of which so many tiles are streamed."""
+        if not stream:
+            return self.cycles(m, n)
+        waves = -(-m // self.m) * -(-n // self.n) / self.programs
+        return waves * self.products + (ceil(waves) + 1) * (self.followed - self.products) + self.start + STREAM
+
+
+def cheapest(costs: Sequence[Cost], m: int, n: int, batches: int = 1) -> Cost:
+    """The tiles with the least time for so many m x n results, the first of equals."""
+    return min(costs, key=lambda c: c.cycles(m, n, batches))
+
+
+def strips_of(costs: Sequence[Cost], m: int, n: int, rows: int, columns: int) -> Iterator[tuple[Part, float]]:
+    """The parts beside and below the first rows and columns of an m x n result, and their cycles; no tile crosses an
+    inner end."""
+    if columns < n:
+        beside = cheapest(costs if rows == m else [c for c in costs if rows % c.m == 0], rows, n - columns)
+        yield Part(0, columns, rows, n, beside.tiles), beside.cycles(rows, n - columns)
+    if rows < m:
+        below = cheapest(costs, m - rows, n)
+        yield Part(rows, 0, m, n, below.tiles), below.cycles(m - rows, n)
 
 
 def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
@@ -247,20 +285,28 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: flo
 
 def _divided(chip: Chip, m: int, n: int, tiles: tuple[Tiles, ...]) -> tuple[float, tuple[Part, ...]]:
     """The least time of all ways, more launches counted as `GAIN` says; and the parts."""
-    whole = chip.best(m, n, tiles)
-    best, least = (Part(0, 0, m, n, whole),), chip.cycles(whole, m, n)
-    exact = chip.blocks * m * n / 32 / chip.multiprocessors / chip.speed(whole)
-    if exact > (1 - LOSS) * least:
+    costs = chip.costs(tiles)
+    whole = cheapest(costs, m, n)
+    best, least = (Part(0, 0, m, n, whole.tiles),), whole.cycles(m, n)
+    result = chip.blocks / 32 / chip.multiprocessors              # cycles of one, of the tensor cores' most
+    if m * n * result / chip.speed(whole.tiles) > (1 - LOSS) * least:
         return least, best
-    for t in tiles:
-        for rows, columns in mains(m, n, t, t.programs(chip.multiprocessors)):
-            strips = chip.rest(m, n, rows, columns, tiles)
-            for stream in {0, chip.shared(t, rows, columns) if t is STREAMED else 0}:
-                parts = (Part(0, 0, rows, columns, t, stream), *strips)
-                more = 1 - GAIN * (len(parts) - 1 + (stream > 0))
-                time = sum(chip.time(p) + LAUNCH for p in parts) - LAUNCH
-                if time < more * least:
-                    best, least = parts, time / more
+    result, quickest = result / max(map(chip.speed, tiles)), min(min(c.alone, c.followed) for c in costs)
+    ways = []                                                      # with the least that each may take
+    for i, c in enumerate(costs):
+        for rows, columns in dict.fromkeys(mains(m, n, c.tiles, c.programs)):
+            strips = (columns < n) + (rows < m)
+            left = max((m * n - rows * columns) * result, strips * quickest)
+            for stream in {0, c.shared(rows, columns) if c.tiles is STREAMED else 0}:
+                first, more = c.time(rows, columns, stream), 1 - GAIN * (strips + (stream > 0))
+                ways.append(((first + left + strips * LAUNCH) / more, i, rows, columns, stream, first, more))
+    for lower, i, rows, columns, stream, first, more in sorted(ways):
+        if lower >= least:
+            break
+        rest = list(strips_of(costs, m, n, rows, columns))
+        time = first + sum(cycles + LAUNCH for _, cycles in rest)
+        if time < more * least:
+            best, least = (Part(0, 0, rows, columns, tiles[i], stream), *(part for part, _ in rest)), time / more
     return least, best
 
 
