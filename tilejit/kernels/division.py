@@ -119,9 +119,10 @@ DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
 #: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
 #: on an H200: 7% of the bandwidth for 112 programs on 132, at 128 to 132 programs it is the other way round).
 IDLE = 0.1
-#: Rows up to which an estimate asks how evenly programs share memory, of which the other operand takes most.
+#: Rows up to which clusters may divide K, and an estimate asks how evenly programs share memory, of which the other
+#: operand takes most.
 FEW = 128
-#: Rows or columns up to which tiles may have all of them, or half, or a third (`single_tiles`).
+#: Rows or columns up to which tiles may be as wide as all of them, the half or the third (`wide_tiles`).
 SHALLOW = 512
 #: How much longer memory takes where half as many are idle; and what an operand takes that every program reads again,
 #: from L2, of the time of as many bytes from memory.

@@ -204,8 +204,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     read fastest with K contiguous in both (a row-major, b column-major). scale_a, scale_b: arrays of one fp32 number, 1
     without (`fused_matmul` takes one per row and column). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
-    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few rows,
-    and few tiles with a deep K, are handed to `matmul_streamk`, whose sums may have no fixed order.
+    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few rows
+    or columns, and few tiles with a deep K, are handed to `matmul_streamk`, whose sums may have no fixed order.
     Raises LaunchError for what does not fit."""
     ia, ib, ibias, isa, isb = infos_of(a, b, bias, scale_a, scale_b)
     if out is None:
