@@ -1,6 +1,7 @@
 """Matrix product C = act(scale * A @ B + bias): persistent, operands through TMA descriptors, any major order."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -250,13 +251,13 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, acti
     if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
         return "copied", ()
     if _pitched(c) and _in_place(a, *orders) and _pitched(a) and _pitched(b) and _deep(
-            a, b, _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms, chip):
+            a, b, lambda: _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms, chip):
         return "divided", ()
     return "plain", _launches(a, b, bias, c, activation, sms, chip, scaled)
 
 
-def _deep(a: ArrayInfo, b: ArrayInfo, parts: tuple[Part, ...], sms: int, chip: str = "sm_90a") -> bool:
-    """Whether `matmul_streamk` is faster than these parts: where rows, columns or tiles are few."""
+def _deep(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]], sms: int, chip: str = "sm_90a") -> bool:
+    """Whether `matmul_streamk` is faster than parts of whole tiles: where rows, columns or tiles are few."""
     (m, k), n, size = a.shape, b.shape[1], a.dtype.bytes
     blocks = tilejit.cdiv(k * size, 128)
     if not m * n * k:
@@ -276,8 +277,9 @@ def _deep(a: ArrayInfo, b: ArrayInfo, parts: tuple[Part, ...], sms: int, chip: s
         worth = blocks >= DEEP_FROM and t.stream_tiles > 0 and 2 * t.ctas * t.tiles(m, n) <= sms
     if not worth:
         return False
-    whole = sum(division.undivided(*_tiled(part, sms), k * size, sms, not part.tiles.in_turn) for part in parts)
-    return division.cycles(t, m, n, k * size, sms) < whole + LAUNCH * (len(parts) - 1)
+    parts = whole()
+    other = sum(division.undivided(*_tiled(part, sms), k * size, sms, not part.tiles.in_turn) for part in parts)
+    return division.cycles(t, m, n, k * size, sms) < other + LAUNCH * (len(parts) - 1)
 
 
 def _tiled(part: Part, sms: int) -> tuple[division.Config, int, int]:
