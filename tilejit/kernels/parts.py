@@ -13,9 +13,9 @@ from tilejit.kernels.order import tile_at
 
 #: Elements that a program sums at least and at most: its threads have 2 or 4 each, side by side.
 LEAST, MOST = 512, 1024
-#: Columns of a block that a program sums of a tile of the result's transpose: both what is read and what is written are
-#: whole sectors then (32 bytes of L2).
-_COLUMNS = tl.constexpr(8)
+#: Columns of a block that a program sums of a tile of the result's transpose, at most. Parts are read in lines of so
+#: many numbers, the sums are written in columns: more columns cost more there, fewer cost more for each part.
+COLUMNS = 32
 #: Parts whose numbers are on their way at once (ptxas moves the loads up, if there are registers).
 _UNROLLED = tl.constexpr(32)
 #: Programs that are enough: a few a multiprocessor, so that all of the parts are on their way at once.
@@ -30,18 +30,18 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
     and scale_b first (None: 1).
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
-    out has strides down and across. TURNED: it is the transpose of what it is in memory, and bias has a value per row,
-    else per column; ELEMENTS are a block of rows and columns then, else side by side."""
+    out has strides down and across. TURNED: 0, or it is the transpose of what it is in memory, bias has a value per row
+    (else per column), and ELEMENTS are a block of so many columns (else side by side)."""
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
     share = tl.program_id(0) % shares
     if TURNED:
-        high: tl.constexpr = ELEMENTS // _COLUMNS
-        r = share // (BN // _COLUMNS) * high + tl.arange(0, high)[:, None]
-        c = share % (BN // _COLUMNS) * _COLUMNS + tl.arange(0, _COLUMNS)[None, :]
+        high: tl.constexpr = ELEMENTS // TURNED
+        r = share // (BN // TURNED) * high + tl.arange(0, high)[:, None]
+        c = share % (BN // TURNED) * TURNED + tl.arange(0, TURNED)[None, :]
         at = r * BN + c
-        x = tl.zeros((high, _COLUMNS), tl.float32)
+        x = tl.zeros((high, TURNED), tl.float32)
     else:
         at = share * ELEMENTS + tl.arange(0, ELEMENTS)
         r = at // BN
@@ -85,9 +85,10 @@ def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | 
         (m, n), (down, across) = (n, m), (across, down)
     bm, bn = tile
     tiles = tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn)
-    most = bm * (_COLUMNS.value if swapped else bn)
+    columns = min(COLUMNS, bn & -bn) if swapped else 0
+    most = bm * (columns or bn)
     elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, most)
     grid = tiles * (bm * bn // elements)
     kernel = sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                                      TURNED=swapped, ACTIVATION=activation, ELEMENTS=elements, num_warps=8)
+                                      TURNED=columns, ACTIVATION=activation, ELEMENTS=elements, num_warps=8)
     return Launch(kernel, (grid,), ())
