@@ -209,6 +209,11 @@ def matmuls() -> Iterator[Configuration]:
                                  (module, "_deep", lambda *a: False)), call)
 
 
+def reads(t: division.Config, f: Format) -> bool:
+    """Whether a wide tile may be picked for operands of these orders."""
+    return t.n // t.ctas % division.strips(f.a_rows, f.b_rows)[not t.swap] == 0
+
+
 def streamks() -> Iterator[Configuration]:
     """`matmul_streamk`: sums in order, in no order, added to the result, by clusters that divide K or rows, and in single
     tiles (of the widths from 48 to 256), also of pairs of CTAs, and as wide as few rows or columns."""
@@ -227,10 +232,10 @@ def streamks() -> Iterator[Configuration]:
         yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
     for side in (64, 112, 208, 256):
         made = [t for m, n in ((side, 248), (248, side)) for t in division.all_at_once(m, n, 8)]
-        for t in dict.fromkeys(t for t in made if side <= t.n < side + 32 and t.m < 248):
+        for t in dict.fromkeys(t for t in made if side <= t.n < side + 32):
             m, n = (t.n - 8, 248) if t.swap else (248, t.n - 8)
             for f, e in epilogues():
-                if t.n // t.ctas % 32 and not (f.a_rows if t.swap else not f.b_rows):
+                if not reads(t, f):
                     continue
 
                 def once(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(t, single=True), m: int = m,
@@ -243,7 +248,7 @@ def streamks() -> Iterator[Configuration]:
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if t.swap else (rows, columns)
         for f, e in epilogues():
-            if t.n % 32 and not (f.a_rows if t.swap else not f.b_rows):
+            if not reads(t, f):
                 continue
 
             def parted(f: Format = f, e: dict[str, Any] = e, t: division.Config = t.split(rows, columns, 2), m: int = m,

@@ -88,6 +88,24 @@ def test_matmul_of_few_rows(n):
         assert rel_error(kernels.matmul(a, b.T), a.astype(np.float64) @ b.T.astype(np.float64)) < 1e-3
 
 
+@pytest.mark.parametrize("m, k, n", [(16, 64, 1), (300, 64, 1), (1, 64, 16), (1, 100, 8), (8, 1, 8), (1, 1, 1), (1, 4096, 1),
+                                     (200, 8192, 1), (100, 72, 8)], ids=str)
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+def test_lines_of_one_number(m, k, n, orders, target):
+    """Shapes one wide, whose lines have no pitch: TMA reads few of them, whatever their strides say."""
+    rng = np.random.default_rng(m + n)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+    ref = a.astype(np.float64) @ b.astype(np.float64)
+    a, b = (x if o == "N" else np.ascontiguousarray(x.T).T for x, o in zip((a, b), orders))
+    wide = np.zeros((m, 104), np.float16)
+    wide[:, :min(k, 104)] = a[:, :104]
+    with tilejit.knobs(target=target):
+        out = kernels.matmul(a, b)
+        cut = kernels.matmul(wide[:, :k], b) if k <= 104 else out
+    np.testing.assert_allclose(out, ref, atol=2e-2 * max(1, k) ** 0.5)
+    np.testing.assert_array_equal(cut, out)
+
+
 def test_matmul_hands_deep_products_on(monkeypatch):
     """Few rows, and few tiles with a deep K, are divided or turned; what TMA cannot read is not."""
     import importlib

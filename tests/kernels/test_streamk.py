@@ -210,18 +210,25 @@ def test_all_rows_in_one_tile(m, n, k, tile):
     for order, strips in enumerate((division.strips(False, False), division.strips(True, True))):    # side by side
         size = (n, m) if order else (m, n)
         assert all(x.n // x.ctas % 32 == 0 for x in division.all_at_once(*size, 132, strips) if x.swap != bool(order))
-    assert choose(m, n, k, 2, 132, ctas=1).ctas == 1
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(65, 600), st.integers(65, 9000), st.sampled_from([64, 1024, 8192]), st.sampled_from([8, 78, 132]),
-       st.sampled_from([(16, 16), (64, 16), (16, 64)]))
+       st.sampled_from([(16, 16), (32, 16), (16, 32)]))
 def test_tiles_at_once(m, n, k, multiprocessors, strips):
     """Each program has one tile, all run at once, none is wider than wgmma or the registers of a thread allow."""
     for t in division.all_at_once(m, n, multiprocessors, strips):
         assert t.tiles(m, n) == t.programs <= division.at_once(t.ctas, multiprocessors)
         assert t.n <= 256 and t.n % 16 == 0 and t.m * t.n // t.ctas <= 128 * 32 * t.warps
         assert t.parts == 0 and division.cycles(t, m, n, 2 * k, multiprocessors) > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 2000), st.integers(1, 9000), st.sampled_from([64, 2048, 8192]))
+def test_without_clusters(m, n, k):
+    """Where mma.sync multiplies, tiles are of one CTA, as wide as a power of two."""
+    t = choose(m, n, k, 2, 108, hopper=False)
+    assert t.ctas == 1 and t.n & t.n - 1 == 0 and t.m & t.m - 1 == 0
 
 
 def test_estimates_of_whole_tiles():

@@ -26,16 +26,20 @@ class Matrix:
     def dtype(self) -> Any:
         return self.info.dtype
 
+    @property
+    def pitch(self) -> int:
+        """Elements from a line to the next one; where there is one line only, those of the line."""
+        (m, n), (down, across) = self.shape[-2:], self.strides[-2:]
+        if self.rows_first:
+            return down if m > 1 else n
+        return across if n > 1 else m
+
     def descriptor(self, rows: int, columns: int) -> tilejit.TensorDescriptor:
         """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time."""
         *stack, m, n = self.shape
-        *outer, down, across = self.strides
-        ones = (1,) * len(stack)
-        if self.rows_first:
-            shape, inner, block = (m, n), down if m > 1 else n, (rows, columns)
-        else:
-            shape, inner, block = (n, m), across if n > 1 else m, (columns, rows)
-        return tilejit.TensorDescriptor.template(self.info, (*stack, *shape), (*outer, inner, 1), (*ones, *block))
+        shape, block = ((m, n), (rows, columns)) if self.rows_first else ((n, m), (columns, rows))
+        return tilejit.TensorDescriptor.template(self.info, (*stack, *shape), (*self.strides[:-2], self.pitch, 1),
+                                                 (*(1,) * len(stack), *block))
 
     def transposed(self) -> Matrix:
         """The same memory seen as the transposed matrix."""
@@ -58,19 +62,32 @@ def ragged(x: Matrix, rows: int, columns: int) -> tilejit.TensorDescriptor:
                                              (1, 1, rows, columns))
 
 
+def order_of(info: ArrayInfo) -> bool | None:
+    """Whether a matrix's rows are contiguous, or else its columns; None: neither are."""
+    (m, n), (down, across) = info.shape[-2:], info.strides[-2:]
+    if across == 1 and (down >= n or m == 1):
+        return True
+    return False if down == 1 and (across >= m or n == 1) else None
+
+
+def in_reach(info: ArrayInfo) -> bool:
+    """Whether TMA can read a matrix in its order: its base and its lines at multiples of 16 bytes (those of one line,
+    which have no pitch, are given the line's length)."""
+    rows_first = order_of(info)
+    if rows_first is None:
+        return False
+    pitch = Matrix(info, info.shape, info.strides, rows_first).pitch
+    return info.address % 16 == 0 and pitch * info.dtype.bytes % 16 == 0
+
+
 def operand(what: str, name: str, info: ArrayInfo, rank: int = 2) -> Matrix:
     """A matrix (or stack of matrices) with unit stride along its rows or its columns."""
     shape, strides = info.shape, info.strides
     if len(shape) != rank:
         kind = "a matrix" if rank == 2 else f"an array of rank {rank}"
         raise tilejit.LaunchError(f"{what}: {name} must be {kind}, found shape {list(shape)}")
-    m, n = shape[-2:]
-    down, across = strides[-2:]
-    if across == 1 and (down >= n or m == 1):
-        rows_first = True
-    elif down == 1 and (across >= m or n == 1):
-        rows_first = False
-    else:
+    rows_first = order_of(info)
+    if rows_first is None:
         raise tilejit.LaunchError(f"{what}: {name} has strides {list(strides)}: one of its last two must be 1 and the "
                                   "other at least the length of a line: call .contiguous()")
     return Matrix(info, shape, strides, rows_first)

@@ -149,22 +149,33 @@ _RESULT, _SECOND, _PARTED, _TURNED = 0.05, 3140, 0.334, 2500
 
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
-           ctas: int | None = None, strips: tuple[int, int] = (16, 16)) -> Config:
+           ctas: int | None = None, strips: tuple[int, int] = (16, 16), hopper: bool = True) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
-    instead of a choice. strips: what divides the rows and the columns of single tiles where those are the few (32 where
-    they lie side by side in memory: TMA reads so many at a time)."""
-    ways = _ways(m, n, k * elem_bytes, multiprocessors, split, ctas, strips)
+    instead of a choice. strips: what divides the rows and the columns of wide tiles (32 where they lie side by side in
+    memory: TMA reads so many at a time). hopper: else without clusters, and tiles are as wide as fragments of mma.sync
+    spread over warps."""
+    ctas = ctas if hopper or ctas is not None else 1
+    ways = (t for t in _ways(m, n, k * elem_bytes, multiprocessors, split, ctas, strips)
+            if hopper or t.n & t.n - 1 == 0)
     best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors))
     one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
     return replace(best, single=one and (best.ctas == 1 or best.cluster_split == "N"))
 
 
-def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone: bool = True) -> float:
+def choose_for(shape: tuple[int, int, int], elem_bytes: int, rows_first: tuple[bool, bool], multiprocessors: int,
+               split: int | None = None, ctas: int | None = None) -> Config:
+    """`choose` for a [m, k] and b [k, n] of these orders, `shape` m, k, n, on the chip that kernels are made for."""
+    m, k, n = shape
+    return choose(m, n, k, elem_bytes, multiprocessors, split, ctas, strips(*rows_first), tilejit.chip() == "sm_90a")
+
+
+def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone: bool | None = None) -> float:
     """An estimate of what the tiles of an m x n product take that are not divided, in cycles of one multiprocessor.
 
-    alone: whether a tile has all of shared memory for its blocks."""
+    alone: whether a tile has all of shared memory for its blocks (None: not if a program takes several in turn)."""
     count = t.tiles(m, n)
     turns = tilejit.cdiv(count, t.programs)
+    alone = t.warps > 4 or turns == 1 if alone is None else alone
     block = _block(t, min(count, t.programs), (m + n) / turns, multiprocessors)
     block += _outside(t, m, n) * t.k_bytes / 128 * (_OUTSIDE if alone else _OUTSIDE_SHARED)
     return turns * t.blocks(pitch) * block + t.m * t.n / t.ctas * _RESULT
@@ -191,10 +202,11 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
     """An estimate of what an m x n product with `pitch` bytes in a row of K takes, in cycles of one multiprocessor
     (constants measured on an H200).
 
-    The blocks that a program takes, each as long as its products or its bytes, at least as long as memory takes for all
-    operands (with few rows: for each turn, in which fewer programs may run), plus what handing over parts costs: a
-    second launch and what it reads where they are even; 1.5 cycles an element where parts meet in flight; or 16 bytes a
-    cycle between the CTAs of a cluster and two round trips; one where CTAs share an operand."""
+    Whole tiles and even parts of more than `DECODED` rows: the blocks that a program takes, as `_block` says; parts are
+    stored, and read by a second launch. Others: blocks that are as long as their products or their bytes, at least as
+    long as memory takes for all operands (with few rows: for each turn, in which fewer programs may run), plus what
+    handing over parts costs: 1.5 cycles an element where they meet in flight; or 16 bytes a cycle between the CTAs of a
+    cluster and two round trips; one where CTAs share an operand."""
     if t.stream_tiles == 0 and t.k_ctas == 1 and m > DECODED:
         return undivided(t, m, n, pitch, multiprocessors)
     if t.parts and m > DECODED:
@@ -203,7 +215,7 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
         return tilejit.cdiv(t.blocks(pitch), t.parts) * block + meet
     count, steps = t.tiles(m, n), t.blocks(pitch)
     area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
-    few, shared = t.swap and m <= DECODED or m <= FEW, t.swap and t.beside
+    few, shared = m <= FEW, t.swap and t.beside
     rate, idle = _FROM_MEMORY if few else _FROM_L2, t.programs * t.ctas / multiprocessors < 1 - IDLE / 2
     block = max(area / 32 * t.k_bytes / 128,
                 (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else edges * t.k_bytes / rate)

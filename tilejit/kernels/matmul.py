@@ -11,7 +11,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels import division, streamk
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
-from tilejit.kernels._operands import DTYPES, tensor_scales
+from tilejit.kernels._operands import DTYPES, in_reach, order_of, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import copy_matrix, pitched
 from tilejit.kernels.order import tile_at
@@ -64,9 +64,9 @@ COPIED_FROM = 2 ** 27
 #: Blocks of K from which on tiles may be divided between multiprocessors, if rows and columns are not few
 #: (`division.SHALLOW`).
 DEEP_FROM = 128
-#: Rows up to which products are turned: always, or from so many blocks of K on (on an H200 10 to 40% faster at four
+#: Rows up to which products are handed on: always, or from so many blocks of K on (on an H200 10 to 40% faster at four
 #: shapes of 1 to 32 rows and 1024 to 1536 of K, not at 64 rows).
-SHORT, NARROW, TURNED_FROM = 32, 64, 32
+SHORT, NARROW, NARROW_FROM = 32, 64, 32
 _calls = Calls()
 
 
@@ -250,25 +250,24 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, acti
     (m, k), n = a.shape, b.shape[1]
     if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
         return "copied", ()
-    if _pitched(c) and _in_place(a, *orders) and _pitched(a) and _pitched(b) and _deep(
-            a, b, lambda: _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms, chip):
+    if all(map(in_reach, (a, b, c))) and order_of(c) and _in_place(a, *orders) and _deep(
+            a, b, lambda: _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms):
         return "divided", ()
     return "plain", _launches(a, b, bias, c, activation, sms, chip, scaled)
 
 
-def _deep(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]], sms: int, chip: str = "sm_90a") -> bool:
+def _deep(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]], sms: int) -> bool:
     """Whether `matmul_streamk` is faster than parts of whole tiles: where rows, columns or tiles are few."""
     (m, k), n, size = a.shape, b.shape[1], a.dtype.bytes
     blocks = tilejit.cdiv(k * size, 128)
     if not m * n * k:
         return False
     if m <= NARROW:
-        return m <= SHORT or blocks >= TURNED_FROM
+        return m <= SHORT or blocks >= NARROW_FROM
     few = min(m, n) <= division.SHALLOW
     if blocks < DEEP_FROM and not few:
         return False
-    t = division.choose(m, n, k, size, sms, ctas=None if chip == "sm_90a" else 1,
-                        strips=division.strips(_rows_first("a", a), _rows_first("b", b)))
+    t = division.choose_for((m, k, n), size, (_rows_first("a", a), _rows_first("b", b)), sms)
     if t.single:
         worth = few
     elif t.k_ctas > 1 or t.parts:

@@ -43,7 +43,7 @@ from tilejit.kernels._operands import (
     zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
-from tilejit.kernels.division import GROUP, IDLE, Config, choose, strips
+from tilejit.kernels.division import GROUP, IDLE, Config, choose_for
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
@@ -311,11 +311,8 @@ def _stored_parts(count: int, m: int, n: int, device: int) -> tilejit.TensorDesc
 
 
 def _choice(a: Matrix, b: Matrix, multiprocessors: int, split: int | None, ctas: int | None) -> Config:
-    """`choose` for two operands; one CTA a program where the chip that kernels are compiled for has no clusters."""
-    if ctas is None and tilejit.chip() != "sm_90a":
-        ctas = 1
-    (m, k), n = a.shape, b.shape[1]
-    return choose(m, n, k, a.dtype.bytes, multiprocessors, split, ctas, strips(a.rows_first, b.rows_first))
+    """`choose_for` two operands."""
+    return choose_for((*a.shape, b.shape[1]), a.dtype.bytes, (a.rows_first, b.rows_first), multiprocessors, split, ctas)
 
 
 def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None,
