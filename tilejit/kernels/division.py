@@ -142,7 +142,7 @@ _FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
 _BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING, _WAITING = 200, 0.91, 59, 16.75, 78, 4.3, 1.1
 _OUTSIDE, _OUTSIDE_SHARED = 0.9, 3.2
 #: Then a result of a tile; a second launch; and a result of each part, stored and summed. (All fitted to 669 launches
-#: of 82 shapes with 96 to 1024 rows on an H200: 5% off on average, and the choice takes 2.5% longer than the best.)
+#: of 81 shapes on an H200: 5% off on average, and the choice takes 2.5% longer than the best.)
 #: And what sums of the transpose's parts take longer, between nothing and four times that at eleven shapes.
 _RESULT, _SECOND, _PARTED, _TURNED = 0.05, 3140, 0.334, 2500
 
