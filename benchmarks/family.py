@@ -185,7 +185,7 @@ def matmuls() -> Iterator[Configuration]:
         yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
             (tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas),
             (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),)),
-            (module, "_deep", lambda *a: False)), streamed)
+            (module, "handed_on", lambda *_: (False, 0.0))), streamed)
     ends = (*epilogues(), *scaled_epilogues())
     for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):
         rows, columns = extents(t.m, t.n)
@@ -206,7 +206,7 @@ def matmuls() -> Iterator[Configuration]:
             kind = " pointers" if t is module.POINTER_TILES else kind
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(),
                                 ((module, "divide_result", lambda *a, part=part, **k: (part,)),
-                                 (module, "_deep", lambda *a: False)), call)
+                                 (module, "handed_on", lambda *_: (False, 0.0))), call)
 
 
 def reads(t: division.Config, f: Format) -> bool:
@@ -336,7 +336,20 @@ def fuseds() -> Iterator[Configuration]:
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
                     return fused_call(f, e, m, n - ("odd" in e), gated)
                 yield Configuration("gated" if gated else "fused", f"{t.m}x{columns} {f} {label(e)}".strip(),
-                                    ((fused, "choose_tiles", lambda *a, t=t: t),), call)
+                                    ((fused, "choose_tiles", lambda *a, t=t: t), (fused, "_ended", lambda *_: False)),
+                                    call)
+    yield from endeds()
+
+
+def endeds() -> Iterator[Configuration]:
+    """The same where a second launch finishes the sums: one row and several, few elements a program and many."""
+    for gated, m, n in product((False, True), (1, 24), (200, 16384)):
+        for e in extras(FULL) if n < 1000 else ({}, FULL):
+            def call(e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
+                return fused_call(PLAIN, e, m, n, gated)
+            if gated or not plain(PLAIN, e):
+                yield Configuration("gated" if gated else "fused", f"{m}x{n} ended {label(e)}".strip(),
+                                    ((fused, "_ended", lambda *_: True),), call)
 
 
 def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any:

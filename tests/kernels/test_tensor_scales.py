@@ -22,7 +22,7 @@ def chosen(monkeypatch):
 
     def choose(parts):
         monkeypatch.setattr(module, "divide_result", lambda *_: parts)
-        monkeypatch.setattr(module, "_deep", lambda *_: False)
+        monkeypatch.setattr(module, "handed_on", lambda *_: (False, 0.0))
     return choose
 
 

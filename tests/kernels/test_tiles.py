@@ -178,7 +178,7 @@ def test_matmul_in_parts(target, monkeypatch, parts):
     """The launches of the parts make one result, the bias's columns included."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
     monkeypatch.setattr(matmul, "divide_result", lambda *args: parts)
-    monkeypatch.setattr(matmul, "_deep", lambda *_: False)
+    monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, 96), (200, 96)))

@@ -26,7 +26,7 @@ def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_d
             **options):
     """`matmul` by turned tiles; what was compiled."""
     monkeypatch.setattr(matmul, "divide_result", lambda *_: (Part(0, 0, n, m, t, turned=True),))
-    monkeypatch.setattr(matmul, "_deep", lambda *_: False)
+    monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * t.ctas)
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
@@ -109,7 +109,7 @@ def test_parts(monkeypatch):
     small = tiles(64, 64)
     parts = (Part(0, 0, 64, 200, tiles(64, 128), turned=True), Part(64, 0, 136, 200, small, turned=True))
     monkeypatch.setattr(matmul, "divide_result", lambda *_: parts)
-    monkeypatch.setattr(matmul, "_deep", lambda *_: False)
+    monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((200, 72)).astype(BF16), rng.standard_normal((72, 136)).astype(BF16)
     with tilejit.knobs(target="emulator"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import tilejit
@@ -21,63 +21,13 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate, biased
-from tilejit.kernels.matmul import matmul
+from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.ends import Ended, ended, pitch
+from tilejit.kernels.epilogues import beside, fold_rows, halves, pair_scaled_biased, scaled_biased, with_residual
+from tilejit.kernels.matmul import SHORT, estimate, matmul, tiled
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
-from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
-
-
-@tilejit.kernel
-def scaled(acc, scale, at, limit, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr):
-    """acc [ROWS, COLUMNS] in fp32, times what `scale` points to: KIND None nothing, "one" a number, "rows" or "columns"
-    the numbers from `at` on, one per row or column, below `limit`."""
-    acc = acc.to(tl.float32)
-    if KIND == "one":
-        acc *= tl.load(scale)
-    elif KIND == "rows":
-        rows = tl.arange(0, ROWS)
-        acc *= tl.load(scale + at + rows, rows < limit - at, other=0.0)[:, None]
-    elif KIND == "columns":
-        cols = tl.arange(0, COLUMNS)
-        acc *= tl.load(scale + at + cols, cols < limit - at, other=0.0)[None, :]
-    return acc
-
-
-@tilejit.kernel
-def halves(x, BM: tl.constexpr, BN: tl.constexpr):
-    """The left and the right half of a tile [BM, BN]; of a product, without moving a register."""
-    return x.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
-
-
-@tilejit.kernel
-def beside(left, right, BM: tl.constexpr, BN: tl.constexpr):
-    """The tile [BM, BN] of two halves."""
-    return tl.join(left, right).permute(0, 2, 1).reshape(BM, BN)
-
-
-@tilejit.kernel
-def plus_block(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
-    """y plus the block [BM, BN] of a matrix at (m, n); outside the matrix: y."""
-    rows = tl.arange(0, BM)
-    cols = tl.arange(0, BN)
-    inside = (rows < M - m)[:, None] & (cols < N - n)[None, :]
-    start = source + m.to(tl.int64) * stride + n
-    return y + tl.load(start + (rows[:, None] * stride + cols[None, :]), inside, other=0.0).to(tl.float32)
-
-
-@tilejit.kernel
-def with_residual(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
-    """As plus_block, at most 64 columns at a time: what is read coalesced passes through shared memory to reach its
-    threads, and that area is as large as what is read at a time."""
-    if BN <= 64:
-        y = plus_block(y, source, m, n, M, N, stride, BM, BN)
-    else:
-        left, right = halves(y, BM, BN)
-        left = plus_block(left, source, m, n, M, N, stride, BM, BN // 2)
-        right = plus_block(right, source, m, n + BN // 2, M, N, stride, BM, BN // 2)
-        y = beside(left, right, BM, BN)
-    return y
+from tilejit.kernels.tiles import Part, Tiles, choose_tiles, raggedness
 
 
 @tilejit.kernel
@@ -85,8 +35,7 @@ def finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n,
            BM: tl.constexpr, BN: tl.constexpr, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr,
            REDUCE: tl.constexpr):
     """Everything that follows the product of one tile [BM, BN] (at most 128 columns) at (m, n), and its stores."""
-    z = scaled(scaled(acc, scale_a, m, M, BM, BN, SCALE_A), scale_b, n, N, BM, BN, SCALE_B)
-    z = biased(z, bias, n, N, BN)
+    z = scaled_biased(acc, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B)
     if z_desc is not None:
         z_desc.store([m, n], z.to(z_desc.dtype))
     y = activate(z, ACTIVATION, c_desc.dtype)
@@ -97,15 +46,7 @@ def finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n,
 def gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr,
           SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr):
     """act(gate) * up of a tile [BM, BN] (at most 64 columns) at (m, n), both scaled, biased and stored as z first."""
-    gate = scaled(scaled(gate, scale_a, m, M, BM, BN, SCALE_A), scale_b, n, N, BM, BN, SCALE_B)
-    up = scaled(up, scale_a, m, M, BM, BN, SCALE_A)
-    if SCALE_B == "columns":
-        up = scaled(up, scale_b + N, n, N, BM, BN, SCALE_B)
-    else:
-        up = scaled(up, scale_b, n, N, BM, BN, SCALE_B)
-    if bias is not None:
-        gate = biased(gate, bias, n, N, BN)
-        up = biased(up, bias + N, n, N, BN)
+    gate, up = pair_scaled_biased(gate, up, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B)
     if z_desc is not None:
         z_desc.store([0, m, n], gate.to(z_desc.dtype).reshape(1, BM, BN))
         z_desc.store([1, m, n], up.to(z_desc.dtype).reshape(1, BM, BN))
@@ -118,14 +59,7 @@ def store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM: tl
     """Add the residual, fold the rows, store."""
     if residual is not None:
         y = with_residual(y, residual, m, n, M, N, residual_stride, BM, BN)
-    rows = m + tl.arange(0, BM)
-    if REDUCE == "sum":
-        tl.atomic_add(reduced + rows, tl.sum(y, 1), rows < M, sem="relaxed")
-    elif REDUCE == "squares":
-        tl.atomic_add(reduced + rows, tl.sum(y * y, 1), rows < M, sem="relaxed")
-    elif REDUCE == "max":
-        inside = (n + tl.arange(0, BN) < N)[None, :]
-        tl.atomic_max(reduced + rows, tl.max(tl.where(inside, y, float("-inf")), 1), rows < M, sem="relaxed")
+    fold_rows(y, reduced, m, n, M, N, BM, BN, REDUCE)
     c_desc.store([m, n], y.to(c_desc.dtype))
 
 
@@ -204,6 +138,11 @@ TILES = (_MEASURED[256, 256], _MEASURED[128, 256],
          replace(_MEASURED[128, 128], num_warps=8, speed=0.905, stored=20), _MEASURED[64, 64])
 #: As tiles of the product, which is twice as wide as the result.
 GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
+#: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured. The cycles that
+#: this takes, and bytes of sums a cycle and multiprocessor, written and read.
+FEW, SECOND, PASSED = 1024, 3140, 25
+#: Bytes of operands that reach a CTA a cycle which has one tile.
+ALONE = 43
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
 STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
 REDUCTIONS = (None, "sum", "squares", "max")
@@ -232,7 +171,7 @@ def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow:
 def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
                  activation: str | None = None, residual: Any = None, z: Any = None, reduction: str | None = None,
                  reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
-    """activation(scale_a * scale_b * (a @ b) + bias) + residual, in one kernel.
+    """activation(scale_a * scale_b * (a @ b) + bias) + residual, in one kernel (or with few rows two).
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), each row- or column-major
     (8 and 32 bits: a row-major, b column-major); strides and addresses multiples of 16 bytes. scale_a: fp32 [1], or
@@ -259,7 +198,8 @@ def _simple(a: Any, scale_a: Any, scale_b: Any, out: Any, out_dtype: Any) -> boo
 def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
                  activation: str | None = "silu", residual: Any = None, z: Any = None, reduction: str | None = None,
                  reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
-    """activation(a @ b[0]) * (a @ b[1]): SwiGLU (arXiv 2002.05202) with "silu", GeGLU with "gelu", in one kernel.
+    """activation(a @ b[0]) * (a @ b[1]): SwiGLU (arXiv 2002.05202) with "silu", GeGLU with "gelu"; in one kernel (or
+    with few rows two).
 
     a [M, K]; b [2, K, N] with K contiguous: the gate's matrix and the other, at any distance in memory. A merged
     weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias [2, N]; z [2, M,
@@ -284,11 +224,13 @@ def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activa
     key = what, ia, ib, io, *others, activation, reduction, active_knobs()
     if _calls.repeat(key):
         return out
-    launch = _launch(what, gated, *facts_of(ia, ib, io), facts_of(*others), activation, reduction, *place(ia))
-    if launch is not None:
+    plan = _plan(what, gated, *facts_of(ia, ib, io), facts_of(*others), activation, reduction, *place(ia))
+    if isinstance(plan, Ended):
+        plan.run(_calls, key, (a, b, out), (ia, ib, io), extras)
+    elif plan is not None:
         *numbers, z, reduced = extras
         over = ((a, b, out), (ia, ib, io), None) if z is None else ((a, b, out, z), (ia, ib, io, others[-2]))
-        _calls.run(key, (launch, (*over, *numbers, reduced), {}))
+        _calls.run(key, (plan, (*over, *numbers, reduced), {}))
     return out
 
 
@@ -317,9 +259,10 @@ def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, i
 
 
 @lru_cache(maxsize=1024)
-def _launch(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, extras: tuple[ArrayInfo | None, ...],
-            activation: str | None, reduction: str | None, multiprocessors: int, knobs: Any) -> Launch | None:
-    """The launch for a, b, out and, where it is, z; None where the result is empty."""
+def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, extras: tuple[ArrayInfo | None, ...],
+          activation: str | None, reduction: str | None, multiprocessors: int,
+          knobs: Any) -> Launch | Ended | None:
+    """The launch for a, b, out and, where it is, z; or a product and its end; None where the result is empty."""
     scale_a, scale_b, bias, residual, z, reduced = extras
     m, n = _checked(what, gated, a, b)
     ma, mb = _operands(what, gated, a, b)
@@ -353,6 +296,11 @@ def _launch(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, 
     blocks = tilejit.cdiv(ma.shape[1], bk)
     ragged = max(raggedness(max(x.strides[-2:]) * x.dtype.bytes) for x in (ma, mb))
     t = choose_tiles(m, 2 * n if gated else n, blocks, multiprocessors, ragged, tiles)
+    scales: dict[str, Any] = dict(SCALE_A=kind_a, SCALE_B=kind_b, ACTIVATION=activation, REDUCE=reduction,
+                                  residual_stride=stride)
+    merged = _merged(mb) if gated else b
+    if merged is not None and _ended(a, merged, t, multiprocessors):
+        return ended(m, n, merged, out, z, GATED=gated, **scales)
     columns = t.n // 2 if gated else t.n
     interleave = (8 if n % 8 == 0 else 1) if gated else 0
     descriptors = {"a": ma.descriptor(t.m, bk),
@@ -365,10 +313,30 @@ def _launch(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, 
     stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
     grid = min(t.programs(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
     kernel = fused_kernel.partial(
-        M=m, N=n, K=ma.shape[1], residual_stride=stride, BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks),
-        A_ROWS=ma.rows_first, B_ROWS=mb.rows_first, SCALE_A=kind_a, SCALE_B=kind_b, ACTIVATION=activation,
-        GATED=interleave, REDUCE=reduction, num_stages=stages, **t.options)
+        M=m, N=n, K=ma.shape[1], BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks), A_ROWS=ma.rows_first,
+        B_ROWS=mb.rows_first, GATED=interleave, num_stages=stages, **scales, **t.options)
     return Launch(kernel, (grid,), tuple(descriptors.values()))
+
+
+def _ended(a: ArrayInfo, b: ArrayInfo, t: Tiles, sms: int) -> bool:
+    """Whether `matmul`, and a launch that finishes its sums, are faster for a and b than such tiles."""
+    (m, k), columns = a.shape, b.shape[1]
+    sums = ArrayInfo(0, tl.float32, (m, columns), (pitch(columns), 1), a.device)
+    if str(a.dtype) not in DTYPES or min(m, columns) > FEW:
+        return False
+    product = estimate(a, b, sums, sms)
+    if product == inf or m <= SHORT:
+        return product < inf
+    row, tiles = k * a.dtype.bytes, tilejit.cdiv(m, t.m) * tilejit.cdiv(columns, t.n)
+    alone = row * (t.m + t.n) / t.ctas / ALONE if tiles <= t.programs(sms) else 0
+    whole = max(tiled(Part(0, 0, m, columns, t), sms, row), alone)
+    return product + SECOND + 2 * sums.dtype.bytes * m * columns / (PASSED * sms) < whole
+
+
+def _merged(b: Matrix) -> ArrayInfo | None:
+    """The two matrices [2, K, N] of a gated product as one, [K, 2 N], if they lie so in memory."""
+    (_, k, n), (apart, across, down) = b.shape, b.strides
+    return b.info._replace(shape=(k, 2 * n), strides=(across, down)) if apart == n * down else None
 
 
 def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> tilejit.TensorDescriptor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import tilejit
@@ -219,26 +220,42 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     if _calls.repeat(key):
         return out
     scales = tensor_scales("matmul", scale_a, scale_b)
-    problem = *facts_of(ia, ib, ibias, ic), activation
-    way, steps = _plan(*problem, bool(scales), *place(ia))
-    if way == "divided":
-        again, calls = streamk.launches((a, b, bias, out), (ia, ib, ibias, ic), activation, **scales)
-        _calls.run(key if again else None, *calls)
+    found = launches((a, b, bias, out), (ia, ib, ibias, ic), activation, **scales)
+    if found is None:
+        _copied((a, b, bias, out), (ia, ib, ibias, ic), activation, scales)
         return out
-    base_a, base_b, target, target_info = a, b, out, ic
-    if way == "copied":
-        orders = _orders(*problem)
-        base_a, ia = _readable(a, ia, orders[0], True)
-        base_b, ib = _readable(b, ib, orders[1], False)
-        if not _pitched(ic):
-            target, target_info = pitched(out, ic, True)
-        steps = _launches(*facts_of(ia, ib, ibias, target_info), activation, tilejit.multiprocessors(ia.device),
-                          tilejit.chip(), bool(scales))
-    calls = [step.call((base_a, base_b, target), (ia, ib, target_info), bias, scales) for step in steps]
-    _calls.run(None if way == "copied" or any(step.streamed for step in steps) else key, *calls)
-    if target is not out:
-        copy_matrix(target, target_info, out, ic)
+    again, calls = found
+    _calls.run(key if again else None, *calls)
     return out
+
+
+def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
+             **scales: Any) -> tuple[bool, list[Call]] | None:
+    """What `matmul` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales`
+    launches; and whether that may be repeated for the same arrays (`Calls`). None where an array is copied first."""
+    (a, b, bias, out), (ia, ib, _, io) = arrays, infos
+    assert ia is not None and ib is not None and io is not None
+    way, steps = _plan(*facts_of(*infos), activation, bool(scales), *place(ia))
+    if way == "copied":
+        return None
+    if way == "divided":
+        return streamk.launches(arrays, infos, activation, **scales)
+    calls = [step.call((a, b, out), (ia, ib, io), bias, scales) for step in steps]
+    return not any(step.streamed for step in steps), calls
+
+
+def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | None, scales: dict[str, Any]) -> None:
+    """The product of copies of what TMA cannot read, or into what is copied to a result that it cannot write."""
+    (a, b, bias, out), (ia, ib, ibias, io) = arrays, infos
+    orders = _orders(*facts_of(*infos), activation)
+    a, ia = _readable(a, ia, orders[0], True)
+    b, ib = _readable(b, ib, orders[1], False)
+    target, info = (out, io) if _pitched(io) else pitched(out, io, True)
+    steps = _launches(*facts_of(ia, ib, ibias, info), activation, tilejit.multiprocessors(ia.device), tilejit.chip(),
+                      bool(scales))
+    _calls.run(None, *(step.call((a, b, target), (ia, ib, info), bias, scales) for step in steps))
+    if target is not out:
+        copy_matrix(target, info, out, io)
 
 
 @lru_cache(maxsize=1024)
@@ -250,43 +267,63 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, acti
     (m, k), n = a.shape, b.shape[1]
     if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
         return "copied", ()
-    if all(map(in_reach, (a, b, c))) and order_of(c) and _in_place(a, *orders) and _deep(
-            a, b, lambda: _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms):
+    if all(map(in_reach, (a, b, c))) and order_of(c) and _in_place(a, *orders) and handed_on(
+            a, b, lambda: _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms)[0]:
         return "divided", ()
     return "plain", _launches(a, b, bias, c, activation, sms, chip, scaled)
 
 
-def _deep(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]], sms: int) -> bool:
-    """Whether `matmul_streamk` is faster than parts of whole tiles: where rows, columns or tiles are few."""
+def estimate(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, sms: int) -> float:
+    """Cycles that a @ b is estimated to take where all three matrices are read and written in place; else infinite."""
+    if 0 in (*a.shape, *c.shape) or not (all(map(_pitched, (a, b, c))) and _in_place(a, *_orders(a, b, None, c, None))):
+        return inf
+
+    def whole() -> tuple[Part, ...]:
+        return _parts(a, b, False, c, None, sms, tilejit.chip(), False)
+
+    found = handed_on(a, b, whole, sms)[1]
+    return found if found < inf else _tiled(whole(), sms, a)
+
+
+def handed_on(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]], sms: int) -> tuple[bool, float]:
+    """Whether `matmul_streamk` is faster than parts of whole tiles, as it is where rows, columns or tiles are few; and
+    an estimate of the cycles of the faster way (infinite where no estimate was needed)."""
     (m, k), n, size = a.shape, b.shape[1], a.dtype.bytes
     blocks = tilejit.cdiv(k * size, 128)
     if not m * n * k:
-        return False
-    if m <= NARROW:
-        return m <= SHORT or blocks >= NARROW_FROM
+        return False, 0.0
     few = min(m, n) <= division.SHALLOW
     if blocks < DEEP_FROM and not few:
-        return False
+        return False, inf
     t = division.choose_for((m, k, n), size, (_rows_first("a", a), _rows_first("b", b)), sms)
-    if t.single:
+    cycles = division.cycles(t, m, n, k * size, sms)
+    if m <= NARROW and (m <= SHORT or blocks >= NARROW_FROM):
+        return True, cycles
+    if m <= NARROW:
+        worth = False
+    elif t.single:
         worth = few
     elif t.k_ctas > 1 or t.parts:
         worth = few or blocks >= DEEP_FROM
     else:
         worth = blocks >= DEEP_FROM and t.stream_tiles > 0 and 2 * t.ctas * t.tiles(m, n) <= sms
-    if not worth:
-        return False
-    parts = whole()
-    other = sum(division.undivided(*_tiled(part, sms), k * size, sms, not part.tiles.in_turn) for part in parts)
-    return division.cycles(t, m, n, k * size, sms) < other + LAUNCH * (len(parts) - 1)
+    if not worth and not few:
+        return False, inf
+    other = _tiled(whole(), sms, a)
+    return worth and cycles < other, min(cycles, other) if worth else other
 
 
-def _tiled(part: Part, sms: int) -> tuple[division.Config, int, int]:
-    """A part's tiles, and its rows and columns, as `division` has them."""
+def _tiled(parts: tuple[Part, ...], sms: int, a: ArrayInfo) -> float:
+    """An estimate of the cycles of launches of whole tiles, by which a is multiplied."""
+    return sum(tiled(part, sms, a.shape[1] * a.dtype.bytes) for part in parts) + LAUNCH * (len(parts) - 1)
+
+
+def tiled(part: Part, sms: int, pitch: int) -> float:
+    """An estimate of the cycles of a part of whole tiles, as `division` has them; `pitch`: bytes of a row of K."""
     t, m, n = part.tiles, part.m1 - part.m0, part.n1 - part.n0
     config = division.Config(t.m, t.n, t.num_warps, part.turned, t.programs(sms), ctas=t.ctas,
                              cluster_split="N" if t.columns else "M")
-    return (config, n, m) if part.turned else (config, m, n)
+    return division.undivided(config, *((n, m) if part.turned else (m, n)), pitch, sms, not t.in_turn)
 
 
 def _pitched(x: ArrayInfo) -> bool:
