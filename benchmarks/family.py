@@ -429,21 +429,21 @@ def mixeds() -> Iterator[Configuration]:
             for dtype in (BF16, F16):
                 for group in (None, 64, 128):
                     for zeros in (False, True)[:1 + (bits == 4 and group is not None)]:
-                        for e in ({}, {"bias": True, "activation": "gelu"}, {"ordered": True}):
+                        for e in ({}, {"bias": True, "activation": "gelu"}, {"split": 2}):
                             def call(t: Any = t, bits: int = bits, dtype: Any = dtype, group: int | None = group,
                                      zeros: bool = zeros, e: dict[str, Any] = e) -> Any:
                                 return mixed_call(t, bits, dtype, group, zeros, e)
-                            name = f"{t.m}x{t.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
+                            name = f"{t.config.m}x{t.config.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
                             yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "TILES", (t,)),), call)
 
 
 def mixed_call(t: Any, bits: int, dtype: Any, group: int | None, zeros: bool, e: dict[str, Any]) -> Any:
     """A weight of two tiles, and as many rows as a tile holds."""
-    n, m, k = 2 * t.m, t.n, 384
+    n, m, k = 2 * t.config.m, t.config.n, 1024
     weight = matrix(n, k * bits // 8, dtype=np.int8 if bits == 8 else np.uint8)
     shape = (n, k // group) if group else (n,)
     return mixed.weight_only_matmul(matrix(m, k, dtype=dtype), weight, matrix(*shape, dtype=dtype),
-                                    matrix(*shape, dtype=dtype) if zeros else None, split=2, **with_arrays(e, n))
+                                    matrix(*shape, dtype=dtype) if zeros else None, **{"split": 1, **with_arrays(e, n)})
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Configuration]]] = {

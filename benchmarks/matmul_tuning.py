@@ -158,9 +158,9 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
     if way.stream:
         config = division.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
                                 cluster_split="M")
-        args = (*descs, *streamk.meeting("tuning", a, config, None), None, None, None, m1, n1, a.shape[1], way.stream)
-        options |= {"ADD": False, "ORDERED": True, "A_BITS": 0, "SCALE_STEPS": 0, "PARTS": 0}
-        return Launch(streamk.streamk_kernel, (programs,), (*args, 0, 0), options)
+        args = (*descs, *streamk.meeting("tuning", a, config, None), None, m1, n1, a.shape[1], way.stream)
+        options |= {"ADD": False, "ORDERED": True}
+        return Launch(streamk.streamk_kernel, (programs,), args, options)
     return Launch(kernel(), (programs,), (*descs, None, m1, n1, a.shape[1]), {**options, "M0": m0, "N0": n0})
 
 

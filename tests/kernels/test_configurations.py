@@ -133,8 +133,9 @@ def test_every_tile_of_every_table_is_there() -> None:
     tables = {"matmul": (*family.TILES, family.matmul_module().POINTER_TILES),
               "streamk": (*family.division.EVEN_TILES, *family.division.TILES, *family.division.DECODE_TILES),
               "batched": family.batched.TILES, "fused": family.fused.TILES, "scaled": family.scaled.TILES,
-              "mixed": family.mixed.TILES, "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
-                                                       family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
+              "mixed": tuple(t.config for t in family.mixed.TILES),
+              "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
+                          family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
     for name, tiles in tables.items():
         assert {(name, str(t) if name in ("matmul", "batched") else f"{t.m}x{t.n}") for t in tiles} <= named
     assert {("gated", f"{t.m}x{t.n // 2}") for t in family.fused.GATED_TILES} <= named

@@ -81,7 +81,7 @@ def test_fused(checked, gated):
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_mixed(checked, bits):
-    checked(mixed, "streamk_kernel", 1e-2)
+    checked(mixed, "mixed_kernel", 1e-2)
     weight = np.random.default_rng(0).integers(0, 100, (136, 256 * bits // 8)).astype(np.int8 if bits == 8 else np.uint8)
     mixed.weight_only_matmul(normal(20, 256), weight, normal(136, 2, dtype=np.float32), split=2)
 

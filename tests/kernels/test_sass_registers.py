@@ -8,8 +8,7 @@ import re
 
 import pytest
 
-from tilejit.kernels.mixed import TILES, stages
-from tilejit.kernels.streamk import streamk_kernel
+from tilejit.kernels.mixed import TILES, mixed_kernel
 from tilejit.runtime import ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -22,15 +21,13 @@ WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)")
 NO_RESULT = re.compile(r"(ST|RED|BAR|BRA|EXIT|SYNCS\.ARRIVE|WARPGROUP|ATOMS|ISETP|FSETP|PLOP|UTMA|NOP|MEMBAR|FENCE)")
 
 
-def weights(t, bits, scale_steps, zeros):
+def weights(t, bits, steps, zeros):
     """The kernel that `weight_only_matmul` runs for a tile."""
-    bk = 128 if t.n <= 32 else 64
-    a = f"desc<int8[128x{bk}]>" if bits == 8 else f"desc<uint8[128x{bk // 2}]>"
-    return streamk_kernel.compile(
-        a, f"desc<bf16[{t.n}x{bk}]>", f"desc<bf16[{t.n}x128]>", f"desc<fp32[128x{t.n}]>", "*fp32", "*int32", "*bf16",
-        "*bf16", zeros, *["int32"] * 6, BM=128, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=False,
-        ACTIVATION=None, ADD=False, ORDERED=False, A_BITS=bits, SCALE_STEPS=scale_steps, PARTS=0, num_warps=t.warps,
-        num_stages=stages(t, bk, bits, 2))
+    m, n = t.config.m, t.config.n
+    w = f"desc<int8[{m}x{t.k}]>" if bits == 8 else f"desc<uint8[{m}x{t.k // 2}]>"
+    return mixed_kernel.compile(
+        w, f"desc<bf16[{n}x{t.k}]>", f"desc<bf16[{n}x{m}]>", "*bf16", zeros, None, *["int32"] * 5, BM=m, BN=n, BK=t.k,
+        GROUP=8, BITS=bits, STEPS=steps, RUN=4 if steps and not zeros else 1, PARTS=1, ACTIVATION=None, **t.options(bits, 2))
 
 
 def k_loop(sass):
@@ -70,10 +67,10 @@ def overwritten(loop):
     return bad
 
 
-@pytest.mark.parametrize("bits, scale_steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
-@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
-def test_nothing_in_flight_is_written(t, bits, scale_steps, zeros):
-    loop = k_loop(weights(t, bits, scale_steps, zeros).sass())
+@pytest.mark.parametrize("bits, steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
+@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.config.m}x{t.config.n}")
+def test_nothing_in_flight_is_written(t, bits, steps, zeros):
+    loop = k_loop(weights(t, bits, steps, zeros).sass())
     products = [text for text in loop if PRODUCT.search(text)]
     assert products and all(PRODUCT.search(text) for text in loop if "GMMA" in text)
     assert overwritten(loop) == []

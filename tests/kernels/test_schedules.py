@@ -116,7 +116,7 @@ def block_scaled() -> Any:
 def weights(bits: int) -> Any:
     rng = np.random.default_rng(0)
     q = rng.integers(-128, 128, (72, 256)).astype(np.int8) if bits == 8 else rng.integers(0, 256, (72, 128)).astype(np.uint8)
-    return kernels.weight_only_matmul(random(8, 256), q, rng.random((72, 2)).astype(F32), ordered=True)
+    return kernels.weight_only_matmul(random(8, 256), q, rng.random((72, 2)).astype(F32), split=2)
 
 
 def tiles(**options: int) -> Any:

@@ -276,9 +276,8 @@ def test_compiles(t, ordered):
     c = f"desc<bf16[{t.n}x{t.m}]>" if t.swap else f"desc<bf16[{t.m}x{t.n}]>"
     kernel = streamk_kernel.compile(
         f"desc<bf16[{t.m}x64]>", f"desc<bf16[{t.n}x64]>", c, f"desc<fp32[{t.m}x{t.n}]>", "*fp32", "*int32", "*bf16",
-        None, None, "int32", "int32", "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
-        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, A_BITS=0, SCALE_STEPS=0, PARTS=0,
-        num_warps=t.warps, num_stages=t.stages(2))
+        "int32", "int32", "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
+        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, num_warps=t.warps, num_stages=t.stages(2))
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
@@ -289,11 +288,10 @@ def test_clusters_compile(t):
     bk = 64 * t.ctas
     c = f"desc<bf16[{t.n}x{t.m}]>" if t.swap else f"desc<bf16[{t.m}x{t.n}]>"
     kernel = streamk_kernel.compile(
-        f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", c, None, None, None, "*bf16", None, None, "int32", "int32",
-        "int32", "int32", 0, 0, BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=not t.swap,
-        ACTIVATION="gelu", ADD=False, ORDERED=False, A_BITS=0, SCALE_STEPS=0, PARTS=0, num_warps=t.warps,
-        num_ctas=t.ctas,
-        num_stages=t.stages(2), cluster_split="K", num_consumer_groups=1)
+        f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", c, None, None, None, "*bf16", "int32", "int32", "int32",
+        "int32", BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=not t.swap, ACTIVATION="gelu",
+        ADD=False, ORDERED=False, num_warps=t.warps, num_ctas=t.ctas, num_stages=t.stages(2), cluster_split="K",
+        num_consumer_groups=1)
     assert not kernel.warnings() and t.stages(2) >= 3 and "st.async" in kernel.ptx
 
 

@@ -53,9 +53,9 @@ def test_under_several_schedules(t, ordered):
     boxes = ((a, (t.m, 64)), (b.T, (t.n, 64)), (out, (t.m, t.n)))
     tilejit.check(
         streamk_kernel, (6,), *(tilejit.TensorDescriptor.from_tensor(*x) for x in boxes), space.tiles(4, t.m, t.n),
-        space.parts_array, space.flags_array, bias, None, None, *want.shape, 448, 4, 0, 0, BM=t.m, BN=t.n, BK=64,
-        GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=True, ACTIVATION="relu", ADD=False, ORDERED=ordered, A_BITS=0,
-        SCALE_STEPS=0, PARTS=0, num_warps=t.warps, num_ctas=2, seeds=range(1)).check()
+        space.parts_array, space.flags_array, bias, *want.shape, 448, 4, BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True,
+        B_ROWS=False, C_ROWS=True, ACTIVATION="relu", ADD=False, ORDERED=ordered, num_warps=t.warps, num_ctas=2,
+        seeds=range(1)).check()
     assert rel_error(out, want) <= 8e-3
     assert not space.flags_array.any() and (ordered or not space.parts_array.any())
 
@@ -67,7 +67,6 @@ def test_compiles(dtype, out, activation):
     bk = 64 if dtype != "fp8e4nv" else 128
     k = streamk_kernel.compile(
         f"desc<{dtype}[256x{bk}]>", f"desc<{dtype}[256x{bk}]>", f"desc<{out}[256x256]>", "desc<fp32[256x256]>", "*fp32",
-        "*int32", "*bf16" if activation else None, None, None, "int32", "int32", "int32", "int32", 0, 0, BM=256, BN=256,
-        BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=True, ACTIVATION=activation, ADD=False, ORDERED=True,
-        A_BITS=0, SCALE_STEPS=0, PARTS=0, num_warps=8, num_ctas=2)
+        "*int32", "*bf16" if activation else None, "int32", "int32", "int32", "int32", BM=256, BN=256, BK=bk, GROUP=8,
+        A_ROWS=True, B_ROWS=False, C_ROWS=True, ACTIVATION=activation, ADD=False, ORDERED=True, num_warps=8, num_ctas=2)
     assert not k.warnings() and k.metadata.num_stages == 4 and "specialised" in k.report()

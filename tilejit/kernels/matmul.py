@@ -127,7 +127,7 @@ class Step:
         a, b, out = arrays
         more = (bias,)
         if self.streamed is not None:
-            more = (*streamk.meeting("matmul", a, self.streamed, None), bias, None, None)
+            more = (*streamk.meeting("matmul", a, self.streamed, None), bias)
         if self.turned:
             arrays, infos = (b, a, out), (infos[1], infos[0], infos[2])
         return self.launch, (arrays, infos, *more), scales
@@ -189,7 +189,7 @@ def _step(part: Part, a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, activation: str 
         return Step(Launch(matmul_kernel.partial(M0=m0, N0=n0, **constants), (grid,), descriptors), turned)
     streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
                                ctas=tiles.ctas, cluster_split="M")
-    kernel = streamk.streaming(part.stream).partial(ADD=False, ORDERED=True, **constants)
+    kernel = streamk.streamk_kernel.partial(stream_tiles=part.stream, ADD=False, ORDERED=True, **constants)
     return Step(Launch(kernel, (grid,), descriptors), turned, streamed)
 
 

@@ -52,41 +52,17 @@ _WHAT = "matmul_streamk"
 _calls = Calls()
 
 
-@tilejit.kernel
-def widened(x, zeros, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
-    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
-    those `zeros` is subtracted, one per row (8 without)."""
-    if BITS == 8:
-        y = x.to(DTYPE)
-    else:
-        # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
-        bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
-        power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
-        both = (x.to(tl.int32) * 0x1001 & 0x000F000F) | (bits << 16 | bits)
-        even, odd = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
-        y = tl.join(even, odd).reshape(BM, BK)
-        if zeros is None:
-            y = y - (power + 8.0)
-        else:
-            y = y - (zeros.to(tl.float32) + power).to(DTYPE)[:, None]
-    return y
-
-
-@tilejit.kernel(do_not_specialize=("M", "N", "K", "stream_tiles", "scale_down", "scale_across"))
-def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales, zeros, M, N, K, stream_tiles,
-                   scale_down, scale_across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-                   A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr,
-                   ADD: tl.constexpr, ORDERED: tl.constexpr, A_BITS: tl.constexpr, SCALE_STEPS: tl.constexpr,
-                   PARTS: tl.constexpr, scale_a=None, scale_b=None):
+@tilejit.kernel(do_not_specialize=("M", "N", "K", "stream_tiles"))
+def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, K, stream_tiles, BM: tl.constexpr,
+                   BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+                   C_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr, ORDERED: tl.constexpr,
+                   scale_a=None, scale_b=None):
     """C [M, N] = act(A [M, K] @ B [K, N] + bias), or with ADD: C += A @ B. scale_a, scale_b: None, or where a number is
     that the product is multiplied by first (not with ADD).
 
-    A_BITS: 0, or A's integers have 8 or 4 bits and are widened to B's dtype in the loop (`widened`; A_ROWS); then
-    scales (and zeros, or None) have a number per row of A and SCALE_STEPS blocks of K (0: per row).
     A_ROWS, B_ROWS, C_ROWS: the descriptor sees the matrix itself, else its transpose; with C_ROWS false bias has a
     value per row. parts: the workspace, fp32 [stream_tiles * BM, BN], seen by part_desc in blocks [BM, BN]; flags:
-    int32 [stream_tiles], zero; None, all three: there are whole tiles only. PARTS: 0, or programs a tile, each of which
-    stores its part as tile number program_id of part_desc."""
+    int32 [stream_tiles], zero; None, all three: there are whole tiles only."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, BK)
@@ -95,12 +71,8 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
     blocks = stream_tiles * steps
     share = blocks // programs
     extra = blocks % programs
-    if PARTS > 0:
-        begin = pid // PARTS * steps + pid % PARTS * steps // PARTS
-        end = pid // PARTS * steps + (pid % PARTS + 1) * steps // PARTS
-    else:
-        begin = pid * share + tl.minimum(pid, extra)
-        end = begin + share + tl.where(pid < extra, 1, 0)
+    begin = pid * share + tl.minimum(pid, extra)
+    end = begin + share + tl.where(pid < extra, 1, 0)
     last = (end - 1) // steps
     pieces = tl.where(end > begin, last - begin // steps + 1, 0)
     whole = tl.cdiv(tl.maximum(tiles_m * tiles_n - stream_tiles - pid, 0), programs)
@@ -112,19 +84,8 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
         m = row * BM
         n = column * BN
         acc = tl.zeros((BM, BN), tl.float32)
-        if SCALE_STEPS > 0:
-            rows = m + tl.arange(0, BM)
-            at = rows * scale_down + k0 // SCALE_STEPS * scale_across
-            scale = tl.load(scales + at, rows < M, other=0.0)
-            zero = scale if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
         for k in range(k0, k1):
-            if SCALE_STEPS > 0:              # the next block's are on their way while this one is multiplied
-                at = rows * scale_down + tl.minimum(k + 1, k1 - 1) // SCALE_STEPS * scale_across
-                next_scale = tl.load(scales + at, rows < M, other=0.0)
-                next_zero = next_scale if zeros is None else tl.load(zeros + at, rows < M, other=0.0)
-            if A_BITS == 4:
-                a = a_desc.load([m, k * (BK // 2)])
-            elif A_ROWS:
+            if A_ROWS:
                 a = a_desc.load([m, k * BK])
             else:
                 a = a_desc.load([k * BK, m]).T
@@ -132,20 +93,8 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, scales
                 b = b_desc.load([k * BK, n])
             else:
                 b = b_desc.load([n, k * BK]).T
-            if A_BITS == 0:
-                acc = tl.dot(a, b, acc)
-            elif SCALE_STEPS == 0:
-                acc = tl.dot(widened(a, None, BM, BK, A_BITS, b_desc.dtype), b, acc)
-            else:
-                part = tl.dot(widened(a, None if zeros is None else zero, BM, BK, A_BITS, b_desc.dtype), b)
-                acc = tl.fma(part, scale.to(tl.float32)[:, None], acc)
-                scale, zero = next_scale, next_zero
-        if A_BITS > 0 and SCALE_STEPS == 0:
-            rows = m + tl.arange(0, BM)
-            acc *= tl.load(scales + rows * scale_down, rows < M, other=0.0).to(tl.float32)[:, None]
-        if PARTS > 0:
-            part_desc.store([pid * BM, 0], acc)
-        elif ADD:
+            acc = tl.dot(a, b, acc)
+        if ADD:
             if C_ROWS:
                 c_desc.atomic_add([m, n], acc)
             else:
@@ -230,7 +179,7 @@ def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activ
     t, launch = plan
     over, of = ((b, a, out), (ib, ia, io)) if t.swap else ((a, b, out), (ia, ib, io))
     meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
-    calls: list[Call] = [(launch, (over, of, *meet, bias, None, None), scales)]
+    calls: list[Call] = [(launch, (over, of, *meet, bias), scales)]
     if t.parts and not accumulate:
         calls = [(launch, (over, of, meet[0]), {}), sum_parts(
             meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)]
@@ -281,14 +230,9 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         return t, Launch(split_kernel.partial(PARTS=t.parts, store_stages=STORE_STAGES, **constants), (t.programs,),
                          (da, db))
     ordered = t.beside or ordered and t.ctas == 1
-    kernel = streaming(t.stream_tiles).partial(C_ROWS=not t.swap, ACTIVATION=activation, ADD=accumulate,
-                                               ORDERED=ordered, **constants)
+    kernel = streamk_kernel.partial(stream_tiles=t.stream_tiles, C_ROWS=not t.swap, ACTIVATION=activation,
+                                    ADD=accumulate, ORDERED=ordered, **constants)
     return t, Launch(kernel, (t.programs,), (da, db, dc))
-
-
-def streaming(tiles: int) -> Any:
-    """The kernel for operands of one dtype, of which it streams the first so many tiles; they meet as they are done."""
-    return streamk_kernel.partial(stream_tiles=tiles, scale_down=0, scale_across=0, A_BITS=0, SCALE_STEPS=0, PARTS=0)
 
 
 def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
