@@ -46,7 +46,7 @@ def grouped(key: Any) -> dict[Any, list[Any]]:
 
 
 ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name, "ctas" in c.name, "streamed" in c.name,
-                                      "turned" in c.name)), 1)
+                                      "turned" in c.name, "few rows" in c.name)), 1)
 RUN = sample(grouped(lambda c: c.family), 2)
 
 
@@ -132,7 +132,8 @@ def test_every_tile_of_every_table_is_there() -> None:
     named = {(c.family, c.name.split()[0]) for c in CONFIGURATIONS}
     tables = {"matmul": (*family.TILES, family.matmul_module().POINTER_TILES),
               "streamk": (*family.division.EVEN_TILES, *family.division.TILES, *family.division.DECODE_TILES),
-              "batched": family.batched.TILES, "fused": family.fused.TILES, "scaled": family.scaled.TILES,
+              "batched": family.batched.TILES, "fused": family.fused.TILES,
+              "scaled": (*family.scaled.TILES, *family.scaled_rows.TILES),
               "mixed": family.mixed.TILES, "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
                                                        family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
     for name, tiles in tables.items():

@@ -1,0 +1,136 @@
+"""fp8 matrix product with block scales (`scaled.py`) for few rows, whose time is that of B's way from memory.
+
+C^T = B^T A^T: tiles of 64 or 128 columns of B, which share a scale, and of as many rows of A as there are. Where tiles
+do not fill the chip their blocks of K are divided between programs, and `parts.py` sums the parts.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels.division import IDLE, Config
+from tilejit.kernels.order import tile_at
+
+#: Elements of K, and columns of B, that share a scale.
+SCALE_BLOCK = 128
+_BLOCK = tl.constexpr(SCALE_BLOCK)
+
+
+@tilejit.kernel(do_not_specialize=("M", "N", "K", "a_down", "a_across", "b_down", "b_across"))
+def few_rows_kernel(b_desc, a_desc, out_desc, a_scale, b_scale, M, N, K, a_down, a_across, b_down, b_across,
+                    BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr):
+    """C [M, N] as `block_scaled_kernel` has it, or with several PARTS its parts, of tiles of C^T.
+
+    b_desc sees B^T [N, K] in blocks [BN, 128], a_desc A [M, K] in blocks [BM, 128]; BN divides 128. out_desc: C in
+    blocks [BM, BN]; or fp32 parts, PARTS times [BN, BM] for every tile, one below the other. A part has every PARTS'th
+    block of K, and programs side by side have the same part (see `split_kernel`)."""
+    tiles_n = tl.cdiv(N, BN)
+    tiles_m = tl.cdiv(M, BM)
+    tiles = tiles_m * tiles_n
+    steps = tl.cdiv(K, _BLOCK)
+    for i in tl.range(tl.program_id(0), tiles * PARTS, tl.num_programs(0)):
+        tile = i % tiles
+        first = i // tiles
+        column, row = tile_at(tile, tiles_n, tiles_m, GROUP)
+        n = column * BN
+        m = row * BM
+        a_scales = a_scale + tl.minimum(m + tl.arange(0, BM), M - 1) * a_down        # rows beyond M are not stored
+        b_scales = b_scale + n // _BLOCK * b_down
+        acc = tl.zeros((BN, BM), tl.float32)
+        at = tl.minimum(first, steps - 1)
+        of_a = tl.load(a_scales + at * a_across)
+        of_b = tl.load(b_scales + at * b_across)
+        for k in range(first, steps, PARTS):
+            b = b_desc.load([n, k * _BLOCK])
+            a = a_desc.load([m, k * _BLOCK])
+            part = tl.dot(b, a.T)
+            scale = of_a * of_b
+            # The next block's scales arrive behind this block's product.
+            after = tl.minimum(k + PARTS, steps - 1)
+            of_a = tl.load(a_scales + after * a_across)
+            of_b = tl.load(b_scales + after * b_across)
+            acc = tl.fma(part, scale[None, :], acc)
+        if PARTS > 1:
+            out_desc.store([(tile * PARTS + first) * BN, 0], acc)
+        else:
+            out_desc.store([m, n], acc.to(out_desc.dtype).T)
+
+
+#: Tiles by the rows of A that they hold, of 128 columns of B and of 64. Two programs of 4 warps fit a
+#: multiprocessor where they hold at most `PAIRED` rows.
+TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 8, True), Config(128, 128, 8, True),
+         Config(64, 16, 4, True), Config(64, 32, 4, True), Config(64, 64, 4, True))
+PAIRED = 32
+#: Rows that fill a wide tile half: from there on two narrower ones are an alternative.
+_HALF = 64
+#: Bytes of shared memory of a multiprocessor for blocks and staging; the rest is barriers and alignment.
+_SHARED = 222 * 1024
+#: A part of fewer blocks costs more to sum than to compute.
+_LEAST_BLOCKS = 4
+#: Bytes a cycle that a multiprocessor gets, and its share of what memory gives to all; how much longer that takes where
+#: multiprocessors are idle. Cycles of a second launch, and for each part of a result that it sums.
+_RECEIVED, _MEMORY, _UNEVEN, _SECOND, _PARTED = 39, 17, 1.07, 5600, 0.33
+
+
+def ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Config]:
+    """What there is to choose from for an m x n x k product; of those with equal estimates the first is taken."""
+    width = min((t.n for t in TILES if m <= t.n), default=max(t.n for t in TILES))
+    for t in TILES:
+        if t.n != width and not _HALF <= t.n < width:
+            continue
+        count = t.tiles(m, n)
+        for programs in (multiprocessors, 2 * multiprocessors)[:1 + (t.n <= PAIRED)]:
+            parts = min(programs // count, tilejit.cdiv(k, SCALE_BLOCK) // _LEAST_BLOCKS)
+            yield t.split(n, m, parts) if parts > 1 else replace(t, programs=min(count, programs))
+
+
+def together(t: Config, multiprocessors: int) -> int:
+    """Programs that share a multiprocessor."""
+    return min(tilejit.cdiv(t.programs, multiprocessors), 2 if t.warps == 4 and t.n <= PAIRED else 1)
+
+
+def memory_cycles(m: int, n: int, k: int, programs: int, multiprocessors: int) -> float:
+    """What memory takes for both operands, in cycles."""
+    memory = (m + n) * k / (_MEMORY * multiprocessors)
+    return memory * _UNEVEN if programs < (1 - IDLE / 2) * multiprocessors else memory
+
+
+def cycles(t: Config, m: int, n: int, k: int, multiprocessors: int) -> float:
+    """An estimate of what a product takes: turns of the programs, each as long as a program's bytes take to it or those
+    of all from memory; and what it takes to sum parts."""
+    parts, steps = max(1, t.parts), tilejit.cdiv(k, SCALE_BLOCK)
+    shares = t.tiles(m, n) * parts
+    least = tilejit.cdiv(steps, parts) * (t.m + t.n) * SCALE_BLOCK * together(t, multiprocessors) / _RECEIVED
+    memory = memory_cycles(m, n, k, t.programs, multiprocessors)
+
+    def turn(programs: int) -> float:
+        return max(least, memory * programs / shares) if programs else 0
+
+    meet = (_SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors) * (parts > 1)
+    return shares // t.programs * turn(t.programs) + turn(shares % t.programs) + meet
+
+
+def check(what: str, t: Config, m: int, n: int) -> None:
+    """Raises LaunchError for a configuration that the kernel does not have for an m x n result."""
+    tile = replace(t, programs=1, stream_tiles=0, single=False)
+    if tile not in {replace(t, warps=w) for t in TILES for w in {t.warps, t.m * 8 // 128}}:
+        raise tilejit.LaunchError(f"{what}: config is none of scaled_rows.TILES: {t}")
+    if t.stream_tiles not in (0, t.tiles(m, n)) or t.stream_tiles and not t.parts:
+        raise tilejit.LaunchError(f"{what}: config divides {t.stream_tiles} tiles among {t.programs} programs, the "
+                                  f"result has {t.tiles(m, n)} tiles: see Config.split")
+
+
+def options(t: Config, m: int, n: int, out_bytes: int, multiprocessors: int) -> dict[str, Any]:
+    """Options of the launch for an m x n result."""
+    parts, shared = max(1, t.parts), together(t, multiprocessors)
+    alone = t.warps > 4 or shared > 1 or t.tiles(m, n) * parts <= t.programs         # else groups take tiles in turn
+    staged = t.m * min(t.n, 32) * 4 * (1 + (t.n > 32)) if parts > 1 else t.m * t.n * out_bytes
+    stages = min(12, (_SHARED // shared - (1 if alone else 2) * staged) // ((t.m + t.n) * SCALE_BLOCK))
+    made: dict[str, Any] = dict(num_warps=t.warps, num_stages=stages, num_consumer_groups=1 if alone else 2,
+                                launch_pdl=t.programs >= (1 - IDLE) * multiprocessors)
+    if shared > 1:                       # half of the registers each: where those do not hold two products, the other
+        made.update(maxnreg=128, products_ahead=t.m * t.n <= 2048)   # program's is in flight while sums are made
+    return made
