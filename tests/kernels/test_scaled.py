@@ -68,7 +68,7 @@ def test_few_rows(t, m, n, k, parts):
         assert rel_error(out, ref) <= bound
 
 
-@pytest.mark.parametrize("config", [TILES[4], replace(scaled_rows.TILES[0], warps=8, programs=1)], ids=["tile", "few rows"])
+@pytest.mark.parametrize("config", [TILES[4], replace(scaled_rows.TILES[3], warps=8, programs=1)], ids=["tile", "few rows"])
 def test_configured(config):
     """A configuration of either way instead of the choice."""
     given, ref = arrays(20, 136, 256)
@@ -115,14 +115,15 @@ def test_choice():
 
 
 def test_choice_of_few_rows():
-    """As many columns of B as let all multiprocessors have some, else parts of K; tiles as wide as the rows. Many tiles
-    of many rows are those of `TILES`."""
-    for (m, n, k), (rows, programs, parts) in {
-            (1, 7168, 16384): (16, 112, 0), (1, 2048, 7168): (16, 128, 4), (16, 4096, 7168): (16, 128, 2),
-            (8, 9216, 7168): (16, 144, 0), (17, 9216, 7168): (32, 72, 0), (64, 7168, 2048): (64, 112, 0), (1, 129280, 7168): (16, 132, 0),
-            (256, 2048, 7168): (128, 128, 4), (8, 128, 128): (16, 2, 0)}.items():
+    """Programs for all multiprocessors, by parts of K where tiles are too few; tiles as wide as the rows. Many tiles of
+    many rows are those of `TILES`."""
+    for (m, n, k), (columns, rows, programs, parts) in {
+            (1, 7168, 16384): (64, 16, 224, 2), (1, 7168, 2048): (64, 16, 112, 0), (64, 7168, 2048): (64, 64, 112, 0),
+            (16, 4096, 7168): (64, 16, 256, 4), (17, 24576, 1536): (128, 32, 192, 0), (1, 129280, 7168): (64, 16, 264, 0),
+            (128, 4096, 7168): (128, 128, 128, 4), (8, 128, 128): (64, 16, 2, 0)}.items():
         t = choose(m, n, k, 132)
-        assert isinstance(t, division.Config) and (t.n, t.programs, t.parts) == (rows, programs, parts)
+        assert isinstance(t, division.Config)
+        assert (t.m, t.n, t.programs, t.parts) == (columns, rows, programs, parts)
     assert choose(256, 7168, 4096, 132) in TILES and choose(512, 7168, 16384, 132) in TILES
 
 
@@ -138,7 +139,7 @@ def test_rejects():
             matmul_blockscaled(*args)
     t = scaled_rows.TILES[0]
     for match, config in [("none of scaled_rows.TILES", replace(t, m=32)), ("none of", replace(t, ctas=2)),
-                          ("divides 2 tiles among 4 programs, the result has 1 tiles", t.split(256, 8, 2))]:
+                          ("divides 4 tiles among 8 programs, the result has 1 tiles", t.split(256, 8, 2))]:
         with pytest.raises(LaunchError, match=match):
             matmul_blockscaled(a, b, *good, config=config)
 

@@ -73,9 +73,8 @@ class Config:
 #: product in flight beside the one that it adds to them; of three one adds while the others multiply.
 TILES = (Config(384, 128, 12, 4, 2, 1.07), Config(256, 128, 8, 6, 2), Config(192, 128, 12, 4, speed=1.05),
          Config(128, 128, 8, 6, speed=0.95), Config(64, 128, 4, 8, speed=0.68), Config(64, 64, 4, 8, speed=0.48))
-#: Cycles of a multiprocessor for a result and block of K at a speed of 1, 1.6 times the tensor cores' least; and for a
-#: row outside of the matrix, which TMA fills with zeros.
-_RESULT, _OUTSIDE = 0.05, 3.2
+#: Cycles of a multiprocessor for a result and block of K at a speed of 1: 1.6 times what the tensor cores need.
+_RESULT = 0.05
 #: How a product is computed: by `block_scaled_kernel`, or by that for few rows.
 Way = Config | division.Config
 _FP8 = ("fp8e4nv", "fp8e5")
@@ -100,7 +99,7 @@ def choose(m: int, n: int, k: int, multiprocessors: int) -> Way:
     if m > division.SHALLOW:
         return best
     few = min(scaled_rows.ways(m, n, k, multiprocessors), key=cycles)
-    block = time(best) * _RESULT + turns(best) * (-m % best.m) / best.ctas * _OUTSIDE
+    block = max(time(best) * _RESULT, turns(best) * scaled_rows.ANSWER)
     memory = scaled_rows.memory_cycles(m, n, k, tilejit.cdiv(m, best.m) * tilejit.cdiv(n, best.n) * best.ctas,
                                        multiprocessors)
     return few if cycles(few) <= max(tilejit.cdiv(k, SCALE_BLOCK) * block, memory) else best

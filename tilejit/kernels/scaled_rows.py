@@ -48,7 +48,8 @@ def few_rows_kernel(b_desc, a_desc, out_desc, a_scale, b_scale, M, N, K, a_down,
             a = a_desc.load([m, k * _BLOCK])
             part = tl.dot(b, a.T)
             scale = of_a * of_b
-            # The next block's scales arrive behind this block's product.
+            # The next block's scales arrive behind this block's product. Two ahead would not help: ptxas counts all
+            # such loads on one scoreboard, so that whoever waits for some waits for the latest.
             after = tl.minimum(k + PARTS, steps - 1)
             of_a = tl.load(a_scales + after * a_across)
             of_b = tl.load(b_scales + after * b_across)
@@ -59,10 +60,10 @@ def few_rows_kernel(b_desc, a_desc, out_desc, a_scale, b_scale, M, N, K, a_down,
             out_desc.store([m, n], acc.to(out_desc.dtype).T)
 
 
-#: Tiles by the rows of A that they hold, of 128 columns of B and of 64. Two programs of 4 warps fit a
+#: Tiles by the rows of A that they hold, of 64 columns of B and of 128. Two programs of 4 warps fit a
 #: multiprocessor where they hold at most `PAIRED` rows.
-TILES = (Config(128, 16, 4, True), Config(128, 32, 4, True), Config(128, 64, 8, True), Config(128, 128, 8, True),
-         Config(64, 16, 4, True), Config(64, 32, 4, True), Config(64, 64, 4, True))
+TILES = (Config(64, 16, 4, True), Config(64, 32, 4, True), Config(64, 64, 4, True), Config(128, 16, 4, True),
+         Config(128, 32, 4, True), Config(128, 64, 8, True), Config(128, 128, 8, True))
 PAIRED = 32
 #: Rows that fill a wide tile half: from there on two narrower ones are an alternative.
 _HALF = 64
@@ -70,6 +71,9 @@ _HALF = 64
 _SHARED = 222 * 1024
 #: A part of fewer blocks costs more to sum than to compute.
 _LEAST_BLOCKS = 4
+#: Cycles that a program takes for a block at least, while its scales arrive (blocks of 64 x 64 took 450 and 850 on an
+#: H200, at 16x4096x7168, which stays in L2, and at 1x7168x16384).
+ANSWER = 600
 #: Bytes a cycle that a multiprocessor gets, and its share of what memory gives to all; how much longer that takes where
 #: multiprocessors are idle. Cycles of a second launch, and for each part of a result that it sums.
 _RECEIVED, _MEMORY, _UNEVEN, _SECOND, _PARTED = 39, 17, 1.07, 5600, 0.33
@@ -84,7 +88,9 @@ def ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Config]:
         count = t.tiles(m, n)
         for programs in (multiprocessors, 2 * multiprocessors)[:1 + (t.n <= PAIRED)]:
             parts = min(programs // count, tilejit.cdiv(k, SCALE_BLOCK) // _LEAST_BLOCKS)
-            yield t.split(n, m, parts) if parts > 1 else replace(t, programs=min(count, programs))
+            yield replace(t, programs=min(count, programs))
+            if parts > 1:
+                yield t.split(n, m, parts)
 
 
 def together(t: Config, multiprocessors: int) -> int:
@@ -99,12 +105,12 @@ def memory_cycles(m: int, n: int, k: int, programs: int, multiprocessors: int) -
 
 
 def cycles(t: Config, m: int, n: int, k: int, multiprocessors: int) -> float:
-    """An estimate of what a product takes: turns of the programs, each as long as a program's bytes take to it or those
-    of all from memory; and what it takes to sum parts."""
+    """An estimate of what a product takes: turns of the programs, each as long as a program's blocks take, or as memory
+    takes for those of all; and what it takes to sum parts."""
     parts, steps = max(1, t.parts), tilejit.cdiv(k, SCALE_BLOCK)
     shares = t.tiles(m, n) * parts
-    least = tilejit.cdiv(steps, parts) * (t.m + t.n) * SCALE_BLOCK * together(t, multiprocessors) / _RECEIVED
-    memory = memory_cycles(m, n, k, t.programs, multiprocessors)
+    block = max(ANSWER, (t.m + t.n) * SCALE_BLOCK * together(t, multiprocessors) / _RECEIVED)
+    least, memory = tilejit.cdiv(steps, parts) * block, memory_cycles(m, n, k, t.programs, multiprocessors)
 
     def turn(programs: int) -> float:
         return max(least, memory * programs / shares) if programs else 0
@@ -116,7 +122,7 @@ def cycles(t: Config, m: int, n: int, k: int, multiprocessors: int) -> float:
 def check(what: str, t: Config, m: int, n: int) -> None:
     """Raises LaunchError for a configuration that the kernel does not have for an m x n result."""
     tile = replace(t, programs=1, stream_tiles=0, single=False)
-    if tile not in {replace(t, warps=w) for t in TILES for w in {t.warps, t.m * 8 // 128}}:
+    if tile not in TILES and (replace(tile, warps=12 - t.warps) not in TILES or t.m != 128 or t.n == 128):
         raise tilejit.LaunchError(f"{what}: config is none of scaled_rows.TILES: {t}")
     if t.stream_tiles not in (0, t.tiles(m, n)) or t.stream_tiles and not t.parts:
         raise tilejit.LaunchError(f"{what}: config divides {t.stream_tiles} tiles among {t.programs} programs, the "
