@@ -400,9 +400,9 @@ def scaleds() -> Iterator[Configuration]:
         m, n = extents(t.n, t.m)
         found = [("once", replace(t, programs=2), t.n, n), ("in turn", replace(t, programs=2), m, n),
                  ("parted", t.split(t.m, t.n, 2), t.n, t.m)]
-        if t.n <= scaled_rows.PAIRED:
+        if scaled_rows.together(replace(t, programs=2), 1) == 2:
             found += [("shared", replace(t, programs=4), m, n), ("parted shared", t.split(n, t.n, 2), t.n, n)]
-        ways += [(f"{t.m}x{t.n} few rows {name}", c, rows, columns) for name, c, rows, columns in found]
+        ways += [(f"{t.m}x{t.n} few rows{' pairs' * (t.k_bytes > 128)} {name}", c, rows, columns) for name, c, rows, columns in found]
     for (name, t, m, n), f, out in product(ways, FORMATS, (None, "float16", "float32")):
         if np.dtype(f.a).itemsize > 1:
             continue

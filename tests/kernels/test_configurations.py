@@ -46,7 +46,7 @@ def grouped(key: Any) -> dict[Any, list[Any]]:
 
 
 ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name, "ctas" in c.name, "streamed" in c.name,
-                                      "turned" in c.name, "few rows" in c.name)), 1)
+                                      "turned" in c.name, "few rows" in c.name, " pairs " in c.name)), 1)
 RUN = sample(grouped(lambda c: c.family), 2)
 
 

@@ -170,7 +170,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
     if isinstance(t, division.Config):
         scaled_rows.check(_WHAT, t, m, n)
         kernel = scaled_rows.few_rows_kernel.partial(
-            **sizes, BM=t.n, BN=t.m, PARTS=max(1, t.parts),
+            **sizes, BM=t.n, BN=t.m, BLOCKS=t.k_bytes // SCALE_BLOCK, PARTS=max(1, t.parts),
             **scaled_rows.options(t, m, n, mc.dtype.bytes, multiprocessors))
         return t, Launch(kernel, (t.programs,), (db, da) if t.parts > 1 else (db, da, dc))
     grid = min(multiprocessors // t.ctas, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
