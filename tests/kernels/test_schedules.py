@@ -8,7 +8,7 @@ sums and the exponentials of the two differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import tilejit
 from tilejit import kernels
 from tilejit.emulator import Exploration, Sanitizer, explore
 from tilejit.emulator.policy import POLICIES
+from tilejit.kernels import scaled, scaled_rows
 from tilejit.runtime.launch import EmulatorEntry, EvaluatorEntry, host_arrays, host_memory
 from tilejit.testing import rel_error
 
@@ -107,10 +108,10 @@ def integers() -> Any:
                                 rng.integers(-128, 128, (80, 144)).astype(np.int8).T, out_dtype=tilejit.language.int32)
 
 
-def block_scaled() -> Any:
+def block_scaled(config: Any) -> Any:
     return kernels.matmul_blockscaled(random(72, 272, dtype=E4M3), random(136, 272, dtype=E4M3, seed=1).T,
                                       np.asfortranarray(np.abs(random(72, 3, dtype=F32))),
-                                      np.abs(random(2, 3, dtype=F32)), poison(72, 136))
+                                      np.abs(random(2, 3, dtype=F32)), poison(72, 136), config=config)
 
 
 def weights(bits: int) -> Any:
@@ -154,7 +155,9 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "integer matmul": integers,
     "swiglu": lambda: kernels.swiglu(random(72, 80), random(144, 80, seed=1).T, residual=np.ones((72, 72), BF16)),
     "gated matmul": lambda: kernels.gated_matmul(random(72, 80), random(2, 72, 80, seed=1).transpose(0, 2, 1)),
-    "block-scaled matmul": block_scaled,
+    "block-scaled matmul": lambda: block_scaled(scaled.TILES[-1]),
+    "block-scaled matmul of few rows": lambda: block_scaled(replace(scaled_rows.SINGLES[2], programs=2)),
+    "block-scaled matmul of few rows, pairs of blocks": lambda: block_scaled(replace(scaled_rows.TILES[-1], programs=2)),
     "int8 weights": lambda: weights(8),
     "int4 weights": lambda: weights(4),
     "stream-k": lambda: kernels.matmul_streamk(random(64, 512), random(72, 512, seed=1).T, split=2, ordered=True),

@@ -2,7 +2,7 @@
 
 After every 128 of K the tensor cores' sum is multiplied by its scales and added to an fp32 sum in registers: that is
 the contract of DeepGEMM (github.com/deepseek-ai/DeepGEMM), and it also limits what the tensor cores' short fp8
-accumulators lose.
+accumulators lose. Few rows have a kernel of their own (`scaled_rows.py`).
 """
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
+from tilejit.kernels import division, scaled_rows
 from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import check_operands, operand, require_tma, result
+from tilejit.kernels.division import GROUP
 from tilejit.kernels.order import tile_at
+from tilejit.kernels.parts import sum_parts
+from tilejit.kernels.scaled_rows import SCALE_BLOCK
+from tilejit.kernels.streamk import meeting
 
-#: Elements of K, and columns of B, that share a scale.
-SCALE_BLOCK = 128
 _BLOCK = tl.constexpr(SCALE_BLOCK)
 
 
@@ -70,38 +73,65 @@ class Config:
 #: product in flight beside the one that it adds to them; of three one adds while the others multiply.
 TILES = (Config(384, 128, 12, 4, 2, 1.07), Config(256, 128, 8, 6, 2), Config(192, 128, 12, 4, speed=1.05),
          Config(128, 128, 8, 6, speed=0.95), Config(64, 128, 4, 8, speed=0.68), Config(64, 64, 4, 8, speed=0.48))
+#: Cycles of a multiprocessor for a result and block of K at a speed of 1: 1.6 times what the tensor cores need.
+_RESULT = 0.05
+#: How a product is computed: by `block_scaled_kernel`, or by that for few rows.
+Way = Config | division.Config
 _FP8 = ("fp8e4nv", "fp8e5")
 _WHAT = "matmul_blockscaled"
 _calls = Calls()
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, multiprocessors: int) -> Config:
-    """The tile with the least time: turns of the programs that run at once, at the tile's speed."""
+def choose(m: int, n: int, k: int, multiprocessors: int) -> Way:
+    """The tile with the least time: turns of the programs that run at once, at the tile's speed. Up to
+    `division.SHALLOW` rows one of `scaled_rows.ways` instead, where that is estimated to take less."""
+    def turns(t: Config) -> int:
+        return tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors // t.ctas)
+
     def time(t: Config) -> float:
-        programs = multiprocessors // t.ctas
-        return tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), programs) * t.m * t.n / t.ctas / t.speed
+        return turns(t) * t.m * t.n / t.ctas / t.speed
 
-    return min((t for t in TILES if t.ctas <= multiprocessors), key=time)
+    def cycles(t: division.Config) -> float:
+        return scaled_rows.cycles(t, m, n, k, multiprocessors)
+
+    best = min((t for t in TILES if t.ctas <= multiprocessors), key=time)
+    if m > division.SHALLOW:
+        return best
+    few = min(scaled_rows.ways(m, n, k, multiprocessors), key=cycles)
+    block = max(time(best) * _RESULT, turns(best) * scaled_rows.ANSWER)
+    memory = scaled_rows.memory_cycles(m, n, k, tilejit.cdiv(m, best.m) * tilejit.cdiv(n, best.n) * best.ctas,
+                                       multiprocessors)
+    return few if cycles(few) <= max(tilejit.cdiv(k, SCALE_BLOCK) * block, memory) else best
 
 
-def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None) -> Any:
+def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None, *,
+                       config: Way | None = None) -> Any:
     """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
 
     a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
     Both scales may have any strides; those of A are read fastest column by column (M contiguous, as DeepGEMM has them).
+    config: instead of a choice, how it is computed: a `scaled.Config`; or for few rows one of `scaled_rows.TILES` with
+    its programs, or with programs that divide K between them (`division.Config.split`).
     Raises LaunchError for what does not fit."""
     ia, ib, isa, isb = infos_of(a, b, scale_a, scale_b)
     if out is None:
         out = tilejit.empty_like(a, _checked(*facts_of(ia, ib)), out_dtype or tl.bfloat16)
     io = tilejit.array_info(out)
-    key = ia, ib, isa, isb, io, active_knobs()
+    key = ia, ib, isa, isb, io, config, active_knobs()
     if _calls.repeat(key):
         return out
-    launch = _launch(*facts_of(ia, ib, isa, isb, io), tilejit.multiprocessors(ia.device))
-    if launch is not None:
-        _calls.run(key, (launch, ((a, b, out), (ia, ib, io), scale_a, scale_b), {}))
+    plan = _plan(*facts_of(ia, ib, isa, isb, io), config, tilejit.multiprocessors(ia.device))
+    if plan is not None:
+        t, launch = plan
+        if isinstance(t, division.Config) and t.parts > 1:
+            meet, parts, _ = meeting(_WHAT, a, t, None)
+            _calls.run(None, (launch, ((b, a), (ib, ia), meet, scale_a, scale_b), {}),
+                       sum_parts(parts, out, io, None, None, (t.m, t.n), t.parts, GROUP, True))
+        else:
+            over, of = ((a, b, out), (ia, ib, io)) if isinstance(t, Config) else ((b, a, out), (ib, ia, io))
+            _calls.run(key, (launch, (over, of, scale_a, scale_b), {}))
     return out
 
 
@@ -114,9 +144,9 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _launch(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
-            multiprocessors: int) -> Launch | None:
-    """The launch for a, b and the result; None where that is empty."""
+def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
+          config: Way | None, multiprocessors: int) -> tuple[Way, Launch] | None:
+    """Tile, and the launch for a, b (few rows: b, a) and the result; None where that is empty."""
     m, n = _checked(a, b)
     ma, mb, mc = operand(_WHAT, "a", a), operand(_WHAT, "b", b), result(_WHAT, out, (m, n))
     k = ma.shape[1]
@@ -128,13 +158,22 @@ def _launch(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, 
                                       f"{list(info.shape)}")
     if 0 in (m, n):
         return None
-    t = choose(m, n, multiprocessors)
-    descriptors = {"a": ma.descriptor(t.m, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, t.n),
-                   "out": mc.descriptor(t.m, t.n)}
+    t = config or choose(m, n, k, multiprocessors)
+    few = isinstance(t, division.Config)
+    rows, columns = (t.n, t.m) if few else (t.m, t.n)
+    descriptors = {"a": ma.descriptor(rows, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, columns),
+                   "out": mc.descriptor(rows, columns)}
     require_tma(_WHAT, **descriptors)
-    grid = min(multiprocessors // t.ctas, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    da, db, dc = descriptors.values()
     (a_down, a_across), (b_down, b_across) = scale_a.strides, scale_b.strides
-    kernel = block_scaled_kernel.partial(
-        M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, BM=t.m, BN=t.n, GROUP=8,
-        num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
-    return Launch(kernel, (grid,), tuple(descriptors.values()))
+    sizes = dict(M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, GROUP=GROUP)
+    if isinstance(t, division.Config):
+        scaled_rows.check(_WHAT, t, m, n)
+        kernel = scaled_rows.few_rows_kernel.partial(
+            **sizes, BM=t.n, BN=t.m, BLOCKS=t.k_bytes // SCALE_BLOCK, PARTS=max(1, t.parts),
+            **scaled_rows.options(t, m, n, mc.dtype.bytes, multiprocessors))
+        return t, Launch(kernel, (t.programs,), (db, da) if t.parts > 1 else (db, da, dc))
+    grid = min(multiprocessors // t.ctas, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    kernel = block_scaled_kernel.partial(**sizes, BM=t.m, BN=t.n, num_warps=t.warps, num_stages=t.stages,
+                                         num_ctas=t.ctas)
+    return t, Launch(kernel, (grid,), (da, db, dc))
