@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 import tilejit
-from tilejit.kernels import batched, division, fused, grouped, matmul, mixed, scaled, scaled_rows, streamk
+from tilejit.kernels import batched, division, fused, grouped, matmul, mixed, scaled, streamk
 from tilejit.kernels.tiles import STREAMED, TILES, Part, Tiles, suited
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
@@ -84,7 +84,7 @@ def pinned(patches: tuple[tuple[ModuleType, str, Any], ...]) -> Iterator[None]:
 
 def forget() -> None:
     """Empty the caches of the host functions, and unload their kernels (10 MB each in the emulator)."""
-    for module in (matmul_module(), streamk, batched, fused, grouped, scaled, scaled_rows, mixed):
+    for module in (matmul_module(), streamk, batched, fused, grouped, scaled, mixed):
         for x in vars(module).values():
             if hasattr(x, "cache_clear"):
                 x.cache_clear()
@@ -406,25 +406,20 @@ def grouped_call(t: Any, f: Format, masked: bool, blocks: bool) -> Any:
 
 
 def scaleds() -> Iterator[Configuration]:
-    """`matmul_blockscaled`; tiles for few rows one a program, in turn, of two parts, and of programs that share a
-    multiprocessor."""
-    ways: list[tuple[str, scaled.Way, int, int]] = [(f"{t.m}x{t.n}", t, *extents(t.m, t.n)) for t in scaled.TILES]
-    for t in scaled_rows.TILES:
-        m, n = extents(t.n, t.m)
-        found = [("once", replace(t, programs=2), t.n, n), ("in turn", replace(t, programs=2), m, n),
-                 ("parted", t.split(t.m, t.n, 2), t.n, t.m)]
-        if scaled_rows.together(replace(t, programs=2), 1) == 2:
-            found += [("shared", replace(t, programs=4), m, n), ("parted shared", t.split(n, t.n, 2), t.n, n)]
-        ways += [(f"{t.m}x{t.n} few rows{' pairs' * (t.k_bytes > 128)} {name}", c, rows, columns) for name, c, rows, columns in found]
-    for (name, t, m, n), f, out in product(ways, FORMATS, (None, "float16", "float32")):
-        if np.dtype(f.a).itemsize > 1:
+    """`matmul_blockscaled`: scales that TMA reads and others, whole and divided K."""
+    for t, parts, turned in product((*scaled.FEW_ROWS, *scaled.TILES), (1, 2), (True, False)):
+        m, n = (t.m, 2 * t.n) if t.swap and parts > 1 else extents(t.m, t.n)
+        if not t.by_tma and (parts > 1 or not turned):
             continue
-
-        def call(f: Format = f, m: int = m, n: int = n, out: str | None = out, t: scaled.Way = t) -> Any:
-            return scaled.matmul_blockscaled(*operands(f, m, n, 384), matrix(m, 3, dtype=F32),
-                                             matrix(tilejit.cdiv(n, 128), 3, dtype=F32),
-                                             out_dtype=out and getattr(tilejit.language, out), config=t)
-        yield Configuration("scaled", f"{name} {f} {out or 'bfloat16'}", (), call)
+        for f, out in product((f for f in FORMATS if np.dtype(f.a).itemsize == 1), (None, "float16", "float32")):
+            def call(f: Format = f, m: int = m, n: int = n, out: str | None = out, turned: bool = turned,
+                     t: scaled.Config = replace(t, parts=parts)) -> Any:
+                scale = matrix(8 * tilejit.cdiv(m, 8), 3, dtype=F32, rows=not turned)[:m]
+                return scaled.matmul_blockscaled(*operands(f, m, n, 384), scale,
+                                                 matrix(tilejit.cdiv(n, 128), 3, dtype=F32),
+                                                 out_dtype=out and getattr(tilejit.language, out), config=t)
+            way = f"{' parts' * (parts > 1)}{' columns' * turned}"
+            yield Configuration("scaled", f"{t.m}x{t.n}{way} {f} {out or 'bfloat16'}", (), call)
 
 
 def mixeds() -> Iterator[Configuration]:

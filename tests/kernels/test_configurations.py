@@ -132,7 +132,8 @@ def test_every_tile_of_every_table_is_there() -> None:
     named = {(c.family, c.name.split()[0]) for c in CONFIGURATIONS}
     tables = {"matmul": (*family.TILES, family.matmul_module().POINTER_TILES),
               "streamk": (*family.division.EVEN_TILES, *family.division.TILES, *family.division.DECODE_TILES),
-              "batched": family.batched.TILES, "fused": family.fused.TILES, "scaled": family.scaled.TILES,
+              "batched": family.batched.TILES, "fused": family.fused.TILES,
+              "scaled": (*family.scaled.FEW_ROWS, *family.scaled.TILES),
               "mixed": tuple(t.config for t in family.mixed.TILES),
               "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
                           family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}

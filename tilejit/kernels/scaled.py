@@ -2,64 +2,94 @@
 
 After every 128 of K the tensor cores' sum is multiplied by its scales and added to an fp32 sum in registers: that is
 the contract of DeepGEMM (github.com/deepseek-ai/DeepGEMM), and it also limits what the tensor cores' short fp8
-accumulators lose. Few rows have a kernel of their own (`scaled_rows.py`).
+accumulators lose. Tiles of few rows are transposed, and where tiles do not fill the chip their blocks of K are divided
+between programs; `parts.py` sums the parts.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels import division, scaled_rows
+from tilejit.kernels import division
 from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import check_operands, operand, require_tma, result
 from tilejit.kernels.division import GROUP
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
-from tilejit.kernels.scaled_rows import SCALE_BLOCK
 from tilejit.kernels.streamk import meeting
 
+#: Elements of K, and columns of B, that share a scale.
+SCALE_BLOCK = 128
 _BLOCK = tl.constexpr(SCALE_BLOCK)
 
 
 @tilejit.kernel(do_not_specialize=("N", "K", "b_down", "b_across"))
-def block_scaled_kernel(a_desc, b_desc, c_desc, a_scale, b_scale, M, N, K, a_down, a_across, b_down, b_across,
-                        BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
+def block_scaled_kernel(a_desc, b_desc, c_desc, scale_desc, a_scale, b_scale, M, N, K, a_down, a_across, b_down,
+                        b_across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, SWAP: tl.constexpr,
+                        PARTS: tl.constexpr):
     """C [M, N] = sum over blocks of K of a_scale[m, block] * b_scale[n // 128, block] * (A @ B^T).
 
     a_desc sees A [M, K] in blocks [BM, 128], b_desc B^T [N, K] in blocks [BN, 128]; BN divides 128, K is not 0. The
-    scales are fp32 with the given strides."""
+    scales are fp32 with the given strides; scale_desc: None, or sees those of A, transposed, in blocks [1, BM]. SWAP:
+    the tensor cores compute transposed tiles, so that BM may be as small as 16 (and holds all rows, with PARTS). PARTS:
+    1, or programs that each have every so many'th block of K; c_desc sees fp32 parts then, so many tiles for every tile
+    of C, as they are computed, one below the other."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     steps = tl.cdiv(K, _BLOCK)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+    tiles = tiles_m * tiles_n
+    for i in tl.range(tl.program_id(0), tiles * PARTS, tl.num_programs(0)):
+        tile = i % tiles
+        share = i // tiles
         row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
         m = row * BM
         n = column * BN
         a_scales = tl.minimum(m + tl.arange(0, BM), M - 1) * a_down          # rows beyond M are not stored
         b_scales = b_scale + n // _BLOCK * b_down
-        acc = tl.zeros((BM, BN), tl.float32)
-        of_a = tl.load(a_scale + a_scales)
-        of_b = tl.load(b_scales)
-        for k in range(0, steps):
+        if SWAP:
+            acc = tl.zeros((BN, BM), tl.float32)
+        else:
+            acc = tl.zeros((BM, BN), tl.float32)
+        first = tl.minimum(share, steps - 1)
+        if scale_desc is None:
+            of_a = tl.load(a_scale + (a_scales + first * a_across))
+        of_b = tl.load(b_scales + first * b_across)
+        for k in range(share, steps, PARTS):
+            if scale_desc is not None:
+                of_a = scale_desc.load([k, m]).reshape(BM)
             a = a_desc.load([m, k * _BLOCK])
             b = b_desc.load([n, k * _BLOCK])
-            part = tl.dot(a, b.T)
+            if SWAP:
+                part = tl.dot(b, a.T)
+            else:
+                part = tl.dot(a, b.T)
             scale = of_a * of_b
             # The next block's scales arrive behind this block's product.
-            after = tl.minimum(k + 1, steps - 1)
-            of_a = tl.load(a_scale + (a_scales + after * a_across))
+            after = tl.minimum(k + PARTS, steps - 1)
+            if scale_desc is None:
+                of_a = tl.load(a_scale + (a_scales + after * a_across))
             of_b = tl.load(b_scales + after * b_across)
-            acc = tl.fma(part, scale[:, None], acc)
-        c_desc.store([m, n], acc.to(c_desc.dtype))
+            if SWAP:
+                acc = tl.fma(part, scale[None, :], acc)
+            else:
+                acc = tl.fma(part, scale[:, None], acc)
+        if PARTS > 1:
+            c_desc.store([(tile * PARTS + share) * (BN if SWAP else BM), 0], acc)
+        elif SWAP:
+            c_desc.store([m, n], acc.to(c_desc.dtype).T)
+        else:
+            c_desc.store([m, n], acc.to(c_desc.dtype))
 
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of a program of `ctas` CTAs, and how it runs; `speed`: of that of 256x128, on an H200."""
+    """A tile of a program of `ctas` CTAs, and how it runs: `stages` where scales of A are loaded ahead, transposed by
+    `swap`, K divided into `parts`; `speed`: of that of 256x128, where there are many, on an H200."""
 
     m: int
     n: int
@@ -67,54 +97,98 @@ class Config:
     stages: int
     ctas: int = 1
     speed: float = 1.0
+    swap: bool = False
+    parts: int = 1
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether the scales of A come with their blocks, if TMA reads them: where products are short, those that are
+        loaded one block ahead are waited for. (Three warpgroups do not wait, and clusters share their loads of B.)"""
+        return self.ctas == 1 and self.warps < 12
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an m x n result."""
+        return tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
+
+    def computed(self, rows: Any, columns: Any) -> tuple[Any, Any]:
+        """Rows and columns as the tensor cores compute them."""
+        return (columns, rows) if self.swap else (rows, columns)
+
+    def options(self, by_tma: bool, out_bytes: int) -> dict[str, Any]:
+        """Options of a launch. by_tma: scales of A come with their blocks, of which there are as many as fit beside
+        what is staged, twice where groups take tiles in turn."""
+        rows, columns = self.computed(self.m, self.n)
+        alone = self.swap or self.parts > 1
+        staged = rows * min(columns, 32) * 4 * (1 + (columns > 32)) if self.parts > 1 else rows * columns * out_bytes
+        free = _SHARED - staged * (2 if self.warps == 4 and not alone else 1)
+        stages = min(12, free // ((self.m + self.n) * SCALE_BLOCK + 4 * self.m)) if by_tma else self.stages
+        return dict(num_warps=self.warps, num_stages=stages, num_ctas=self.ctas,
+                    **(dict(num_consumer_groups=1) if alone else {}))
 
 
 #: Largest first; clusters divide the rows and share B. A warpgroup has sums of 64 x 128 results, and of two each has a
 #: product in flight beside the one that it adds to them; of three one adds while the others multiply.
 TILES = (Config(384, 128, 12, 4, 2, 1.07), Config(256, 128, 8, 6, 2), Config(192, 128, 12, 4, speed=1.05),
          Config(128, 128, 8, 6, speed=0.95), Config(64, 128, 4, 8, speed=0.68), Config(64, 64, 4, 8, speed=0.48))
-#: Cycles of a multiprocessor for a result and block of K at a speed of 1: 1.6 times what the tensor cores need.
-_RESULT = 0.05
-#: How a product is computed: by `block_scaled_kernel`, or by that for few rows.
-Way = Config | division.Config
+#: Those for up to as many rows as one of them holds.
+FEW_ROWS = (Config(16, 64, 4, 10, swap=True), Config(16, 128, 4, 10, swap=True),
+            Config(32, 64, 4, 10, swap=True), Config(32, 128, 4, 10, swap=True))
+#: Rows up to which parts and the tiles of few rows are considered. Bytes of shared memory for blocks and staging.
+SHORT, _SHARED = 512, 222 * 1024
+#: A part of fewer blocks costs more to sum than to compute.
+_LEAST_BLOCKS = 4
+#: Cycles of a block on an H200, and of each of its results, where scales come by TMA; of a result at a speed of 1
+#: elsewhere; and of a row outside of the matrix, which TMA fills with zeros.
+_COMING, _ADDED, _RESULT, _OUTSIDE = 430, 0.0215, 0.044, 3.2
+#: Bytes a cycle and multiprocessor from memory, and the exponent of the sum of that and of the blocks, which hide each
+#: other in part. Cycles of a second launch, and for each part of a result that it sums.
+_MEMORY, _HIDING, _SECOND, _PARTED = 17, 4.3, 7500, 0.33
 _FP8 = ("fp8e4nv", "fp8e5")
 _WHAT = "matmul_blockscaled"
 _calls = Calls()
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, multiprocessors: int) -> Way:
-    """The tile with the least time: turns of the programs that run at once, at the tile's speed. Up to
-    `division.SHALLOW` rows one of `scaled_rows.ways` instead, where that is estimated to take less."""
+def choose(m: int, n: int, k: int, multiprocessors: int) -> Config:
+    """The tile with the least time: turns of the programs that run at once, at the tile's speed. Up to `SHORT` rows an
+    estimate of cycles instead, for parts of K and tiles of few rows too."""
     def turns(t: Config) -> int:
-        return tilejit.cdiv(tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n), multiprocessors // t.ctas)
+        return tilejit.cdiv(t.tiles(m, n) * t.parts, multiprocessors // t.ctas)
 
     def time(t: Config) -> float:
         return turns(t) * t.m * t.n / t.ctas / t.speed
 
-    def cycles(t: division.Config) -> float:
-        return scaled_rows.cycles(t, m, n, k, multiprocessors)
+    def cycles(t: Config) -> float:
+        block = _COMING + _ADDED * t.m * t.n if t.by_tma else _RESULT * t.m * t.n / t.ctas / t.speed
+        block += (-m % t.m) / t.ctas * _OUTSIDE * (not t.swap)
+        computed = turns(t) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), t.parts) * block
+        sums = _SECOND + _PARTED * m * n * t.parts / multiprocessors if t.parts > 1 else 0
+        return float((computed ** _HIDING + memory ** _HIDING) ** (1 / _HIDING) + sums)
 
-    best = min((t for t in TILES if t.ctas <= multiprocessors), key=time)
-    if m > division.SHALLOW:
-        return best
-    few = min(scaled_rows.ways(m, n, k, multiprocessors), key=cycles)
-    block = max(time(best) * _RESULT, turns(best) * scaled_rows.ANSWER)
-    memory = scaled_rows.memory_cycles(m, n, k, tilejit.cdiv(m, best.m) * tilejit.cdiv(n, best.n) * best.ctas,
-                                       multiprocessors)
-    return few if cycles(few) <= max(tilejit.cdiv(k, SCALE_BLOCK) * block, memory) else best
+    memory = (m + n) * k / (_MEMORY * multiprocessors)
+    fitting = [t for t in TILES if t.ctas <= multiprocessors]
+    return min(fitting, key=time) if m > SHORT else min(_ways(m, n, k, multiprocessors), key=cycles)
+
+
+def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Config]:
+    """What there is to choose from for few rows; of those with equal estimates the first is taken."""
+    for t in (*FEW_ROWS, *TILES):
+        if t.ctas > multiprocessors or t.swap and m > t.m:
+            continue
+        yield t
+        parts = min(multiprocessors // t.tiles(m, n), tilejit.cdiv(k, SCALE_BLOCK) // _LEAST_BLOCKS)
+        if t.by_tma and parts > 1:
+            yield replace(t, parts=parts)
 
 
 def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None, *,
-                       config: Way | None = None) -> Any:
+                       config: Config | None = None) -> Any:
     """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
 
     a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
-    Both scales may have any strides; those of A are read fastest column by column (M contiguous, as DeepGEMM has them).
-    config: instead of a choice, how it is computed: a `scaled.Config`; or for few rows one of `scaled_rows.TILES` with
-    its programs, or with programs that divide K between them (`division.Config.split`).
-    Raises LaunchError for what does not fit."""
+    Both scales may have any strides; those of A are read fastest column by column (M contiguous, columns at multiples
+    of 16 bytes, as DeepGEMM has them). config: instead of a choice. Raises LaunchError for what does not fit."""
     ia, ib, isa, isb = infos_of(a, b, scale_a, scale_b)
     if out is None:
         out = tilejit.empty_like(a, _checked(*facts_of(ia, ib)), out_dtype or tl.bfloat16)
@@ -123,15 +197,17 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     if _calls.repeat(key):
         return out
     plan = _plan(*facts_of(ia, ib, isa, isb, io), config, tilejit.multiprocessors(ia.device))
-    if plan is not None:
-        t, launch = plan
-        if isinstance(t, division.Config) and t.parts > 1:
-            meet, parts, _ = meeting(_WHAT, a, t, None)
-            _calls.run(None, (launch, ((b, a), (ib, ia), meet, scale_a, scale_b), {}),
-                       sum_parts(parts, out, io, None, None, (t.m, t.n), t.parts, GROUP, True))
-        else:
-            over, of = ((a, b, out), (ia, ib, io)) if isinstance(t, Config) else ((b, a, out), (ib, ia, io))
-            _calls.run(key, (launch, (over, of, scale_a, scale_b), {}))
+    if plan is None:
+        return out
+    t, launch, view = plan
+    scales = (None, scale_a, scale_b) if view is None else (view.over(scale_a, isa), None, scale_b)
+    if t.parts == 1:
+        _calls.run(key, (launch, ((a, b, out), (ia, ib, io), *scales), {}))
+    else:
+        tile, (m, n) = t.computed(t.m, t.n), t.computed(*io.shape)
+        meet, parts, _ = meeting(_WHAT, a, division.Config(*tile, t.warps).split(m, n, t.parts), None)
+        _calls.run(None, (launch, ((a, b), (ia, ib), meet, *scales), {}),
+                   sum_parts(parts, out, io, None, None, tile, t.parts, GROUP, t.swap))
     return out
 
 
@@ -144,9 +220,10 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo,
-          config: Way | None, multiprocessors: int) -> tuple[Way, Launch] | None:
-    """Tile, and the launch for a, b (few rows: b, a) and the result; None where that is empty."""
+def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo, config: Config | None,
+          multiprocessors: int) -> tuple[Config, Launch, tilejit.TensorDescriptor | None] | None:
+    """How it is computed, the launch for a, b and the result (or parts), and how TMA sees the scales of a, if it does;
+    None where the result is empty."""
     m, n = _checked(a, b)
     ma, mb, mc = operand(_WHAT, "a", a), operand(_WHAT, "b", b), result(_WHAT, out, (m, n))
     k = ma.shape[1]
@@ -159,21 +236,19 @@ def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
     if 0 in (m, n):
         return None
     t = config or choose(m, n, k, multiprocessors)
-    few = isinstance(t, division.Config)
-    rows, columns = (t.n, t.m) if few else (t.m, t.n)
-    descriptors = {"a": ma.descriptor(rows, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, columns),
-                   "out": mc.descriptor(rows, columns)}
+    if t.swap and t.parts > 1 and m > t.m:
+        raise tilejit.LaunchError(f"{_WHAT}: transposed tiles of parts hold all rows, {m} are more than {t.m}")
+    descriptors = {"a": ma.descriptor(t.m, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, t.n),
+                   "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
-    da, db, dc = descriptors.values()
     (a_down, a_across), (b_down, b_across) = scale_a.strides, scale_b.strides
-    sizes = dict(M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, GROUP=GROUP)
-    if isinstance(t, division.Config):
-        scaled_rows.check(_WHAT, t, m, n)
-        kernel = scaled_rows.few_rows_kernel.partial(
-            **sizes, BM=t.n, BN=t.m, BLOCKS=t.k_bytes // SCALE_BLOCK, PARTS=max(1, t.parts),
-            **scaled_rows.options(t, m, n, mc.dtype.bytes, multiprocessors))
-        return t, Launch(kernel, (t.programs,), (db, da) if t.parts > 1 else (db, da, dc))
-    grid = min(multiprocessors // t.ctas, tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    kernel = block_scaled_kernel.partial(**sizes, BM=t.m, BN=t.n, num_warps=t.warps, num_stages=t.stages,
-                                         num_ctas=t.ctas)
-    return t, Launch(kernel, (grid,), (da, db, dc))
+    view = None
+    if t.by_tma and a_down == 1 and steps > 0:
+        view = tilejit.TensorDescriptor.template(scale_a, (steps, m), (a_across, 1), (1, t.m))
+    view = view if view is not None and view.tma else None
+    kernel = block_scaled_kernel.partial(
+        M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, BM=t.m, BN=t.n, GROUP=GROUP,
+        SWAP=t.swap, PARTS=t.parts, **t.options(view is not None, mc.dtype.bytes))
+    grid = t.tiles(m, n) * t.parts
+    return t, Launch(kernel, (min(multiprocessors // t.ctas, grid) if t.parts == 1 else grid,),
+                     tuple(descriptors.values())[:3 - (t.parts > 1)]), view
