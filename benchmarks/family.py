@@ -204,9 +204,13 @@ def matmuls() -> Iterator[Configuration]:
                                                                                            rows=False)[1:]
                 return matmul(a, b, **with_arrays(e, n))
             kind = " pointers" if t is module.POINTER_TILES else kind
-            yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(),
-                                ((module, "divide_result", lambda *a, part=part, **k: (part,)),
-                                 (module, "handed_on", lambda *_: (False, 0.0))), call)
+            patches = ((module, "divide_result", lambda *a, part=part, **k: (part,)),
+                       (module, "handed_on", lambda *_: (False, 0.0)))
+            yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(), patches, call)
+            if module._tail(depth(f) + 16, np.dtype(f.a).itemsize, t, e.get("activation")):
+                def ragged(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
+                    return matmul(*operands(f, m, n, depth(f) + 16), **with_arrays(e, n))
+                yield Configuration("matmul", f"{t}{kind} ragged {f} {label(e)}".strip(), patches, ragged)
 
 
 def reads(t: division.Config, f: Format) -> bool:

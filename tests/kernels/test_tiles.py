@@ -26,6 +26,7 @@ from tilejit.kernels.tiles import (
     raggedness,
 )
 from tilejit.schedule.consumers import TURN_REGISTERS
+from tilejit.testing import rel_error
 
 ROOMY = tuple(t for t in TILES if t.roomy(2))
 
@@ -187,6 +188,32 @@ def test_matmul_in_parts(target, monkeypatch, parts):
     with tilejit.knobs(target=target):
         kernels.matmul(a, b.T, bias=bias, out=out)
     np.testing.assert_allclose(out, a.astype(np.float32) @ b.T.astype(np.float32) + bias, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("k, size, tail", [(4112, 1, 32), (2000, 1, 96), (4104, 2, 16), (4096, 2, 0), (4095, 2, 0),
+                                           (120, 1, 0), (5000, 2, 16)])
+def test_what_is_left_of_k(k, size, tail):
+    """In steps of 32 bytes, behind whole blocks; not of tiles in turn, nor for other chips."""
+    module = importlib.import_module("tilejit.kernels.matmul")
+    assert module._tail(k, size, TILES[0]) == tail
+    assert not any(module._tail(k, size, t) for t in TILES if t.in_turn) and not module._tail(k, size, TILES[0], "relu")
+    with tilejit.knobs(arch="sm_80"):
+        assert module._tail(k, size, TILES[0]) == 0
+
+
+@pytest.mark.parametrize("k", [136, 200, 248])
+@pytest.mark.parametrize("part", [Part(0, 0, 100, 200, TILES[0]), Part(0, 0, 200, 100, TILES[0], turned=True)])
+def test_matmul_of_ragged_k(monkeypatch, part, k):
+    """Both orders of tiles, K that ends in any quarter of a block."""
+    matmul = importlib.import_module("tilejit.kernels.matmul")
+    monkeypatch.setattr(matmul, "divide_result", lambda *args: (part,))
+    monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 1)
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, k), (200, k)))
+    with tilejit.knobs(target="emulator"):
+        out = matmul.matmul(a, b.T, out_dtype=tilejit.language.float32)
+    assert rel_error(out, a.astype(np.float64) @ b.T.astype(np.float64)) <= 1e-6
 
 
 def test_a_choice_is_quick(monkeypatch):

@@ -29,14 +29,25 @@ from tilejit.kernels.tiles import (
 )
 
 
+@tilejit.kernel
+def block_of(desc, at, k, ROWS: tl.constexpr):
+    """The block of an operand at `at` and k, which lies in memory as it is, or as its transpose."""
+    if ROWS:
+        x = desc.load([at, k])
+    else:
+        x = desc.load([k, at]).T
+    return x
+
+
 @tilejit.kernel(do_not_specialize=("M", "N", "K", "M0", "N0"))
 def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                   GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr, M0=0,
-                  N0=0, C_ROWS: tl.constexpr = True, scale_a=None, scale_b=None):
+                  N0=0, C_ROWS: tl.constexpr = True, TAIL: tl.constexpr = 0, scale_a=None, scale_b=None):
     """Each program walks tiles in groups of GROUP tile rows, so that a wave's operands stay in L2.
 
     The result's rows M0 to M and columns N0 to N. A_ROWS: a_desc sees A as [M, K], else as its transpose [K, M].
     B_ROWS: b_desc sees [K, N], else [N, K]. C_ROWS: c_desc sees [M, N], else [N, M], and bias has a value per row.
+    TAIL: 0, or K does not divide into blocks, and what is left of it is so much, or less, filled up with zeros.
     scale_a, scale_b: None, or where a number is that the sums are multiplied by."""
     tiles_m = tl.cdiv(M - M0, BM)
     tiles_n = tl.cdiv(N - N0, BN)
@@ -45,16 +56,13 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
         m = M0 + row * BM
         n = N0 + column * BN
         acc = tl.zeros((BM, BN), tl.float32)
-        for k in range(0, tl.cdiv(K, BK)):
-            if A_ROWS:
-                a = a_desc.load([m, k * BK])
-            else:
-                a = a_desc.load([k * BK, m]).T
-            if B_ROWS:
-                b = b_desc.load([k * BK, n])
-            else:
-                b = b_desc.load([n, k * BK]).T
-            acc = tl.dot(a, b, acc)
+        blocks = K // BK if TAIL > 0 else tl.cdiv(K, BK)
+        for k in range(0, blocks):
+            acc = tl.dot(block_of(a_desc, m, k * BK, A_ROWS), block_of(b_desc, n, k * BK, not B_ROWS).T, acc)
+        if TAIL > 0:
+            for k in range(blocks, blocks + 1):      # as a loop: in the slots of the one before
+                acc = tl.dot(block_of(a_desc, m, k * BK, A_ROWS), block_of(b_desc, n, k * BK, not B_ROWS).T, acc,
+                             depth=TAIL)
         store_tile(acc, c_desc, tensor_scale(scale_a, scale_b), bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 
@@ -186,11 +194,21 @@ def _step(part: Part, a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, activation: str 
     constants = dict(M=m1, N=n1, K=k, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(m1 - m0, tilejit.cdiv(k, bk)),
                      A_ROWS=a_rows, B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, **tiles.options)
     if not part.stream:
-        return Step(Launch(matmul_kernel.partial(M0=m0, N0=n0, **constants), (grid,), descriptors), turned)
+        kernel = matmul_kernel.partial(M0=m0, N0=n0, TAIL=_tail(k, a.dtype.bytes, tiles, activation), **constants)
+        return Step(Launch(kernel, (grid,), descriptors), turned)
     streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
                                ctas=tiles.ctas, cluster_split="M")
     kernel = streamk.streamk_kernel.partial(stream_tiles=part.stream, ADD=False, ORDERED=True, **constants)
     return Step(Launch(kernel, (grid,), descriptors), turned, streamed)
+
+
+def _tail(k: int, size: int, tiles: Tiles, activation: str | None = None) -> int:
+    """What is left of K behind whole blocks, in steps of the tensor cores, where a loop of its own can go on in the
+    slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
+    registers (beside an activation some tiles have none)."""
+    left = tilejit.cdiv(k * size % tiles.k_bytes, 32) * 32
+    fits = not tiles.in_turn and tiles is not POINTER_TILES and tilejit.chip() == "sm_90a" and activation is None
+    return left // size if fits and 0 < left < tiles.k_bytes < k * size else 0
 
 
 def _ragged(*matrices: ArrayInfo) -> float:

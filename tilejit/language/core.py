@@ -468,9 +468,12 @@ _DOT = {"fp16": ("fp16",), "bf16": ("bf16",), "fp32": ("fp32",), "fp8e4nv": ("fp
 
 @builtin
 def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | None = None,
-        allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: Any = fp32, *,
-        _b: KernelBuilder) -> tensor:
-    """input [M,K] @ other [K,N] (+ acc): fp16, bf16, tf32 (fp32 inputs), fp8 with fp32 sums; int8 with int32."""
+        allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: Any = fp32,
+        depth: Any = None, *, _b: KernelBuilder) -> tensor:
+    """input [M,K] @ other [K,N] (+ acc): fp16, bf16, tf32 (fp32 inputs), fp8 with fp32 sums; int8 with int32.
+
+    depth: elements of K that are multiplied, the first so many (a multiple of 32 bytes; default: all). The others may
+    be anything: so the last block of a ragged K need not take as long as a whole one."""
     a, c = input, other
     for name, x in (("input", a), ("other", c)):
         if not isinstance(x, tensor) or len(x.shape) != 2:
@@ -511,6 +514,12 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     if a.elem == fp32 and precision != "tf32":
         raise CompilationError(f"dot: input_precision={precision!r} is not supported for fp32; use 'tf32'")
     attrs = {"precision": precision} if a.elem == fp32 else {}
+    used = unwrap(depth)
+    if used is not None and used != k:
+        if not isinstance(used, int) or not 0 < used < k or used * a.elem.bytes % 32:
+            raise CompilationError(f"dot: depth={used!r} must be a constant multiple of {32 // a.elem.bytes} "
+                                   f"(32 bytes), at most K={k}")
+        attrs["depth"] = used
     result = tensor(_b("dot", a.value, c.value, acc_t.value, **attrs))
     return sem.cast(_b, result, out)
 

@@ -50,7 +50,12 @@ def divide_k(fn: Function) -> Function:
 def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value, None]:
     """Every value that is a CTA's part of a sum, in the order found."""
     found: dict[Value, None] = {}
-    work = [op.result for op in walk(fn.body) if op.name == "dot"]
+    dots = [op for op in walk(fn.body) if op.name == "dot"]
+    for op in dots:
+        if "depth" in op.attrs:
+            raise CompilationError(f"dot: depth={op.attrs['depth']} is of a whole block, and with cluster_split=\"K\" "
+                                   "each CTA has a part of every block: leave one of them out", op.loc)
+    work = [op.result for op in dots]
     while work:
         v = work.pop()
         if v in found:

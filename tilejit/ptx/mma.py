@@ -22,7 +22,7 @@ def _dot(e: Emitter, op: Op) -> None:
     assert tc.layout is not None and isinstance(tc.elem, DType)
     elems = [v.type.elem for v in (va, vb)]                       # type: ignore[union-attr]
     pack = 4 // elems[0].bytes                                    # type: ignore[union-attr]
-    depth = va.type.shape[1]                                      # type: ignore[union-attr]
+    depth = op.attrs.get("depth", va.type.shape[1])               # type: ignore[union-attr]
     a, b = (_Words(e, v, tc.layout, i) for i, v in enumerate((va, vb)))
     out = "s32" if tc.elem.is_int else "f32"
     step = 8 * pack

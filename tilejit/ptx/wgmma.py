@@ -124,7 +124,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
     first_adds = add if reads else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
     k0 = op.attrs.get("k", 0)
-    for k in range(0, va.type.shape[1], step):
+    for k in range(0, min(va.type.shape[1], op.attrs.get("depth", k0 + va.type.shape[1]) - k0), step):
         for m0, n0, held in instructions:
             da = left(m0, k)
             db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)

@@ -34,10 +34,11 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
     return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
-@op("dot", "a b acc", "precision? unit?")
+@op("dot", "a b acc", "precision? depth? unit?")
 def dot(o: Op) -> list[Type]:
     """acc + a @ b with a [M,K], b [K,N], acc [M,N]; `precision` is tf32 (default) or ieee for fp32 inputs.
-    `unit`, set with the layouts, says what computes it: mma (mma.sync), or else wgmma.
+    `depth`: only the first so many elements of K are multiplied. `unit`, set with the layouts, says what computes it:
+    mma (mma.sync), or else wgmma.
 
     Products are exact and sums at least fp32 (int32 for int8); their order is not fixed."""
     a, b, acc = (v.type for v in o.operands)
@@ -52,7 +53,8 @@ def dot(o: Op) -> list[Type]:
 def _dot(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
     ta, t_acc = elem_of(o.operands[0].type), elem_of(o.operands[2].type)
     assert isinstance(ta, DType) and isinstance(t_acc, DType)
-    return num.matmul(a, b, acc, ta, t_acc, o.attrs.get("precision"))
+    used = o.attrs.get("depth", a.shape[1])
+    return num.matmul(a[:, :used], b[:used], acc, ta, t_acc, o.attrs.get("precision"))
 
 
 @op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync")
