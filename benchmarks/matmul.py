@@ -31,7 +31,7 @@ from matmul_run import OURS, Options, absent, dry_device, run, writer
 from tilejit.testing import commit, environment, record
 
 #: Seconds a set may take; a set that needs less takes less. What Triton's tuning adds comes on top.
-SECONDS = {"bf16": 60, "fp8": 45, "fp8-block": 60, "decode": 60, "rows": 60, "splitk": 15, "batched": 8, "grouped": 25,
+SECONDS = {"bf16": 60, "fp8": 45, "fp8-block": 60, "decode": 60, "rows": 60, "few": 60, "splitk": 15, "batched": 8, "grouped": 25,
            "majors": 15, "orders": 20, "fused": 15, "ablation": 45, "tuning": 60}
 TRITON_SECONDS = {"bf16": 25, "fp8": 20, "decode": 40, "rows": 40, "splitk": 5}
 Plan = dict[str, tuple[Case, ...]]

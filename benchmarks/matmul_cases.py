@@ -28,6 +28,14 @@ DECODE_WEIGHTS = ((8192, 8192), (7168, 18432), (8192, 28672), (28672, 8192))
 #: More rows than decoding has, fewer than fill the chip with tiles.
 FEW_ROWS = (96, 160, 200, 300, 512)
 FEW_WEIGHTS = ((4096, 4096), (7168, 8192), (4096, 14336), (14336, 4096), (1280, 8192))
+#: Few rows with more than a product: (variant, dtype, rows, N and K of weights), N of both matrices for swiglu.
+FEW = (("swiglu", "bf16", (1, 16, 64, 128, 256, 512), (28672, 4096)),
+       ("residual", "bf16", (1, 16, 64, 128, 256, 512), (4096, 14336)),
+       ("block", "fp8", (1, 16, 32, 64, 128, 256), (7168, 16384)),
+       ("int8", "bf16", (1, 16, 64, 128, 256, 2048), (28672, 8192)),
+       ("int4", "bf16", (1, 16, 64, 128, 256, 2048), (28672, 8192)))
+#: Bytes of an element of weights that have fewer bits than the other operand.
+WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5}
 #: Sets whose weights come from memory, not from L2: copies of them take turns.
 FROM_MEMORY = ("decode", "rows")
 SPLIT: tuple[Shape, ...] = ((512, 512, 65536), (256, 256, 131072), (1024, 1024, 32768))
@@ -74,9 +82,10 @@ class Case:
     @property
     def bytes(self) -> float:
         """Global memory traffic if every operand is read once and the result (two bytes an element) written once."""
-        weights = max(len(self.rows), self.batch) * self.n * self.k
-        width = self.n // 2 if self.variant == "swiglu" else self.n
-        return BYTES[self.dtype] * (self.batch * self.m * self.k + weights) + 2 * self.batch * self.m * width
+        each = BYTES[self.dtype]
+        weights = WEIGHT_BYTES.get(self.variant, each) * max(len(self.rows), self.batch) * self.n * self.k
+        width = self.n // 2 if self.variant == "swiglu" else self.n * (2 if self.variant == "residual" else 1)
+        return each * self.batch * self.m * self.k + weights + 2 * self.batch * self.m * width
 
 
 def uneven(experts: int, rows: int) -> tuple[int, ...]:
@@ -104,6 +113,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "fp8-block": (Goal("tilejit tensor-wise", 0.95),),
     "decode": (Goal("best", 1.15), Goal("copy", 0.90, whole=False)),
     "rows": (),
+    "few": (),
     "splitk": (Goal("best", 1.05),),
     "batched": (Goal("best", 1.10),),
     "grouped": (Goal("best", 1.10),),
@@ -126,6 +136,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
         return tuple(Case(name, m, n, k) for m in DECODE_ROWS for n, k in DECODE_WEIGHTS)
     if name == "rows":
         return tuple(Case(name, m, n, k) for m in FEW_ROWS for n, k in FEW_WEIGHTS)
+    if name == "few":
+        return tuple(Case(name, m, *weights, dtype=dtype, variant=v) for v, dtype, rows, weights in FEW for m in rows)
     if name == "splitk":
         return tuple(Case(name, *s) for s in SPLIT)
     if name == "batched":

@@ -70,6 +70,18 @@ def swiglu(a: Any, b: Any, out: Any) -> Callable[[], Any]:
     return lambda: fn(a, b, out=out)
 
 
+def residual(a: Any, b: Any, plus: Any, out: Any) -> Callable[[], Any]:
+    """a @ b + plus."""
+    fn = find("fused.fused_matmul")
+    return lambda: fn(a, b, residual=plus, out=out)
+
+
+def weights(x: Any, weight: Any, scales: Any, out: Any) -> Callable[[], Any]:
+    """x @ w^T for a weight of int8, or of two numbers of 4 bits a byte, and its scales."""
+    fn = find("mixed.weight_only_matmul")
+    return lambda: fn(x, weight, scales, out=out)
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way to launch the matmul kernel: launch options and compile-time arguments by name, over the defaults."""

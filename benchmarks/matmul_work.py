@@ -156,7 +156,8 @@ def blocks(case: Case) -> Work:
     a, b = matrix(case.m, case.k, torch.float8_e4m3fn), matrix(case.k, case.n, torch.float8_e4m3fn, False)
     steps, wide = -(-case.k // 128), -(-case.n // 128)
     # A's scales lie column by column: what both libraries read fastest.
-    sa, sb = (torch.rand(steps, case.m, device=DEVICE) + 0.5).T, torch.rand(wide, steps, device=DEVICE) + 0.5
+    padded = torch.rand(steps, -(-case.m // 4) * 4, device=DEVICE) + 0.5          # columns start at multiples of 16 bytes
+    sa, sb = padded[:, :case.m].T, torch.rand(wide, steps, device=DEVICE) + 0.5
     one = torch.ones(1, device=DEVICE)
     out, theirs = empty(case.m, case.n), empty(case.m, case.n)
 
@@ -222,11 +223,11 @@ def grouped(case: Case) -> Work:
 
 
 def fused(case: Case) -> Work:
-    """gelu(A @ B + bias), or silu(A @ gate) * (A @ up): peers write the product, then read it again."""
+    """gelu(A @ B + bias), silu(A @ gate) * (A @ up), or A @ B + residual: peers write the product, then read it again."""
     a, b = matrix(case.m, case.k), matrix(case.k, case.n, rows_first=False)
     a.mul_(case.k ** -0.25), b.mul_(case.k ** -0.25)                         # products of about one: no flat activation
     bias = torch.randn(case.n, device=DEVICE).to(BF16)
-    gated = case.variant == "swiglu"
+    gated, plus = case.variant == "swiglu", matrix(case.m, case.n) if case.variant == "residual" else None
     width = case.n // 2 if gated else case.n
     middle = empty(case.m, case.n)
     out, theirs = empty(case.m, width), empty(case.m, width)
@@ -236,11 +237,15 @@ def fused(case: Case) -> Work:
         x = product(a[i].double())
         if gated:
             return torch.nn.functional.silu(x[:, :width]) * x[:, width:]
+        if plus is not None:
+            return x + plus[i].double()
         return torch.nn.functional.gelu(x + bias.double())
 
     def two(order: Any) -> Callable[[], Contender]:
         def call() -> Any:
             torch.mm(a, order, out=middle)
+            if plus is not None:
+                return peers_triton.add(middle, plus, theirs)
             return peers_triton.swiglu(middle, theirs) if gated else peers_triton.bias_gelu(middle, bias, theirs)
 
         return lambda: Contender(call, theirs)
@@ -249,6 +254,9 @@ def fused(case: Case) -> Work:
         "cublas NT + triton": two(b), "cublas NN + triton": lambda: two(b.contiguous())(),
         "tilejit plain": lambda: unchecked(Contender(ours.plain(a, b, middle)), case.flops),
         "cublas NT alone": lambda: unchecked(peers_torch.mm(a, [b], middle)(), case.flops)}
+    if plus is not None:
+        peers["cublas addmm"] = lambda: Contender(lambda: torch.addmm(plus, a, b, out=theirs), theirs)
+        return Work(contender(ours.residual, a, b, plus, out), peers, checker(rows, case.m), 1.5e-2)
     if not gated:
         peers["cublaslt fused (tanh)"] = lambda: unchecked(Contender(
             lambda: torch._addmm_activation(bias, a, b, use_gelu=True)), case.flops)
@@ -256,11 +264,30 @@ def fused(case: Case) -> Work:
     return Work(mine, peers, checker(rows, case.m), 1.5e-2)
 
 
+def integers(case: Case) -> Work:
+    """A weight of int8 with a scale a row, or of 4 bits with one for 128 of K, beside cuBLAS with the same in bf16."""
+    a, four = matrix(case.m, case.k), case.variant == "int4"
+    if four:
+        low, high = (torch.randint(0, 16, (case.n, case.k // 2), device=DEVICE, dtype=torch.uint8) for _ in range(2))
+        weight, scales = low | high << 4, (torch.rand(case.n, case.k // 128, device=DEVICE) + 0.5).to(BF16)
+        spread = torch.stack((low, high), -1).view(case.n, case.k).to(BF16).sub_(8)
+        spread *= scales.repeat_interleave(128, 1)
+    else:
+        weight = torch.randint(-127, 128, (case.n, case.k), device=DEVICE, dtype=torch.int8)
+        scales = (torch.rand(case.n, device=DEVICE) + 0.5).to(BF16)
+        spread = weight.to(BF16).mul_(scales[:, None])
+    out, theirs = empty(case.m, case.n), empty(case.m, case.n)
+    product = columns_of(spread.T)
+    return Work(contender(ours.weights, a, weight, scales, out), {"cublas bf16": peers_torch.mm(a, [spread.T], theirs)},
+                checker(lambda i: product(a[i].double()), case.m), ROUNDED)
+
+
 def prepare(case: Case) -> Work:
     """The work of a case, on the current GPU."""
     makers = {"fp8": eighth, "fp8-block": blocks, "batched": batched, "grouped": grouped, "fused": fused,
               "tuning": tuning}
-    return makers.get(case.set, dense)(case)
+    variants = {"swiglu": fused, "residual": fused, "block": blocks, "int8": integers, "int4": integers}
+    return (variants[case.variant] if case.set == "few" else makers.get(case.set, dense))(case)
 
 
 def device() -> Any:

@@ -255,7 +255,14 @@ def _swiglu(x, out, columns, BLOCK: tl.constexpr):
     tl.store(out + row * columns + j, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), j < columns)
 
 
-BIAS_GELU, SWIGLU = (triton.jit(_bias_gelu), triton.jit(_swiglu)) if triton else (None, None)
+def _add(x, y, out, elements, BLOCK: tl.constexpr):
+    """out = x + y; one program a block."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(x + i, i < elements, other=0.0).to(tl.float32) + tl.load(y + i, i < elements, other=0.0).to(tl.float32)
+    tl.store(out + i, total.to(out.dtype.element_ty), i < elements)
+
+
+BIAS_GELU, SWIGLU, ADD = map(triton.jit, (_bias_gelu, _swiglu, _add)) if triton else (None, None, None)
 
 
 def bias_gelu(x: Any, bias: Any, out: Any) -> Any:
@@ -271,4 +278,11 @@ def swiglu(x: Any, out: Any) -> Any:
     present()
     m, n = out.shape
     SWIGLU[(triton.cdiv(n, 1024), m)](x, out, n, BLOCK=1024, num_warps=4)
+    return out
+
+
+def add(x: Any, y: Any, out: Any) -> Any:
+    """x + y into `out`."""
+    present()
+    ADD[(triton.cdiv(x.numel(), 1024),)](x, y, out, x.numel(), BLOCK=1024, num_warps=4)
     return out

@@ -168,6 +168,8 @@ def test_choices():
     assert picked == [grouped.SMALL[i] for i in (0, 0, 1, 1, 2, 2, 2)], "twice the average, as far as there is such a tile"
     assert grouped.choose(8 * 65, 8, 4096, 132) not in grouped.SMALL
     assert grouped.choose(8192, 8, 4096, 132) is grouped.WIDE
+    # 128 of 132 multiprocessors are busy, all the time; 448 tiles of the wide shape are four turns, 896 seven.
+    assert [grouped.choose(8 * 128, 8, n, 132) for n in (4096, 14336)] == [grouped.WIDE, grouped.MEDIUM]
 
 
 @pytest.mark.parametrize("batches, size, k, name", [(64, 512, 512, "128x128w4"), (16, 2048, 2048, "256x256w8"),

@@ -7,7 +7,7 @@ from typing import Any
 from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import Returned
-from tilejit.ir.types import DType
+from tilejit.ir.types import DType, Ptr
 from tilejit.language import core, math
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import PointerDType, block_type, constexpr, tensor
@@ -65,7 +65,7 @@ class Calls(Expressions):
                 raise self.fail(where, f"{name}(): {error}") from None
             return tuple(result) if isinstance(result, list) else result
         if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") \
-                or isinstance(fn, type) and issubclass(fn, tuple) \
+                or isinstance(fn, type) and issubclass(fn, (tuple, Ptr)) \
                 or isinstance(getattr(fn, "__self__", None), (DType, PointerDType, block_type, str)):
             return fn(*plain, **named)
         raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a "

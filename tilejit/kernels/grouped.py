@@ -101,33 +101,38 @@ def grouped_kernel(a_desc, b_desc, c_desc, sizes, a_scale, b_scale, groups, N, K
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of rows x columns and how it runs; `swap`: computed transposed, for few rows a group."""
+    """A tile of rows x columns and how it runs; `swap`: computed transposed, for few rows a group; `speed`: of that of
+    the widest, where there are many, on an H200."""
 
     m: int
     n: int
     warps: int
     stages: int
     swap: bool = False
+    speed: float = 1.0
 
 
-WIDE, MEDIUM = Config(128, 256, 8, 4), Config(64, 256, 8, 4)
+WIDE, MEDIUM = Config(128, 256, 8, 4), Config(64, 256, 8, 4, speed=0.925)
 #: With scales of blocks: two sums fill the registers at 128 x 128.
-SCALED, SCALED_MEDIUM = Config(128, 128, 8, 6), Config(64, 128, 4, 8)
+SCALED, SCALED_MEDIUM = Config(128, 128, 8, 6), Config(64, 128, 4, 8, speed=0.72)
 SMALL = tuple(Config(m, 128, 4, stages, True) for m, stages in ((16, 10), (32, 9), (64, 7)))
 
 
 @lru_cache(maxsize=1024)
 def choose(rows: int, groups: int, n: int, multiprocessors: int, scaled: bool = False) -> Config:
     """The tile for groups of `rows` rows on average. Small groups are bound by the bytes of B: one tile holds all
-    their rows where it can. Larger ones take the widest tile that leaves no multiprocessor idle."""
+    their rows where it can. Larger ones take the tile of which groups of the average take the least time."""
     average = tilejit.cdiv(rows, max(1, groups))
     # Groups differ: a tile that holds twice the average holds most of them (6% faster for 64 uneven groups on an H200).
     most = min(2 * average, max(average, SMALL[-1].m))
     for t in SMALL:
         if most <= t.m:
             return t
-    wide, medium = (SCALED, SCALED_MEDIUM) if scaled else (WIDE, MEDIUM)
-    return wide if groups * tilejit.cdiv(average, wide.m) * tilejit.cdiv(n, wide.n) >= multiprocessors else medium
+
+    def time(t: Config) -> float:
+        return tilejit.cdiv(groups * tilejit.cdiv(average, t.m) * tilejit.cdiv(n, t.n), multiprocessors) * t.m / t.speed
+
+    return min((SCALED, SCALED_MEDIUM) if scaled else (WIDE, MEDIUM), key=time)
 
 
 def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,

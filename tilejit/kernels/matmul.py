@@ -33,10 +33,8 @@ from tilejit.kernels.tiles import (
 def block_of(desc, at, k, ROWS: tl.constexpr):
     """The block of an operand at `at` and k, which lies in memory as it is, or as its transpose."""
     if ROWS:
-        x = desc.load([at, k])
-    else:
-        x = desc.load([k, at]).T
-    return x
+        return desc.load([at, k])
+    return desc.load([k, at]).T
 
 
 @tilejit.kernel(do_not_specialize=("M", "N", "K", "M0", "N0"))
@@ -58,11 +56,14 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
         acc = tl.zeros((BM, BN), tl.float32)
         blocks = K // BK if TAIL > 0 else tl.cdiv(K, BK)
         for k in range(0, blocks):
-            acc = tl.dot(block_of(a_desc, m, k * BK, A_ROWS), block_of(b_desc, n, k * BK, not B_ROWS).T, acc)
+            a = block_of(a_desc, m, k * BK, A_ROWS)
+            b = block_of(b_desc, n, k * BK, not B_ROWS).T
+            acc = tl.dot(a, b, acc)
         if TAIL > 0:
             for k in range(blocks, blocks + 1):      # as a loop: in the slots of the one before
-                acc = tl.dot(block_of(a_desc, m, k * BK, A_ROWS), block_of(b_desc, n, k * BK, not B_ROWS).T, acc,
-                             depth=TAIL)
+                a = block_of(a_desc, m, k * BK, A_ROWS)
+                b = block_of(b_desc, n, k * BK, not B_ROWS).T
+                acc = tl.dot(a, b, acc, depth=TAIL)
         store_tile(acc, c_desc, tensor_scale(scale_a, scale_b), bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 

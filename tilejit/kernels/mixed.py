@@ -22,10 +22,6 @@ from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.streamk import meeting
 
-#: Where 64 bits are read at once.
-_WORD = tl.constexpr(tl.pointer_type(tl.int64))
-
-
 @tilejit.kernel
 def widened(x, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, scale=None, zero=None):
     """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
@@ -63,7 +59,7 @@ def at_once(source, at, inside, RUN: tl.constexpr):
     found = None
     if source is not None:
         if RUN > 1:
-            found = tl.load((source + at).to(_WORD, bitcast=True), inside, other=0)
+            found = tl.load((source + at).to(tl.pointer_type(tl.int64)), inside, other=0)
         else:
             found = tl.load(source + at, inside, other=0.0)
     return found
