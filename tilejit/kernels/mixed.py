@@ -22,6 +22,7 @@ from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.streamk import meeting
 
+
 @tilejit.kernel
 def widened(x, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, scale=None, zero=None):
     """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
