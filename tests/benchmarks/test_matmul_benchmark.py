@@ -68,6 +68,8 @@ def test_work_of_a_case(cases):
     assert cases.Case("fused", 4, 8, 2, variant="swiglu").bytes == 2 * (8 + 16 + 16)
     assert cases.Case("grouped", 4, 8, 2, rows=(3, 1)).bytes == 2 * (8 + 2 * 16 + 32)
     assert cases.Case("fp8", 3, 5, 7, dtype="fp8").bytes == 21 + 35 + 2 * 15
+    assert cases.Case("few", 3, 6, 8, variant="int4").bytes == 2 * 24 + 48 / 2 + 2 * 18
+    assert cases.Case("few", 3, 6, 8, variant="residual").bytes == 2 * (24 + 48) + 2 * 2 * 18
 
 
 def test_shapes(cases):

@@ -197,10 +197,10 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
 
     x [M, K]: bf16 or fp16, row-major. weight: int8 [N, K]; or uint8 [N, K / 2], two unsigned 4-bit numbers a byte, the
     one of even k low, from which 8 is subtracted, or zeros: integers as numbers of any float type, shaped and strided
-    as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats; then w is rounded to x's
-    dtype). Rows are multiples of 16 bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise. split:
-    programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. workspace: reused
-    memory for the parts. Raises LaunchError for what does not fit."""
+    as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats; then they and w are rounded
+    to x's dtype). Rows are multiples of 16 bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise.
+    split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. workspace:
+    reused memory for the parts. Raises LaunchError for what does not fit."""
     ix, iw, iscales, izeros, ibias = infos_of(x, weight, scales, zeros, bias)
     if out is None:
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
