@@ -44,7 +44,7 @@ def test_streams(monkeypatch, target, m, n, k, programs, ordered):
     a, b = matrix(rng, m, k, BF16, True), matrix(rng, k, n, BF16, False)
     bias = rng.standard_normal(n).astype(BF16)
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: programs)
-    monkeypatch.setattr(division, "_LEAST_BLOCKS", 1)
+    monkeypatch.setattr(division, "LEAST_BLOCKS", 1)
     monkeypatch.setattr(division, "DECODE_TILES", division.TILES)
     z = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
     with tilejit.knobs(target=target):

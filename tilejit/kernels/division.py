@@ -86,19 +86,19 @@ class Config:
             return None
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
-            return min(12, (_SHARED - staged) // ((self.m + self.n) * self.k_bytes))
-        part = self.m * min(self.n, 32) * 4 * (1 + (self.n > 32))
+            return min(12, (SHARED - staged) // ((self.m + self.n) * self.k_bytes))
+        part = staged_part(self.m, self.n)
         whole = self.m * self.n * out_bytes
         staged = part + (whole if self.swap else min(whole, self.m * 256))
         groups, block = 2 if self.warps == 4 else 1, (self.m + self.n) * self.k_bytes
         if self.single:                      # no parts are staged; where few blocks fit, the compiler's count is exact
-            deep = (_SHARED - whole) // block
+            deep = (SHARED - whole) // block
             return min(12, deep) if deep > 8 else None
-        return min(12, (_SHARED - groups * staged) // block)
+        return min(12, (SHARED - groups * staged) // block)
 
 
 #: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
-_SHARED = 222 * 1024
+SHARED = 222 * 1024
 
 
 #: Tile rows of a group: a wave's operands stay in L2.
@@ -128,23 +128,28 @@ SHALLOW = 512
 #: from L2, of the time of as many bytes from memory.
 _UNEVEN, _AGAIN = 1.04, 0.08
 #: A run of blocks shorter than this costs more to hand over than to compute.
-_LEAST_BLOCKS = 4
+LEAST_BLOCKS = 4
 #: Blocks in shared memory at least, beside what CTAs exchange: with two a cluster took 1.6 times as long as expected.
 _LEAST_SLOTS = 4
 #: Bytes a cycle that a multiprocessor gets from L2 and from memory, and with half of it by multicast, and its share of
 #: what memory gives to all.
-_FROM_L2, _FROM_MEMORY, _FROM_PAIR, _SHARE = 48, 36, 56, 17
+_FROM_L2, _FROM_MEMORY, _FROM_PAIR, SHARE = 48, 36, 56, 17
 #: Whole tiles, and even parts, of more than `DECODED` rows: what a block takes at least; products of the tensor cores'
 #: most; bytes a cycle and multiprocessor from L2 and from memory; bytes a cycle of a CTA whose loads come from its
 #: neighbour as well; and the exponent of the sum of all those, as they hide each other in part. How much longer
 #: products and L2 take where CTAs share columns and wait for each other. Cycles for a row outside of the matrix, which
 #: TMA fills with zeros: where a tile has all of shared memory for its blocks, and where it shares it with another one.
-_BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, _HIDING, _WAITING = 200, 0.91, 59, 16.75, 78, 4.3, 1.1
+_BLOCK, _SPEED, _L2, _MEMORY, _NEIGHBOUR, HIDING, _WAITING = 200, 0.91, 59, 16.75, 78, 4.3, 1.1
 _OUTSIDE, _OUTSIDE_SHARED = 0.9, 3.2
 #: Then a result of a tile; a second launch; and a result of each part, stored and summed. (All fitted to 669 launches
 #: of 81 shapes on an H200: 5% off on average, and the choice takes 2.5% longer than the best.)
 #: And what sums of the transpose's parts take longer, between nothing and four times that at eleven shapes.
-_RESULT, _SECOND, _PARTED, _TURNED = 0.05, 3140, 0.334, 2500
+_RESULT, SECOND, PARTED, _TURNED = 0.05, 3140, 0.334, 2500
+
+
+def staged_part(rows: int, columns: int) -> int:
+    """Bytes of shared memory through which a tile of fp32 sums is stored: one or two pieces of 32 columns."""
+    return rows * min(columns, 32) * 4 * (1 + (columns > 32))
 
 
 @lru_cache(maxsize=1024)
@@ -186,10 +191,10 @@ def _block(t: Config, programs: int, rows: float, multiprocessors: int) -> float
     loaded, results = (t.m + t.n) * t.k_bytes, t.m * t.n / t.ctas
     received = (t.m + t.n / t.ctas) * t.k_bytes if t.beside and t.cluster_split == "N" else 0
     waiting = _WAITING if t.beside and t.cluster_split == "M" else 1
-    return sum(x ** _HIDING for x in (
+    return sum(x ** HIDING for x in (
         _BLOCK, waiting * results / 32 / _SPEED * t.k_bytes / 128, received / _NEIGHBOUR,
         waiting * loaded * programs / (_L2 * multiprocessors),
-        rows * t.k_bytes / (_MEMORY * multiprocessors))) ** (1 / _HIDING)
+        rows * t.k_bytes / (_MEMORY * multiprocessors))) ** (1 / HIDING)
 
 
 def _outside(t: Config, m: int, n: int) -> int:
@@ -211,7 +216,7 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
         return undivided(t, m, n, pitch, multiprocessors)
     if t.parts and m > DECODED:
         block = _block(t, t.programs, (m + n) * t.parts, multiprocessors) + _outside(t, m, n) * _OUTSIDE
-        meet = _SECOND + _PARTED * t.m * t.n * t.programs / multiprocessors + _TURNED * t.swap
+        meet = SECOND + PARTED * t.m * t.n * t.programs / multiprocessors + _TURNED * t.swap
         return tilejit.cdiv(t.blocks(pitch), t.parts) * block + meet
     count, steps = t.tiles(m, n), t.blocks(pitch)
     area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
@@ -220,12 +225,12 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
     block = max(area / 32 * t.k_bytes / 128,
                 (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else edges * t.k_bytes / rate)
 
-    memory, wide, narrow = (m + n) * pitch / (_SHARE * multiprocessors), *((t.m, t.n) if t.swap else (t.n, t.m))
+    memory, wide, narrow = (m + n) * pitch / (SHARE * multiprocessors), *((t.m, t.n) if t.swap else (t.n, t.m))
     least = memory * (1 + _AGAIN * narrow / wide * few)
 
     def turn(programs: int) -> float:
         taken = tilejit.cdiv(steps, t.k_ctas) * block
-        weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (_SHARE * multiprocessors)
+        weights = (wide + _AGAIN * narrow) * steps * t.k_bytes * programs / (SHARE * multiprocessors)
         return max(taken, weights * _UNEVEN if idle else weights) if few and programs else taken * (programs > 0)
 
     def turns(tiles: int) -> float:
@@ -256,7 +261,7 @@ def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, c
     even_tiles = (*EVEN_TILES, *(t for t in wide_tiles(m, n, strips) if t.ctas == 1))
     for t in even_tiles if m > DECODED and split is None and ctas in (None, 1) else ():
         count = t.tiles(m, n)
-        parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // _LEAST_BLOCKS)
+        parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // LEAST_BLOCKS)
         if parts > 1 and (ctas is None or t.ctas == ctas):
             yield replace(t, programs=count * parts, stream_tiles=count)
     for t in tiles:
@@ -333,7 +338,7 @@ def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = Non
         if rest == 0 or rest >= 0.9 * multiprocessors:
             return multiprocessors, 0
         return multiprocessors, min(tiles, rest + multiprocessors)
-    most = max(tiles, min(multiprocessors, tiles * steps // _LEAST_BLOCKS))
+    most = max(tiles, min(multiprocessors, tiles * steps // LEAST_BLOCKS))
     even = most // tiles * tiles
     if even >= 0.9 * most:                # every program has one part of one tile
         return even, tiles if even > tiles else 0

@@ -22,6 +22,7 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.division import SECOND
 from tilejit.kernels.ends import Ended, ended, pitch
 from tilejit.kernels.epilogues import beside, fold_rows, halves, pair_scaled_biased, scaled_biased, with_residual
 from tilejit.kernels.matmul import SHORT, estimate, matmul, tiled
@@ -138,9 +139,9 @@ TILES = (_MEASURED[256, 256], _MEASURED[128, 256],
          replace(_MEASURED[128, 128], num_warps=8, speed=0.905, stored=20), _MEASURED[64, 64])
 #: As tiles of the product, which is twice as wide as the result.
 GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
-#: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured. The cycles that
-#: this takes, and bytes of sums a cycle and multiprocessor, written and read.
-FEW, SECOND, PASSED = 1024, 3140, 25
+#: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured. Bytes of sums
+#: that pass a cycle and multiprocessor then, written and read.
+FEW, PASSED = 1024, 25
 #: Bytes of operands that reach a CTA a cycle which has one tile.
 ALONE = 43
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)

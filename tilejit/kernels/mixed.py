@@ -17,7 +17,7 @@ from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import Workspace, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS, store_tile
-from tilejit.kernels.division import GROUP, Config
+from tilejit.kernels.division import GROUP, LEAST_BLOCKS, PARTED, SHARE, SHARED, Config, staged_part
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.streamk import meeting
@@ -125,8 +125,8 @@ def mixed_kernel(w_desc, x_desc, out_desc, scales, zeros, bias, M, N, K, down, a
             store_tile(acc, out_desc, None, bias, m, n, M, N, BM, BN, False, ACTIVATION)
 
 
-#: Bytes of shared memory of a multiprocessor for blocks and staging, registers of a thread where two programs share it.
-_SHARED, _REGISTERS = 222 * 1024, 128
+#: Registers of a thread where two programs share a multiprocessor.
+_REGISTERS = 128
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class Tile:
     def options(self, bits: int, out_bytes: int) -> dict[str, Any]:
         """Options of its launch, for a weight of so many bits: as many stages as fit beside what is staged."""
         c = self.config
-        staged = c.m * min(c.n, 32) * 4 * (1 + (c.n > 32)) if c.parts else c.m * c.n * out_bytes
-        stages = (_SHARED // self.together - staged) // (c.m * self.k * bits // 8 + c.n * self.k * 2)
+        staged = staged_part(c.m, c.n) if c.parts else c.m * c.n * out_bytes
+        stages = (SHARED // self.together - staged) // (c.m * self.k * bits // 8 + c.n * self.k * 2)
         return dict(num_warps=c.warps, num_consumer_groups=1, num_stages=min(12, stages),
                     maxnreg=_REGISTERS if self.together > 1 else None)
 
@@ -152,11 +152,8 @@ TILES = (Tile(Config(128, 16, 4, True), 128, 2, 1300), Tile(Config(128, 32, 4, T
          Tile(Config(128, 64, 8, True), 128, 1, 1150), Tile(Config(128, 128, 8, True), 128, 1, 1500),
          Tile(Config(128, 160, 8, True), 64, 1, 1680), Tile(Config(128, 192, 8, True), 64, 1, 1890),
          Tile(Config(128, 256, 8, True), 64, 1, 2350))
-#: A part of fewer blocks costs more to sum than to compute.
-_LEAST_BLOCKS = 4
-#: Bytes a cycle and multiprocessor from memory. Cycles of a second launch, for each part of a result that it sums, and
-#: for each result of a tile that is stored as a part.
-_MEMORY, _SECOND, _PARTED, _STORED = 17, 4500, 0.33, 0.25
+#: Cycles of a second launch behind such tiles, and for each result of a tile that is stored as a part.
+_SECOND, _STORED = 4500, 0.25
 _WHAT = "weight_only_matmul"
 _calls = Calls()
 
@@ -165,12 +162,12 @@ _calls = Calls()
 def choose(m: int, n: int, k: int, group: int, bits: int, multiprocessors: int, split: int | None = None) -> Tile:
     """The tile, its programs and their parts with the least time by an estimate, for x [m, k] and a weight [n, k] of so
     many bits with scales of `group` elements (0: of all)."""
-    memory = (n * k * bits / 8 + m * k * 2) / (_MEMORY * multiprocessors)
+    memory = (n * k * bits / 8 + m * k * 2) / (SHARE * multiprocessors)
 
     def time(t: Tile) -> float:
         parts, shares = max(1, t.config.parts), tilejit.cdiv(m, t.config.n) * tilejit.cdiv(n, t.config.m)
         turns = tilejit.cdiv(shares * parts, t.config.programs)
-        sums = _SECOND + _PARTED * m * n * parts / multiprocessors + _STORED * t.config.m * t.config.n
+        sums = _SECOND + PARTED * m * n * parts / multiprocessors + _STORED * t.config.m * t.config.n
         return max(memory, turns * k / 128 / parts * t.cycles) + (sums if parts > 1 else 0)
 
     return min(_ways(m, n, k, group, multiprocessors, split), key=time)
@@ -182,7 +179,7 @@ def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int |
         bk = t.k if group % t.k == 0 else 64
         count, steps = tilejit.cdiv(m, t.config.n) * tilejit.cdiv(n, t.config.m), max(1, tilejit.cdiv(k, bk))
         slots = t.together * multiprocessors
-        parts = min(slots // count, steps // _LEAST_BLOCKS) if split is None else min(split, steps)
+        parts = min(slots // count, steps // LEAST_BLOCKS) if split is None else min(split, steps)
         whole = replace(t.config, programs=min(count, slots))
         if parts <= 1 or split is None:
             yield replace(t, config=whole, k=bk)

@@ -18,7 +18,7 @@ from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels import division
 from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import check_operands, operand, require_tma, result
-from tilejit.kernels.division import GROUP
+from tilejit.kernels.division import GROUP, HIDING, LEAST_BLOCKS, PARTED, SHARE, SHARED, staged_part
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.streamk import meeting
@@ -119,8 +119,8 @@ class Config:
         what is staged, twice where groups take tiles in turn."""
         rows, columns = self.computed(self.m, self.n)
         alone = self.swap or self.parts > 1
-        staged = rows * min(columns, 32) * 4 * (1 + (columns > 32)) if self.parts > 1 else rows * columns * out_bytes
-        free = _SHARED - staged * (2 if self.warps == 4 and not alone else 1)
+        staged = staged_part(rows, columns) if self.parts > 1 else rows * columns * out_bytes
+        free = SHARED - staged * (2 if self.warps == 4 and not alone else 1)
         stages = min(12, free // ((self.m + self.n) * SCALE_BLOCK + 4 * self.m)) if by_tma else self.stages
         return dict(num_warps=self.warps, num_stages=stages, num_ctas=self.ctas,
                     **(dict(num_consumer_groups=1) if alone else {}))
@@ -133,16 +133,13 @@ TILES = (Config(384, 128, 12, 4, 2, 1.07), Config(256, 128, 8, 6, 2), Config(192
 #: Those for up to as many rows as one of them holds.
 FEW_ROWS = (Config(16, 64, 4, 10, swap=True), Config(16, 128, 4, 10, swap=True),
             Config(32, 64, 4, 10, swap=True), Config(32, 128, 4, 10, swap=True))
-#: Rows up to which parts and the tiles of few rows are considered. Bytes of shared memory for blocks and staging.
-SHORT, _SHARED = 512, 222 * 1024
-#: A part of fewer blocks costs more to sum than to compute.
-_LEAST_BLOCKS = 4
+#: Rows up to which parts and the tiles of few rows are considered.
+SHORT = 512
 #: Cycles of a block on an H200, and of each of its results, where scales come by TMA; of a result at a speed of 1
 #: elsewhere; and of a row outside of the matrix, which TMA fills with zeros.
 _COMING, _ADDED, _RESULT, _OUTSIDE = 430, 0.0215, 0.044, 3.2
-#: Bytes a cycle and multiprocessor from memory, and the exponent of the sum of that and of the blocks, which hide each
-#: other in part. Cycles of a second launch, and for each part of a result that it sums.
-_MEMORY, _HIDING, _SECOND, _PARTED = 17, 4.3, 7500, 0.33
+#: Cycles of a second launch behind such tiles.
+_SECOND = 7500
 _FP8 = ("fp8e4nv", "fp8e5")
 _WHAT = "matmul_blockscaled"
 _calls = Calls()
@@ -162,10 +159,10 @@ def choose(m: int, n: int, k: int, multiprocessors: int) -> Config:
         block = _COMING + _ADDED * t.m * t.n if t.by_tma else _RESULT * t.m * t.n / t.ctas / t.speed
         block += (-m % t.m) / t.ctas * _OUTSIDE * (not t.swap)
         computed = turns(t) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), t.parts) * block
-        sums = _SECOND + _PARTED * m * n * t.parts / multiprocessors if t.parts > 1 else 0
-        return float((computed ** _HIDING + memory ** _HIDING) ** (1 / _HIDING) + sums)
+        sums = _SECOND + PARTED * m * n * t.parts / multiprocessors if t.parts > 1 else 0
+        return float((computed ** HIDING + memory ** HIDING) ** (1 / HIDING) + sums)
 
-    memory = (m + n) * k / (_MEMORY * multiprocessors)
+    memory = (m + n) * k / (SHARE * multiprocessors)
     fitting = [t for t in TILES if t.ctas <= multiprocessors]
     return min(fitting, key=time) if m > SHORT else min(_ways(m, n, k, multiprocessors), key=cycles)
 
@@ -176,7 +173,7 @@ def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Config]:
         if t.ctas > multiprocessors or t.swap and m > t.m:
             continue
         yield t
-        parts = min(multiprocessors // t.tiles(m, n), tilejit.cdiv(k, SCALE_BLOCK) // _LEAST_BLOCKS)
+        parts = min(multiprocessors // t.tiles(m, n), tilejit.cdiv(k, SCALE_BLOCK) // LEAST_BLOCKS)
         if t.by_tma and parts > 1:
             yield replace(t, parts=parts)
 
