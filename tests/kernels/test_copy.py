@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels.copy import copy_matrix, pitched
+from tilejit.kernels import splitk, streamk
+from tilejit.kernels.copy import copy_matrices, pitched
 
 matmul = importlib.import_module("tilejit.kernels.matmul")
 
@@ -28,20 +29,46 @@ def test_copy(from_rows, to_rows):
     x = numbers((37, 150), np.float16, from_rows)
     base, info = pitched(x, tilejit.array_info(x), to_rows)
     assert info.shape == (37, 150) and max(info.strides) * 2 % 128 == 0 and min(info.strides) == 1
-    copy_matrix(x, tilejit.array_info(x), base, info)
+    other = numbers((5, 300), np.float16, to_rows)
+    base2, info2 = pitched(other, tilejit.array_info(other), from_rows)
+    copy_matrices((x, tilejit.array_info(x), base, info), (other, tilejit.array_info(other), base2, info2))
     assert np.array_equal(base[:, :150] if to_rows else base[:, :37].T, x)
+    assert np.array_equal(base2[:, :300] if from_rows else base2[:, :5].T, other)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32])
 @pytest.mark.parametrize("orders", [(True, False), (True, True), (False, False), (False, True)])
 def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     """All orders, odd lines, and an output that TMA cannot write: exact, through TMA."""
-    monkeypatch.setattr(matmul, "COPIED_FROM", 0)
-    monkeypatch.setattr(matmul.matmul_kernel, "entries", {})
+    monkeypatch.setattr(matmul, "POINTER_BLOCK", 10 ** 9)
+    kernels = matmul.matmul_kernel, streamk.streamk_kernel, splitk.split_kernel
+    for kernel in kernels:
+        monkeypatch.setattr(kernel, "entries", {})
     a, b = numbers((69, 51), dtype, orders[0]), numbers((51, 75), dtype, orders[1])
     before = a.copy(), b.copy()
     out = matmul.matmul(a, b)
     assert np.array_equal(out.astype(np.float32), a.astype(np.float32) @ b.astype(np.float32))
     assert np.array_equal(a, before[0]) and np.array_equal(b, before[1])
-    (entry,) = matmul.matmul_kernel.entries.values()
+    (entry,) = (entry for kernel in kernels for entry in kernel.entries.values())
     assert "through pointers" not in entry.compiled.report()
+
+
+@pytest.mark.parametrize("m, n, k", [(4, 200, 1501), (19, 21, 1379), (137, 26, 1519), (130, 1343, 641), (1, 77, 2049)])
+def test_few_ragged_rows_are_copied_and_divided(m, n, k):
+    """However few the rows are: no product walks a deep K element by element."""
+    a, b = numbers((m, k), ml_dtypes.bfloat16, True), numbers((k, n), ml_dtypes.bfloat16, True)
+    infos = [tilejit.array_info(x) for x in (a, b)]
+    out = matmul.matmul(a, b)
+    way, _ = matmul._plan(*infos, None, tilejit.array_info(out), None, False, 132, None)
+    assert way == "copied"
+    want = a.astype(np.float32) @ b.astype(np.float32)
+    assert np.allclose(out.astype(np.float32), want, rtol=2 ** -8)
+
+
+def test_sums_of_parts_go_straight_to_a_ragged_result():
+    """Operands that TMA reads, a deep K, and a result that it cannot write: nothing is copied."""
+    a, b = numbers((160, 8192), np.float16, True), numbers((8192, 77), np.float16, False)
+    way, _ = matmul._plan(*(tilejit.array_info(x) for x in (a, b)), None,
+                          tilejit.array_info(np.zeros((160, 77), np.float16)), None, False, 132, None)
+    assert way == "divided"
+    assert np.array_equal(matmul.matmul(a, b), (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16))

@@ -14,7 +14,7 @@ from tilejit.kernels import division, streamk
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
 from tilejit.kernels._operands import DTYPES, in_reach, order_of, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
-from tilejit.kernels.copy import copy_matrix, pitched
+from tilejit.kernels.copy import Copy, copy_matrices, pitched, pitched_facts
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import (
     LAUNCH,
@@ -69,8 +69,8 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
-#: Multiplications from which on copying an operand that TMA cannot read costs less than reading it as it is.
-COPIED_FROM = 2 ** 27
+#: Cycles of a block of K of such a tile, whose numbers come one by one, and of a second launch (on an H200).
+POINTER_BLOCK, SECOND = 1800, division.SECOND
 #: Blocks of K from which on tiles may be divided between multiprocessors, if rows and columns are not few
 #: (`division.SHALLOW`).
 DEEP_FROM = 128
@@ -267,14 +267,26 @@ def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | N
     """The product of copies of what TMA cannot read, or into what is copied to a result that it cannot write."""
     (a, b, bias, out), (ia, ib, ibias, io) = arrays, infos
     orders = _orders(*facts_of(*infos), activation)
-    a, ia = _readable(a, ia, orders[0], True)
-    b, ib = _readable(b, ib, orders[1], False)
-    target, info = (out, io) if _pitched(io) else pitched(out, io, True)
-    steps = _launches(*facts_of(ia, ib, ibias, info), activation, tilejit.multiprocessors(ia.device), tilejit.chip(),
-                      bool(scales))
-    _calls.run(None, *(step.call((a, b, target), (ia, ib, info), bias, scales) for step in steps))
+    copies: list[Copy] = []
+    made = []
+    for x, info, rows_first, k_last in ((a, ia, orders[0], True), (b, ib, orders[1], False)):
+        if not _as_is(info, rows_first, k_last):
+            base, copy = pitched(x, info, _copy_order(info, rows_first, k_last))
+            copies.append((x, info, base, copy))
+            x, info = base, copy
+        made.append((x, info))
+    if copies:
+        copy_matrices(*copies)
+    (a, ia), (b, ib) = made
+    target, into = out, io
+    found = launches((a, b, bias, out), (ia, ib, ibias, io), activation, **scales)
+    if found is None:
+        target, into = pitched(out, io, True)
+        found = launches((a, b, bias, target), (ia, ib, ibias, into), activation, **scales)
+        assert found is not None
+    _calls.run(None, *found[1])
     if target is not out:
-        copy_matrix(target, info, out, io)
+        copy_matrices((target, into, out, io))
 
 
 @lru_cache(maxsize=1024)
@@ -283,13 +295,52 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, acti
     """How a product is computed: "copied" operands or result, K "divided" (or few rows turned), or "plain", and by
     which launches then. Raises LaunchError for arrays that do not go together."""
     orders, chip = _orders(a, b, bias, c, activation), tilejit.chip()
-    (m, k), n = a.shape, b.shape[1]
-    if m * k * n >= COPIED_FROM and not (_as_is(a, orders[0], True) and _as_is(b, orders[1], False) and _pitched(c)):
-        return "copied", ()
+    readable = _as_is(a, orders[0], True) and _as_is(b, orders[1], False)
+    if not (readable and _pitched(c)) and _worth_copying(a, b, c, orders, sms):
+        way = ("divided" if readable and _stored_in_parts(a, b, orders, sms) else "copied")
+        return way, ()
     if all(map(in_reach, (a, b, c))) and order_of(c) and _in_place(a, *orders) and handed_on(
             a, b, lambda: _parts(a, b, bias is not None, c, activation, sms, chip, scaled), sms)[0]:
         return "divided", ()
     return "plain", _launches(a, b, bias, c, activation, sms, chip, scaled)
+
+
+def _stored_in_parts(a: ArrayInfo, b: ArrayInfo, orders: tuple[bool, bool], sms: int) -> bool:
+    """Whether the product of operands that TMA reads is handed on and stored in parts: their sum is written to a result
+    that TMA cannot write."""
+    (m, k), n = a.shape, b.shape[1]
+    into = pitched_facts(ArrayInfo(0, a.dtype, (m, n), (n, 1), a.device), True)
+
+    def whole() -> tuple[Part, ...]:
+        return _parts(a, b, False, into, None, sms, tilejit.chip(), False)
+
+    t = division.choose_for((m, k, n), a.dtype.bytes, orders, sms)
+    return t.parts > 0 and handed_on(a, b, whole, sms)[0]
+
+
+def _worth_copying(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, orders: tuple[bool, bool], sms: int) -> bool:
+    """Whether copies of what TMA cannot read or write, and the product of those, take less than pointer tiles, whose
+    blocks of K come one after another."""
+    (m, k), n, t = a.shape, b.shape[1], POINTER_TILES
+    if not m * n * k:
+        return False
+    made, moved, calls = [], 0, 0
+    for x, rows_first, k_last in ((a, orders[0], True), (b, orders[1], False)):
+        as_is = _as_is(x, rows_first, k_last)
+        made.append(x if as_is else pitched_facts(x, _copy_order(x, rows_first, k_last)))
+        moved += 0 if as_is else x.shape[0] * x.shape[1] * x.dtype.bytes
+    calls += moved > 0
+    into = c
+    if not _pitched(c):
+        into, moved, calls = pitched_facts(c, True), moved + m * n * c.dtype.bytes, calls + 1
+    tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+    pointers = tilejit.cdiv(tiles, sms) * tilejit.cdiv(k * a.dtype.bytes, t.k_bytes) * POINTER_BLOCK
+    copied = calls * SECOND + 2 * moved / (division.SHARE * sms)
+    if copied >= pointers:
+        return False
+    ca, cb, cc = (x._replace(address=0) for x in (*made, into))
+    product = estimate(ca, cb, cc, sms)
+    return copied + product < pointers
 
 
 def estimate(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, sms: int) -> float:
@@ -355,10 +406,6 @@ def _as_is(x: ArrayInfo, rows_first: bool, k_last: bool) -> bool:
     return _pitched(x) and (x.dtype.bytes == 2 or rows_first == k_last)
 
 
-def _readable(x: Any, info: ArrayInfo, rows_first: bool, k_last: bool) -> tuple[Any, ArrayInfo]:
-    """The operand itself, or a copy of it in an order and with lines that the tensor cores read through TMA."""
-    if _as_is(info, rows_first, k_last):
-        return x, info
-    base, copy = pitched(x, info, rows_first if info.dtype.bytes == 2 else k_last)
-    copy_matrix(x, info, base, copy)
-    return base, copy
+def _copy_order(info: ArrayInfo, rows_first: bool, k_last: bool) -> bool:
+    """Whether a copy of an operand is row-major: as it was, but with K contiguous for what is not 16 bits wide."""
+    return rows_first if info.dtype.bytes == 2 else k_last

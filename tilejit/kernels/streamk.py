@@ -222,7 +222,8 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     bk = t.k_bytes * t.k_ctas // ma.dtype.bytes
     da, db = ma.descriptor(t.m, bk), mb.descriptor(bk, t.n)
     dc = mc.descriptor(t.n, t.m) if t.swap else mc.descriptor(t.m, t.n)
-    require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db, "out": dc})
+    written = {} if t.parts and not accumulate else {"out": dc}          # the sum of parts is written through pointers
+    require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db}, **written)
     constants = dict(M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
                      num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
                      launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)

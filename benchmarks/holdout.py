@@ -1,0 +1,141 @@
+"""Products of shapes that nobody chose, against cuBLAS: M, N, K log-uniform, a third of them not multiples of 8.
+
+    PYTHONPATH=. python benchmarks/holdout.py [--count 300] [--seed N] [--dtype bf16,fp8] [--seconds 400] [--out FOLDER]
+    PYTHONPATH=. python benchmarks/holdout.py --shapes 4x200x14118,19x21x13779
+
+The seed is fresh at each run, and printed. Every result is checked against a float64 product of sampled rows, in an
+output that held NaN before. Times are those of the device alone (CUDA graphs of several calls, replays of ours and of
+cuBLAS interleaved, the median of the ratios of pairs). Needs torch and a GPU.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilejit.testing import bench_group, graph_burst, pair_ratio, record, row
+
+#: M, N and K lie between 1 and LARGEST, with at most PRODUCTS multiplications and BYTES of operands and result.
+LARGEST, PRODUCTS = 16384, 2 ** 36
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn"}
+Shape = tuple[int, int, int]
+
+
+def shapes(count: int, rng: random.Random) -> list[Shape]:
+    """(M, N, K), log-uniform; two thirds are rounded up to multiples of 8."""
+    made: list[Shape] = []
+    while len(made) < count:
+        m, n, k = (max(1, round(math.exp(rng.uniform(0, math.log(LARGEST))))) for _ in range(3))
+        if len(made) % 3:
+            m, n, k = (-(-x // 8) * 8 for x in (m, n, k))
+        if m * n * k <= PRODUCTS:
+            made.append((m, n, k))
+    return made
+
+
+def operands(shape: Shape, dtype: str) -> tuple[Any, Any]:
+    """a [M, K] row-major; b [K, N], row-major too, or column-major for fp8 (the only order that cuBLAS has)."""
+    import torch
+
+    (m, n, k), kind = shape, getattr(torch, DTYPES[dtype])
+    a = torch.randn(m, k, device="cuda")
+    b = torch.randn(n, k, device="cuda").T if dtype == "fp8" else torch.randn(k, n, device="cuda")
+    return a.to(kind), b.to(kind)
+
+
+def wrong(out: Any, a: Any, b: Any, rng: random.Random) -> float:
+    """The relative error of sampled rows against float64; NaN where one was left."""
+    at = sorted(rng.sample(range(a.shape[0]), min(16, a.shape[0])))
+    want = a[at].double() @ b.double()
+    return float((out[at].double() - want).norm() / want.norm().clamp(min=1e-30))
+
+
+def measure(shape: Shape, dtype: str, rng: random.Random, rounds: int) -> dict[str, Any]:
+    """One row of the record: microseconds of ours and of cuBLAS, and their ratio (above 1: ours is faster)."""
+    import torch
+
+    from tilejit.kernels import matmul
+
+    a, b = operands(shape, dtype)
+    out = torch.full((shape[0], shape[1]), float("nan"), device="cuda", dtype=torch.bfloat16 if dtype == "fp8" else a.dtype)
+    matmul(a, b, out=out)
+    error = wrong(out, a, b, rng)
+    if not error < 1e-2:
+        raise ArithmeticError(f"{dtype} {shape}: relative error {error}")
+    peer = torch.empty_like(out)
+    one = torch.ones((), device="cuda")
+
+    def theirs() -> Any:
+        if dtype == "fp8":
+            return torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+        return torch.matmul(a, b, out=peer)
+
+    calls = max(2, min(20, int(2e11 / (2.0 * math.prod(shape)))))
+    times = bench_group({"ours": graph_burst(lambda: matmul(a, b, out=out), calls), "cublas": graph_burst(theirs, calls)},
+                        rounds, burst_ms=1.0, rest=1.0)
+    ratio, spread = pair_ratio(times["ours"], times["cublas"])
+    ours, peers = (1e3 * float(np.median(times[x])) for x in ("ours", "cublas"))
+    return row("matmul_holdout", "x".join(map(str, shape)), dtype, ours, "cuBLAS", peers, "us", ratio, spread)
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """Geometric means over all, aligned, ragged shapes and by rows; the worst ten."""
+    def line(what: str, some: list[dict[str, Any]]) -> str:
+        ratios = [r["ratio"] for r in some]
+        if not ratios:
+            return f"{what}: none"
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        return f"{what}: {len(some)} shapes, geomean {mean:.3f}, least {min(ratios):.3f}, {sum(r < 0.9 for r in ratios)} under 0.9"
+
+    def sizes(r: dict[str, Any]) -> list[int]:
+        return [int(x) for x in r["case"].split("x")]
+
+    ragged = [r for r in rows if any(x % 8 for x in sizes(r))]
+    out = [line("all", rows), line("ragged", ragged), line("aligned", [r for r in rows if r not in ragged])]
+    for low, high in ((1, 64), (65, 512), (513, LARGEST)):
+        out.append(line(f"rows {low} to {high}", [r for r in rows if low <= sizes(r)[0] <= high]))
+    for r in sorted(rows, key=lambda r: r["ratio"])[:12]:
+        out.append(f"  {r['dtype']} {r['case']}: {r['ours']:.1f} us, cuBLAS {r['peer_value']:.1f}, {r['ratio']:.3f}")
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--dtype", default="bf16", help="comma-separated: " + ", ".join(DTYPES))
+    parser.add_argument("--shapes", help="MxNxK,... instead of random ones")
+    parser.add_argument("--seconds", type=float, default=400, help="stop after so long")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", default="benchmarks/results")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(10 ** 6) if options.seed is None else options.seed
+    print(f"seed {seed}")
+    rng, until, rows = random.Random(seed), time.monotonic() + options.seconds, []
+    chosen = [tuple(int(x) for x in s.split("x")) for s in options.shapes.split(",")] if options.shapes else None
+    dtypes = options.dtype.split(",")
+    for i, shape in enumerate(chosen or shapes(options.count, rng)):
+        dtype = dtypes[i % len(dtypes)]
+        if dtype == "fp8":                    # all that torch's operator takes
+            shape = (shape[0], *(-(-x // 16) * 16 for x in shape[1:]))
+        if time.monotonic() > until:
+            print(f"stopped after {options.seconds} s: {len(rows)} shapes")
+            break
+        rows.append(measure(shape, dtype, rng, options.rounds))
+        if chosen:
+            print(json.dumps(rows[-1]))
+    print("\n".join(summary(rows)))
+    if not chosen:
+        record("matmul_holdout", [{**r, "seed": seed} for r in rows], Path(options.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
