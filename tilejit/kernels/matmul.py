@@ -69,8 +69,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
 POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
-#: Cycles of a block of K of such a tile, whose numbers come one by one, and of a second launch (on an H200).
-POINTER_BLOCK, SECOND = 1800, division.SECOND
+#: Cycles of such a tile, beside a block of K of it, whose numbers come one by one (on an H200); tiles that a
+#: multiprocessor has at once.
+POINTER_TILE, POINTER_BLOCK, AT_ONCE = 3500, 1800, 2
 #: Blocks of K from which on tiles may be divided between multiprocessors, if rows and columns are not few
 #: (`division.SHALLOW`).
 DEEP_FROM = 128
@@ -191,7 +192,8 @@ def _step(part: Part, a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, activation: str 
     bk = tiles.k_bytes // a.dtype.bytes
     descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
                    _descriptor(c, True, *((tiles.n, tiles.m) if turned else (tiles.m, tiles.n))))
-    grid = min(tiles.programs(sms), tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n))
+    count = tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n)
+    grid = count if tiles is POINTER_TILES else min(tiles.programs(sms), count)      # those wait a lot: many at once
     constants = dict(M=m1, N=n1, K=k, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(m1 - m0, tilejit.cdiv(k, bk)),
                      A_ROWS=a_rows, B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, **tiles.options)
     if not part.stream:
@@ -334,8 +336,9 @@ def _worth_copying(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, orders: tuple[bool,
     if not _pitched(c):
         into, moved, calls = pitched_facts(c, True), moved + m * n * c.dtype.bytes, calls + 1
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-    pointers = tilejit.cdiv(tiles, sms) * tilejit.cdiv(k * a.dtype.bytes, t.k_bytes) * POINTER_BLOCK
-    copied = calls * SECOND + 2 * moved / (division.SHARE * sms)
+    blocks = tilejit.cdiv(k * a.dtype.bytes, t.k_bytes)
+    pointers = tilejit.cdiv(tiles, AT_ONCE * sms) * (POINTER_TILE + blocks * POINTER_BLOCK)
+    copied = calls * division.SECOND + 2 * moved / (division.SHARE * sms)
     if copied >= pointers:
         return False
     ca, cb, cc = (x._replace(address=0) for x in (*made, into))
