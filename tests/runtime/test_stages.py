@@ -154,3 +154,28 @@ def test_maxnreg():
 def test_maxnreg_out_of_range(n):
     with pytest.raises(CompilationError, match="from 24 to 255"):
         twice.compile(*ARGS, BLOCK=128, maxnreg=n)
+
+
+@tilejit.kernel
+def product(a, b, c):
+    c.store([0, 0], tl.dot(a.load([0, 0]), b.load([0, 0])).to(tl.bfloat16))
+
+
+def test_override_is_verified(tmp_path):
+    """A wait for a product that the author of a stage deletes: the sums are pending still, at the user's line."""
+    tile = ("desc<bf16[64x64]>",) * 3
+    with tilejit.knobs(dump=str(tmp_path / "dump")):
+        product.compile(*tile)
+    (path,) = (tmp_path / "dump" / "product").glob("*-scheduled.tile")
+    lines = path.read_text().split("\n")
+    at = next(i for i, line in enumerate(lines) if "= dot_wait " in line)
+    found = re.match(r" *(%[\w.]+) = dot_wait (%[\w.]+) ", lines[at])
+    (tmp_path / "over" / "product").mkdir(parents=True)
+    over = tmp_path / "over" / "product" / "scheduled.tile"
+    without = "\n".join(lines[:at] + [re.sub(re.escape(found[1]) + r"(?![\w.])", found[2], x) for x in lines[at + 1:]])
+    for text, message in ((without, "is pending: only dot_wait turns it into a tile"),
+                          ("\n".join(lines[:at] + lines[at + 1:]), "is not defined here")):
+        over.write_text(text)
+        with tilejit.knobs(override=str(tmp_path / "over")), pytest.raises(CompilationError, match=message) as e:
+            product.compile(*tile)
+        assert "defined" in message or e.value.loc.short().startswith("test_stages.py:")

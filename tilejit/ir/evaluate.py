@@ -6,8 +6,9 @@ registered beside the op's declaration by `OpDef.meaning`. Values are numpy arra
 shape (0-d for scalars) in the dtypes of `numeric.py`; a `Pending` value is the tile itself; a
 descriptor is a `Descriptor`. Pointers are int64 arrays that encode (buffer, byte offset): each
 argument array owns a window of 2**40 byte addresses, so that pointers can be compared, selected
-and cast like integers, while every access is checked against the array's bounds. Ops of
-scheduling have no meaning here: evaluate before `schedule/`, or run the PTX.
+and cast like integers, while every access is checked against the array's bounds. Scheduled
+functions run as well: their asynchronous ops are done where they are issued (`ops/sequential.py`,
+`roles.py`).
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ import numpy as np
 from tilejit.errors import CompilationError
 from tilejit.ir import numeric as num
 from tilejit.ir.core import Block, Function, Op, Value
+from tilejit.ir.roles import Barriers, Role, Stuck
 from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Ptr
 
@@ -59,7 +61,7 @@ class Stats:
 
 @dataclass
 class Machine:
-    """The state of a run: memory windows, the current program, the environment of values."""
+    """The state of a run: memory windows, the current program, the environment of values, who runs."""
 
     fn: Function
     grid: tuple[int, int, int]
@@ -67,6 +69,7 @@ class Machine:
     buffers: list[np.ndarray] = field(default_factory=list)
     env: dict[Value, Any] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
+    role: Role = field(default_factory=lambda: Role(4))
 
     # -- memory -----------------------------------------------------------------------------------
     def attach(self, array: np.ndarray) -> int:
@@ -166,12 +169,24 @@ class Machine:
             env.update(zip(op.results, self.step(op, values)))
         raise self.error(block.ops[-1], "the block has no terminator")
 
+    def whole(self, block: Block) -> None:
+        """Run a block that hands nothing on."""
+        for op in block.ops:
+            self.env.update(zip(op.results, self.step(op, [self.env[v] for v in op.operands])))
+
+    def wait(self, op: Op, barriers: Barriers, slot: Any, parity: Any) -> None:
+        """Let other roles run until a phase of an mbarrier is complete."""
+        try:
+            self.role.wait(barriers, slot, parity)
+        except Stuck as e:
+            raise self.error(op, str(e)) from None
+
     def step(self, op: Op, values: Sequence[Any]) -> Sequence[Any]:
         """The results of one op."""
         self.stats.ops += 1
         meaning = op.define.evaluate
         if meaning is None:
-            raise self.error(op, f"{op.name} has no numpy meaning: it belongs to a scheduled function")
+            raise self.error(op, f"{op.name} has no numpy meaning")
         return _values(meaning(self, op, *values))
 
 
@@ -191,6 +206,7 @@ def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any]) -
         for z, y, x in product(*(range(g) for g in reversed(machine.grid))):
             machine.pid = (x, y, z)
             machine.stats.programs += 1
+            machine.role = Role(fn.attrs.get("num_warps", 4))
             try:
                 machine.region(fn.body, values)
             except _Return:

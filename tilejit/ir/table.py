@@ -7,7 +7,7 @@ Effects: `read`, `write` (global memory), `shared_read`, `shared_write`, `sync` 
 asynchronous issue and waits), `control` (never removed). No effects: the op is pure.
 Traits: `elementwise` (all tile operands and results share shape and layout), `commutative`, `cheap`
 (worth recomputing instead of moving between layouts), `shape` (moves elements, computes nothing),
-`terminator`, `structural` (has regions), `scheduled` (made by scheduling; no numpy meaning needed).
+`terminator`, `structural` (has regions), `scheduled` (made by scheduling).
 """
 from __future__ import annotations
 

@@ -181,10 +181,13 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
 
 
 def schedule(fn: Function) -> Function:
-    """Rings, barriers, roles and shared memory."""
+    """Rings, barriers, roles and shared memory, verified."""
     from tilejit import schedule as room
+    from tilejit.ir.verify import verify
 
-    return room.run(fn)
+    fn = room.run(fn)
+    verify(fn)
+    return fn
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:

@@ -26,12 +26,17 @@ class Stages:
         return bool(self.dump or self.override)
 
     def __call__(self, name: str, fn: Function) -> Function:
-        """Show a stage in tile IR; returns it, or what replaces it."""
+        """Show a stage in tile IR; returns it, or what replaces it.
+
+        Raises CompilationError for a text that is no tile IR, VerificationError at the user's line for one that breaks
+        a rule of it."""
         from tilejit.ir.text import parse_function
+        from tilejit.ir.verify import verify
 
         path = self._file(f"{name}.tile")
         if path is not None:
             fn = parse_function(path.read_text())
+            verify(fn)
         if self.dump:
             self._show(f"{name}.tile", str(fn))
         return fn

@@ -27,7 +27,8 @@ def _elem(o: Op, base: Value, dims: int, shape: tuple[int, ...]) -> DType:
     return e.elem
 
 
-def _place(m: Any, o: Op, elem: DType, base: np.ndarray, dims: tuple[np.ndarray, ...]) -> tuple[Any, Any]:
+def place_block(m: Any, o: Op, elem: DType, base: np.ndarray, dims: tuple[np.ndarray, ...]) -> tuple[Any, Any]:
+    """Addresses of the block that base, sizes, strides and offsets describe, and which are inside the tensor."""
     rank = len(dims) // 3
     sizes = tuple(int(d) for d in dims)
     desc = m.descriptor(int(base), sizes[:rank], sizes[rank:2 * rank], tuple(o.attrs["block"]), "zero")
@@ -43,7 +44,7 @@ def block_load(o: Op) -> list[Type]:
 @block_load.meaning
 def _block_load(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> np.ndarray:
     elem = o.results[0].type.elem  # type: ignore[union-attr]
-    address, inside = _place(m, o, elem, base, dims)  # type: ignore[arg-type]
+    address, inside = place_block(m, o, elem, base, dims)  # type: ignore[arg-type]
     return m.load(o, address, elem, inside, num.constant(0, elem)).reshape(  # type: ignore[arg-type]
         shape_of(o.results[0].type))
 
@@ -61,7 +62,7 @@ def block_store(o: Op) -> list[Type]:
 @block_store.meaning
 def _block_store(m: Any, o: Op, base: np.ndarray, value: np.ndarray, *dims: np.ndarray) -> list[Any]:
     elem = o.operands[1].type.elem  # type: ignore[union-attr]
-    address, inside = _place(m, o, elem, base, dims)  # type: ignore[arg-type]
+    address, inside = place_block(m, o, elem, base, dims)  # type: ignore[arg-type]
     m.store(o, address, value.reshape(address.shape), inside)
     return []
 

@@ -90,7 +90,7 @@ def _store(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) 
 
 
 #: kind of an atomic -> the new value from (old, operand)
-_COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "max": lambda a, b: num.extremum(a, b, True, False), "min": lambda a, b: num.extremum(a, b, False, False),
     "xchg": lambda a, b: b}
@@ -107,7 +107,7 @@ def atomic_rmw(o: Op) -> list[Type]:
 
 @atomic_rmw.meaning
 def _atomic_rmw(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) -> np.ndarray:
-    return m.read_modify_write(o, elem_of(o.results[0].type), ptr, mask, _COMBINE[o.attrs["kind"]], value)
+    return m.read_modify_write(o, elem_of(o.results[0].type), ptr, mask, COMBINE[o.attrs["kind"]], value)
 
 
 @op("atomic_cas", "ptr cmp value", "sem scope alone?", effects="read write", traits="elementwise")
@@ -240,7 +240,7 @@ def desc_atomic(o: Op) -> list[Type]:
 def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
     elem = _desc(o).elem
     address, inside = block_addresses(desc, elem, offsets)
-    m.read_modify_write(o, elem, address, inside, _COMBINE[o.attrs["kind"]], value.reshape(address.shape))
+    m.read_modify_write(o, elem, address, inside, COMBINE[o.attrs["kind"]], value.reshape(address.shape))
     return []
 
 
