@@ -8,7 +8,7 @@ from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import Returned
 from tilejit.ir.types import DType, Ptr
-from tilejit.language import core, math
+from tilejit.language import debug, math
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import PointerDType, block_type, constexpr, tensor
 
@@ -40,7 +40,7 @@ class Calls(Expressions):
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
         """Call a builtin, inline another kernel, or run a Python function on constants."""
         if fn is print:
-            fn = core.device_print
+            fn = debug.device_print
         if getattr(fn, "is_builtin", False):
             return fn(*args, _b=self.b, **kwargs)
         source = getattr(fn, "source", None)

@@ -12,7 +12,7 @@ from tilejit.errors import CompilationError
 from tilejit.frontend.loops import Loops
 from tilejit.frontend.values import assigned, contains_tensor, describe
 from tilejit.ir.types import DType, Ptr
-from tilejit.language import core
+from tilejit.language import descriptors, shape
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import METHODS, PointerDType, block_type, constexpr, tensor, tensor_descriptor
@@ -246,7 +246,7 @@ class Expressions(Loops):
 
     def _tensor_attribute(self, node: ast.Attribute, x: tensor) -> Any:
         if node.attr == "T":
-            return core.trans(x, _b=self.b)
+            return shape.trans(x, _b=self.b)
         if node.attr in ("dtype", "shape", "type", "numel"):
             return getattr(x, node.attr)
         found = x.method(node.attr)
@@ -257,8 +257,8 @@ class Expressions(Loops):
         return found
 
     def _descriptor_attribute(self, node: ast.Attribute, d: tensor_descriptor) -> Any:
-        if node.attr in core.DESCRIPTOR_METHODS:
-            bound = partial(core.DESCRIPTOR_METHODS[node.attr], d)
+        if node.attr in descriptors.DESCRIPTOR_METHODS:
+            bound = partial(descriptors.DESCRIPTOR_METHODS[node.attr], d)
             bound.is_builtin = True  # type: ignore[attr-defined]
             return bound
         if node.attr in ("block_shape", "dtype", "type"):
@@ -267,7 +267,7 @@ class Expressions(Loops):
         if node.attr in ("shape", "strides"):
             name = "desc_shape" if node.attr == "shape" else "desc_stride"
             return tuple(tensor(self.b(name, d.value, dim=i)) for i in range(rank))
-        raise self.fail(node, f"a descriptor has no {node.attr!r}; it has {', '.join(core.DESCRIPTOR_METHODS)}, "
+        raise self.fail(node, f"a descriptor has no {node.attr!r}; it has {', '.join(descriptors.DESCRIPTOR_METHODS)}, "
                               "shape, strides, block_shape and dtype")
 
     def expr_Subscript(self, node: ast.Subscript) -> Any:
@@ -289,7 +289,7 @@ class Expressions(Loops):
             value = None if isinstance(item, ast.Slice) else unwrap(self.expr(item))
             if value is not None or isinstance(item, ast.Slice):
                 raise self.fail(item, "a tile is indexed by None and ':' only: use tl.load on pointers, or tl.where")
-            x = core.expand_dims(x, axis, _b=self.b)
+            x = shape.expand_dims(x, axis, _b=self.b)
             axis += 1
         if axis != len(x.shape):
             raise self.fail(node, f"index has {axis} dimensions for a tile of shape {list(x.shape)}")

@@ -17,7 +17,7 @@ from tilejit.frontend.branches import Branches
 from tilejit.frontend.values import Undefined, assigned, describe, fill, fits, identical, match, take_leaves
 from tilejit.ir import Block, Value
 from tilejit.ir.types import DType
-from tilejit.language import core
+from tilejit.language import debug
 from tilejit.language import semantics as sem
 from tilejit.language.loops import range as device_range
 from tilejit.language.loops import static_range
@@ -152,7 +152,7 @@ class Loops(Branches):
         lo, hi, step = self._bounds(node, it)
         kind: Any = lo.elem
         if isinstance(unwrap(it.step), tensor):
-            core.device_assert(sem.binary(self.b, ">", step, 0), "the step of a range is positive", _b=self.b)
+            debug.device_assert(sem.binary(self.b, ">", step, 0), "the step of a range is positive", _b=self.b)
         lost: dict[str, Undefined] = {}
         first = unwrap(self.env.get(name))
         if isinstance(first, int) and not isinstance(first, bool) and not isinstance(first, tensor):

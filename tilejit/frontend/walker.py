@@ -12,7 +12,7 @@ from tilejit.errors import CompilationError
 from tilejit.frontend.calls import Calls
 from tilejit.frontend.expressions import SUPPORTED, keyword
 from tilejit.frontend.values import Returned
-from tilejit.language import core
+from tilejit.language import debug
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import constexpr, tensor
 
@@ -83,6 +83,6 @@ class Walker(Calls):
         cond = unwrap(self.truth(node.test))
         message = unwrap(self.expr(node.msg)) if node.msg is not None else ""
         if isinstance(cond, tensor):
-            core.device_assert(cond, message, _b=self.b)
+            debug.device_assert(cond, message, _b=self.b)
         elif not cond:
             raise self.fail(node, f"assertion failed{': ' + str(message) if message else ''}")

@@ -106,12 +106,12 @@ def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = None, *, _b: KernelBu
 def softmax(x: tensor, dim: Any = None, keep_dims: bool = False, ieee_rounding: bool = False, *,
             _b: KernelBuilder) -> tensor:
     """exp(x - max) / sum(exp(x - max)) along `dim` (default 0)."""
-    from tilejit.language import core
+    from tilejit.language import reductions
 
     axis = 0 if unwrap(dim) is None else unwrap(dim)
-    top = core.max(x, axis, keep_dims=True, _b=_b)
+    top = reductions.max(x, axis, keep_dims=True, _b=_b)
     num = exp(sem.binary(_b, "-", x, top), _b=_b)
-    den = core.sum(num, axis, keep_dims=True, _b=_b)
+    den = reductions.sum(num, axis, keep_dims=True, _b=_b)
     return fdiv(num, den, ieee_rounding, _b=_b)
 
 

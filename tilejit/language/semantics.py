@@ -42,6 +42,14 @@ def unwrap(x: Any) -> Any:
     return x.value if isinstance(x, constexpr) else x
 
 
+def constant(x: Any, what: str) -> Any:
+    """The value of a compile-time constant; raises for a tensor, naming `what`."""
+    x = unwrap(x)
+    if isinstance(x, tensor):
+        raise CompilationError(f"{what} must be a constant: mark the argument as tl.constexpr")
+    return x
+
+
 def literal_type(x: bool | int | float) -> DType:
     """The type of a Python number on its own; raises for an integer that no 64-bit type holds."""
     if isinstance(x, bool):
@@ -322,5 +330,6 @@ def same_type(x: tensor, y: tensor) -> bool:
 
 
 __all__ = ["as_dtype", "as_shape", "binary", "broadcast", "broadcast_shape", "broadcast_to", "cast", "common",
+           "constant",
            "elem_of", "promote", "same_type", "splat_const", "to_bool", "to_tensor", "unary", "unwrap", "whole_powers",
            "with_elem"]

@@ -1,0 +1,86 @@
+"""Checks, prints and barriers, at run time and at compile time."""
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.ir.types import Ptr, fp32, fp64, int1, int32, uint8, uint16, uint32, uint64
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.tensor import KernelBuilder, builtin, tensor
+
+
+@builtin
+def debug_barrier(*, _b: KernelBuilder) -> None:
+    """All threads of the program meet, and see each other's earlier accesses of global and shared memory.
+
+    Needed between a `tl.store` and a `tl.load` of the same global memory in one program: a tile's elements may be
+    loaded by other threads than those that stored them, and nothing else orders the two (as in Triton)."""
+    _b.op("debug_barrier")
+
+
+@builtin
+def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuilder) -> None:
+    """Trap when `cond` is false (emitted only when the kernel is compiled with debug=True)."""
+    if _b.debug:  # type: ignore[attr-defined]
+        _b.op("device_assert", sem.to_bool(_b, cond).value, message=unwrap(msg))
+
+
+@builtin
+def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) -> None:
+    """Print tiles and scalars at run time, one line for each element: `pid (0, 0, 0) idx ( 5) prefix: 2.5`.
+
+    `prefix` is a constant text; `hex` shows bits. Python's print() is the same. A call inside a kernel costs
+    registers and makes ptxas wait for every wgmma where it is issued: for debugging only."""
+    prefix = unwrap(prefix)
+    if not isinstance(prefix, str):
+        raise CompilationError(f"device_print: the first argument is a constant text, found {prefix!r}")
+    if "\0" in prefix:
+        raise CompilationError("device_print: the text contains a NUL character")
+    if args and not prefix.endswith(": "):
+        prefix = prefix.rstrip(" ") + ": "
+    if not prefix.startswith(" "):
+        prefix = " " + prefix
+    made = [_printable(_b, to_tensor(_b, a), bool(unwrap(hex))) for a in args]
+    _b.op("device_print", *(t.value for t, _ in made), prefix=prefix, conversions=tuple(c for _, c in made))
+
+
+def _printable(b: KernelBuilder, x: tensor, hex: bool) -> tuple[tensor, str]:
+    """A value in a type that C prints, and the conversion for it."""
+    t = x.elem
+    if isinstance(t, Ptr):
+        return sem.cast(b, x, uint64), "0x%016llx"
+    if hex:
+        bits = builtins.max(8, t.bits)
+        if t.is_float or t.is_signed and t != int1:
+            bare = {8: uint8, 16: uint16, 32: uint32, 64: uint64}[bits]
+            x = tensor(b("bitcast", x.value, dtype=bare))
+        return sem.cast(b, x, uint64 if bits == 64 else uint32), f"0x%0{bits // 4}{'ll' if bits == 64 else ''}x"
+    if t.is_float:
+        return sem.cast(b, sem.cast(b, x, fp32) if t.bits < 32 else x, fp64), "%f"
+    if t.bits == 64:
+        return x, "%lld" if t.is_signed else "%llu"
+    if t == int1 or t.is_signed:
+        return sem.cast(b, x, int32), "%d"
+    return sem.cast(b, x, uint32), "%u"
+
+
+@builtin
+def static_assert(cond: Any, msg: str = "", *, _b: KernelBuilder) -> None:
+    """Fail the compilation when a constant condition is false."""
+    value = unwrap(cond)
+    if isinstance(value, tensor):
+        raise CompilationError("static_assert needs a constant condition; use tl.device_assert for tensors")
+    if not value:
+        raise CompilationError(f"static_assert failed{': ' + str(unwrap(msg)) if unwrap(msg) else ''}")
+
+
+@builtin
+def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False,
+                 _b: KernelBuilder) -> None:
+    """Print at compile time."""
+    print(*(unwrap(v) for v in values), sep=sep, end=end, file=file, flush=flush)
+
+
+__all__ = ["debug_barrier", "device_assert", "device_print", "static_assert", "static_print"]

@@ -1,0 +1,37 @@
+"""Casts and choices, element by element."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.tensor import KernelBuilder, builtin, tensor
+
+
+@builtin(method=True)
+def cast(input: Any, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False, *,
+         _b: KernelBuilder) -> tensor:
+    """Convert to `dtype`; with `bitcast`, reinterpret the bits."""
+    x, t = to_tensor(_b, input), sem.as_dtype(dtype)
+    if unwrap(bitcast):
+        return x if x.elem == t else tensor(_b("bitcast", x.value, dtype=t))
+    return sem.cast(_b, x, t, unwrap(fp_downcast_rounding))
+
+
+@builtin(method=True)
+def to(input: Any, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False, *,
+       _b: KernelBuilder) -> tensor:
+    """As cast."""
+    return cast(input, dtype, fp_downcast_rounding, bitcast, _b=_b)
+
+
+@builtin
+def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """x where condition else y, element by element."""
+    c = sem.to_bool(_b, condition)
+    tx, ty = sem.common(_b, x, y)
+    c, tx, ty = sem.broadcast(_b, c, tx, ty)
+    return tensor(_b("select", c.value, tx.value, ty.value))
+
+
+__all__ = ["cast", "to", "where"]

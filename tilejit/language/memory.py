@@ -1,0 +1,69 @@
+"""Loads and stores through pointers."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.ir.types import Ptr, int1
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.tensor import KernelBuilder, builtin, tensor, tensor_descriptor
+
+
+def mask_to(b: KernelBuilder, mask: Any, shape: tuple[int, ...], what: str) -> tensor:
+    """A boolean mask at `shape`; raises CompilationError for another type."""
+    m = to_tensor(b, mask)
+    if m.elem != int1:
+        raise CompilationError(f"{what}: the mask must be a boolean tile, found {m.elem}: write mask != 0")
+    return sem.broadcast_to(b, m, shape)
+
+
+def pointer_elem(x: Any, what: str) -> Ptr:
+    """The type of a pointer or tile of pointers; raises CompilationError for anything else."""
+    if not isinstance(x, tensor) or not isinstance(x.elem, Ptr):
+        found = x.elem if isinstance(x, tensor) else type(x).__name__
+        raise CompilationError(f"{what}: expected a pointer, found {found}")
+    return x.elem
+
+
+@builtin
+def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: Any = (),
+         padding_option: str = "", cache_modifier: str = "", eviction_policy: str = "",
+         volatile: bool = False, *, _b: KernelBuilder) -> tensor:
+    """Elements at `pointer` (a scalar or tile of pointers); where `mask` is false: `other`, or zero."""
+    if isinstance(pointer, tensor_descriptor):
+        raise CompilationError("load of a descriptor: write desc.load(offsets)")
+    elem = pointer_elem(pointer, "load").elem
+    mask, other = unwrap(mask), unwrap(other)
+    if mask is None and other is not None:
+        raise CompilationError("load: `other` needs a `mask`")
+    shape = pointer.shape
+    if mask is not None and isinstance(mask, tensor) and not shape and mask.shape:
+        raise CompilationError(f"load: the mask has shape {list(mask.shape)}, the pointer is a scalar")
+    operands = [pointer.value]
+    if mask is not None:
+        operands.append(mask_to(_b, mask, shape, "load").value)
+    if other is not None:
+        o = sem.cast(_b, to_tensor(_b, other), elem)
+        operands.append(sem.broadcast_to(_b, o, shape).value)
+    return tensor(_b("load", *operands, cache=sem.constant(cache_modifier, "cache_modifier"),
+                     evict=sem.constant(eviction_policy, "eviction_policy"), volatile=bool(unwrap(volatile))))
+
+
+@builtin
+def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (),
+          cache_modifier: str = "", eviction_policy: str = "", *, _b: KernelBuilder) -> None:
+    """Write `value` (cast to the element type) at `pointer` where `mask` is true."""
+    elem = pointer_elem(pointer, "store").elem
+    v = sem.cast(_b, to_tensor(_b, value), elem)
+    if len(v.shape) > len(pointer.shape):
+        raise CompilationError(f"store: the value has shape {list(v.shape)}, the pointer "
+                               f"{list(pointer.shape)}")
+    operands = [pointer.value, sem.broadcast_to(_b, v, pointer.shape).value]
+    if unwrap(mask) is not None:
+        operands.append(mask_to(_b, mask, pointer.shape, "store").value)
+    _b.op("store", *operands, cache=sem.constant(cache_modifier, "cache_modifier"),
+          evict=sem.constant(eviction_policy, "eviction_policy"))
+
+
+__all__ = ["load", "store"]

@@ -1,0 +1,113 @@
+"""Builtins that move elements without computing: broadcasts, reshapes, transposes, joins."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.language import semantics as sem
+from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.tensor import KernelBuilder, builtin, tensor
+
+
+@builtin
+def broadcast(input: Any, other: Any, *, _b: KernelBuilder) -> tuple:
+    """Both tensors at their common shape."""
+    return tuple(sem.broadcast(_b, to_tensor(_b, input), to_tensor(_b, other)))
+
+
+def _varargs(args: tuple) -> tuple:
+    return tuple(args[0]) if len(args) == 1 and isinstance(unwrap(args[0]), (tuple, list)) else args
+
+
+@builtin(method=True)
+def broadcast_to(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
+    """`input` repeated to `shape`."""
+    return sem.broadcast_to(_b, to_tensor(_b, input), sem.as_shape(_varargs(shape)))
+
+
+@builtin(method=True)
+def expand_dims(input: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
+    """Insert dimensions of size 1 at `axis` (an index or several)."""
+    x = to_tensor(_b, input)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    rank = len(x.shape) + len(axes)
+    for a in sorted((unwrap(a) % rank if -rank <= unwrap(a) < rank else unwrap(a)) for a in axes):
+        if not 0 <= a < rank:
+            raise CompilationError(f"expand_dims: axis {a} is out of range for rank {rank}")
+        x = tensor(_b("splat", x.value, shape=(1,)) if not x.shape else _b("expand_dims", x.value, axis=a))
+    return x
+
+
+@builtin(method=True)
+def reshape(input: tensor, *shape: Any, can_reorder: bool = False, _b: KernelBuilder) -> tensor:
+    """The same elements in row-major order under another shape."""
+    dims = sem.as_shape(_varargs(shape))
+    if dims == input.shape:
+        return input
+    return tensor(_b("reshape", input.value, shape=dims))
+
+
+@builtin(method=True)
+def view(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
+    """As reshape."""
+    return reshape(input, *shape, _b=_b)
+
+
+@builtin(method=True)
+def ravel(x: tensor, can_reorder: bool = False, *, _b: KernelBuilder) -> tensor:
+    """As a rank-1 tile."""
+    return reshape(x, (x.numel,), _b=_b)
+
+
+@builtin(method=True)
+def trans(input: tensor, *dims: Any, _b: KernelBuilder) -> tensor:
+    """Permute dimensions (default: swap the last two)."""
+    order = tuple(unwrap(d) for d in _varargs(dims))
+    rank = len(input.shape)
+    if not order:
+        if rank < 2:
+            raise CompilationError(f"trans: a tile of rank {rank} has no two dimensions to swap")
+        order = (*range(rank - 2), rank - 1, rank - 2)
+    return tensor(_b("trans", input.value, order=tuple(d % rank for d in order)))
+
+
+@builtin(method=True)
+def permute(input: tensor, *dims: Any, _b: KernelBuilder) -> tensor:
+    """Permute dimensions."""
+    return trans(input, *dims, _b=_b)
+
+
+@builtin
+def join(a: Any, b: Any, *, _b: KernelBuilder) -> tensor:
+    """Stack two tensors along a new last dimension."""
+    x, y = sem.common(_b, a, b)
+    if not x.shape:
+        x, y = sem.broadcast_to(_b, x, (1,)), sem.broadcast_to(_b, y, (1,))
+        return reshape(tensor(_b("join", x.value, y.value)), (2,), _b=_b)
+    return tensor(_b("join", x.value, y.value))
+
+
+@builtin(method=True)
+def split(a: tensor, *, _b: KernelBuilder) -> tuple:
+    """The two halves of a last dimension of size 2."""
+    if not a.shape or a.shape[-1] != 2:
+        raise CompilationError(f"split: the last dimension must be 2, found {list(a.shape)}")
+    if len(a.shape) == 1:
+        from tilejit.language.reductions import sum
+
+        lo, hi = split(reshape(a, (1, 2), _b=_b), _b=_b)
+        return tuple(sum(x, 0, _b=_b) for x in (lo, hi))
+    op = _b.op("split", a.value)
+    return tensor(op.results[0]), tensor(op.results[1])
+
+
+@builtin
+def interleave(a: Any, b: Any, *, _b: KernelBuilder) -> tensor:
+    """Alternate the elements of two tensors along the last dimension."""
+    x, y = sem.common(_b, a, b)
+    c = join(x, y, _b=_b)
+    return reshape(c, (*x.shape[:-1], 2 * x.shape[-1]), _b=_b) if x.shape else c
+
+
+__all__ = ["broadcast", "broadcast_to", "expand_dims", "interleave", "join", "permute", "ravel", "reshape",
+           "split", "trans", "view"]
