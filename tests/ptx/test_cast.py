@@ -57,13 +57,29 @@ def test_scalar_cast():
     same(*kernel.run())
 
 
-@pytest.mark.parametrize("dst", [T.fp16, T.bf16], ids=str)
+@pytest.mark.parametrize("src", [T.fp64, T.fp32, T.fp16, T.bf16], ids=str)
 @pytest.mark.parametrize("registers", [2, 1])
-def test_toward_zero(dst, registers):
-    x = values(T.fp32)
-    kernel = Kernel(4, x=(x, T.fp32), y=(np.zeros(N, numeric.np_dtype(dst)), dst))
-    kernel.store("y", kernel("cast", kernel.load("x", kernel.layout((N,), registers)), dtype=dst, rounding="rtz"))
+def test_toward_zero(src, registers):
+    narrower = [t for t in ALL if t.is_float and t.bits < src.bits]
+    kernel = Kernel(4, x=(values(src), src), **{t.name: (np.zeros(N, numeric.np_dtype(t)), t) for t in narrower})
+    v = kernel.load("x", kernel.layout((N,), registers))
+    for t in narrower:
+        kernel.store(t.name, kernel("cast", v, dtype=t, rounding="rtz"))
     same(*kernel.run())
+
+
+@pytest.mark.parametrize("dst", [T.fp8e4nv, T.fp8e5, T.fp16, T.bf16], ids=str)
+def test_toward_zero_is_the_largest_not_above(dst):
+    """The meaning of rtz itself, by search among all numbers of the type."""
+    dtype = numeric.np_dtype(dst)
+    every = np.arange(2 ** dst.bits).astype(f"u{dst.bytes}").view(dtype).astype(np.float64)
+    every = np.sort(every[np.isfinite(every) & (every >= 0)])
+    x = np.abs(values(T.fp32).astype(np.float64))
+    x = x[np.isfinite(x)]
+    expected = every[np.searchsorted(every, x, side="right") - 1]
+    found = numeric.cast(x.astype(np.float32), T.fp32, dst, "rtz").astype(np.float64)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(numeric.cast(-x.astype(np.float32), T.fp32, dst, "rtz").astype(np.float64), -expected)
 
 
 def test_tf32_rounds_to_ten_bits():

@@ -10,7 +10,7 @@ from tilejit.frontend.values import Returned
 from tilejit.ir.types import DType, Ptr
 from tilejit.language import debug, math
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import PointerDType, block_type, constexpr, tensor
+from tilejit.language.tensor import block_type, constexpr, tensor
 
 #: Python's own functions that work on constants (and, for min, max and abs, on tensors).
 _SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod}
@@ -66,7 +66,7 @@ class Calls(Expressions):
             return tuple(result) if isinstance(result, list) else result
         if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") \
                 or isinstance(fn, type) and issubclass(fn, (tuple, Ptr)) \
-                or isinstance(getattr(fn, "__self__", None), (DType, PointerDType, block_type, str)):
+                or isinstance(getattr(fn, "__self__", None), (DType, Ptr, block_type, str)):
             return fn(*plain, **named)
         raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a "
                                "@tilejit.kernel function")

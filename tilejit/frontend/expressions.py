@@ -15,7 +15,7 @@ from tilejit.ir.types import DType, Ptr
 from tilejit.language import descriptors, shape
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import METHODS, PointerDType, block_type, constexpr, tensor, tensor_descriptor
+from tilejit.language.tensor import METHODS, block_type, constexpr, tensor, tensor_descriptor
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}
@@ -232,7 +232,7 @@ class Expressions(Loops):
             return self._located(node, self._descriptor_attribute, node, owner)
         if isinstance(owner, constexpr) and node.attr == "value":
             return owner.value
-        if not isinstance(owner, (types.ModuleType, type, DType, Ptr, PointerDType, block_type, str, tuple)) \
+        if not isinstance(owner, (types.ModuleType, type, DType, Ptr, block_type, str, tuple)) \
                 and not hasattr(type(owner), "_fields"):
             raise self.fail(node, f"{show(owner)} has no attribute {node.attr!r} in the tile language")
         try:

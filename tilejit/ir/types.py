@@ -85,6 +85,15 @@ class Ptr:
     def bits(self) -> int:
         return 64
 
+    @property
+    def element_ty(self) -> DType:
+        """What it points to, as the tile language calls it."""
+        return self.elem
+
+    def is_ptr(self) -> bool:
+        """Always true (False of tiles' types, see `block_type`)."""
+        return True
+
     def __str__(self) -> str:
         return f"ptr<{self.elem}>"
 

@@ -38,8 +38,8 @@ def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) 
         raise CompilationError(f"device_print: the first argument is a constant text, found {prefix!r}")
     if "\0" in prefix:
         raise CompilationError("device_print: the text contains a NUL character")
-    if args and not prefix.endswith(": "):
-        prefix = prefix.rstrip(" ") + ": "
+    if args:
+        prefix = prefix.rstrip(" ").removesuffix(":") + ": "
     if not prefix.startswith(" "):
         prefix = " " + prefix
     made = [_printable(_b, to_tensor(_b, a), bool(unwrap(hex))) for a in args]

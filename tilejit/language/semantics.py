@@ -123,7 +123,12 @@ def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tens
                 (isinstance(to, DType) and to.bits == 64) or (isinstance(x.elem, DType) and x.elem.bits == 64):
             return tensor(b("bitcast", x.value, dtype=to))
         raise CompilationError(f"cannot cast {x.elem} to {to}")
-    attrs = {"rounding": rounding} if rounding else {}
+    if rounding not in (None, "rtne", "rtz"):
+        raise CompilationError(f"Invalid rounding mode: {rounding}. Supported rounding modes are 'rtne' and 'rtz'.")
+    if rounding and not (to.is_float and x.elem.is_float and to.bits < x.elem.bits):
+        raise CompilationError("fp_downcast_rounding should be set only for truncating fp conversions. Source scalar "
+                               f"type is {x.elem} and destination type is {to}")
+    attrs = {"rounding": "rtz"} if rounding == "rtz" else {}
     return tensor(b("cast", x.value, dtype=to, **attrs))
 
 
@@ -218,9 +223,21 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
         tx, ty = common(b, x, y)
         if tx.elem.is_float:  # type: ignore[union-attr]
             raise CompilationError(f"'{symbol}' needs integers, found {tx.elem}")
-        name = _BITS.get(symbol) or {"<<": "shl", ">>": "shr"}[symbol]
-        return tensor(b(name, tx.value, ty.value))
+        if symbol == ">>":
+            return _shift_right(b, x, y, tx, ty)
+        return tensor(b(_BITS.get(symbol, "shl"), tx.value, ty.value))
     raise CompilationError(f"operator '{symbol}' is not part of the tile language")
+
+
+def _shift_right(b: Builder, x: Any, y: Any, tx: tensor, ty: tensor) -> tensor:
+    """x >> y, given in their common type too: x's own type says whether its sign is shifted in (y's, if x is a
+    number), as in Triton."""
+    left, common = (x if isinstance(x, tensor) else y).elem, tx.elem
+    assert isinstance(left, DType) and isinstance(common, DType)
+    if left.is_signed == common.is_signed or common.is_signed:  # not negative: both shifts give the same
+        return tensor(b("shr", tx.value, ty.value))
+    signed = DTYPES[f"int{common.bits}"]
+    return cast(b, tensor(b("shr", cast(b, tx, signed).value, cast(b, ty, signed).value)), common)
 
 
 def _is_bool(x: Any) -> bool:
@@ -274,8 +291,6 @@ def as_dtype(x: Any) -> Scalar:
     x = unwrap(x)
     if isinstance(x, (DType, Ptr)):
         return x
-    if hasattr(x, "ptr"):
-        return x.ptr
     if isinstance(x, str) and x in DTYPES:
         return DTYPES[x]
     raise CompilationError(f"expected a dtype, found {x!r}")

@@ -72,23 +72,6 @@ class block_type:
         return bool(self.shape)
 
 
-class PointerDType:
-    """`x.dtype` of a pointer: `.element_ty` is what it points to."""
-
-    def __init__(self, ptr: Ptr):
-        self.ptr, self.element_ty = ptr, ptr.elem
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PointerDType) and self.ptr == other.ptr
-
-    def __hash__(self) -> int:
-        return hash(self.ptr)
-
-    def is_ptr(self) -> bool:
-        """Always true."""
-        return True
-
-
 class tensor:
     """A tile, or a scalar computed at run time."""
 
@@ -100,9 +83,8 @@ class tensor:
         return elem_of(self.value.type)
 
     @property
-    def dtype(self) -> DType | PointerDType:
-        e = self.elem
-        return PointerDType(e) if isinstance(e, Ptr) else e
+    def dtype(self) -> Scalar:
+        return self.elem
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ def flatten(fn: Function) -> Function:
 
 
 def merges_leading(block: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether `shape` is `block` with its first dimensions merged into one, or (of size 1) left out."""
+    """Whether `shape` is `block` with its first dimensions merged into one, or (of size 1) left out; the innermost one
+    stays, as rows of a block in shared memory are its rows."""
     return 0 < len(shape) < len(block) and block[len(block) - len(shape) + 1:] == shape[1:] \
-        and prod(block) == prod(shape)
+        and prod(block) == prod(shape) and shape[-1] == block[-1]

@@ -45,6 +45,8 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
         half = p.reg("b16")
         p("mov.b32", f"{{{half}, _}}", pair)
         return cast_element(e, half, fp16, dst)
+    if dst.is_fp8 and rounding == "rz":
+        return _fp8_toward_zero(e, reg, src, dst)
     if dst.is_fp8:
         if src.bits == 16 and src.name == "fp16":
             pair = p.new("b32", "mov.b32", f"{{{reg}, {reg}}}")
@@ -74,11 +76,29 @@ def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str)
         return p.new("f32", "mov.b32", f"{{{p.new('b16', 'mov.b16', 0)}, {reg}}}")
     if dst.name == "bf16" and src.name == "fp16":
         return cast_element(e, cast_element(e, reg, src, fp32), fp32, dst, rounding)
+    if dst.name == "bf16" and src.name == "fp64" and rounding == "rz":
+        return cast_element(e, cast_element(e, reg, src, fp32, "rz"), fp32, dst, "rz")
     if dst.name == "bf16" and src.name == "fp64" and not e.target.hopper:
         return cast_element(e, _odd_fp32(e, reg), fp32, dst, rounding)
     if dst.bits < src.bits:
         return p.new(cls, f"cvt.{rounding}.{_F[dst.name]}.{_F[src.name]}", reg)
     return p.new(cls, f"cvt.{_F[dst.name]}.{_F[src.name]}", reg)
+
+
+def _fp8_toward_zero(e: Emitter, reg: str, src: DType, dst: DType) -> str:
+    """PTX only rounds fp8 to nearest. fp8e5 is the upper byte of fp16 (where that byte alone would make a NaN infinite,
+    7fff stands for it); of fp8e4nv, the nearest is made one step smaller where it is larger than the number."""
+    p = e.p
+    if dst.name == "fp8e5":
+        half = cast_element(e, reg, src, fp16, "rz")
+        if src.name == "fp16":
+            half = p.new("b16", "selp.b16", half, 0x7fff, p.new("pred", "setp.num.f16", half, half))
+        return p.new("b16", "shr.u16", half, 8)
+    wide = cast_element(e, reg, src, fp32, "rz")
+    near = cast_element(e, wide, fp32, dst)
+    size, back = (p.new("f32", "abs.f32", v) for v in (wide, cast_element(e, near, dst, fp32)))
+    over = p.new("b16", "selp.b16", 1, 0, p.new("pred", "setp.gt.f32", back, size))
+    return p.new("b16", "sub.u16", near, over)
 
 
 def _odd_fp32(e: Emitter, reg: str, kind: str = "f64") -> str:
@@ -122,8 +142,10 @@ def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
     return p.new(cls, f"cvt.{_int(dst)}.{_int(src)}", reg)
 
 
-def has_pairs(src: DType, dst: DType) -> bool:
+def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
     """True if PTX converts two elements in one instruction."""
+    if dst.is_fp8 and rounding == "rz":
+        return False
     if src.name == "fp32":
         return dst.name in ("fp16", "bf16") or dst.is_fp8
     return src.name == "fp16" and dst.is_fp8 or src.is_fp8 and dst.is_float and dst.bits in (16, 32)
@@ -162,7 +184,7 @@ def _cast(e: Emitter, op: Op) -> None:
         e.set(op.result, widen(e, regs, dst, in_pairs(e, op.operands[0])))
         return
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
-    if has_pairs(src, dst) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
+    if has_pairs(src, dst, rounding) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
         pairs = e.p.repeat(lambda lo, hi: cast_pair(e, lo, hi, src, dst, rounding), list(zip(regs[::2], regs[1::2])))
         e.set(op.result, [r for pair in pairs for r in pair])
         return

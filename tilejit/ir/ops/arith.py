@@ -111,7 +111,8 @@ def select(o: Op) -> list[Type]:
 @op("cast", "x", "dtype rounding?", traits="elementwise cheap")
 def cast(o: Op) -> list[Type]:
     """Conversion to `dtype`: floats round to nearest even (rtz if `rounding` says so), fp to int truncates,
-    to int1 is `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value."""
+    to int1 is `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value (infinities become infinite
+    fp8e5 by rtz)."""
     return [with_elem(o.operands[0].type, o.attrs["dtype"])]
 
 

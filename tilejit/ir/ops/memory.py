@@ -166,7 +166,8 @@ def block_addresses(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple
 def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
     """`shape` must be the block's, or that with its first dimensions merged into one (or, of size 1, left out)."""
     block, tail = d.block_shape, len(shape) - 1
-    if shape != block and (tail < 0 or block[len(block) - tail:] != shape[1:] or prod(block) != prod(shape)):
+    if shape != block and (tail < 0 or block[len(block) - tail:] != shape[1:] or shape[-1] != block[-1]
+                           or prod(block) != prod(shape)):
         raise CompilationError(f"{o.name}: a tile of shape {list(shape)} through {d}", o.loc)
 
 
