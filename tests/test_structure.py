@@ -23,8 +23,10 @@ DOORS: dict[str, set[str]] = {
     "runtime": {"frontend", "language", "passes", "schedule", "ptx", "ir", "layout", "errors", "emulator"},
     "testing": {"runtime", "errors", "ir", "tilejit"},
     "kernels": {"tilejit", "language"},
+    "frameworks": {"runtime", "errors"},
     "tools": {"tilejit", "language", "kernels", "runtime", "ir", "layout", "ptx", "errors", "emulator", "testing"},
-    "tilejit": {"runtime", "errors", "ir", "tools", "language", "testing", "kernels", "emulator"},
+    "tilejit": {"runtime", "errors", "ir", "tools", "language", "testing", "kernels", "emulator",
+                "frameworks"},
 }
 #: room -> rooms that it may import inside functions only.
 LAZY = {"ir": {"layout"}}

@@ -42,6 +42,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f"tilejit.{name}")
+    if name == "torch_op":
+        from tilejit.frameworks.torch_op import torch_op
+
+        return torch_op
     if name == "timeline":
         from tilejit.runtime.timeline import timeline
 
@@ -52,4 +56,4 @@ def __getattr__(name: str) -> Any:
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
            "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs", "array_info",
            "autotune", "cdiv", "check", "chip", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs",
-           "multiprocessors", "next_power_of_2", "timeline", "to_device", "zeros"]
+           "multiprocessors", "next_power_of_2", "timeline", "to_device", "torch_op", "zeros"]

@@ -19,6 +19,8 @@ STREAM = 0x77
 class Tensor:
     """A torch tensor of zeros nowhere."""
 
+    __torch_dispatch__ = None
+
     def __init__(self, shape, dtype, address, device=0):
         self.shape, self.dtype, self.address, self.device_index = shape, dtype, address, device
 
@@ -46,6 +48,7 @@ FLOAT, HALF = Dtype("float32"), Dtype("float16")
 def fake_torch():
     torch = types.ModuleType("torch")
     torch.Tensor, torch.dtype = Tensor, Dtype
+    torch.compiler = types.SimpleNamespace(is_dynamo_compiling=lambda: False)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0)
     torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: STREAM + index)
     sys.modules["torch"] = torch

@@ -38,6 +38,20 @@ _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_MANAGED = 1, 2, 13
 HOST = -1
 
 
+class StandIn(TypeError):
+    """A torch tensor that stands for others: torch is tracing the program."""
+
+
+class _StandInKey:
+    """What a descriptor of such a tensor is specialised by: looking a launch up raises StandIn."""
+
+    def __hash__(self) -> int:
+        raise StandIn
+
+
+STAND_IN = _StandInKey()
+
+
 class ArrayInfo(NamedTuple):
     """Address, element type, sizes and strides (elements) of an array, and its GPU's index (HOST: host memory)."""
 
@@ -66,13 +80,34 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1:]) for i in range(len(shape)))
 
 
-@lru_cache(maxsize=64)
-def torch_dtype(dtype: Any) -> DType:
+def _torch_dtype(dtype: Any) -> DType:
     """Our dtype for a torch dtype. Raises LaunchError if there is none."""
     name = str(dtype).removeprefix("torch.")
     if name not in _TORCH:
         raise LaunchError(f"{dtype} arrays are not supported")
     return DTYPES[_TORCH[name]]
+
+
+torch_dtype = lru_cache(maxsize=64)(_torch_dtype)
+
+
+def stand_in(kind: type) -> bool:
+    """Whether a type of torch tensors stands for others: fake and functional tensors, and subclasses that dispatch."""
+    torch = sys.modules["torch"]
+    return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
+
+
+def stands_in(*arguments: Any) -> bool:
+    """Whether one of the arguments is a torch tensor that stands for another."""
+    torch = sys.modules.get("torch")
+    return torch is not None and any(isinstance(x, torch.Tensor) and stand_in(type(x))
+                                     or getattr(x, "signature", None) is STAND_IN for x in arguments)
+
+
+def tracing() -> bool:
+    """Whether torch's compiler is following this very code (never true when it is run)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def is_torch(x: Any) -> bool:
@@ -123,7 +158,8 @@ class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
 
     def __missing__(self, kind: type) -> Callable[[Any], ArrayInfo | None]:
         torch = sys.modules.get("torch")
-        found = _of_torch if torch is not None and issubclass(kind, torch.Tensor) else \
+        found = (_of_traced if stand_in(kind) else _of_torch) if torch is not None and issubclass(
+            kind, torch.Tensor) else \
             _of_ours if issubclass(kind, DeviceArray) else _of_numpy if issubclass(kind, np.ndarray) else _of_protocol
         self[kind] = found
         return found
@@ -134,6 +170,10 @@ _describers = _Describers()
 
 def _of_torch(x: Any) -> ArrayInfo:
     return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device())
+
+
+def _of_traced(x: Any) -> ArrayInfo:
+    return ArrayInfo(0, _torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device())
 
 
 def _of_ours(x: DeviceArray) -> ArrayInfo:
@@ -295,6 +335,8 @@ def zeros(shape: Any, dtype: Any) -> DeviceArray:
 
 def array_info(x: Any) -> ArrayInfo:
     """Facts of an array. Raises LaunchError for anything that is none."""
+    if tracing():
+        return _of_traced(x)
     info = describe(x)
     if info is None:
         raise LaunchError(f"expected an array, found {type(x).__name__}")

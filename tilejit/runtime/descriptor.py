@@ -6,7 +6,7 @@ from typing import Any
 
 from tilejit.errors import LaunchError
 from tilejit.ir.types import odd_size
-from tilejit.runtime.arrays import ArrayInfo, array_info
+from tilejit.runtime.arrays import STAND_IN, ArrayInfo, array_info, stands_in, tracing
 
 
 class TensorDescriptor:
@@ -30,6 +30,10 @@ class TensorDescriptor:
               padding: str) -> None:
         self.base, self.padding, self.shape, self.strides = base, padding, shape, strides
         self._block = _integers("block_shape", block_shape)
+        self.dtype, self.address, self.device = info.dtype, info.address, info.device
+        if tracing() or stands_in(base):
+            self.signature: Any = STAND_IN
+            return                              # what is made of it when the program runs is looked at then
         rank = len(self.shape)
         if not 1 <= rank <= 5:
             raise LaunchError(f"TensorDescriptor: rank 1 to 5, found shape {self.shape}")
@@ -50,7 +54,6 @@ class TensorDescriptor:
         if padding not in ("zero", "nan") or padding == "nan" and not info.dtype.is_float:
             raise LaunchError(f"TensorDescriptor: padding must be 'zero' or, for floats, 'nan'; found {padding!r} for "
                               f"{info.dtype}")
-        self.dtype, self.address, self.device = info.dtype, info.address, info.device
         size = info.dtype.bytes
         self.tma = (info.address % 16 == 0 and min(self.shape) > 0 and max(self.shape) <= 2 ** 32
                     and all(s * size % 16 == 0 and 0 < s * size < 2 ** 40 for s in self.strides[:-1]))

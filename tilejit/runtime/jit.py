@@ -20,8 +20,8 @@ from tilejit.frontend import Const, KernelSource
 from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime import knobs
-from tilejit.runtime.arrays import HOST
+from tilejit.runtime import knobs, traced
+from tilejit.runtime.arrays import HOST, StandIn
 from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
 from tilejit.runtime.launch import DeviceEntry, EmulatorEntry, Entry, EvaluatorEntry, Grid
 from tilejit.runtime.signature import (
@@ -93,17 +93,23 @@ class Partial:
         return plan, (*args, *kwargs.values(), *plan.rest)
 
     def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        if traced.tracing():
+            self.kernel.traced(grid, args, {**self.given, **kwargs})
+            return None
         kernel = self.kernel
         stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in kernel.keys else None
         plan, flat = self._bound(args, kwargs)
-        dims = kernel.grid(grid, plan, flat)
-        if 0 in dims:
-            return None
         try:
             entry = kernel.entries.get((_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)],
                                         *plan.rest_keys))
+        except StandIn:
+            kernel.traced(grid, args, {**self.given, **kwargs})
+            return None
         except TypeError:
             entry = None                        # an argument that cannot be a constant: _entry says which
+        dims = kernel.grid(grid, plan, flat)
+        if 0 in dims:
+            return None
         if entry is None:
             entry = kernel._entry(plan, flat, stream)
         for table, name, value in kernel.captured:
@@ -144,6 +150,9 @@ class Kernel(Partial):
         self.prepared: dict[tuple, CompiledKernel] = {}
         self.captured: list[tuple[Mapping[str, Any], str, Any]] = []
         self.lock = threading.Lock()
+        self.parameter_defaults = {n: p.default for n, p in self.source.signature.parameters.items()
+                                   if p.default is not p.empty}
+        self.number = traced.number_of(self)
 
     def _names(self, given: tuple) -> set[str]:
         out = {self.names[i] if isinstance(i, int) else i for i in given}
@@ -280,6 +289,23 @@ class Kernel(Partial):
         if target == "evaluator":
             return EvaluatorEntry(compiled, plan.at)
         return DeviceEntry(compiled, plan.at, flat, place, stream, knobs.current().launch_blocking)
+
+    # -- torch's compiler: what it follows (see traced.py), and what its operators call ---------------------------
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A launch with torch's stand-ins for arguments: it becomes a call of a custom operator."""
+        traced.launch(self, traced.flat_grid(grid, self.meta(args, kwargs)), args, kwargs)
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a grid's function is given: options and arguments by name."""
+        return {**self.defaults, **self.parameter_defaults, **dict(zip(self.names, args)), **kwargs}
+
+    def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
+        """The launch that an operator stands for."""
+        self._launch(tuple(grids), *args, **kwargs)
+
+    def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Arguments that a launch adds by itself (none), and arrays that it changes beside the kernel (none)."""
+        return {}, ()
 
     # -- launching ----------------------------------------------------------------------------------------------
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:

@@ -18,7 +18,7 @@ from tilejit.errors import LaunchError
 from tilejit.frontend import Const, KernelSource, Param
 from tilejit.ir.types import DTYPES, Desc, DType, Ptr, fp32, int1, int32, int64, uint64
 from tilejit.language.tensor import constexpr
-from tilejit.runtime.arrays import HOST, DeviceArray, as_dtype, describe, is_torch, is_torch_dtype
+from tilejit.runtime.arrays import HOST, DeviceArray, StandIn, as_dtype, describe, is_torch, is_torch_dtype, stand_in
 from tilejit.runtime.compile import Arg, DescParam
 from tilejit.runtime.descriptor import TensorDescriptor
 
@@ -77,7 +77,7 @@ class ArgumentKeys(Keys):
     def resolve(self, kind: type) -> Keyer:
         torch = sys.modules.get("torch")
         if torch is not None and issubclass(kind, torch.Tensor):
-            return _torch_key if self.align else _torch_key_plain
+            return _traced_key if stand_in(kind) else _torch_key if self.align else _torch_key_plain
         if issubclass(kind, (np.bool_, Enum)) or hasattr(kind, "source"):
             return self[bool] if kind is np.bool_ else constant_key
         if issubclass(kind, (int, np.integer)):
@@ -113,6 +113,10 @@ def _torch_key(x: Any) -> Hashable:
 
 def _torch_key_plain(x: Any) -> Hashable:
     return (x.dtype, x.get_device())
+
+
+def _traced_key(x: Any) -> Hashable:
+    raise StandIn
 
 
 def _array_key(x: Any, align: bool) -> Hashable:

@@ -24,7 +24,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from tilejit.errors import AutotuneError, CompilationError, LaunchError
-from tilejit.runtime import knobs
+from tilejit.runtime import knobs, traced
+from tilejit.runtime.arrays import StandIn, stands_in
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import IGNORED, OPTIONS
 from tilejit.runtime.signature import ArgumentError
@@ -97,6 +98,7 @@ class Autotuner(Wrapper):
         self.failures: dict[tuple, dict[Config, Exception]] = {}
         self.best_config: Config | None = None
         self.lock = threading.RLock()
+        self.number = traced.number_of(self)
         known = {*self.names, *OPTIONS, *IGNORED}
         for c in self.configs:
             check_names("autotune: configurations", c.kwargs, known)
@@ -107,6 +109,8 @@ class Autotuner(Wrapper):
     def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
         """The call in the best configuration, which is looked for if need be. Raises AutotuneError if none works."""
         config = self.configs[0]
+        if stands_in(*args, *kwargs.values()):
+            raise StandIn
         if len(self.configs) > 1:
             key = self.key_of(args, kwargs)
             try:
@@ -137,6 +141,30 @@ class Autotuner(Wrapper):
         named = self.named(args, kwargs)
         return (knobs.overrides(), *[named[k] for k in self.keys if k in named],
                 *[x.dtype for x in named.values() if hasattr(x, "dtype")])
+
+    # -- torch's compiler (see runtime/traced.py) -----------------------------------------------------------------
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """The configuration is chosen when the program runs, so the operator is given the grid of each."""
+        grids: list[Any] = []
+        for c in self.configs:
+            grids += traced.flat_grid(grid, self.meta(args, {**kwargs, **c.kwargs}))
+        traced.launch(self, grids, args, kwargs)
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.fn.meta(args, kwargs)
+        return found
+
+    def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
+        """The launch that an operator stands for."""
+        def grid(meta: dict[str, Any]) -> tuple[int, ...]:
+            number = next(i for i, c in enumerate(self.configs) if all(meta[k] == v for k, v in c.given.items()))
+            return tuple(grids[3 * number:3 * number + 3])
+
+        self._launch(grid, *args, **kwargs)
+
+    def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Arguments of one configuration, and the arrays that tuning changes beside the kernel."""
+        return dict(self.configs[0].given), (*self.zeroed, *self.restored)
 
     # -- tuning -------------------------------------------------------------------------------------------------
     def tune(self, key: tuple, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Config:

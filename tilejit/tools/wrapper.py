@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 
 from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import StandIn
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import IGNORED, OPTIONS, Kernel
 from tilejit.runtime.signature import ArgumentError
+from tilejit.runtime.traced import tracing
 
 #: kernel, positional arguments, keyword arguments: what a wrapped call comes down to
 Call = tuple[Kernel, tuple, dict[str, Any]]
@@ -40,8 +42,23 @@ class Wrapper:
         return partial(self._launch, grid)
 
     def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        kernel, args, kwargs = self.choose(grid, args, kwargs)
+        if tracing():
+            self.traced(grid, args, kwargs)
+            return None
+        try:
+            kernel, args, kwargs = self.choose(grid, args, kwargs)
+        except StandIn:
+            self.traced(grid, args, kwargs)
+            return None
         return kernel._launch(grid, *args, **kwargs)
+
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A launch with torch's stand-ins for arguments; see `Kernel.traced`."""
+        raise NotImplementedError
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a grid's function is given."""
+        raise NotImplementedError
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(..., grid=g)`."""
@@ -71,10 +88,21 @@ class Heuristics(Wrapper):
         check_names("heuristics", self.values, {*self.names, *OPTIONS, *IGNORED})
 
     def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
+        return call_of(self.fn, grid, args, self._with(args, kwargs))
+
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self.fn.traced(grid, args, self._with(args, kwargs))
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.fn.meta(args, self._with(args, kwargs))
+        return found
+
+    def _with(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of a call, and the computed ones."""
         kwargs = dict(kwargs)
         for name, value in self.values.items():
             kwargs[name] = value(self.named(args, kwargs))
-        return call_of(self.fn, grid, args, kwargs)
+        return kwargs
 
 
 def call_of(fn: Kernel | Wrapper, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:

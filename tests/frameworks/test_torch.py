@@ -1,0 +1,214 @@
+"""Kernels inside torch's compiled and exported programs, and operators made of them. Needs torch (the `torch` extra)."""
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilejit  # noqa: E402
+import tilejit.language as tl  # noqa: E402
+from tilejit.errors import LaunchError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def emulated():
+    torch._dynamo.reset()
+    with tilejit.knobs(target="emulator"):
+        yield
+
+
+@pytest.fixture(params=["eager", "aot_eager"])
+def backend(request):
+    return request.param
+
+
+@tilejit.kernel
+def scale_kernel(x, out, factor, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * factor, at < n)
+
+
+@tilejit.kernel
+def block_kernel(x, out, factor, DTYPE: tl.constexpr, SIDE: tl.constexpr):
+    row = tl.program_id(0) * SIDE
+    out.store([row, 0], (x.load([row, 0]) * factor).to(DTYPE))
+
+
+@tilejit.kernel
+def twice(v):
+    return v + v
+
+
+@tilejit.kernel
+def apply_kernel(x, out, n, FN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, FN(tl.load(x + at, at < n)), at < n)
+
+
+tuned_kernel = tilejit.autotune([tilejit.Config({"BLOCK": b}) for b in (32, 128)], key=["n"])(scale_kernel)
+chosen_kernel = tilejit.heuristics({"BLOCK": lambda a: tilejit.next_power_of_2(max(16, a["n"] // 3))})(scale_kernel)
+
+
+def scaled(x, factor=3.0, kernel=scale_kernel, **given):
+    out = torch.empty_like(x)
+    kernel[lambda meta: (tilejit.cdiv(x.numel(), meta["BLOCK"]),)](x, out, factor, x.numel(), **given)
+    return out
+
+
+def by_blocks(x):
+    out = torch.empty_like(x)
+    src = tilejit.TensorDescriptor.from_tensor(x, [16, 32])
+    dst = tilejit.TensorDescriptor(out, out.shape, out.stride(), [16, 32])
+    block_kernel[(x.shape[0] // 16,)](src, dst, 3.0, DTYPE=tl.float32, SIDE=16)
+    return out
+
+
+def applied(x):
+    out = torch.empty_like(x)
+    apply_kernel[(tilejit.cdiv(x.numel(), 64),)](x, out, x.numel(), FN=twice, BLOCK=64, num_warps=2)
+    return out * 1.5
+
+
+PROGRAMS = {
+    "plain": lambda x: scaled(x * 1, BLOCK=64) + 0,
+    "tuned": lambda x: scaled(x, kernel=tuned_kernel),
+    "heuristics": lambda x: scaled(x, kernel=chosen_kernel),
+    "partial": lambda x: scaled(x, kernel=scale_kernel.partial(BLOCK=64, num_warps=2)),
+    "blocks": by_blocks,
+    "kernel as argument": applied,
+    "twice": lambda x: scaled(scaled(x, 1.5, BLOCK=64), 2.0, BLOCK=32),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_compiled(program, backend, dynamic):
+    """No graph break, and another shape afterwards."""
+    compiled = torch.compile(PROGRAMS[program], backend=backend, fullgraph=True, dynamic=dynamic)
+    for rows in (16, 48):
+        x = torch.randn(rows, 32)
+        assert torch.equal(compiled(x), 3 * x), rows
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("program", ["plain", "tuned", "blocks", "twice"])
+def test_exported(program, strict):
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return PROGRAMS[program](x)
+
+    x = torch.randn(32, 32)
+    exported = torch.export.export(Module(), (x,), strict=strict)
+    assert torch.equal(exported.module()(x), 3 * x)
+    assert any("tilejit." in str(n.target) for n in exported.graph.nodes)
+
+
+def test_only_what_is_written_is_declared_changed():
+    """The program's input is not copied for a launch that reads it."""
+    seen = []
+
+    def backend(module, inputs):
+        seen.extend(str(getattr(n.target, "default", n.target)._schema) for n in module.graph.nodes if "tilejit" in str(n.target))
+        return module
+
+    torch.compile(lambda x: scaled(x, BLOCK=64), backend=backend, fullgraph=True)(torch.randn(64))
+    assert len(seen) == 1 and "(Tensor x, Tensor(out!) out, float factor, SymInt n, SymInt[] grid_) -> ()" in seen[0], seen
+
+
+def test_inside_autograd_functions(backend):
+    """The usual way to a gradient: kernels in the forward and the backward of an autograd.Function."""
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return scaled(x, BLOCK=64)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return scaled(grad.contiguous(), BLOCK=64)
+
+    x = torch.randn(100, requires_grad=True)
+    torch.compile(lambda x: (Scale.apply(x * 2) + 1).sum(), backend=backend, fullgraph=True)(x).backward()
+    assert torch.equal(x.grad, torch.full((100,), 6.0))
+
+
+def test_what_no_operator_takes():
+    def program(x):
+        scale_kernel[(1,)](x, x, {"a": 1}, 3, BLOCK=16)
+
+    with pytest.raises(Exception, match="a dict cannot be an argument of a kernel"):
+        torch.compile(program, backend="eager", fullgraph=True)(torch.randn(3))
+
+
+@tilejit.torch_op("tilejit_tests::scale")
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return scaled(x, factor, BLOCK=64)
+
+
+def _remember(ctx, inputs, output):
+    ctx.factor = inputs[1]
+
+
+scale.register_autograd(lambda ctx, grad: (scale(grad.contiguous(), ctx.factor), None), setup_context=_remember)
+
+
+@tilejit.torch_op("tilejit_tests::scale_", mutates=["x"])
+def scale_(x: torch.Tensor, factor: float) -> None:
+    scale_kernel[(tilejit.cdiv(x.numel(), 64),)](x, x, factor, x.numel(), BLOCK=64)
+
+
+@tilejit.torch_op("tilejit_tests::plain", "(Tensor x) -> Tensor")
+def without_gradient(x):
+    return scaled(x, BLOCK=64)
+
+
+def test_operators_pass_opcheck():
+    x = torch.randn(100)
+    for args in ((x, 3.0), (x.clone().requires_grad_(), 3.0)):
+        torch.library.opcheck(scale.overload, args)
+    torch.library.opcheck(scale_.overload, (x, 3.0))
+    torch.library.opcheck(without_gradient.overload, (x,))
+
+
+def test_operators_run_as_functions_where_torch_need_not_know(monkeypatch):
+    x = torch.randn(100)
+    monkeypatch.setattr(type(scale), "define", None)
+    assert torch.equal(scale(x, 3.0), 3 * x)
+    with torch.no_grad():
+        assert torch.equal(scale(x.clone().requires_grad_(), 3.0), 3 * x)
+
+
+def test_gradients_of_operators(backend):
+    x = torch.randn(100, requires_grad=True)
+    for f in (scale, torch.compile(scale, backend=backend, fullgraph=True)):
+        x.grad = None
+        f(x, 2.0).sum().backward()
+        assert torch.equal(x.grad, torch.full((100,), 2.0))
+    changed = torch.compile(lambda x: scale_(y := x + 0, 2.0) or y, backend=backend, fullgraph=True)
+    assert torch.equal(changed(x.detach()), 2 * x.detach())
+    with pytest.raises(LaunchError, match="has no gradient: give it one"):
+        without_gradient(x).sum().backward()
+    with pytest.raises(LaunchError, match="return new arrays"):
+        scale_.register_autograd(lambda ctx: None)
+
+
+def test_operators_in_exported_programs_and_under_vmap():
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return scale(x, 3.0)
+
+    x = torch.randn(4, 32)
+    exported = torch.export.export(Module(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("rows")}})
+    assert any("tilejit_tests.scale" in str(n.target) for n in exported.graph.nodes)
+    assert torch.equal(exported.module()(x[:3]), 3 * x[:3])
+    assert torch.equal(torch.vmap(lambda r: scale(r, 3.0))(x), 3 * x)
+
+
+def test_errors_of_definitions():
+    with pytest.raises(LaunchError, match="expected a name like"):
+        tilejit.torch_op("scale", "(Tensor x) -> Tensor")(lambda x: x)
+    with pytest.raises(LaunchError, match="annotate it, or give a schema"):
+        @tilejit.torch_op("tilejit_tests::untyped")
+        def untyped(x):
+            return x

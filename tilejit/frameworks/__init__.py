@@ -1,0 +1,1 @@
+"""Kernels inside other people's programs: operators of torch, calls in JAX programs."""

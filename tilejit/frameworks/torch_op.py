@@ -1,0 +1,164 @@
+"""`tilejit.torch_op`: a Python function that launches kernels, as a custom operator of torch.
+
+    @tilejit.torch_op("mine::scale")
+    def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+        out = torch.empty_like(x)
+        scale_kernel[(tilejit.cdiv(x.numel(), 1024),)](x, out, factor, x.numel(), BLOCK=1024)
+        return out
+
+    scale.register_autograd(lambda ctx, grad: (scale(grad, ctx.factor), None), setup_context=remember)
+
+Called on plain tensors that need no gradient the function runs as it is; under torch.compile, torch.export, autograd
+and function transforms the call is that of the operator, `torch.ops.mine.scale`.
+"""
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper
+from typing import Any
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import stand_in, tracing
+from tilejit.runtime.traced import number_of, targets
+
+
+class TorchOp:
+    """A function that launches kernels, and the operator of torch that calls it; see `torch_op`."""
+
+    def __init__(self, fn: Callable[..., Any], name: str, schema: str | None, mutates: Sequence[str],
+                 fake: Callable[..., Any] | None):
+        self.namespace, colons, self.short = name.partition("::")
+        if not (colons and self.namespace.isidentifier() and self.short.isidentifier()):
+            raise LaunchError(f"torch_op: expected a name like 'mine::scale', found {name!r}")
+        self.fn, self.name, self.schema, self.mutates, self.fake = fn, name, schema, tuple(mutates), fake
+        self.names = tuple(inspect.signature(fn).parameters)
+        self.taken: frozenset[str] | None = None if schema is None else frozenset(
+            p.split("=")[0].split()[-1] for p in schema[1:schema.index(")")].split(", ") if " " in p)
+        self.backward: Callable[..., Any] | None = None
+        self.setup_context: Callable[..., Any] | None = None
+        self.library: Any = None
+        self.lock = threading.RLock()
+        self.number = number_of(self)
+        update_wrapper(self, fn)
+
+    def __repr__(self) -> str:
+        return f"<tilejit operator {self.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or not tracing() and not self._transformed(args, kwargs):
+            return self.fn(*args, **kwargs)
+        named = {**dict(zip(self.names, args)), **kwargs}
+        taken = named
+        if self.taken is not None:
+            taken = {n: v for n, v in named.items() if n in self.taken}
+            if any([v is not None for n, v in named.items() if n not in self.taken]):
+                if not tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
+                    raise LaunchError(f"{self.name}: {', '.join(n for n in named if n not in taken)} cannot be given "
+                                      "where a gradient is asked for: use torch.no_grad(), or leave it out")
+                return self.fn(*args, **kwargs)
+        _define(self.number)
+        return getattr(getattr(torch.ops, self.namespace), self.short)(**taken)
+
+    def _transformed(self, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Whether torch has to know of this call: for a gradient, a function transform, or because it is tracing."""
+        torch = sys.modules["torch"]
+        if torch.is_grad_enabled() and _wants_grad(args, kwargs):
+            return True
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+        return bool(tensors) and (any([stand_in(type(x)) for x in tensors])
+                                  or torch._C._are_functorch_transforms_active())
+
+    @property
+    def overload(self) -> Any:
+        """The operator, as `torch.library.opcheck` takes it."""
+        import torch
+
+        self.define()
+        return self.overload_of(torch)
+
+    def register_autograd(self, backward: Callable[..., Any], *,
+                          setup_context: Callable[..., Any] | None = None) -> None:
+        """`backward(ctx, *gradients)` returns a gradient (or None) for each argument; `setup_context(ctx, inputs,
+        output)` keeps what it needs, as in `torch.library.register_autograd`; the parameters have these names."""
+        with self.lock:
+            if self.mutates:
+                self._refuse_gradient()
+            self.backward, self.setup_context = backward, setup_context
+
+    def define(self) -> None:
+        """Register the operator with torch, if that is not done. Raises LaunchError for a function without types."""
+        import torch
+
+        with self.lock:
+            if self.library is not None:
+                return
+            schema = self.schema
+            if schema is None:
+                try:
+                    schema = torch.library.infer_schema(self.fn, mutates_args=self.mutates)
+                except ValueError as error:
+                    raise LaunchError(f"torch_op {self.name}: {error}; annotate it, or give a schema") from None
+            self.library = torch.library.Library(self.namespace, "FRAGMENT")
+            self.library.define(self.short + schema)
+            self.library.impl(self.short, self.fn, "CompositeExplicitAutograd")
+            torch.library.register_fake(self.name, self.fake or self.fn, lib=self.library)
+            if not self.overload_of(torch)._schema.is_mutable:
+                torch.library.register_autograd(self.name, self._backward, setup_context=self._setup_context,
+                                                lib=self.library)
+            elif self.backward is not None:
+                self._refuse_gradient()
+
+    def overload_of(self, torch: Any) -> Any:
+        """The operator in torch's table."""
+        return getattr(getattr(torch.ops, self.namespace), self.short).default
+
+    def _backward(self, ctx: Any, *gradients: Any) -> Any:
+        if self.backward is None:
+            raise LaunchError(f"{self.name} has no gradient: give it one with register_autograd")
+        return self.backward(ctx, *gradients)
+
+    def _setup_context(self, **given: Any) -> None:
+        if self.setup_context is not None:
+            self.setup_context(**given)
+
+    def _refuse_gradient(self) -> None:
+        raise LaunchError(f"torch_op {self.name}: an operator that changes its arguments cannot have a gradient: "
+                          "return new arrays instead")
+
+
+def _wants_grad(args: tuple, kwargs: dict[str, Any]) -> bool:
+    return any([getattr(x, "requires_grad", False) for x in (*args, *kwargs.values())])
+
+
+def _define(number: int) -> None:
+    targets[number].define()
+
+
+# See runtime/traced.py: a call on constants, which torch's tracer makes as it is.
+_define._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def torch_op(name: str, schema: str | None = None, *, mutates: Sequence[str] = (),
+             fake: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], TorchOp]:
+    """Make a function that launches kernels an operator of torch, `torch.ops.<namespace>.<name>`.
+
+    name: `"namespace::name"`. schema: torch's, `"(Tensor x, float factor) -> Tensor"`; without one it is read off the
+    annotations. mutates: parameters whose tensors the function changes. fake: what the operator returns for fake
+    tensors; without it the function itself runs on them (its launches then do nothing), so that allocating
+    outputs and launching is all that it should do. Such a function and its kernels work under
+    `torch.compile(fullgraph=True)`, `torch.export` and, with `register_autograd`, autograd.
+
+    Raises LaunchError for a name without a namespace, and for a function whose arguments torch has no types for."""
+    return partial(_make, name, schema, mutates, fake)
+
+
+def _make(name: str, schema: str | None, mutates: Sequence[str], fake: Callable[..., Any] | None,
+          fn: Callable[..., Any]) -> TorchOp:
+    made = TorchOp(fn, name, schema, mutates, fake)
+    if schema is None or "torch" in sys.modules:      # else at the first call that needs it: torch is not imported here
+        made.define()
+    return made

@@ -1,0 +1,39 @@
+"""Which arguments a function writes through: what its stores' addresses are computed from."""
+from __future__ import annotations
+
+from tilejit.ir.core import Block, Function, Op, Value, walk
+from tilejit.ir.types import Desc, Ptr, Tile
+
+
+def written(fn: Function) -> set[str]:
+    """Names of the pointer and descriptor arguments that the function may write through; all of them where an address
+    comes from memory or from an integer."""
+    addresses = [v for op in walk(fn.body) if "write" in op.define.effects for v in op.operands if _is_address(v)]
+    found: set[str] = set()
+    seen: set[Value] = set()
+    while addresses:
+        v = addresses.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op is fn.body:
+            found.add(v.name)
+            continue
+        behind = [s for s in _sources(v) if _is_address(s)]
+        if not behind:
+            return {a.name for a in fn.body.args if _is_address(a)}
+        addresses += behind
+    return found
+
+
+def _sources(v: Value) -> list[Value]:
+    """What a value may be computed from: of a region's values, all that flows in or out of the region."""
+    op = v.op.parent if isinstance(v.op, Block) else v.op
+    if not isinstance(op, Op):
+        return []
+    return [*op.operands, *(s for region in op.regions for s in region.terminator.operands)]
+
+
+def _is_address(v: Value) -> bool:
+    t = v.type.elem if isinstance(v.type, Tile) else v.type
+    return isinstance(t, (Desc, Ptr))
