@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tilejit.ir.core import Function, walk
 from tilejit.ir.verify import verify
+from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
@@ -31,6 +32,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("lower_desc", lower_desc),
     ("rows", find_rows),
     ("simplify2", simplify),
+    ("contract", contract),
     ("divide_k", divide_k),
     ("layouts", layouts),
 )

@@ -41,9 +41,9 @@ _overrides = knobs.overrides
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "maxnreg": None, "launch_pdl": True,
-                           "debug": False, "target": None}
+                           "enable_fp_fusion": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.
-IGNORED = frozenset({"enable_fp_fusion", "launch_cooperative_grid"})
+IGNORED = frozenset({"launch_cooperative_grid"})
 _DECORATOR_IGNORED = frozenset({"version", "repr", "launch_metadata", "noinline"})
 
 

@@ -1,0 +1,71 @@
+"""Contraction: a product that only a sum needs is rounded with it, once.
+
+    %p = mul %a, %b                 %r = fma %a, %b, %c
+    %r = add %p, %c          ->
+    %r = sub %p, %c                 %r = fma %a, %b, -%c
+
+LLVM calls it fp-contract=fast, Triton's option for it is `enable_fp_fusion` (here as there: on unless it is False).
+"""
+from __future__ import annotations
+
+from tilejit.ir.core import Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.dead import drop_dead
+from tilejit.ir.types import DType, elem_of
+
+#: Ops through which a sign is changed at the source, where there are fewer elements.
+_SPREADS = frozenset({"splat", "broadcast", "expand_dims"})
+
+
+def contract(fn: Function) -> Function:
+    """Form `fma` in place; returns the function. Sum and product are in one block, so nothing lives longer for it."""
+    if not fn.attrs.get("enable_fp_fusion", True):
+        return fn
+    table = uses(fn.body)
+    mapping: dict[Value, Value] = {}
+    gone: set[Op] = set()
+    for op in list(walk(fn.body)):
+        if op.name not in ("add", "sub"):
+            continue
+        t, block = elem_of(op.result.type), op.parent
+        assert block is not None
+        at = next((i for i, v in enumerate(op.operands) if _only_here(v, op, table)), None)
+        if at is None or not isinstance(t, DType) or not t.is_float:
+            continue
+        product, other = op.operands[at].op, op.operands[1 - at]
+        assert isinstance(product, Op)
+        b = Builder(block, block.ops.index(op), op.loc)
+        x, y = product.operands
+        if op.name == "sub" and at == 0:
+            other = _negated(other, b)
+        elif op.name == "sub":
+            x, y = (x, _negated(y, b)) if _is_spread(y) else (_negated(x, b), y)
+        new = b("fma", x, y, other)
+        new.name = op.result.name
+        mapping[op.result] = new
+        gone.update((op, product))
+        for v in (x, y, other):                  # what is an operand of a fma is no product to contract any more
+            table.setdefault(v, []).append((new.op, 0))  # type: ignore[arg-type]
+    erase(gone, fn.body)
+    replace(fn.body, mapping)
+    if mapping:
+        drop_dead(fn)
+    return fn
+
+
+def _only_here(v: Value, op: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether a value is a product in the block of `op`, which alone needs it, once."""
+    return isinstance(v.op, Op) and v.op.name == "mul" and v.op.parent is op.parent and len(table[v]) == 1
+
+
+def _is_spread(v: Value) -> bool:
+    return isinstance(v.op, Op) and v.op.name in _SPREADS
+
+
+def _negated(v: Value, b: Builder) -> Value:
+    """-v, of fewer elements where v is spread over a tile."""
+    if _is_spread(v):
+        assert isinstance(v.op, Op)
+        return b(v.op.name, _negated(v.op.operands[0], b), **v.op.attrs)
+    if isinstance(v.op, Op) and v.op.name == "const":
+        return b("const", value=-v.op.attrs["value"], type=v.type)
+    return b("neg", v)
