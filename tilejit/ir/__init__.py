@@ -4,15 +4,21 @@ from tilejit.ir import types
 from tilejit.ir.core import (
     Block,
     Builder,
+    Edge,
     Function,
     Op,
     Value,
     clone_block,
     clone_op,
     computes,
+    controls,
     divides_k,
+    edge_at,
+    edge_of,
+    edges,
     enclosing,
     erase,
+    keep_edges,
     product_warps,
     replace,
     total_warps,
@@ -21,6 +27,6 @@ from tilejit.ir.core import (
 )
 from tilejit.ir.table import OPS, OpDef
 
-__all__ = ["OPS", "Block", "Builder", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
-           "divides_k", "enclosing", "erase", "product_warps", "replace", "total_warps", "types", "uses", "walk",
-           "_ops"]
+__all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
+           "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "keep_edges", "product_warps",
+           "replace", "total_warps", "types", "uses", "walk", "_ops"]

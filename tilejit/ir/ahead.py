@@ -4,15 +4,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilejit.ir.core import Op, Value, enclosing, walk
+from tilejit.ir.core import Edge, Op, Value, edge_of, enclosing, walk
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """How to compute the operands of loads for another iteration: what the loop carries for them (indices), the ops
+    """How to compute the operands of loads for another iteration: what the loop carries for them, the ops
     that make the operands, and the ops that carry those values on."""
 
-    carried: tuple[int, ...]
+    carried: tuple[Edge, ...]
     ops: list[Op]
     steps: list[Op]
 
@@ -21,14 +21,15 @@ def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
     """What of a loop's body must run ahead for some values in it, or the op because of which it cannot."""
     body = loop.regions[0]
     wanted: set[Op] = set()
-    carried: set[int] = set()
+    carried: dict[int, Edge] = {}
     work = [(v, wanted) for v in values]
     steps: set[Op] = set()
     while work:
         v, into = work.pop()
-        if v.op is body and v.index and v.index - 1 not in carried:
-            carried.add(v.index - 1)
-            work.append((body.terminator.operands[v.index - 1], steps))
+        edge = edge_of(v)
+        if edge is not None and v.op is body and edge[1].index not in carried:
+            carried[edge[1].index] = edge[1]
+            work += [(end, steps) for end in edge[1].ends]
         if not isinstance(v.op, Op) or v.op in into:
             continue
         at = v.op
@@ -40,7 +41,7 @@ def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
             return at
         into.add(at)
         work.extend((x, into) for x in at.operands)
-    return Ahead(tuple(sorted(carried)), [op for op in body.ops if op in wanted],
+    return Ahead(tuple(carried[i] for i in sorted(carried)), [op for op in body.ops if op in wanted],
                  [op for op in body.ops if op in steps])
 
 
@@ -85,11 +86,11 @@ def argument_of(v: Value) -> Value | None:
             if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc", "convert"):
                 return None
             v = v.op.operands[0]
-        elif v.op is not None and v.op.parent is not None and v.op.parent.name == "for" and v.index:
-            start, end = v.op.parent.operands[v.index + 2], v.op.terminator.operands[v.index - 1]
-            if _moved(end) is not v:
+        elif (found := edge_of(v)) is not None and found[0].name == "for":
+            init, (end,) = found[1].init, found[1].ends
+            if _moved(end) is not v or init is None:
                 return None
-            v = start
+            v = init
         else:
             return v if v.op is not None and v.op.parent is None else None
     return None

@@ -7,6 +7,7 @@ Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -126,6 +127,96 @@ class Builder:
 
     def const(self, value: int | float | bool, type: Type) -> Value:
         return self("const", value=value, type=type)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One way of values through control flow: what enters a loop, is carried and handed on by it, and leaves it.
+
+    `init` enters (None for `if`, which hands nothing in), `args` are the block arguments that hold the value (one of
+    a `for`, one in each region of a `while`), `ends` what the regions' terminators hand on (`yield`, `condition`; a
+    branch that returns hands on nothing), in the order of the regions, and `result` is what leaves."""
+
+    index: int
+    init: Value | None
+    args: tuple[Value, ...]
+    ends: tuple[Value, ...]
+    result: Value
+
+    @property
+    def sources(self) -> tuple[Value, ...]:
+        """What the carried value may be: the initial value and what regions hand on."""
+        return self.ends if self.init is None else (self.init, *self.ends)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All values of the edge."""
+        return (*self.sources, *self.args, self.result)
+
+
+def edges(op: Op) -> list[Edge]:
+    """The edges of a `for`, `while` or `if`, in the order of its results; other ops (`roles` too) have none."""
+    return [_edge(op, i) for i in range(len(op.results))] if op.define.carries else []
+
+
+def edge_of(v: Value) -> tuple[Op, Edge] | None:
+    """The op and the edge that a value is a block argument or a result of; None for every other value, a loop's
+    induction variable among them."""
+    if isinstance(v.op, Op):
+        return (v.op, _edge(v.op, v.index)) if v.op.define.carries else None
+    owner = v.op.parent if v.op is not None else None
+    if owner is None or not owner.define.carries or v.index < _leading(owner):
+        return None
+    return owner, _edge(owner, v.index - _leading(owner))
+
+
+def edge_at(op: Op, index: int) -> tuple[Op, Edge] | None:
+    """The op and the edge that operand `index` of an op goes into: of a loop, or of a terminator."""
+    owner = op
+    if "terminator" in op.define.traits and op.parent is not None and op.parent.parent is not None:
+        owner = op.parent.parent
+    i = index - op.define.fixed
+    return (owner, _edge(owner, i)) if owner.define.carries and 0 <= i < len(owner.results) else None
+
+
+def controls(op: Op) -> list[Value]:
+    """What decides which regions of a `for`, `while` or `if` run, and how often: bounds, conditions."""
+    ends = [op, *(region.terminator for region in op.regions)] if op.define.carries else []
+    return [v for end in ends for v in end.operands[:end.define.fixed]]
+
+
+def keep_edges(op: Op, kept: Sequence[int]) -> None:
+    """Remove the edges of an op that are not among `kept`, in place."""
+    def cut(values: list[Value], first: int) -> list[Value]:
+        return [*values[:first], *(values[first + i] for i in kept)]
+
+    leading = _leading(op)
+    for region in op.regions:
+        end = region.terminator
+        if end.operands:
+            end.operands = cut(end.operands, end.define.fixed)
+        if region.args:
+            region.args = cut(region.args, leading)
+    if op.define.variadic:
+        op.operands = cut(op.operands, op.define.fixed)
+    op.results = cut(op.results, 0)
+    for values in (op.results, *(region.args for region in op.regions)):
+        for i, v in enumerate(values):
+            v.index = i
+
+
+def _leading(op: Op) -> int:
+    """How many block arguments of an op come before those that it carries: the induction variable of a `for`."""
+    return max(0, len(op.regions[0].args) - len(op.results))
+
+
+def _edge(op: Op, i: int) -> Edge:
+    first = op.define.fixed + i
+    ends = [region.terminator for region in op.regions]
+    at = _leading(op) + i
+    return Edge(i, op.operands[first] if op.define.variadic else None,
+                tuple([region.args[at] for region in op.regions if region.args]),
+                tuple([end.operands[end.define.fixed + i] for end in ends if end.operands]), op.results[i])
 
 
 def walk(block: Block) -> Iterator[Op]:

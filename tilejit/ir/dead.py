@@ -1,9 +1,7 @@
 """What nothing needs: finds the ops, carried values and results that no effect asks for, and removes them."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tilejit.ir.core import Block, Function, Op, Value, walk
+from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, edges, keep_edges, walk
 
 
 def _is_root(op: Op) -> bool:
@@ -15,23 +13,8 @@ def _is_root(op: Op) -> bool:
     return True
 
 
-def _slots(op: Op, i: int) -> Iterator[Value]:
-    """The values that become slot i of a structured op: carried in, yielded, handed to the results."""
-    if op.name == "for":
-        yield op.operands[3 + i]
-        yield op.regions[0].terminator.operands[i]
-    elif op.name == "while":
-        yield op.operands[i]
-        yield op.regions[0].terminator.operands[1 + i]
-        yield op.regions[1].terminator.operands[i]
-    elif op.name == "if":
-        for region in op.regions:
-            if region.terminator.name == "yield":
-                yield region.terminator.operands[i]
-
-
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
-    """The ops that effects need, and the (structured op, slot) pairs among their carried values and results."""
+    """The ops that effects need, and the (op, index of an edge) pairs among their carried values and results."""
     kept: set[Op] = set()
     slots: set[tuple[Op, int]] = set()
     work: list[Op] = [op for op in walk(fn.body) if _is_root(op)]
@@ -39,19 +22,12 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
     def need(v: Value) -> None:
         if isinstance(v.op, Op):
             work.append(v.op)
-            if v.op.name in ("for", "while", "if"):
-                need_slot(v.op, v.index)
         elif v.op is not None and v.op.parent is not None:
-            owner = v.op.parent
-            work.append(owner)
-            index = v.index - (owner.name == "for")
-            if owner.name in ("for", "while") and index >= 0:
-                need_slot(owner, index)
-
-    def need_slot(op: Op, i: int) -> None:
-        if (op, i) not in slots:
-            slots.add((op, i))
-            pending.extend(_slots(op, i))
+            work.append(v.op.parent)
+        found = edge_of(v)
+        if found is not None and (found[0], found[1].index) not in slots:
+            slots.add((found[0], found[1].index))
+            pending.extend(found[1].sources)
 
     pending: list[Value] = []
     while work or pending:
@@ -64,16 +40,11 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
         kept.add(op)
         if op.parent is not None and op.parent.parent is not None:
             work.append(op.parent.parent)
-        if op.name == "for":
-            pending.extend(op.operands[:3])
-        elif op.name == "while":
-            pending.append(op.regions[0].terminator.operands[0])
+        if op.define.carries:
+            pending.extend(controls(op))
         else:
-            pending.extend(op.operands)
-            if op.name != "if":
-                for region in op.regions:
-                    if region.ops and "terminator" in region.terminator.define.traits:
-                        pending.extend(region.terminator.operands)
+            ends = [r.terminator for r in op.regions if r.ops and "terminator" in r.terminator.define.traits]
+            pending += [v for x in (op, *ends) for v in x.operands]
     return kept, slots
 
 
@@ -97,27 +68,9 @@ def drop_dead(fn: Function) -> bool:
 
 
 def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
-    """Remove the slots of a structured op that are not needed."""
-    if op.name not in ("for", "while", "if"):
+    """Remove the edges of a structured op that are not needed."""
+    kept = [e.index for e in edges(op) if (op, e.index) in slots]
+    if not op.define.carries or len(kept) == len(op.results):
         return False
-    keep = [i for i in range(len(op.results)) if (op, i) in slots]
-    if len(keep) == len(op.results):
-        return False
-
-    def cut(values: list[Value], first: int = 0) -> list[Value]:
-        return values[:first] + [values[first + i] for i in keep]
-
-    for region in op.regions:
-        end = region.terminator
-        if end.name != "return":
-            end.operands = cut(end.operands, 1 if end.name == "condition" else 0)
-        if op.name != "if":
-            region.args = cut(region.args, 1 if op.name == "for" else 0)
-            for i, a in enumerate(region.args):
-                a.index = i
-    if op.name != "if":
-        op.operands = cut(op.operands, 3 if op.name == "for" else 0)
-    op.results = cut(op.results)
-    for i, r in enumerate(op.results):
-        r.index = i
+    keep_edges(op, kept)
     return True

@@ -7,7 +7,8 @@ Effects: `read`, `write` (global memory), `shared_read`, `shared_write`, `sync` 
 asynchronous issue and waits), `control` (never removed). No effects: the op is pure.
 Traits: `elementwise` (all tile operands and results share shape and layout), `commutative`, `cheap`
 (worth recomputing instead of moving between layouts), `shape` (moves elements, computes nothing),
-`terminator`, `structural` (has regions), `scheduled` (made by scheduling).
+`terminator`, `structural` (has regions), `carries` (control flow that hands values on, see `core.edges`: as many as
+it has results, which enter in its variadic operands and its regions' last arguments), `scheduled` (made by scheduling).
 """
 from __future__ import annotations
 
@@ -41,11 +42,25 @@ class OpDef:
         return not self.effects
 
     @cached_property
+    def carries(self) -> bool:
+        """Whether it is control flow that hands values on."""
+        return "carries" in self.traits
+
+    @cached_property
+    def variadic(self) -> bool:
+        """Whether it takes any number of operands."""
+        return any(n.endswith("*") for n in self.operands)
+
+    @cached_property
+    def fixed(self) -> int:
+        """How many operands come before those of which there may be any number."""
+        return next((i for i, n in enumerate(self.operands) if n.endswith("*")), len(self.operands))
+
+    @cached_property
     def counts(self) -> tuple[int, float]:
         """The least and the greatest number of operands that the signature allows."""
         least = sum(not n.endswith(("?", "*")) for n in self.operands)
-        many = any(n.endswith("*") for n in self.operands)
-        return least, float("inf") if many else len(self.operands)
+        return least, float("inf") if self.variadic else len(self.operands)
 
     @cached_property
     def required(self) -> tuple[str, ...]:

@@ -134,20 +134,23 @@ def _for(op: Op) -> None:
     if not (isinstance(iv, DType) and iv.is_int):
         raise _Broken(op, f"loop bounds must be scalar integers, found {iv}")
     _expect(op, "bounds", _types(op.operands[:3]), [iv] * 3)
-    carried = _types(op.operands[3:])
-    _expect(op, "region arguments", _types(op.regions[0].args), [iv, *carried])
-    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), carried)
-    _expect(op, "results", _types(op.results), carried)
+    _carries(op, [iv], _terminated(op, op.regions[0], "yield"))
 
 
 def _while(op: Op) -> None:
     _count(op, 2)
-    carried = _types(op.operands)
-    for region in op.regions:
-        _expect(op, "region arguments", _types(region.args), carried)
     cond = _terminated(op, op.regions[0], "condition")
-    _expect(op, "condition's operands", _types(cond.operands), [int1, *carried])
-    _expect(op, "yielded values", _types(_terminated(op, op.regions[1], "yield").operands), carried)
+    _expect(op, "condition", _types(cond.operands[:1]), [int1])
+    _carries(op, [], cond, _terminated(op, op.regions[1], "yield"))
+
+
+def _carries(op: Op, leading: list[Type], *ends: Op) -> None:
+    """A loop's regions take `leading` and what it carries, whose types the ends hand on and the results have."""
+    carried = _types(op.operands[op.define.fixed:])
+    for region, end in zip(op.regions, ends):
+        _expect(op, "region arguments", _types(region.args), [*leading, *carried])
+        _expect(op, "yielded values" if end.name == "yield" else "values of condition",
+                _types(end.operands[end.define.fixed:]), carried)
     _expect(op, "results", _types(op.results), carried)
 
 

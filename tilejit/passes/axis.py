@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from tilejit.ir.core import Block, Function, Op, Value
+from tilejit.ir.core import Block, Function, Op, Value, edges
 from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
 
 #: The divisibility of zero: a power of two above any that matters.
@@ -163,36 +163,37 @@ def _for(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     above_zero = lo.nonnegative and (counts_up or down_to)
     facts[body.args[0]] = iv._replace(nonnegative=iv.nonnegative or above_zero)
 
-    def step(state: list[AxisInfo]) -> list[AxisInfo]:
-        facts.update(zip(body.args[1:], state))
-        _block(body, facts)
-        return [facts[v] for v in body.terminator.operands]
+    carried = edges(op)
 
-    facts.update(zip(op.results, _carry(known[3:], step, body.args[1:])))
+    def step(state: list[AxisInfo]) -> list[AxisInfo]:
+        facts.update((e.args[0], info) for e, info in zip(carried, state))
+        _block(body, facts)
+        return [facts[e.ends[0]] for e in carried]
+
+    state = _carry([facts[e.init] for e in carried if e.init], step, [e.args[0] for e in carried])
+    facts.update(zip(op.results, state))
 
 
 def _while(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     before, after = op.regions
+    carried = edges(op)
 
     def step(state: list[AxisInfo]) -> list[AxisInfo]:
-        facts.update(zip(before.args, state))
+        facts.update((e.args[0], info) for e, info in zip(carried, state))
         _block(before, facts)
-        facts.update(zip(after.args, (facts[v] for v in before.terminator.operands[1:])))
+        facts.update((e.args[1], facts[e.ends[0]]) for e in carried)
         _block(after, facts)
-        return [facts[v] for v in after.terminator.operands]
+        return [facts[e.ends[1]] for e in carried]
 
     _carry(known, step, before.args)
-    facts.update(zip(op.results, (facts[v] for v in before.terminator.operands[1:])))
+    facts.update((e.result, facts[e.ends[0]]) for e in carried)
 
 
 def _if(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
-    ends = []
     for region in op.regions:
         _block(region, facts)
-        if region.terminator.name == "yield":
-            ends.append([facts[v] for v in region.terminator.operands])
-    for r, first, last in zip(op.results, ends[0] if ends else (), ends[-1] if ends else ()):
-        facts[r] = _meet(first, last)
+    for e in edges(op):
+        facts[e.result] = _meet(facts[e.ends[0]], facts[e.ends[-1]])
 
 
 _FLOW = {"for": _for, "while": _while, "if": _if}

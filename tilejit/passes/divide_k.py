@@ -10,7 +10,7 @@ A product is a part, and so is what a loop carries from it. Wherever a part is u
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Function, Op, Value, divides_k, enclosing, uses, walk
+from tilejit.ir import Builder, Function, Op, Value, divides_k, edge_at, edge_of, enclosing, uses, walk
 from tilejit.ir.core import Block
 
 
@@ -62,18 +62,19 @@ def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value
             continue
         found[v] = None
         for op, i in table.get(v, ()):
-            loop = op.parent.parent if op.name == "yield" and op.parent else None
-            if loop is not None and loop.name == "for":
-                work += [loop.regions[0].args[i + 1], loop.results[i]]
+            into = edge_at(op, i)
+            if into is not None and op.name == "yield" and into[0].name == "for":
+                work += [*into[1].args, into[1].result]
     return found
 
 
 def _starts(v: Value) -> list[Value]:
     """What a part begins with: the accumulator of a product, what a loop starts from and hands on."""
-    if isinstance(v.op, Op):
-        return [v.op.operands[2]] if v.op.name == "dot" else [v.op.operands[v.index + 3]]
-    assert v.op is not None and v.op.parent is not None
-    return [v.op.parent.operands[v.index + 2], v.op.terminator.operands[v.index - 1]]
+    if isinstance(v.op, Op) and v.op.name == "dot":
+        return [v.op.operands[2]]
+    found = edge_of(v)
+    assert found is not None
+    return [*found[1].sources]
 
 
 def _zero(v: Value) -> bool:
@@ -87,7 +88,5 @@ def _continues(op: Op, index: int, parts: dict[Value, None]) -> bool:
     """Whether a use of a part leaves it a part."""
     if op.name == "dot":
         return index == 2
-    if op.name == "for":
-        return index >= 3 and op.results[index - 3] in parts
-    return op.name == "yield" and op.parent is not None and op.parent.parent is not None \
-        and op.parent.parent.name == "for" and op.parent.parent.results[index] in parts
+    into = edge_at(op, index)
+    return into is not None and into[0].name == "for" and into[1].result in parts

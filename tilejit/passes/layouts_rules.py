@@ -6,7 +6,7 @@ which layout it needs each operand and `natural` in which it produces its result
 """
 from __future__ import annotations
 
-from tilejit.ir import Op, Value
+from tilejit.ir import Op, Value, edges
 from tilejit.ir.types import Tile, Type
 from tilejit.layout.clusters import rows_from_each
 from tilejit.layout.linear import LinearLayout
@@ -84,29 +84,14 @@ def _split(layout: LinearLayout) -> LinearLayout | None:
 # -- control flow -----------------------------------------------------------------------------------------
 def same_layout(op: Op) -> list[list[Value]]:
     """Groups of values that cannot but share a layout: what a loop carries, both halves of a split."""
-    if op.name == "for":
-        return [list(g) for g in zip(op.regions[0].args[1:], op.results)]
-    if op.name == "while":
-        return [list(g) for g in zip(op.regions[0].args, op.regions[1].args, op.results)]
     if op.name == "split":
         return [list(op.results)]
-    return []
+    return [[*e.args, e.result] for e in edges(op) if e.args]
 
 
 def handed_over(op: Op, v: Value) -> list[Value]:
     """The other ends of a loop's or branch's edges at v: initial, carried, yielded and result values."""
-    groups: list[list[Value]] = []
-    if op.name == "for":
-        body = op.regions[0]
-        groups = [list(g) for g in zip(op.operands[3:], body.args[1:], body.terminator.operands, op.results)]
-    elif op.name == "while":
-        before, body = op.regions
-        groups = [list(g) for g in zip(op.operands, before.args, before.terminator.operands[1:], body.args,
-                                       body.terminator.operands, op.results)]
-    elif op.name == "if":
-        ends = [r.terminator for r in op.regions if r.terminator.name == "yield"]
-        groups = [[r, *(end.operands[i] for end in ends)] for i, r in enumerate(op.results)]
-    return [x for g in groups if v in g for x in g if x is not v]
+    return [x for e in edges(op) if v in e.values for x in e.values if x is not v]
 
 
 def owner(op: Op) -> Op | None:
@@ -120,15 +105,11 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
     targets: dict[int, LinearLayout | None] = {}
     if "elementwise" in op.define.traits and op.name not in ACCESSES:
         targets = dict.fromkeys(range(len(op.operands)), layout_of(op.results[0]))
-    elif op.name == "for":
-        targets = {i + 3: layout_of(a) for i, a in enumerate(op.regions[0].args[1:])}
-    elif op.name == "while":
-        targets = {i: layout_of(a) for i, a in enumerate(op.regions[0].args)}
+    elif op.define.carries and op.define.variadic:
+        targets = {op.define.fixed + e.index: layout_of(e.args[0]) for e in edges(op)}
     elif op.name in ("yield", "condition"):
         target = owner(op)
-        if target is not None and target.name in FLOW:
-            first = 1 if op.name == "condition" else 0
-            targets = {i + first: layout_of(r) for i, r in enumerate(target.results)}
+        targets = {op.define.fixed + e.index: layout_of(e.result) for e in (edges(target) if target else ())}
     elif op.name == "dot":
         result = layout_of(op.result)
         targets = {2: result}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir.core import Block, Function, Op, Value, computes, replace
+from tilejit.ir.core import Block, Function, Op, Value, computes, edges, replace
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.evaluate import fold
 from tilejit.ir.numeric import constant
@@ -150,11 +150,11 @@ class _Rewriter:
                 return False
             trips = len(range(lo, hi, step))
             if trips == 0:
-                self.mapping.update(zip(op.results, op.operands[3:]))
+                self.mapping.update((e.result, e.init) for e in edges(op) if e.init)
                 self.changed = True
                 return True
             if trips == 1:
-                return self._splice(op, op.regions[0], [op.operands[0], *op.operands[3:]])
+                return self._splice(op, op.regions[0], [op.operands[0], *op.operands[op.define.fixed:]])
         return False
 
     def _splice(self, op: Op, region: Block, args: list[Value]) -> bool:
@@ -170,7 +170,9 @@ class _Rewriter:
     def _invariants(self, op: Op) -> None:
         """A value that every iteration of a `for` hands on unchanged is its initial value."""
         body = op.regions[0]
-        for init, arg, nxt, res in zip(op.operands[3:], body.args[1:], body.terminator.operands, op.results):
+        for e in edges(op):
+            init, (arg,), (nxt,), res = e.init, e.args, e.ends, e.result
+            assert init is not None
             if self.final(nxt) in (arg, init) and res not in self.mapping:
                 self.mapping[res] = init
                 replace(body, {arg: init})

@@ -2,7 +2,7 @@
 pending accumulators keep the registers they came with, since wgmma results must never be moved."""
 from __future__ import annotations
 
-from tilejit.ir import Op, Value
+from tilejit.ir import Op, Value, edges
 from tilejit.ir.types import DType, Pending, Type, elem_of
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import cluster_sync
@@ -62,20 +62,22 @@ def _for(e: Emitter, op: Op) -> None:
     cls = reg_class(elem_of(iv.type))
     at = p.new(cls, f"mov.{cls}", e.scalar(lo))
     e.set(iv, at)
-    for init, arg in zip(op.operands[3:], region.args[1:]):
-        carried(e, init, arg)
+    ways = edges(op)
+    for way in ways:
+        assert way.init is not None
+        carried(e, way.init, way.args[0])
     loop, end = p.label("loop"), p.label("loop_end")
     leave = "le" if down else "ge"
     stay = "gt" if down else "lt"
     p("bra", end, pred=p.new("pred", f"setp.{leave}.{kind}", at, e.scalar(hi)))
     p.place(loop)
     e.block(region)
-    advance(e, region.args[1:], region.terminator.operands)
+    advance(e, [way.args[0] for way in ways], [way.ends[0] for way in ways])
     p(f"add.{kind}", at, at, e.scalar(step))
     p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
     p.place(end)
-    for result, arg in zip(op.results, region.args[1:]):
-        e.set(result, e.get(arg))
+    for way in ways:
+        e.set(way.result, e.get(way.args[0]))
 
 
 @emits("while")

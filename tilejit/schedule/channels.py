@@ -143,7 +143,7 @@ class Channels(RoleState):
         lo, _, step = (self.env[v] for v in loop.operands[:3])
         found = ahead_slice(ring)
         assert found is not None
-        self.state[ring, "ahead"] = tuple(self.env[loop.operands[3 + i]] for i in found.carried)
+        self.state[ring, "ahead"] = tuple(self.env[e.init] for e in found.carried if e.init)
         iv = lo
         for _ in range(ring.slots - 1):
             self._issue_if(ring, loop, iv, b)
@@ -166,7 +166,7 @@ class Channels(RoleState):
         inside = b("cmp", iv, hi, pred="gt" if down else "lt")
         env = dict(self.env)
         env[body.args[0]] = iv
-        env.update(zip((body.args[i + 1] for i in found.carried), self.state[ring, "ahead"]))
+        env.update((e.args[0], now) for e, now in zip(found.carried, self.state[ring, "ahead"]))
         region = Block()
         inner = Builder(region, loc=loop.loc)
         for op in found.ops:
@@ -185,7 +185,7 @@ class Channels(RoleState):
         self.state[ring.channel, "fill"] = tuple(b("select", inside, x, y) for x, y in zip(after, before))
         for op in found.steps:
             b.insert(clone_op(op, env))
-        self.state[ring, "ahead"] = tuple(env[body.terminator.operands[i]] for i in found.carried)
+        self.state[ring, "ahead"] = tuple(env[e.ends[0]] for e in found.carried)
 
     def _release_points(self, src: Block) -> dict[int, list[Ring]]:
         """Index in a block -> the rings whose slots are read for the last time there."""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
+from tilejit.ir import Function, Op, Value, edge_of, enclosing, total_warps, walk
 from tilejit.ir.types import DType, Tile
 from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.meetings import of_one_number
@@ -25,10 +25,10 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
         found: dict[Op, int] = {}
         dots = [op for op in walk(body) if op.name == "dot"]
         for dot in dots:
-            acc = dot.operands[2]
-            if dot.parent is not body or acc not in body.args[1:] or table.get(acc) != [(dot, 2)]:
+            acc = edge_of(dot.operands[2])
+            if dot.parent is not body or acc is None or acc[0] is not loop or table.get(dot.operands[2]) != [(dot, 2)]:
                 break
-            index = body.args.index(acc) - 1
+            index = acc[1].index
             if table.get(dot.result) != [(body.terminator, index)]:
                 break
             if "unit" in dot.attrs or reads_slot(dot, 1) is None:

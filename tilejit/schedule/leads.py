@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilejit.ir import Block, Builder, Function, Op, Value, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edges, walk
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.plan import Plan, Ring, kind_of, place, reads_slot
 from tilejit.schedule.products import Products
@@ -120,7 +120,7 @@ class Leads(Products):
         dot, body = self.plan.leads[op], op.regions[0]
         rings = rings_of(dot, self.plan)
         self.led.update([dot, *(load for ring in rings for load in ring.loads)])
-        keys, sums = self._keys(op), [self.env[v] for v in op.operands[3:]]
+        keys, sums = self._keys(op), [self.env[v] for e in edges(op) if (v := e.init)]
         lo, hi, step = (self.env[v] for v in op.operands[:3])
         before = self._state(keys)
         work, skip = Block(), Block()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Op, Value, enclosing, walk
+from tilejit.ir import Block, Op, Value, controls, edge_of, enclosing, walk
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.ptx.smem import tile_buffer
@@ -232,20 +232,13 @@ def behind(value: Value) -> set[Op]:
         if v in seen:
             continue
         seen.add(v)
-        op = v.op
-        if isinstance(op, Block):
-            owner = op.parent
-            if owner is not None and owner.name == "for" and v.index > 0:
-                work += [owner.operands[v.index + 2], op.terminator.operands[v.index - 1]]
-            elif owner is not None and owner.name == "while":
-                work += [owner.operands[v.index], owner.regions[1].terminator.operands[v.index]]
-        elif op is not None:
+        edge, op = edge_of(v), v.op
+        if edge is not None:
+            work += [*edge[1].sources, *controls(edge[0])]
+        elif isinstance(op, Op):
             if kind_of(op) or op.name == "dot":
                 found.add(op)
-            work += op.operands[3 + v.index:4 + v.index] if op.name == "for" else op.operands
-            work += [r.terminator.operands[v.index + (r.terminator.name == "condition")] for r in op.regions
-                     if r.terminator.name in ("yield", "condition") and r is not
-                     (op.regions[1] if op.name == "while" else None)]
+            work += [*op.operands, *(x for r in op.regions for x in r.terminator.operands)]
     return found
 
 
@@ -281,12 +274,7 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
 
     def control(op: Op) -> None:
         for outer in enclosing(op):
-            if outer.name == "for":
-                work.extend(outer.operands[:3])
-            elif outer.name == "if":
-                work.append(outer.operands[0])
-            elif outer.name == "while":
-                work.append(outer.regions[0].terminator.operands[0])
+            work.extend(controls(outer))
 
     for at, operands in wanted.items():
         work.extend(operands)
@@ -296,39 +284,18 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
         if v in needed:
             continue
         needed.add(v)
-        if isinstance(v.op, Block):
-            owner = v.op.parent
-            if owner is None:
-                continue
-            if owner.name == "for":
-                if v.index == 0:
-                    work.extend(owner.operands[:3])
-                else:
-                    work.append(owner.operands[v.index + 2])
-                    work.append(v.op.terminator.operands[v.index - 1])
-            elif owner.name == "while":
-                work.append(owner.operands[v.index])
-                work.append(owner.regions[0].terminator.operands[v.index + 1])
-                work.append(owner.regions[1].terminator.operands[v.index])
-            continue
-        op = v.op
-        assert isinstance(op, Op)
-        control(op)
-        if op.name == "for":
-            work.append(op.operands[v.index + 3])
-            work.append(op.regions[0].terminator.operands[v.index])
-        elif op.name == "while":
-            work.append(op.operands[v.index])
-            work.append(op.regions[0].terminator.operands[v.index + 1])
-            work.append(op.regions[1].terminator.operands[v.index])
-        elif op.name == "if":
-            work.append(op.operands[0])
-            work.extend(r.terminator.operands[v.index] for r in op.regions)
-        else:
-            work.extend(op.operands)
-            for region in op.regions:
+        edge = edge_of(v)
+        if isinstance(v.op, Op):
+            control(v.op)
+        if edge is not None:
+            work += [*edge[1].sources, *controls(edge[0])]
+        elif isinstance(v.op, Op):
+            work.extend(v.op.operands)
+            for region in v.op.regions:
                 for inner in walk(region):
                     work.extend(inner.operands)
+        elif v.op is not None and v.op.parent is not None:       # an induction variable
+            work.extend(controls(v.op.parent))
     return needed
 
 

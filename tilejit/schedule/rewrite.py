@@ -241,20 +241,19 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         for ring in ahead:
             self._prologue(ring, op, b)
         keys = self._keys(op)
-        kept = [i for i in range(len(op.operands) - 3)
-                if self.needed is None or body.args[i + 1] in self.needed or op.results[i] in self.needed]
-        inits = [self.env[op.operands[i + 3]] for i in kept]
-        for index in chain.values():
-            at = kept.index(index)
-            inits[at] = b("pend", inits[at])
-            inits[at].name = op.operands[index + 3].name
+        kept = self._kept(op)
+        inits = [self.env[v] for e in kept if (v := e.init)]
+        for at, e in enumerate(kept):
+            if e.index in chain.values():
+                inits[at] = b("pend", inits[at])
+                inits[at].name = e.init.name if e.init else ""
         region = Block([body.args[0].type, *(v.type for v in inits),
                         *(v.type for v in self._state(keys))],
-                       [body.args[0].name, *(body.args[i + 1].name for i in kept),
+                       [body.args[0].name, *(e.args[0].name for e in kept),
                         *("" for _ in self._state(keys))])
         self.env[body.args[0]] = region.args[0]
-        for i, arg in zip(kept, region.args[1:]):
-            self.env[body.args[i + 1]] = arg
+        for e, arg in zip(kept, region.args[1:]):
+            self.env[e.args[0]] = arg
         bounds = self.my_turns(op, b) if turns and op is turns.loop and self.role == "store" else \
             [self.env[v] for v in op.operands[:3]]
         starts = self._state(keys)
@@ -263,15 +262,15 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         self.block(body, inner)
         for ring in ahead:
             self._issue_ahead(ring, op, inner)
-        inner.op("yield", *(self.env[body.terminator.operands[i]] for i in kept), *self._state(keys))
+        inner.op("yield", *(self.env[e.ends[0]] for e in kept), *self._state(keys))
         self._before_tickets(op, b)
         loop = b.op("for", *bounds, *inits, *starts, regions=[region], **op.attrs)
         results = loop.results
         self._set_state(keys, results[len(kept):])
         self._after_tickets(op, b)
-        for i, res in zip(kept, results):
-            res.name = op.results[i].name
-            self.env[op.results[i]] = res
+        for e, res in zip(kept, results):
+            res.name = e.result.name
+            self.env[e.result] = res
         if chain:
             accs = [op.results[index] for index in chain.values()]
             for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs), pending=0).results):
@@ -340,47 +339,40 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
             self.turn_over.pop(op)(b)
 
     def _while(self, op: Op, b: Builder) -> None:
-        before, body = op.regions
-        keys = self._keys(op)
-        kept = [i for i in range(len(op.operands)) if self.needed is None
-                or before.args[i] in self.needed or body.args[i] in self.needed
-                or op.results[i] in self.needed]
-        inits = [self.env[op.operands[i]] for i in kept]
+        keys, kept = self._keys(op), self._kept(op)
+        inits = [self.env[v] for e in kept if (v := e.init)]
         starts = self._state(keys)
         types = [v.type for v in inits + starts]
         regions = []
-        for src in (before, body):
-            region = Block(types, [src.args[i].name for i in kept] + [""] * len(starts))
-            for i, arg in zip(kept, region.args):
-                self.env[src.args[i]] = arg
+        for which, src in enumerate(op.regions):
+            region = Block(types, [e.args[which].name for e in kept] + [""] * len(starts))
+            for e, arg in zip(kept, region.args):
+                self.env[e.args[which]] = arg
             self._set_state(keys, region.args[len(kept):])
             inner = Builder(region, loc=op.loc)
             self.block(src, inner)
             end = src.terminator
-            if end.name == "condition":
-                inner.op("condition", self.env[end.operands[0]],
-                         *(self.env[end.operands[i + 1]] for i in kept), *self._state(keys))
-            else:
-                inner.op("yield", *(self.env[end.operands[i]] for i in kept), *self._state(keys))
+            handed = [*end.operands[:end.define.fixed], *(e.ends[which] for e in kept)]
+            inner.op(end.name, *(self.env[v] for v in handed), *self._state(keys))
             regions.append(region)
         new = b.op("while", *inits, *starts, regions=regions, **op.attrs)
         self._set_state(keys, new.results[len(kept):])
-        for i, res in zip(kept, new.results):
-            self.env[op.results[i]] = res
+        for e, res in zip(kept, new.results):
+            self.env[e.result] = res
 
     def _if(self, op: Op, b: Builder) -> None:
-        keys, kept = self._keys(op), self._kept(op.results)
+        keys, kept = self._keys(op), self._kept(op)
         before = {key: self.state[key] for key in keys}
         regions = []
-        for src in op.regions:
+        for which, src in enumerate(op.regions):
             for key in keys:
                 self.state[key] = before[key]
             region = Block()
             inner = Builder(region, loc=op.loc)
             self.block(src, inner)
-            inner.op("yield", *(self.env[src.terminator.operands[i]] for i in kept), *self._state(keys))
+            inner.op("yield", *(self.env[e.ends[which]] for e in kept), *self._state(keys))
             regions.append(region)
         new = b.op("if", self.env[op.operands[0]], regions=regions, **op.attrs)
         self._set_state(keys, new.results[len(kept):])
-        for i, res in zip(kept, new.results):
-            self.env[op.results[i]] = res
+        for e, res in zip(kept, new.results):
+            self.env[e.result] = res

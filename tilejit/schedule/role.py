@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
+from tilejit.ir import Block, Builder, Edge, Function, Op, Value, clone_op, edges, walk
 from tilejit.ir.types import Buffer, int32
 from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, Turns, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import STORES
@@ -94,9 +94,9 @@ class RoleState:
             return slot
         return b("add", slot, b("mul", b("group_index"), b.const(ring.slots, int32)))
 
-    def _kept(self, values: list[Value]) -> list[int]:
-        """Indices of the carried values (or results) that this role needs."""
-        return [i for i, v in enumerate(values) if self.needed is None or v in self.needed]
+    def _kept(self, op: Op) -> list[Edge]:
+        """The edges of a loop or branch that this role needs."""
+        return [e for e in edges(op) if self.needed is None or not self.needed.isdisjoint((*e.args, e.result))]
 
     def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
         new = b.op("ticket_next", *self.state[ring.channel, kind], slots=ring.slots).results

@@ -12,12 +12,12 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 
 @op("for", "lo hi step inits*", "num_stages? unroll? warp_specialize? flatten?", effects="control",
-    traits="structural")
+    traits="structural carries")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
     the next carried values; results are the last ones. A constant negative step counts down; any other step
     must be positive."""
-    return [v.type for v in o.operands[3:]]
+    return [v.type for v in o.operands[o.define.fixed:]]
 
 
 @for_.meaning
@@ -31,7 +31,7 @@ def _for(m: Any, o: Op, lo: np.ndarray, hi: np.ndarray, step: np.ndarray, *carri
     return values
 
 
-@op("while", "inits*", effects="control", traits="structural")
+@op("while", "inits*", effects="control", traits="structural carries")
 def while_(o: Op) -> list[Type]:
     """Two regions over the carried values: the first ends in `condition`, the second in `yield`."""
     return [v.type for v in o.operands]
@@ -47,7 +47,7 @@ def _while(m: Any, o: Op, *carried: Any) -> list[Any]:
         values = m.region(o.regions[1], values)
 
 
-@op("if", "cond", effects="control", traits="structural")
+@op("if", "cond", effects="control", traits="structural carries")
 def if_(o: Op) -> list[Type]:
     """Two regions (then, else) without arguments; both yield values of the same types."""
     yields = [r.terminator for r in o.regions]
