@@ -5,11 +5,12 @@ of a loop, without a message. This walks the K loop twice and follows the groups
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
 from tilejit.kernels.mixed import TILES, mixed_kernel
-from tilejit.runtime import ptxas
+from tilejit.runtime import miscompiles, ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
               pytest.mark.skipif(not (ptxas.find_ptxas() and ptxas.find_tool("nvdisasm")),
@@ -92,3 +93,34 @@ def test_widening_is_cheap():
         count = {name: text.split().count(name) for name in ("I2F", "F2FP", "LOP3", "HADD2", "PRMT", "IMAD", "SHF")}
         assert count["I2F"] == count["F2FP"] == 0 and count["HADD2"] == 64, (bits, count)
         assert sum(count.values()) <= each * 64 + 24, (bits, count)
+
+
+def in_flight(copy):
+    """A loop whose product is in flight over the back edge; the next first operand is loaded before the wait for it
+    and copied behind."""
+    acc = ", ".join(f"%f{i}" for i in range(32))
+    product = ["wgmma.fence.sync.aligned;", f"wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {{{acc}}}, "
+               "{%a0, %a1, %a2, %a3}, %d, 1, 1, 1, 0;", "wgmma.commit_group.sync.aligned;"]
+    return "\n".join([
+        ".version 8.0", ".target sm_90a", ".address_size 64", ".visible .entry k(.param .u64 out, .param .u32 n)",
+        ".maxntid 128, 1, 1", "{", ".reg .f32 %f<32>; .reg .b64 %d, %o, %t; .reg .pred %p; .reg .b32 %a<4>; .reg .b32 %b<4>;",
+        ".reg .b32 %s, %n, %i, %x, %y;", ".shared .align 1024 .b8 smem[32768];", "mov.u32 %s, smem;",
+        "cvt.u64.u32 %d, %s;", "shr.u64 %d, %d, 4;", "ld.param.u32 %n, [n];", "ld.param.u64 %o, [out];",
+        "mov.u32 %y, %tid.x;", "mad.lo.u32 %x, %y, 16, %s;", *(f"mov.f32 %f{i}, 0f00000000;" for i in range(32)),
+        "ld.shared.v4.b32 {%a0, %a1, %a2, %a3}, [%x];", "mov.u32 %i, 0;", *product, "LOOP:", '.pragma "nounroll";',
+        "add.u32 %x, %x, 2048;", "ld.shared.v4.b32 {%b0, %b1, %b2, %b3}, [%x];", "wgmma.wait_group.sync.aligned 0;",
+        *(copy.format(i=i) for i in range(4)), *product, "add.u32 %i, %i, 1;", "setp.lt.u32 %p, %i, %n;", "@%p bra LOOP;",
+        "wgmma.wait_group.sync.aligned 0;", "mad.wide.u32 %t, %y, 128, %o;",
+        *(f"st.global.f32 [%t+{4 * i}], %f{i};" for i in range(32)), "ret;", "}"])
+
+
+@pytest.mark.parametrize("copy", ["mov.b32 %a{i}, %b{i};", "prmt.b32 %a{i}, %b{i}, 0, 0x3210;"])
+def test_the_known_miscompile(copy, tmp_path):
+    """`late-copy-to-wgmma` of runtime/miscompiles.py: an affected ptxas loads into registers that are being read."""
+    ptx = in_flight(copy)
+    known = [row.name for row, _ in miscompiles.found(ptx, ptxas.release())]
+    path = tmp_path / "k.cubin"
+    path.write_bytes(ptxas.assemble(ptx)[0])
+    sass = subprocess.run([ptxas.find_tool("nvdisasm"), "-g", str(path)], capture_output=True, text=True, check=True).stdout
+    assert bool(overwritten(k_loop(sass))) == bool(known), (known, ptxas.version())
+    assert not known or copy.startswith("mov")

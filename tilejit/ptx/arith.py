@@ -330,7 +330,7 @@ def _select(e: Emitter, op: Op) -> None:
 
 @emits("ptr_add")
 def _ptr_add(e: Emitter, op: Op) -> None:
-    """64-bit address plus offset times element size; 32-bit offsets multiply wide in one instruction."""
+    """64-bit address plus offset times element size; 32-bit offsets multiply wide in one instruction, but by one."""
     ptr, off = elem_of(op.operands[0].type), dtype_of(op, 1)
     assert isinstance(ptr, Ptr)
     size, p = ptr.elem.bytes, e.p
@@ -344,6 +344,8 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             b = p.new("b32", "selp.b32", 1, 0, b)
         elif off.bits < 32:
             b = p.new("b32", f"cvt.{sign}32.{sign}16", b)
+        if size == 1:                # never `mad.wide` by one (runtime/miscompiles.py)
+            return p.new("b64", "add.s64", a, p.new("b64", f"cvt.{sign}64.{sign}32", b))
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
     bases, steps = e.get(op.operands[0]), steps_of(op.operands[1])

@@ -11,12 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from tilejit.errors import AssemblyError, Loc
-from tilejit.runtime import knobs
+from tilejit.runtime import knobs, miscompiles
 
 #: What a code means for the author of a kernel. The wording of ptxas changes between releases, its codes do not.
 CODES = {
@@ -40,7 +40,8 @@ CODES = {
 
 @dataclass(frozen=True)
 class Message:
-    """One C7xxx remark of ptxas, with the user's source line where it can be told (`ptx_line` is 1-based, or 0)."""
+    """One C7xxx remark of ptxas, or a form that it is known to miscompile (`code` is then that row's name), with the
+    user's source line where it can be told (`ptx_line` is 1-based, or 0)."""
 
     code: str
     text: str
@@ -108,6 +109,12 @@ def version() -> str:
     return _version(path) if path else "driver"
 
 
+def release() -> tuple[int, int]:
+    """The assembler's release as (major, minor); (0, 0) for the driver's, which is not asked."""
+    numbers = re.search(r"V(\d+)\.(\d+)", version())
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
 def source_line(ptx: list[str], line: int) -> Loc | None:
     """The `.loc` that governs a 1-based PTX line, or None before the first one."""
     for text in reversed(ptx[:line]):
@@ -132,7 +139,10 @@ def assemble(ptx: str, target: str = "sm_90a") -> tuple[bytes, Resources]:
         log, lines = done.stdout + done.stderr, ptx.splitlines()
         if done.returncode:
             raise error_of(log, lines)
-        return out.read_bytes(), parse_log(log, lines)
+        known = tuple(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
+                      for row, line in miscompiles.found(ptx, release()))
+        resources = parse_log(log, lines)
+        return out.read_bytes(), replace(resources, messages=resources.messages + known) if known else resources
 
 
 def error_of(log: str, ptx: list[str]) -> AssemblyError:

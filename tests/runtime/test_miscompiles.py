@@ -1,0 +1,62 @@
+"""Known miscompiles of assemblers: the table finds its own reproducers and not the forms that avoid them, and no kernel
+of ours has one. (What the reproducer of registers in flight becomes in machine code: kernels/test_sass_registers.py.)"""
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.runtime import miscompiles, ptxas
+from tilejit.runtime.miscompiles import MISCOMPILES
+
+needs_ptxas = pytest.mark.skipif(ptxas.find_ptxas() is None, reason="no ptxas here")
+
+#: Name of the row -> text with the form, and the same with the one that avoids it. A program that ptxas 13.0 gets
+#: wrong on the first row's text needs a few hundred of these under register pressure.
+FORMS = {
+    "mad-wide-by-one": ("mad.wide.s32 %rd2, %r1, 1, %rd1;", "cvt.s64.s32 %rd3, %r1;\nadd.s64 %rd2, %rd1, %rd3;"),
+    "late-copy-to-wgmma": tuple(
+        "LOOP:\nld.shared.v4.b32 {%b0, %b1, %b2, %b3}, [%x];\nwgmma.wait_group.sync.aligned 0;\n"
+        + "".join(copy.format(i=i) + "\n" for i in range(4)) + "wgmma.fence.sync.aligned;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, {%a0, %a1, %a2, %a3}, %d, 1, 1, 1, 0;\n"
+        "wgmma.commit_group.sync.aligned;\n@%p bra LOOP;"
+        for copy in ("mov.b32 %a{i}, %b{i};", "prmt.b32 %a{i}, %b{i}, 0, 0x3210;")),
+}
+
+
+@pytest.mark.parametrize("row", MISCOMPILES, ids=lambda row: row.name)
+def test_the_table_finds_its_form(row):
+    wrong, right = FORMS[row.name]
+    assert [r.name for r, _ in miscompiles.found(wrong, row.first)] == [row.name]
+    assert miscompiles.found(right, row.first) == [] and miscompiles.found(wrong, row.fixed) == []
+    lines = wrong.splitlines()
+    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0"))
+
+
+def test_a_copy_of_what_was_computed_behind_the_wait_is_fine():
+    text = FORMS["late-copy-to-wgmma"][0].splitlines()
+    text[1], text[2] = text[2], text[1]
+    assert miscompiles.found("\n".join(text), (13, 0)) == []
+
+
+@tilejit.kernel
+def bytes_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + (tl.arange(0, BLOCK) * 3) % n
+    tl.store(y + i, tl.load(x + i))
+
+
+@pytest.mark.parametrize("dtype", ["fp8e5", "int8", "uint8"])
+def test_addresses_of_bytes_add_without_a_product(dtype):
+    made = bytes_kernel.compile(f"*{dtype}", f"*{dtype}", "int32", BLOCK=1024)
+    assert "cvt.s64.s32" in made.ptx and all(not list(row.lines(made.ptx)) for row in MISCOMPILES)
+
+
+@needs_ptxas
+def test_what_an_author_writes_is_a_remark(monkeypatch):
+    text = (".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p, .param .u32 n)\n{\n"
+            ".reg .b64 %rd<3>;\n.reg .b32 %r1;\n.reg .b16 %h;\nld.param.u64 %rd1, [p];\nld.param.u32 %r1, [n];\n"
+            "mad.wide.s32 %rd2, %r1, 1, %rd1;\nmov.b16 %h, 0;\nst.global.u8 [%rd2], %h;\nret;\n}\n")
+    monkeypatch.setattr(ptxas, "release", lambda: (13, 0))
+    _, resources = ptxas.assemble(text)
+    (message,) = resources.messages
+    assert message.code == "mad-wide-by-one" and message.ptx_line == 11 and "add.s64" in str(message)
+    monkeypatch.setattr(ptxas, "release", lambda: (13, 5))
+    assert ptxas.assemble(text)[1].clean

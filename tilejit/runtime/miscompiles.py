@@ -1,0 +1,77 @@
+"""Known miscompiles of assemblers: which text they get wrong without a message, in which versions, and what avoids it.
+
+The compiler never writes these forms; an author's own PTX (`tl.inline_asm_elementwise`, an overridden stage) may. So
+every text that is assembled is looked through, and what is found is a remark on the kernel, as ptxas' own are.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Miscompile:
+    """One row of the table. `lines` yields the 1-based PTX lines that have the form; versions are ptxas releases as
+    (major, minor): from `first` up to, without, `fixed`."""
+
+    name: str
+    what: str
+    instead: str
+    first: tuple[int, int]
+    fixed: tuple[int, int]
+    lines: Callable[[str], Iterator[int]]
+
+    def affects(self, release: tuple[int, int]) -> bool:
+        """Whether a ptxas release, or a driver's own of that release, has the bug."""
+        return self.first <= release < self.fixed
+
+
+_BY_ONE = re.compile(r"\bmad\.wide\.[su]32\s+[^,;]+,\s*[^,;]+,\s*1\s*,")
+_DEFINED = re.compile(r"^\s*(?:@!?\S+\s+)?([a-z][\w.:]*)\s+(\{[^}]*\}|%\w+)")
+_COPY = re.compile(r"^\s*mov\.[bfsu]32\s+(%\w+),\s*(%\w+);")
+_FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*\{([^}]*)\}")
+
+
+def _wide_by_one(ptx: str) -> Iterator[int]:
+    if "mad.wide" in ptx:
+        for i, line in enumerate(ptx.splitlines(), 1):
+            if _BY_ONE.search(line):
+                yield i
+
+
+def _late_copies(ptx: str) -> Iterator[int]:
+    """Copies into a product's first operand of what was computed before the wait that the copy stands behind."""
+    operands = {r.strip() for found in _FROM_REGISTERS.findall(ptx) for r in found.split(",")}
+    if not operands:
+        return
+    defined: dict[str, int] = {}
+    waited = 0
+    for i, line in enumerate(ptx.splitlines(), 1):
+        if "wgmma.wait_group" in line:
+            waited = i
+            continue
+        copy = _COPY.match(line)
+        if copy and copy[1] in operands and 0 < defined.get(copy[2], waited) < waited:
+            yield i
+        made = _DEFINED.match(line)
+        if made and not made[1].startswith(("st.", "wgmma", "bra", "bar.")):
+            defined.update((r.strip(), i) for r in made[2].strip("{}").split(","))
+
+
+MISCOMPILES: tuple[Miscompile, ...] = (
+    # Under register pressure the high word of the sum is taken from the wrong register: an address 4 GB away whenever
+    # bit 31 of the low word is set. Seen on an H200 with ptxas 13.0 and 13.1, and with driver 580; not with 13.3.
+    Miscompile("mad-wide-by-one", "a 32-bit number times one added to a 64-bit one: the high word may be wrong",
+               "cvt.s64.s32 (or cvt.u64.u32) and add.s64", (13, 0), (13, 3), _wide_by_one),
+    # The copies are merged with what they copy, so that loads overwrite registers that the tensor cores still read.
+    Miscompile("late-copy-to-wgmma", "a first operand is copied behind the wait for the product that reads it",
+               "prmt.b32 d, s, 0, 0x3210 in place of the copy, or two sets of registers in turn", (12, 0), (13, 3),
+               _late_copies),
+)
+
+
+def found(ptx: str, release: tuple[int, int]) -> list[tuple[Miscompile, int]]:
+    """The rows that this release of ptxas gets wrong and that the text has, each with the first line (1-based)."""
+    return [(row, line) for row in MISCOMPILES if row.affects(release)
+            for line in (next(row.lines(ptx), 0),) if line]
