@@ -1,10 +1,10 @@
 """The layouts of mma.sync against the fragments of the PTX ISA, and ldmatrix against what the ISA says it moves."""
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tilejit.layout.convert import address_bits
+from tilejit.layout.fma import fma_accumulator
 from tilejit.layout.matrices import matrix_cycles, split
 from tilejit.layout.mma import mma_accumulator, mma_operand, warp_grid
 from tilejit.layout.named import blocked, shared
@@ -48,8 +48,33 @@ def test_warps_share_a_tile_sensibly():
     assert warp_grid(16, 64, 4) == (1, 4)
     assert warp_grid(64, 64, 4, rows_only=True) == (4, 1)
     assert warp_grid(16, 8, 4) == (1, 1), "warps without a part hold copies"
-    with pytest.raises(ValueError, match="smaller than"):
-        mma_accumulator((8, 8), 1)
+
+
+@given(st.sampled_from([1, 2, 8]), st.sampled_from([1, 2, 8, 16, 32]), st.sampled_from([1, 2, 4, 8, 32]), WARPS,
+       st.sampled_from([1, 2, 4, 8]))
+def test_batches_and_tiles_smaller_than_a_fragment(batch, m, n, warps, size):
+    """Every element is held; a thread's row and column are the fragment's, modulo the tile's."""
+    acc, lane = mma_accumulator((batch, m, n), warps), np.arange(32)
+    table = acc.table()
+    assert len({tuple(x) for x in table.reshape(-1, 3)}) == batch * m * n
+    assert acc.num_registers * 32 * warps >= batch * m * n and not acc.zero_bits("register")
+    assert (table[0, :, 0, 1] == lane // 4 % m).all() and (table[0, :, 0, 2] == 2 * (lane % 4) % n).all()
+    k = 64 // size
+    for index in (0, 1):
+        held = mma_operand(acc, index, k, size).table()
+        for w in range(warps):
+            assert {x[0] for x in held[w].reshape(-1, 3)} == {x[0] for x in table[w].reshape(-1, 3)}
+            assert {x[1 + index] for x in held[w].reshape(-1, 3)} == {x[1 + index] for x in table[w].reshape(-1, 3)}
+
+
+@given(st.sampled_from([(), (1,), (4,)]), st.sampled_from([1, 2, 16, 64]), st.sampled_from([1, 4, 32, 128]), WARPS)
+def test_multiply_adds_use_every_thread(batch, m, n, warps):
+    """Every element once where there are enough, and a block of rows and columns a thread."""
+    layout = fma_accumulator((*batch, m, n), warps)
+    numel = m * n * (batch[0] if batch else 1)
+    assert len({tuple(x) for x in layout.table().reshape(-1, 2 + len(batch))}) == numel
+    if layout.num_registers >= 16 and min(m, n) >= 16:
+        assert layout.contiguous_registers(-1) == 4
 
 
 def test_a_16_bit_accumulator_is_the_next_left_operand():

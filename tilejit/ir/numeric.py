@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from tilejit.ir.types import DType, Scalar
+from tilejit.ir.types import DTYPES, DType, Scalar
 
 Array = np.ndarray
 
@@ -190,10 +190,44 @@ def fma(a: Array, b: Array, c: Array, t: DType) -> Array:
 
 
 def matmul(a: Array, b: Array, acc: Array, ta: DType, t_acc: DType, precision: str | None) -> Array:
-    """acc + a @ b: products and sums in float64 (int64 for integers), rounded once to the accumulator."""
+    """acc + a @ b, batched: products and sums in float64 (int64 for integers), rounded once to the accumulator.
+
+    fp32 operands are read as `precision` says: ieee as they are, tf32 without their low bits, the others as sums of
+    parts, of whose products those of `PARTS` count."""
     if not t_acc.is_float:
         wide = np.matmul(a.astype(np.int64), b.astype(np.int64)) + acc.astype(np.int64)
         return wide.astype(acc.dtype)
-    if ta.name in ("fp32", "tf32") and precision != "ieee":
-        a, b = tf32_truncate(a), tf32_truncate(b)
-    return round_to(np.matmul(a.astype(np.float64), b.astype(np.float64)) + acc.astype(np.float64), t_acc)
+    total = acc.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if ta.name in ("fp32", "tf32") and precision in PARTS:
+            elem, pairs = PARTS[precision]
+            xs, ys = (split_parts(x, elem, 1 + max(max(p) for p in pairs)) for x in (a, b))
+            small = sum(np.matmul(xs[i], ys[j]) for i, j in pairs[:-1])
+            total = total + np.where(np.isnan(small), 0.0, small)
+            a, b = xs[0], ys[0]
+        elif ta.name in ("fp32", "tf32") and precision != "ieee":
+            a, b = tf32_truncate(a), tf32_truncate(b)
+        return round_to(np.matmul(a.astype(np.float64), b.astype(np.float64)) + total, t_acc)
+
+
+#: Precisions of fp32 products that multiply parts of each number: the parts' type, and which parts are multiplied, the
+#: smallest products first (Ootomo and Yokota, 'Recovering single precision accuracy from Tensor Cores while surpassing
+#: the FP32 theoretical peak performance', arXiv 2203.03341; Henry, Tang and Heinecke, 'Leveraging the bfloat16
+#: Artificial Intelligence Datatype For Higher-Precision Computations', arXiv 1904.06376).
+PARTS: dict[str, tuple[str, tuple[tuple[int, int], ...]]] = {
+    "tf32x3": ("tf32", ((1, 0), (0, 1), (0, 0))),
+    "bf16x3": ("bf16", ((1, 0), (0, 1), (0, 0))),
+    "bf16x6": ("bf16", ((1, 1), (2, 0), (0, 2), (1, 0), (0, 1), (0, 0))),
+}
+
+
+def split_parts(x: Array, elem: str, count: int) -> list[Array]:
+    """fp32 numbers as sums of `count` numbers of a narrower type, the first the largest, as float64.
+
+    A part of tf32 is what tensor cores read of a number; one of bf16 is the nearest."""
+    parts = []
+    for _ in range(count):
+        part = tf32_truncate(x) if elem == "tf32" else x.astype(np_dtype(DTYPES[elem])).astype(np.float32)
+        parts.append(part.astype(np.float64))
+        x = np.asarray(x - part, np.float32)
+    return parts

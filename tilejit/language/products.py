@@ -1,74 +1,134 @@
 """Matrix products."""
 from __future__ import annotations
 
+import warnings
+from math import prod
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.types import DType, fp16, fp32, int32
+from tilejit.ir.numeric import PARTS
+from tilejit.ir.types import DType, Scalar, fp16, fp32, fp64, int32
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
-_DOT = {"fp16": ("fp16",), "bf16": ("bf16",), "fp32": ("fp32",), "fp8e4nv": ("fp8e4nv", "fp8e5"),
-        "fp8e5": ("fp8e4nv", "fp8e5"), "int8": ("int8", "uint8"), "uint8": ("int8", "uint8")}
+#: What may be multiplied, beside any two kinds of fp8.
+_DOT = {"fp16": ("fp16",), "bf16": ("bf16",), "fp32": ("fp32",), "fp64": ("fp64",), "int8": ("int8", "uint8"),
+        "uint8": ("int8", "uint8")}
+#: Kinds of fp8 that the tensor cores take.
+_NATIVE_FP8 = ("fp8e4nv", "fp8e5")
+PRECISIONS = ("tf32", "ieee", *PARTS)
 
 
 @builtin
 def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | None = None,
-        allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: Any = fp32,
+        allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: Any = None,
         depth: Any = None, *, _b: KernelBuilder) -> tensor:
-    """input [M,K] @ other [K,N] (+ acc): fp16, bf16, tf32 (fp32 inputs), fp8 with fp32 sums; int8 with int32.
+    """input [.., M, K] @ other [.., K, N] (+ acc [.., M, N]), batched over the dimensions ahead; any size from 1 on.
 
+    fp16, bf16, fp32, fp64, int8 or uint8 on both sides, or any two kinds of fp8. Sums are fp32 (fp64 of fp64, int32 of
+    integers); the result has the dtype of `acc`, or `out_dtype`: float32, or float16 where inputs are fp16 or fp8.
+    input_precision, of fp32 inputs: "tf32" (10 bits of fraction, the default), "tf32x3" and "bf16x6" (about fp32),
+    "bf16x3" (about 16 bits), "ieee" (fp32 multiply-adds, without tensor cores). allow_tf32: "tf32" or "ieee".
+    max_num_imprecise_acc, of fp8 inputs: after so many elements of K what tensor cores have summed, with fewer bits
+    than fp32 has, is added in fp32 (default: never).
     depth: elements of K that are multiplied, the first so many (a multiple of 32 bytes; default: all). The others may
     be anything: so the last block of a ragged K need not take as long as a whole one."""
-    a, c = input, other
-    for name, x in (("input", a), ("other", c)):
-        if not isinstance(x, tensor) or len(x.shape) != 2:
-            raise CompilationError(f"dot: {name} must be a tile of rank 2, found {x!r}")
-    ea, ec = str(a.elem), str(c.elem)
-    if ec not in _DOT.get(ea, ()):
-        pairs = ", ".join(f"{k} x {'/'.join(v)}" for k, v in _DOT.items())
-        raise CompilationError(f"dot: {ea} x {ec} is not a pair that the tensor cores take; legal: {pairs}")
-    (m, k), (k2, n) = a.shape, c.shape
-    if k != k2:
-        raise CompilationError(f"dot: ({m},{k}) @ ({k2},{n}): inner dimensions {k} != {k2}")
-    assert isinstance(a.elem, DType)
-    step = 16 // a.elem.bytes
-    warps, target = _b.num_warps, _b.target  # type: ignore[attr-defined]
-    if m % 16:
-        raise CompilationError(f"dot: M={m} must be a multiple of 16 (the tensor cores compute 16 rows at a time)")
-    if k % step:
-        raise CompilationError(f"dot: K={k} must be a multiple of {step} for {ea} (16 bytes)")
-    if n % 8:
-        raise CompilationError(f"dot: N={n} must be a multiple of 8")
-    if a.elem.is_fp8 and not target.hopper:
-        raise CompilationError(f"dot: {target.name} has no tensor cores for {ea}; use fp16, or target=\"sm_90a\"")
-    out = int32 if a.elem.is_int else sem.as_dtype(out_dtype)
-    if a.elem.is_float and out not in (fp32, fp16):
-        raise CompilationError(f"dot: out_dtype must be float32 (or float16), found {out}")
-    total = int32 if a.elem.is_int else fp32
-    per_thread = m * n // (32 * warps)
-    if per_thread > 208:
-        raise CompilationError(f"dot: the {m}x{n} accumulator needs {per_thread} registers per thread with "
-                               f"num_warps={warps}, at most 208 fit: use more warps or a smaller tile")
-    if unwrap(acc) is None:
-        acc_t = sem.splat_const(_b, 0, (m, n), total)
-    else:
-        acc_t = sem.cast(_b, to_tensor(_b, acc), total)
-        if acc_t.shape != (m, n):
-            raise CompilationError(f"dot: acc has shape {list(acc_t.shape)}, the product {[m, n]}")
-    precision = unwrap(input_precision) or ("tf32" if unwrap(allow_tf32) in (None, True) else "ieee")
-    if a.elem == fp32 and precision != "tf32":
-        raise CompilationError(f"dot: input_precision={precision!r} is not supported for fp32; use 'tf32'")
-    attrs = {"precision": precision} if a.elem == fp32 else {}
-    used = unwrap(depth)
-    if used is not None and used != k:
-        if not isinstance(used, int) or not 0 < used < k or used * a.elem.bytes % 32:
-            raise CompilationError(f"dot: depth={used!r} must be a constant multiple of {32 // a.elem.bytes} "
-                                   f"(32 bytes), at most K={k}")
-        attrs["depth"] = used
-    result = tensor(_b("dot", a.value, c.value, acc_t.value, **attrs))
-    return sem.cast(_b, result, out)
+    a, c, out_dtype = input, other, unwrap(out_dtype)
+    ta, tc = _operand("lhs", a), _operand("rhs", c)
+    shape = _product_shape(a.shape, c.shape)
+    if not (ta.is_fp8 and tc.is_fp8):
+        for side, t in (("lhs", ta), ("rhs", tc)):
+            if t.name not in _DOT:
+                raise CompilationError(f"dot: Unsupported {side} dtype {t}; legal: fp8 of any kinds, {', '.join(_DOT)}")
+        if tc.name not in _DOT[ta.name]:
+            raise CompilationError(f"dot: Both operands must be same dtype. Got {ta} and {tc}")
+    elif not {ta.name, tc.name} <= set(_NATIVE_FP8):
+        for t in dict.fromkeys((ta, tc)):
+            if t.name == "fp8e4b15":
+                warnings.warn("the use of fp8e4b15 is deprecated on Hopper and later architectures and can cause "
+                              "significant slow down: it is converted to fp16", stacklevel=2)
+        a, c = sem.cast(_b, a, fp16), sem.cast(_b, c, fp16)
+    total = int32 if ta.is_int else fp64 if ta == fp64 else fp32
+    start = unwrap(acc)
+    start = None if start is None else to_tensor(_b, start)
+    out = _result_dtype(ta, total, start, None if out_dtype is None else sem.as_dtype(out_dtype))
+    if start is not None and start.shape != shape:
+        raise CompilationError(f"dot: expected accumulator shape {list(shape)}, got {list(start.shape)}: "
+                               "accumulator shape is incompatible")
+    attrs = _precision(ta, unwrap(input_precision), unwrap(allow_tf32))
+    attrs |= _promotion(a.shape[-1], ta.is_fp8 and tc.is_fp8, unwrap(max_num_imprecise_acc))
+    attrs |= _depth(unwrap(depth), a)
+    start = sem.splat_const(_b, 0, shape, total) if start is None else sem.cast(_b, start, total)
+    values = [a.value, c.value, start.value]
+    if len(shape) > 3:
+        values = [_b("reshape", v, shape=(prod(shape[:-2]), *v.type.shape[-2:])) for v in values]  # type: ignore
+    made = _b("dot", *values, **attrs)
+    return sem.cast(_b, tensor(_b("reshape", made, shape=shape) if len(shape) > 3 else made), out)
+
+
+def _operand(side: str, x: Any) -> DType:
+    """The dtype of an operand. Raises CompilationError for what is no tile of numbers."""
+    if not isinstance(x, tensor) or len(x.shape) < 2 or not isinstance(x.elem, DType):
+        raise CompilationError(f"dot: {side} must be a tile of numbers of rank 2 or more, found {x!r}: "
+                               "input and other must have equal ranks >= 2")
+    return x.elem
+
+
+def _product_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the product of tiles of these shapes. Raises CompilationError where they do not go together."""
+    if len(a) != len(c):
+        raise CompilationError(f"dot: input and other must have equal ranks >= 2, found {list(a)} and {list(c)}")
+    if a[:-2] != c[:-2]:
+        raise CompilationError(f"dot: input and other must have equal batch shapes, found {list(a)} and {list(c)}")
+    if a[-1] != c[-2]:
+        raise CompilationError(f"dot: input and other must have equal reduction dimensions: First input shape "
+                               f"({list(a)}) and second input shape {list(c)} are not compatible for matmul, "
+                               f"{a[-1]} != {c[-2]}")
+    return (*a[:-1], c[-1])
+
+
+def _result_dtype(ta: DType, total: DType, acc: tensor | None, out: Scalar | None) -> Scalar:
+    """The dtype of a product. Raises CompilationError for one that Triton does not give, or that is not acc's."""
+    if ta.is_float and str(out or (acc.elem if acc is not None else "")) == "bf16":
+        raise CompilationError("dot: out_dtype=bfloat16 is unsupported. Please use out_dtype=float32/float16 and cast "
+                               "with `.to(tl.bfloat16)`")
+    if acc is not None and out is not None and ta.is_float and acc.elem != out:
+        raise CompilationError(f"dot: expected accumulator dtype {out}, got {acc.elem}; pass out_dtype={acc.elem} to "
+                               "use this accumulator dtype")
+    given = out or (acc.elem if acc is not None else total)
+    if ta.is_float and ta.bits < 32 and given not in (fp32, fp16):
+        raise CompilationError(f"dot: out_dtype must be float32 or float16, found {given}")
+    return given if given == fp16 and ta.name not in ("bf16", "fp32", "fp64") and ta.is_float else total
+
+
+def _precision(ta: DType, asked: Any, allow_tf32: Any) -> dict[str, Any]:
+    """The attribute of fp32 products that says how they are computed."""
+    if asked is not None and allow_tf32 is not None:
+        raise CompilationError("dot: Only one of input_precision and allow_tf32 can be specified")
+    precision = asked or ("tf32" if allow_tf32 in (None, True) else "ieee")
+    if precision not in PRECISIONS:
+        raise CompilationError(f"dot: input_precision must be one of {', '.join(PRECISIONS)}, found {precision!r}")
+    return {"precision": precision} if ta == fp32 else {}
+
+
+def _promotion(k: int, fp8: bool, asked: Any) -> dict[str, Any]:
+    """The attribute of fp8 products whose sums are promoted."""
+    if asked is None or not fp8:
+        return {}
+    if asked > k:
+        raise CompilationError(f"max_num_imprecise_acc ({asked}) must be <= K ({k})")
+    return {"promote": max(32, -(-asked // 32) * 32)} if k > 32 else {}
+
+
+def _depth(used: Any, a: tensor) -> dict[str, Any]:
+    k, size = a.shape[-1], a.elem.bits // 8
+    if used is None or used == k:
+        return {}
+    if not isinstance(used, int) or not 0 < used < k or used * size % 32:
+        raise CompilationError(f"dot: depth={used!r} must be a constant multiple of {32 // size} (32 bytes), "
+                               f"at most K={k}")
+    return {"depth": used}
 
 
 __all__ = ["dot"]

@@ -1,15 +1,18 @@
 """The layouts of mma.sync: accumulators of m16n8 fragments over warps, and the operands that go with them.
 
-Fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16" and its neighbours. A 32-bit register of an operand packs
-p = 4 / (bytes of an element) neighbours along K; one k step is 8 p wide for every type.
+Fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16" and its neighbours. A register of an operand packs p neighbours
+along K, 4 / (bytes of an element) or one; one k step is 8 p wide for every type.
 
     C, D   register i of lane l:  row l / 4 + 8 (i / 2)          col 2 (l % 4) + i % 2
     A      register i of lane l:  row l / 4 + 8 (i % 2)          k   p (l % 4) + 4 p (i / 2) + 0 .. p - 1
     B      register i of lane l:  k   p (l % 4) + 4 p i + 0 .. p - 1     col l / 4
+
+A tile with fewer rows or columns than a fragment is computed several times: row r of it is in rows r, r + M, r + 2 M ..
+of the fragment, so lanes hold copies and no register is of padding. Dimensions ahead of rows and columns are batches.
 """
 from __future__ import annotations
 
-from tilejit.layout.linear import LinearLayout
+from tilejit.layout.linear import Basis, LinearLayout
 from tilejit.layout.named import QUADS
 
 
@@ -20,8 +23,8 @@ def warp_grid(m: int, n: int, num_warps: int, rows_only: bool = False) -> tuple[
     its sides together. `rows_only`: rows first, for results that are the next product's left operand."""
     found = []
     down = 1
-    while down <= min(num_warps, m // 16):
-        across = min(num_warps // down, n // 8)
+    while down <= max(1, min(num_warps, m // 16)):
+        across = max(1, min(num_warps // down, n // 8))
         found.append((down, across))
         down *= 2
     if rows_only:
@@ -29,45 +32,62 @@ def warp_grid(m: int, n: int, num_warps: int, rows_only: bool = False) -> tuple[
     return min(found, key=lambda g: (-g[0] * g[1], m // g[0] + n // g[1], -g[0]))
 
 
-def mma_accumulator(shape: tuple[int, int], num_warps: int, rows_only: bool = False) -> LinearLayout:
-    """The fp32/s32 accumulator of mma.sync over num_warps warps; warps without a part hold copies.
+def mma_accumulator(shape: tuple[int, ...], num_warps: int, rows_only: bool = False) -> LinearLayout:
+    """The fp32/s32/fp64 accumulator of mma.sync over num_warps warps; warps without a part hold copies.
 
-    Every warp has a part of consecutive rows and columns. Registers walk a fragment, then the part's columns, then
-    its rows, 16 at a time. Raises ValueError for a tile smaller than a fragment."""
-    m, n = shape
-    if m < 16 or n < 8:
-        raise ValueError(f"an accumulator of {m}x{n} is smaller than the 16x8 of mma.sync")
-    down, across = warp_grid(m, n, num_warps, rows_only)
+    Warps divide the batches first; then every warp has a part of consecutive rows and columns. Registers walk a
+    fragment, then the part's columns, then its rows, 16 at a time, then batches."""
+    *batch, m, n = shape
+    assert len(batch) < 2, shape
+    count = batch[0] if batch else 1
+    apart = min(count, num_warps)
+    down, across = warp_grid(m, n, num_warps // apart, rows_only)
     rows, columns = m // down, n // across
-    registers = [(0, 1), (8, 0), *_steps(1, 8, columns), *_steps(0, 16, rows)]
+    registers = [*_steps(1, 1, min(2, n)), *_steps(0, 8, min(16, rows)), *_steps(1, 8, columns), *_steps(0, 16, rows)]
+    lanes = [(x % m, y % n) for x, y in QUADS]
     warps = [*_steps(0, rows, m), *_steps(1, columns, n)]
-    warps += [(0, 0)] * ((num_warps // (down * across)).bit_length() - 1)
-    return LinearLayout.from_bases({"register": registers, "lane": QUADS, "warp": warps}, shape)
+    idle = [(0, 0)] * ((num_warps // (apart * down * across)).bit_length() - 1)
+
+    def ahead(bases: list[tuple[int, int]]) -> list[Basis]:
+        return [(*(0 for _ in batch), *b) for b in bases]
+
+    each = count // apart
+    return LinearLayout.from_bases(
+        {"register": [*ahead(registers), *((1 << i, 0, 0) for i in range(each.bit_length() - 1))],
+         "lane": ahead(lanes),
+         "warp": [*ahead(warps), *((each << i, 0, 0) for i in range(apart.bit_length() - 1)), *ahead(idle)]}, shape)
 
 
 def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) -> LinearLayout:
-    """The operand A [M, k] (index 0) or B [k, N] (index 1) of the product whose accumulator has this layout.
+    """The operand A [.., M, k] (index 0) or B [.., k, N] (index 1) of the product whose accumulator has this layout.
 
     Warps that share rows hold copies of A, those that share columns copies of B. A in 16 bits is the layout of an
-    accumulator whose warps split rows only, so such a result feeds the next product without moving."""
-    pack = 4 // elem_bytes
+    accumulator whose warps split rows only, so such a result feeds the next product without moving. k is 16 bytes or
+    more (4 elements of fp64)."""
+    pack = max(1, 4 // elem_bytes)
     outer = 8 if index else 16                # rows or columns of a fragment
-    keep = 1 if index else 0                  # the dimension that the operand shares with the accumulator
+    rank = accumulator.rank
+    keep = rank - 1 if index else rank - 2    # the dimension that the operand shares with the accumulator
+    along = rank - 2 if index else rank - 1
+    size = accumulator.shape[keep]
 
-    def at(basis: tuple[int, ...]) -> tuple[int, int]:
-        return (0, basis[1]) if index else (basis[0], 0)
+    def at(basis: Basis) -> Basis:
+        return tuple(0 if d == along else x for d, x in enumerate(basis))
 
-    along = 1 - keep
-    registers = [*_steps(along, 1, pack)]
+    def steps(dim: int, first: int, end: int) -> list[Basis]:
+        return [tuple(s[0] if d == dim else 0 for d in range(rank)) for s in _steps(0, first, end)]
+
+    registers = steps(along, 1, pack)
     if index == 0:
-        registers.append((8, 0))
-    steps = _steps(along, 4 * pack, k)
+        registers += [b for b in accumulator.bases_of("register") if b == steps(keep, 8, 16)[0]]
+    more = steps(along, 4 * pack, k)
     kept = [b for b in accumulator.bases_of("register") if b[keep] >= outer]
     first = index                             # B: two neighbours in N make four matrices of one k step
-    registers += [*steps[:1], *kept[:first], *steps[1:], *kept[first:]]  # type: ignore[list-item]
-    lanes = [_unit(along, pack), _unit(along, 2 * pack), *(_unit(keep, 1 << i) for i in range(3))]
+    registers += [*more[:1], *kept[:first], *more[1:], *kept[first:]]
+    registers += [b for b in accumulator.bases_of("register") if any(b[:-2])]
+    lanes = [*steps(along, pack, 4 * pack), *(tuple(x % size for x in b) for b in steps(keep, 1, 8))]
     warps = [at(b) for b in accumulator.bases_of("warp")]
-    shape = (k, accumulator.shape[1]) if index else (accumulator.shape[0], k)
+    shape = tuple(k if d == along else s for d, s in enumerate(accumulator.shape))
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 
 

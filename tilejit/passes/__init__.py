@@ -13,6 +13,7 @@ from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.products import legalise
 from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
 
@@ -28,6 +29,7 @@ def layouts(fn: Function) -> Function:
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
+    ("products", legalise),
     ("flatten", flatten),
     ("lower_desc", lower_desc),
     ("rows", find_rows),

@@ -25,11 +25,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, divides_k, enclosing, product_warps, total_warps, uses, walk
-from tilejit.ir.target import product_unit, target_of
+from tilejit.ir import Function, Op, Value, divides_k, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
+from tilejit.layout.fma import fma_accumulator
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_accumulator
 from tilejit.layout.named import blocked, wgmma_accumulator
@@ -51,6 +51,7 @@ from tilejit.passes.layouts_rules import (
     same_layout,
     tile,
 )
+from tilejit.passes.products import choose_units
 
 #: Loads of blocks, which arrive in shared memory.
 _BLOCKS = ("desc_load", "block_load")
@@ -71,26 +72,6 @@ def assign_layouts(fn: Function) -> Function:
     return fn
 
 
-def choose_units(fn: Function) -> None:
-    """Mark the products that mma.sync computes: those that wgmma cannot, or all where there is none."""
-    for op in walk(fn.body):
-        if op.name != "dot":
-            continue
-        a, c = (tile(v.type) for v in (op.operands[0], op.result))
-        warps, k, ctas = product_warps(fn), a.shape[1], fn.attrs.get("num_ctas", 1)
-        if divides_k(fn):
-            k //= ctas
-        unit = product_unit(target_of(fn), warps, *c.shape, k, a.elem.bits // 8)  # type: ignore
-        if unit == "mma":
-            op.attrs["unit"] = unit
-            if warps % 3 == 0:
-                raise CompilationError(f"dot: num_warps={fn.attrs['num_warps']} needs wgmma: 64 rows or more for each "
-                                       f"of three warpgroups, found a {c}", op.loc)
-            if ctas > 1:
-                raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c} and a K of {k} "
-                                       f"over {warps} warps", op.loc)
-
-
 class Assignment:
     """The layouts chosen so far, and the queue of tiles whose neighbours have not been visited."""
 
@@ -108,7 +89,7 @@ class Assignment:
     def run(self) -> dict[Value, LinearLayout]:
         """All layouts, by value."""
         for op in self.ops:
-            if op.name == "dot":
+            if op.name in ("dot", "dot_fma"):
                 self.set(op.result, self.accumulator(op))
         self.spread()
         for op in self.ops:
@@ -152,8 +133,10 @@ class Assignment:
         """The layout that the tensor cores give a product."""
         shape = tile(dot.result.type).shape
         try:
+            if dot.name == "dot_fma":
+                return fma_accumulator(shape, self.warps)
             if "unit" in dot.attrs:
-                return mma_accumulator(shape, self.warps, self.feeds_product(dot))  # type: ignore[arg-type]
+                return mma_accumulator(shape, self.warps, self.feeds_product(dot))
             if divides_k(self.fn):
                 part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
                 rows_from_each(part, self.ctas)
@@ -243,7 +226,7 @@ class Assignment:
         """Set what v's layout says about the operands of the op that made it."""
         if op.name in FLOW:
             self.set_all(handed_over(op, v), layout)
-        elif op.name == "dot":
+        elif op.name in ("dot", "dot_fma"):
             self.set(op.operands[2], layout)
         elif op.name in ACCESSES:
             if any(x not in self.chosen for x in op.operands) and self.worth_it(op, layout, into=False):
@@ -260,7 +243,7 @@ class Assignment:
         flow = op if op.name in FLOW else owner(op) if op.name in ("yield", "condition") else None
         if flow is not None and flow.name in FLOW:
             self.set_all(handed_over(flow, v), layout)
-        elif op.name == "dot":
+        elif op.name in ("dot", "dot_fma"):
             if index == 2:
                 self.set(op.result, layout)
         elif op.name in ACCESSES:

@@ -110,7 +110,7 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
     elif op.name in ("yield", "condition"):
         target = owner(op)
         targets = {op.define.fixed + e.index: layout_of(e.result) for e in (edges(target) if target else ())}
-    elif op.name == "dot":
+    elif op.name in ("dot", "dot_fma"):
         result = layout_of(op.result)
         targets = {2: result}
         if "unit" in op.attrs and result is not None:
@@ -133,7 +133,7 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
 def operand_layout(dot: Op, index: int, accumulator: LinearLayout) -> LinearLayout:
     """The layout in which mma.sync takes operand 0 or 1 of a product with that accumulator."""
     t = tile(dot.operands[index].type)
-    return mma_operand(accumulator, index, t.shape[1 - index], t.elem.bits // 8)
+    return mma_operand(accumulator, index, t.shape[-2 if index else -1], t.elem.bits // 8)
 
 
 def natural(op: Op) -> LinearLayout | None:

@@ -261,6 +261,7 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
         control,
         convert,
         exchange,
+        fma,
         kernel,
         memory,
         mma,

@@ -1,11 +1,14 @@
 """Emitter of products by mma.sync: operands in registers, in the layouts of `layout/mma.py`, or in slots of rings."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 from tilejit.ir import Block, Op, Value
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
-from tilejit.ptx.emit import Emitter, emits
+from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.ldmatrix import MatrixReader, load_tile
 from tilejit.ptx.pack import words
 from tilejit.ptx.wgmma import NAMES
@@ -15,45 +18,80 @@ from tilejit.ptx.wgmma import NAMES
 def _dot(e: Emitter, op: Op) -> None:
     """One mma.sync per (k step, 16 rows, 8 columns). Products of one k step go to different accumulators, so they
     need not wait for each other. K shorter than a step is filled up with zeros."""
-    p = e.p
     va, vb, acc = op.operands
     tc = acc.type
     assert isinstance(tc, Tile)
     assert tc.layout is not None and isinstance(tc.elem, DType)
     elems = [v.type.elem for v in (va, vb)]                       # type: ignore[union-attr]
-    pack = 4 // elems[0].bytes                                    # type: ignore[union-attr]
-    depth = op.attrs.get("depth", va.type.shape[1])               # type: ignore[union-attr]
+    pack = max(1, 4 // elems[0].bytes)                            # type: ignore[union-attr]
+    start = op.attrs.get("begin", 0)
+    end = start + op.attrs.get("depth", va.type.shape[-1] - start)  # type: ignore[union-attr]
     a, b = (_Words(e, v, tc.layout, i) for i, v in enumerate((va, vb)))
-    out = "s32" if tc.elem.is_int else "f32"
     step = 8 * pack
-    names = [NAMES[t.name] for t in elems]                        # type: ignore[union-attr]
-    kind = f"mma.sync.aligned.m16n8k{step}.row.col.{out}.{names[0]}.{names[1]}.{out}"
-    if names[0] in ("e4m3", "e5m2"):
+    if elems[0].name in ("fp8e4nv", "fp8e5"):                     # type: ignore[union-attr]
         e.version = max(e.version, (8, 4))                        # fp8 products (PTX ISA, mma, notes)
+    multiply = _f64_of_eight_rows if elems[0].bits == 64 and not e.target.hopper else _instruction(tc.elem, elems, step)
     source = e.get(acc)
     regs = source if _dies(e, acc, op) else e.fresh(tc)
     now = source
-    for k in range(0, depth, step):
-        for first in range(0, len(regs), 4):
-            m, n = tc.layout.apply(register=first)
-            left = [a.at((m + 8 * (j % 2), k + 4 * pack * (j // 2))) for j in range(4)]
-            right = [b.at((k + 4 * pack * j, n)) for j in range(2)]
-            p(kind, *(_list(x) for x in (regs[first:first + 4], left, right, now[first:first + 4])))
+    fragments = _fragments(tc.layout)
+    for k in range(start, end, step):
+        for (*ahead, m, n), held in fragments:
+            left = [a.at((*ahead, m + 8 * (j % 2), k + 4 * pack * (j // 2))) for j in range(4)]
+            right = [b.at((*ahead, k + 4 * pack * j, n)) for j in range(2)]
+            first = {i: j for j, i in reversed(list(enumerate(held)))}
+            d = [regs[i] if first[i] == j else e.p.reg(reg_class(tc.elem)) for j, i in enumerate(held)]
+            multiply(e, d, left, right, [now[i] for i in held])
         now = regs
     e.set(op.result, regs)
 
 
+def _instruction(out: DType, elems: list, step: int) -> Callable[..., None]:
+    """The instruction m16n8k`step` for these types, as a function of its registers."""
+    acc = "s32" if out.is_int else f"f{out.bits}"
+    names = [NAMES[t.name] for t in elems]
+    kind = f"mma.sync.aligned.m16n8k{step}.row.col.{acc}.{names[0]}.{names[1]}.{acc}"
+
+    def emit(e: Emitter, d: list[str], a: list[str], b: list[str], c: list[str]) -> None:
+        e.p(kind, *map(_list, (d, a, b, c)))
+    return emit
+
+
+def _f64_of_eight_rows(e: Emitter, d: list[str], a: list[str], b: list[str], c: list[str]) -> None:
+    """m16n8k8 of fp64 by the instructions of sm_80, which have half as many rows and of K."""
+    for i in range(2):
+        now = c[2 * i:2 * i + 2]
+        for k in range(2):
+            e.p("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64",
+                *map(_list, (d[2 * i:2 * i + 2], [a[i + 2 * k]], [b[k]], now)))
+            now = d[2 * i:2 * i + 2]
+
+
+@lru_cache(maxsize=64)
+def _fragments(layout: LinearLayout) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Where each m16n8 fragment starts, and the registers that hold it: some of them several times where the tile is
+    smaller."""
+    place = {at: i for i, at in enumerate(layout.registers())}
+    m, n = layout.shape[-2:]
+    starts = dict.fromkeys((*at[:-2], at[-2] // 16 * 16, at[-1] // 8 * 8) for at in place)
+    return tuple((at, tuple(place[(*at[:-2], (at[-2] + 8 * (j // 2)) % m, (at[-1] + j % 2) % n)] for j in range(4)))
+                 for at in starts)
+
+
 class _Words:
-    """An operand as 32-bit registers, found by the coordinates of their first element in lane 0 of warp 0.
+    """An operand as registers of 32 bits (64 for fp64), found by the coordinates of their first element in lane 0 of
+    warp 0.
 
     Those of a slot are read when they are first asked for, so that few are alive at a time."""
 
     def __init__(self, e: Emitter, v: Value, accumulator: LinearLayout, index: int):
         t = v.type
         assert isinstance(t, (Tile, Buffer))
-        self.e, self.zero, self.along, self.k = e, "", 1 - index, t.shape[1 - index]
+        self.e, self.zero, self.elem, rank = e, "", t.elem, len(t.shape)
+        self.along, self.keep = (rank - 2, rank - 1) if index else (rank - 1, rank - 2)
+        self.k, self.size = t.shape[self.along], t.shape[self.keep]
         self.layout = mma_operand(accumulator, index, self.k, t.elem.bits // 8)
-        self.pack = 32 // t.elem.bits
+        self.pack = max(1, 32 // t.elem.bits)
         self.place: dict[tuple[int, ...], str] = {}
         self.slot: MatrixReader | None = None
         if isinstance(t, Buffer):
@@ -62,17 +100,20 @@ class _Words:
             regs = [] if self.slot else load_tile(e, tile, t, e.views[v])
         else:
             regs = e.get(v)
-        self._hold(0, words(e, t.elem, regs) if self.pack > 1 else [e.p.new("b32", "mov.b32", r) for r in regs])
+        self._hold(0, words(e, t.elem, regs) if self.pack > 1 else regs if t.elem.bits == 64
+                   else [e.p.new("b32", "mov.b32", r) for r in regs])
 
     def _hold(self, first: int, found: list[str]) -> None:
         for i, word in enumerate(found):
             self.place[self.layout.apply(register=first + i * self.pack)] = word
 
-    def at(self, where: tuple[int, int]) -> str:
-        """The register of the elements from `where` on along K; zero beyond its end."""
+    def at(self, where: tuple[int, ...]) -> str:
+        """The register of the elements from `where` on along K; zero beyond its end, and a copy beyond the others."""
         if where[self.along] >= self.k:
-            self.zero = self.zero or self.e.p.new("b32", "mov.b32", 0)
+            cls = reg_class(self.elem) if self.elem.bits == 64 else "b32"   # type: ignore[arg-type]
+            self.zero = self.zero or self.e.p.new(cls, f"mov.{cls}", "0d0000000000000000" if cls == "f64" else 0)
             return self.zero
+        where = tuple(x % self.size if d == self.keep else x for d, x in enumerate(where))
         if where not in self.place:
             assert self.slot is not None
             first = self.layout.place_of(where, ("register",))["register"] // self.slot.step * self.slot.step

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import Scalar, Tile, Type, elem_of
+from tilejit.ir.types import Buffer, DType, Scalar, Tile, Type, elem_of
 from tilejit.layout.clusters import within
 from tilejit.layout.convert import ThroughShared, plan
 
@@ -24,6 +24,8 @@ def scratch_bytes(op: Op) -> int:
     if op.name == "convert":
         found = conversion(op)
         return found.bytes if isinstance(found, ThroughShared) else 0
+    if op.name == "dot_fma":
+        return sum(-(-b.slot_bytes // 16) * 16 for b in fma_buffers(op))
     if op.name == "scan":
         return sum(_scan_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
     if op.name == "reduce":
@@ -32,6 +34,18 @@ def scratch_bytes(op: Op) -> int:
     if op.name in ("atomic_rmw", "atomic_cas"):
         return 0 if op.attrs.get("alone") else _atomic_bytes(op.result.type)
     return 0
+
+
+def fma_buffers(op: Op) -> list[Buffer]:
+    """How the operands of a product by multiply-adds lie in scratch: K slowest but for batches."""
+    out = []
+    for index in (0, 1):
+        t = op.operands[index].type
+        assert isinstance(t, Tile) and isinstance(t.elem, DType)
+        rank = len(t.shape)
+        order = (rank - 1, rank - 2) if index else (rank - 2, rank - 1)
+        out.append(Buffer(t.shape, t.elem, 1, 0, (*order, *reversed(range(rank - 2)))))
+    return out
 
 
 def _atomic_bytes(t: Type) -> int:

@@ -22,7 +22,7 @@ from tilejit.ptx.smem import slot_rows, span_elements
 _MODE = {128: 1, 64: 2, 32: 3, 0: 0}
 #: Element types as the tensor cores call them.
 NAMES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "tf32": "tf32", "fp8e4nv": "e4m3",
-          "fp8e5": "e5m2", "int8": "s8", "uint8": "u8"}
+          "fp8e5": "e5m2", "int8": "s8", "uint8": "u8", "fp64": "f64"}
 #: Bytes of K that one wgmma consumes.
 K_BYTES = 32
 
@@ -123,13 +123,14 @@ def _dot_async(e: Emitter, op: Op) -> None:
     reads = not op.attrs.get("zero") and (start is None or not _starts_at_zero(e, start))
     first_adds = add if reads else p.new("pred", "setp.ne.b32", 0, 0)
     p("wgmma.fence.sync.aligned")
-    k0 = op.attrs.get("k", 0)
-    for k in range(0, min(va.type.shape[1], op.attrs.get("depth", k0 + va.type.shape[1]) - k0), step):
+    k0, begin, size = op.attrs.get("k", 0), op.attrs.get("begin", 0), va.type.shape[1]
+    start_k = max(0, begin - k0)
+    for k in range(start_k, min(size, begin + op.attrs.get("depth", k0 + size) - k0), step):
         for m0, n0, held in instructions:
             da = left(m0, k)
             db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)
             acc_list = "{" + ", ".join(regs[i] for i in held) + "}"
-            p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k else first_adds, *tail)
+            p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k > start_k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)
 

@@ -180,7 +180,7 @@ class Leads(Products):
         for ring in rings:
             self._load(ring.loads[-1], b)
         a, bb = (self._operand(dot, i, b) for i in (0, 1))
-        extra = {k: v for k, v in dot.attrs.items() if k in ("precision", "depth")}
+        extra = {k: v for k, v in dot.attrs.items() if k in ("precision", "begin", "depth")}
         product = b("dot_async", a, bb, acc, **extra, **zero)
         product.name = dot.result.name
         for ring in rings:

@@ -55,7 +55,7 @@ def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | N
     by the piece's product of the iteration before."""
     v = dot.operands[0]
     assert isinstance(v.type, Tile) and isinstance(v.type.elem, DType) and dot.parent is not None
-    if not from_registers(dot) or v.type.shape[1] * v.type.elem.bytes < _K_BYTES * PIECES:
+    if "begin" in dot.attrs or not from_registers(dot) or v.type.shape[1] * v.type.elem.bytes < _K_BYTES * PIECES:
         return None
     axes, chosen = {v: 1}, {dot}
     ops: list[Op] = []

@@ -43,7 +43,7 @@ class Products(RoleState):
         acc = self.env[op.operands[2]]
         if op not in chain:
             acc = b("pend", acc)
-        extra = {k: v for k, v in op.attrs.items() if k in ("precision", "depth")}
+        extra = {k: v for k, v in op.attrs.items() if k in ("precision", "begin", "depth")}
         if op in self.plan.pieces:
             self._in_pieces(op, acc, op in chain, extra, b)
             return
@@ -103,7 +103,7 @@ class Products(RoleState):
     def _dot_mma(self, op: Op, b: Builder) -> None:
         """A product by mma.sync, of slots or registers."""
         operands = [self._view(op, i, b) or self.env[op.operands[i]] for i in (0, 1)]
-        extra = {k: v for k, v in op.attrs.items() if k in ("precision", "depth")}
+        extra = {k: v for k, v in op.attrs.items() if k in ("precision", "begin", "depth")}
         result = b("dot_mma", *operands, self.env[op.operands[2]], **extra)
         result.name, result.type = op.result.name, op.result.type
         self.env[op.result] = result

@@ -246,7 +246,7 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision? depth? k? zero?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? begin? depth? k? zero?", effects="shared_read sync", traits="scheduled")
 def dot_async(o: Op) -> list[Type]:
     """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
 
@@ -259,7 +259,7 @@ def dot_async(o: Op) -> list[Type]:
     return [acc]
 
 
-@op("dot_mma", "a b acc", "precision? depth?", effects="shared_read", traits="scheduled")
+@op("dot_mma", "a b acc", "precision? begin? depth?", effects="shared_read", traits="scheduled")
 def dot_mma(o: Op) -> list[Type]:
     """acc + a @ b by mma.sync; a and b are tiles in its layouts, or views of slots."""
     for v in o.operands[:2]:

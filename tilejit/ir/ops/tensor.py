@@ -34,18 +34,25 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
     return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
-@op("dot", "a b acc", "precision? depth? unit?")
+@op("dot", "a b acc", "precision? depth? begin? promote? unit?")
 def dot(o: Op) -> list[Type]:
-    """acc + a @ b with a [M,K], b [K,N], acc [M,N]; `precision` is tf32 (default) or ieee for fp32 inputs.
-    `depth`: only the first so many elements of K are multiplied. `unit`, set with the layouts, says what computes it:
-    mma (mma.sync), or else wgmma.
+    """acc + a @ b with a [..,M,K], b [..,K,N], acc [..,M,N], batched over the dimensions ahead.
+
+    `precision` of fp32 inputs: tf32 (default), ieee, or sums of several products of parts of each number (tf32x3,
+    bf16x3, bf16x6). `begin` and `depth`: only so many elements of K are multiplied, from `begin` (0) on. `promote`:
+    products of so many elements of K are summed apart before they are added to the rest. `unit`, set with the layouts,
+    says what computes it: mma (mma.sync), or else wgmma.
 
     Products are exact and sums at least fp32 (int32 for int8); their order is not fixed."""
+    return _product(o)
+
+
+def _product(o: Op) -> list[Type]:
     a, b, acc = (v.type for v in o.operands)
     assert isinstance(a, Tile) and isinstance(b, Tile) and isinstance(acc, Tile)
-    if a.shape[1] != b.shape[0] or acc.shape != (a.shape[0], b.shape[1]):
+    if a.shape[-1] != b.shape[-2] or acc.shape != (*a.shape[:-1], b.shape[-1]) or a.shape[:-2] != b.shape[:-2]:
         raise CompilationError(f"dot: {list(a.shape)} @ {list(b.shape)} into {list(acc.shape)}: "
-                               f"{a.shape[1]} != {b.shape[0]}", o.loc)
+                               f"{a.shape[-1]} != {b.shape[-2]}", o.loc)
     return [Tile(acc.shape, acc.elem)]
 
 
@@ -53,8 +60,22 @@ def dot(o: Op) -> list[Type]:
 def _dot(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
     ta, t_acc = elem_of(o.operands[0].type), elem_of(o.operands[2].type)
     assert isinstance(ta, DType) and isinstance(t_acc, DType)
-    used = o.attrs.get("depth", a.shape[1])
-    return num.matmul(a[:, :used], b[:used], acc, ta, t_acc, o.attrs.get("precision"))
+    first = o.attrs.get("begin", 0)
+    used = slice(first, first + o.attrs.get("depth", a.shape[-1] - first))
+    return num.matmul(a[..., used], b[..., used, :], acc, ta, t_acc, o.attrs.get("precision"))
+
+
+@op("dot_fma", "a b acc")
+def dot_fma(o: Op) -> list[Type]:
+    """As dot, by fused multiply-adds of fp32 or fp64 in the order of K; operands pass through scratch."""
+    return _product(o)
+
+
+@dot_fma.meaning
+def _dot_fma(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
+    ta = elem_of(o.operands[0].type)
+    assert isinstance(ta, DType)
+    return num.matmul(a, b, acc, ta, ta, "ieee")
 
 
 @op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync")

@@ -1,0 +1,177 @@
+"""tl.dot of any size, dtype, precision and number of warps, against float64: drawn at random, run in the evaluator and,
+assembled, in the emulator."""
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.errors import CompilationError
+from tilejit.testing import rel_error
+
+BF16, F16, F32, F64, I8 = ml_dtypes.bfloat16, np.float16, np.float32, np.float64, np.int8
+E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+#: (dtype of a, of b, input_precision) and the relative error (of norms) that it may have.
+KINDS = {("fp16", F16, F16, None): 1e-6, ("bf16", BF16, BF16, None): 1e-6, ("tf32", F32, F32, "tf32"): 2e-3,
+         ("tf32x3", F32, F32, "tf32x3"): 3e-6, ("bf16x3", F32, F32, "bf16x3"): 3e-5,
+         ("bf16x6", F32, F32, "bf16x6"): 1e-6, ("ieee", F32, F32, "ieee"): 1e-6, ("fp64", F64, F64, None): 1e-14,
+         ("int8", I8, I8, None): 0.0, ("e4m3", E4M3, E4M3, None): 1e-3, ("e4m3 x e5m2", E4M3, E5M2, None): 1e-3}
+
+
+@tilejit.kernel
+def product(a, b, c, extra, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+            PRECISION: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr, END: tl.constexpr, OUT: tl.constexpr):
+    """C[B] = END(A[B] @ B[B]) of whole tensors; A and B in memory as they are or transposed."""
+    g, m = tl.arange(0, B)[:, None, None], tl.arange(0, M)
+    n, k = tl.arange(0, N), tl.arange(0, K)
+    if A_T:
+        x = tl.load(a + g * (M * K) + k[None, :, None] * M + m[None, None, :]).permute(0, 2, 1)
+    else:
+        x = tl.load(a + g * (M * K) + m[None, :, None] * K + k[None, None, :])
+    if B_T:
+        y = tl.load(b + g * (K * N) + n[None, :, None] * K + k[None, None, :]).permute(0, 2, 1)
+    else:
+        y = tl.load(b + g * (K * N) + k[None, :, None] * N + n[None, None, :])
+    if B == 1:
+        x, y = x.reshape(M, K), y.reshape(K, N)
+    z = tl.dot(x, y, input_precision=PRECISION, out_dtype=OUT)
+    if B == 1:
+        z = z.reshape(1, M, N)
+    if END == "rows":
+        z += tl.load(extra + m)[None, :, None].to(z.dtype)
+    elif END == "columns":
+        z += tl.load(extra + n)[None, None, :].to(z.dtype)
+    elif END == "softmax":
+        z = tl.exp((z - tl.max(z, 2)[:, :, None]).to(tl.float32))
+        z = z / tl.sum(z, 2)[:, :, None]
+    elif END == "chain":
+        w = tl.load(b + g * 0 + n[None, :, None] * 0 + n[None, None, :])
+        z = tl.dot(z.to(w.dtype), tl.broadcast_to(w, (B, N, N)), input_precision=PRECISION, out_dtype=OUT)
+    if END == "trans":
+        tl.store(c + g * (M * N) + n[None, :, None] * M + m[None, None, :], z.permute(0, 2, 1))
+    else:
+        tl.store(c + g * (M * N) + m[None, :, None] * N + n[None, None, :], z)
+
+
+def drawn(seed):
+    """One case: at most 2^17 multiplications, and 32 elements a thread of each tile."""
+    rng = np.random.default_rng(seed)
+    kind = list(KINDS)[seed % len(KINDS)]
+    while True:
+        batch = int(2 ** max(0, rng.integers(-3, 4)))
+        m, n, k = (int(2 ** rng.integers(0, 8)) for _ in range(3))
+        warps = int(rng.choice([1, 2, 4, 8, 16]))
+        if 256 <= batch * m * n * k <= 1 << 17 and batch * max(m * n, m * k, k * n) <= 1024 * warps:
+            break
+    end = str(rng.choice(["none", "none", "trans", "rows", "columns", "softmax", "chain"]))
+    if end == "softmax" and kind[0] in ("int8", "fp64") or end == "chain" and kind[0] not in ("fp16", "bf16", "tf32"):
+        end = "none"
+    return rng, kind, (batch, m, n, k), warps, end, bool(rng.integers(2)), bool(rng.integers(2))
+
+
+@pytest.mark.parametrize("seed", range(44))
+def test_drawn(seed):
+    rng, kind, (batch, m, n, k), warps, end, a_t, b_t = drawn(seed)
+    _, da, db, precision = kind
+
+    def matrix(rows, columns, dtype, turned):
+        x = rng.integers(-8, 8, (batch, rows, columns)) if dtype == I8 else rng.standard_normal((batch, rows, columns))
+        x = x.astype(dtype)
+        return (np.ascontiguousarray(x.swapaxes(1, 2)) if turned else x), x.astype(np.float64)
+
+    (a, x), (b, y) = matrix(m, k, da, a_t), matrix(k, n, db, b_t)
+    extra = rng.standard_normal(max(m, n)).astype(np.float32)
+    z = x @ y
+    if end == "rows":
+        z = z + extra[None, :m, None].astype(np.int32 if da == I8 else np.float32)
+    elif end == "columns":
+        z = z + extra[None, None, :n].astype(np.int32 if da == I8 else np.float32)
+    elif end == "softmax":
+        z = np.exp(z - z.max(2, keepdims=True))
+        z /= z.sum(2, keepdims=True)
+    elif end == "chain":
+        first = b.reshape(-1)[:n].astype(np.float64)
+        z = z.astype(da).astype(np.float64).sum(2, keepdims=True) * first
+    elif end == "trans":
+        z = z.swapaxes(1, 2)
+    out = np.int32 if da == I8 else np.float64 if da == F64 else np.float32
+    tolerance = KINDS[kind] * (20 if end in ("softmax", "chain") else 1)
+    for target in ("evaluator", "emulator"):
+        c = np.zeros(z.shape, out)
+        with tilejit.knobs(target=target):
+            product[(1,)](a, b, c, extra, batch, m, n, k, precision, a_t, b_t, end, None, num_warps=warps)
+        assert rel_error(c, z) <= max(tolerance, 5e-3 if end == "chain" else 0), (target, kind[0], z.shape, k, warps, end)
+
+
+@tilejit.kernel
+def promoted(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVERY: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x, y = tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + n[:, None] * K + k[None, :])
+    tl.store(c + m[:, None] * N + n[None, :], tl.dot(x, y.T, max_num_imprecise_acc=EVERY))
+
+
+def test_promoted_sums_are_added_apart():
+    """As Triton's: one addition for each accumulator and each part of K; and the sums are nearer to the truth."""
+    m, n, k = 64, 32, 256
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((r, k)).astype(E4M3) for r in (m, n))
+    want, errors = a.astype(np.float64) @ b.astype(np.float64).T, {}
+    for every in (None, 128, 32):
+        c = np.zeros((m, n), np.float32)
+        with tilejit.knobs(target="emulator"):
+            promoted[(1,)](a, b, c, m, n, k, every)
+            made = promoted.compile(a, b, c, m, n, k, every)
+        assert made.ptx.count("add.rn.f32") == (0 if every is None else m * n // 128 * (k // every))
+        errors[every] = rel_error(c, want)
+    assert errors[32] < errors[None] / 2
+
+
+def test_infinities_of_divided_numbers():
+    """1 x inf + 1 x 1 is inf also where fp32 numbers are sums of parts, of which one is 0."""
+    a, b = np.ones((1, 16, 16), np.float32), np.ones((1, 16, 16), np.float32)
+    b[0, 0, :8] = np.inf
+    for precision in ("tf32x3", "bf16x3", "bf16x6", "ieee"):
+        for target in ("evaluator", "emulator"):
+            c = np.zeros((1, 16, 16), np.float32)
+            with tilejit.knobs(target=target):
+                product[(1,)](a, b, c, a, 1, 16, 16, 16, precision, False, False, "none", None)
+            assert np.array_equal(c[0], np.broadcast_to([np.inf] * 8 + [16.0] * 8, (16, 16))), (precision, target)
+
+
+@tilejit.kernel
+def of_two(a, b, c, DA: tl.constexpr, DB: tl.constexpr, ACC: tl.constexpr, OUT: tl.constexpr):
+    x, y = tl.zeros((16, 32), DA), tl.zeros((32, 16), DB)
+    z = tl.dot(x, y, out_dtype=OUT) if ACC is None else tl.dot(x, y, tl.zeros((16, 16), ACC), out_dtype=OUT)
+    tl.store(c + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :], z)
+
+
+@pytest.mark.parametrize("da, db, acc, out, says", [
+    (tl.float16, tl.bfloat16, None, None, "Both operands must be same dtype. Got fp16 and bf16"),
+    (tl.int32, tl.int32, None, None, "Unsupported lhs dtype int32"),
+    (tl.float16, tl.float16, None, tl.bfloat16, "out_dtype=bfloat16 is unsupported"),
+    (tl.float16, tl.float16, tl.float16, tl.float32, "expected accumulator dtype fp32, got fp16"),
+])
+def test_what_does_not_go_together(da, db, acc, out, says):
+    c = np.zeros((16, 16), np.float32)
+    with pytest.raises(CompilationError, match=says):
+        of_two.compile(c, c, c, da, db, acc, out)
+
+
+def test_an_accumulator_gives_the_result_its_type():
+    c = np.zeros((16, 16), np.float16)
+    assert "f16" in of_two.compile(c, c, c, tl.float16, tl.float16, tl.float16, None).ptx
+
+
+def test_sums_that_do_not_fit_are_said_to():
+    """256 x 256 of four warps: 512 registers a thread, right all the same, and said in the report."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((1, 256, 16)).astype(BF16) for _ in range(2))
+    c = np.zeros((1, 256, 256), np.float32)
+    with tilejit.knobs(target="emulator"):
+        args = (a, b, c, c, 1, 256, 256, 16, None, False, True, "none", None)
+        product[(1,)](*args)
+        report = product.compile(*args).report()
+    assert rel_error(c[0], a[0].astype(np.float64) @ b[0].astype(np.float64).T) < 1e-6
+    assert "takes 512 registers a thread" in report

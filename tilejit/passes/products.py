@@ -1,0 +1,170 @@
+"""Products that no instruction computes become ones that some instruction does.
+
+    %c = dot %a, %b, %acc {precision=bf16x3}          %a0 = cast %a : bf16 ..
+                                              ->      %s = dot %a1, %b0, 0      %s' = dot %a0, %b1, %s
+                                                      %c = dot %a0, %b0, (%acc + %s')
+
+* A batch of one is a matrix.
+* fp32 by parts: the sum of several products of narrower parts of each number (`numeric.PARTS`).
+* fp32 as it is (`ieee`) becomes `dot_fma`.
+* K shorter than 16 bytes is filled up: zeros between its elements.
+* `promote`: products of so many elements of K, each from zero, and their sum.
+
+What computes the others, and over which warps, is chosen with the layouts (`choose_units`).
+"""
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Builder, Function, Op, Value, divides_k, product_warps, replace, walk
+from tilejit.ir.numeric import PARTS
+from tilejit.ir.target import product_unit, target_of
+from tilejit.ir.types import DTYPES, DType, Tile, bf16, fp32, int32
+
+#: 32-bit registers of a thread that the sums of a wgmma may take.
+MOST_SUMS = 208
+
+
+def legalise(fn: Function) -> Function:
+    """Rewrite products in place; returns the function."""
+    for op in [op for op in walk(fn.body) if op.name == "dot"]:
+        assert op.parent is not None
+        at = op.parent.ops.index(op)
+        b = Builder(op.parent, at, op.loc)
+        result = _product(fn, op, b)
+        if result is not op.result:
+            result.name = result.name or op.result.name
+            replace(fn.body, {op.result: result})
+            op.parent.ops.remove(op)
+    return fn
+
+
+def _product(fn: Function, op: Op, b: Builder) -> Value:
+    """What stands for a product; itself if an instruction computes it."""
+    x, y, acc = op.operands
+    elem = _elem(x)
+    if len(_shape(x)) == 3 and _shape(x)[0] == 1:
+        flat = [b("reshape", v, shape=_shape(v)[1:]) for v in op.operands]
+        made = _dot(fn, b, op, *flat)
+        return b("reshape", made, shape=_shape(acc))
+    if elem.is_fp8 and target_of(fn).sm < 89:
+        raise CompilationError(f"dot: {target_of(fn).name} has no tensor cores for {elem}; use fp16, or "
+                               "target=\"sm_90a\"", op.loc)
+    if "promote" in op.attrs:
+        return _promoted(fn, op, b)
+    if elem == fp32 and op.attrs.get("precision") in PARTS:
+        return _by_parts(fn, op, b)
+    if _shape(x)[-1] * elem.bytes < (32 if elem.bits == 64 else 16):
+        wide = [_interleaved(b, x, True), _interleaved(b, y, False)]
+        return _dot(fn, b, op, *wide, acc)
+    if elem == fp32 and op.attrs.get("precision") == "ieee":
+        return b("dot_fma", x, y, acc)
+    return op.result
+
+
+def _dot(fn: Function, b: Builder, like: Op, x: Value, y: Value, acc: Value, **attrs: object) -> Value:
+    """What stands for a product like another one, of other operands."""
+    kept = {k: v for k, v in {**like.attrs, **attrs}.items() if v is not None}
+    made = b.op("dot", x, y, acc, **kept)
+    made.result.name = like.result.name
+    found = _product(fn, made, b)
+    if found is not made.result:
+        b.block.ops.remove(made)
+        b.at -= 1
+    return found
+
+
+def _by_parts(fn: Function, op: Op, b: Builder) -> Value:
+    """The products of parts, the small ones summed from zero. Where those are NaN, of infinities and zeros, the product
+    of the largest parts says it all."""
+    x, y, acc = op.operands
+    name, pairs = PARTS[op.attrs["precision"]]
+    elem, count = DTYPES[name], 1 + max(max(p) for p in pairs)
+    xs, ys = (_parts(b, v, elem, count) for v in (x, y))
+    zero = b.const(0.0, Tile(_shape(acc), fp32))
+    small = zero
+    precision = "tf32" if elem.bits == 32 else None
+    for i, j in pairs[:-1]:
+        small = _dot(fn, b, op, xs[i], ys[j], small, precision=precision)
+    bad = b("cmp", small, small, pred="ne")
+    total = b("add", acc, b("select", bad, zero, small))
+    return _dot(fn, b, op, xs[0], ys[0], total, precision=precision)
+
+
+def _parts(b: Builder, v: Value, elem: DType, count: int) -> list[Value]:
+    """fp32 numbers as sums of `count` parts, the largest first; parts of tf32 stay fp32 without the bits that tensor
+    cores do not read."""
+    shape, parts = _shape(v), []
+    for i in range(count):
+        if elem == bf16:
+            part = b("cast", v, dtype=bf16)
+            wide = b("cast", part, dtype=fp32)
+        else:
+            mask = b.const(-8192, Tile(shape, int32))                       # 0xffffe000
+            part = wide = b("bitcast", b("and", b("bitcast", v, dtype=int32), mask), dtype=fp32)
+        parts.append(part)
+        if i + 1 < count:
+            v = b("sub", v, wide)
+    return parts
+
+
+def _promoted(fn: Function, op: Op, b: Builder) -> Value:
+    """The sum of products of `promote` elements of K each."""
+    x, _, acc = op.operands
+    each, depth = op.attrs["promote"], op.attrs.get("depth", _shape(x)[-1])
+    zero = b.const(0.0, Tile(_shape(acc), fp32))
+    total = acc
+    for first in range(0, depth, each):
+        part = _dot(fn, b, op, x, op.operands[1], zero, promote=None, begin=first or None,
+                    depth=min(each, depth - first))
+        total = b("add", total, part)
+    return total
+
+
+def _interleaved(b: Builder, v: Value, last: bool) -> Value:
+    """Twice as long along K, the last dimension or the one before: a zero after every element."""
+    shape = _shape(v)
+    zero = b.const(0, Tile(shape, _elem(v)))
+    pairs = b("join", v, zero)
+    if last:
+        return b("reshape", pairs, shape=(*shape[:-1], 2 * shape[-1]))
+    rank = len(shape)
+    return b("reshape", b("trans", pairs, order=(*range(rank - 1), rank, rank - 1)),
+             shape=(*shape[:-2], 2 * shape[-2], shape[-1]))
+
+
+def _shape(v: Value) -> tuple[int, ...]:
+    assert isinstance(v.type, Tile)
+    return v.type.shape
+
+
+def _elem(v: Value) -> DType:
+    assert isinstance(v.type, Tile) and isinstance(v.type.elem, DType)
+    return v.type.elem
+
+
+def choose_units(fn: Function) -> None:
+    """Mark the products that mma.sync computes: those that wgmma cannot, or all where there is none."""
+    for op in walk(fn.body):
+        if op.name != "dot":
+            continue
+        x, c = op.operands[0], op.result
+        warps, ctas = product_warps(fn), fn.attrs.get("num_ctas", 1)
+        *batch, m, k = _shape(x)
+        n = _shape(c)[-1]
+        if divides_k(fn):
+            k //= ctas
+        sums = m * n // (32 * warps)
+        unit = "mma" if batch or sums > MOST_SUMS else product_unit(target_of(fn), warps, m, n, k, _elem(x).bits // 8)
+        if unit == "wgmma":
+            continue
+        op.attrs["unit"] = unit
+        if warps % 3 == 0:
+            raise CompilationError(f"dot: num_warps={fn.attrs['num_warps']} needs wgmma: 64 rows or more for each "
+                                   f"of three warpgroups, found a {c.type}", op.loc)
+        if ctas > 1:
+            raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c.type} and a K of {k} "
+                                   f"over {warps} warps", op.loc)
+        if sums > MOST_SUMS:
+            fn.attrs.setdefault("report", []).append(
+                f"dot at {op.loc.short() if op.loc else '?'}: {c.type} takes {sums} registers a thread, some of which "
+                f"are kept in local memory: use more warps than {warps} or a smaller tile")
