@@ -43,9 +43,8 @@ def _product(fn: Function, op: Op, b: Builder) -> Value:
     x, y, acc = op.operands
     elem = _elem(x)
     if len(_shape(x)) == 3 and _shape(x)[0] == 1:
-        flat = [b("reshape", v, shape=_shape(v)[1:]) for v in op.operands]
-        made = _dot(fn, b, op, *flat)
-        return b("reshape", made, shape=_shape(acc))
+        x1, y1, acc1 = (b("reshape", v, shape=_shape(v)[1:]) for v in op.operands)
+        return b("reshape", _dot(fn, b, op, x1, y1, acc1), shape=_shape(acc))
     if elem.is_fp8 and target_of(fn).sm < 89:
         raise CompilationError(f"dot: {target_of(fn).name} has no tensor cores for {elem}; use fp16, or "
                                "target=\"sm_90a\"", op.loc)
@@ -53,11 +52,10 @@ def _product(fn: Function, op: Op, b: Builder) -> Value:
         return _promoted(fn, op, b)
     if elem == fp32 and op.attrs.get("precision") in PARTS:
         return _by_parts(fn, op, b)
-    if _shape(x)[-1] * elem.bytes < (32 if elem.bits == 64 else 16):
-        wide = [_interleaved(b, x, True), _interleaved(b, y, False)]
-        return _dot(fn, b, op, *wide, acc)
     if elem == fp32 and op.attrs.get("precision") == "ieee":
         return b("dot_fma", x, y, acc)
+    if _shape(x)[-1] * elem.bytes < (32 if elem.bits == 64 else 16):
+        return _dot(fn, b, op, _interleaved(b, x, True), _interleaved(b, y, False), acc)
     return op.result
 
 
@@ -68,6 +66,7 @@ def _dot(fn: Function, b: Builder, like: Op, x: Value, y: Value, acc: Value, **a
     made.result.name = like.result.name
     found = _product(fn, made, b)
     if found is not made.result:
+        assert b.at is not None
         b.block.ops.remove(made)
         b.at -= 1
     return found

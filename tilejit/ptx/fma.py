@@ -46,8 +46,8 @@ def _dot_fma(e: Emitter, op: Op) -> None:
         p.place(loop)
     for k in range(step):
         x, y = (side.read(e, k) for side in sides)
-        for d, at in zip(acc, t.layout.registers()):
-            p(f"fma.rn.{cls}", d, x[(*at[:-2], at[-2])], y[(*at[:-2], at[-1])], d)
+        for d, (*ahead, m, n) in zip(acc, t.layout.registers()):
+            p(f"fma.rn.{cls}", d, x[tuple((*ahead, m))], y[tuple((*ahead, n))], d)
     if left:
         for side in sides:
             side.advance(e, step)

@@ -74,8 +74,12 @@ def _fragments(layout: LinearLayout) -> tuple[tuple[tuple[int, ...], tuple[int, 
     place = {at: i for i, at in enumerate(layout.registers())}
     m, n = layout.shape[-2:]
     starts = dict.fromkeys((*at[:-2], at[-2] // 16 * 16, at[-1] // 8 * 8) for at in place)
-    return tuple((at, tuple(place[(*at[:-2], (at[-2] + 8 * (j // 2)) % m, (at[-1] + j % 2) % n)] for j in range(4)))
-                 for at in starts)
+
+    def register(at: tuple[int, ...], j: int) -> int:
+        where = (*at[:-2], (at[-2] + 8 * (j // 2)) % m, (at[-1] + j % 2) % n)
+        return place[where]
+
+    return tuple((at, tuple(register(at, j) for j in range(4))) for at in starts)
 
 
 class _Words:

@@ -219,10 +219,11 @@ def _product(m: Any, o: Op, a: Any, b: Any, acc: np.ndarray) -> np.ndarray:
     ta, t_acc, at = o.operands[0].type, elem_of(o.operands[2].type), o.attrs.get("k", 0)
     elem = ta.elem if isinstance(ta, (Tile, Buffer)) else ta
     assert isinstance(elem, DType) and isinstance(t_acc, DType)
-    used = min(a.shape[1], o.attrs.get("depth", at + a.shape[1]) - at)
+    first = o.attrs.get("begin", 0)
+    used = slice(max(0, first - at), min(a.shape[-1], first + o.attrs.get("depth", at + a.shape[-1]) - at))
     if o.attrs.get("zero"):
         acc = np.zeros_like(acc)
-    return num.matmul(a[:, :used], b[at:at + used], acc, elem, t_acc, o.attrs.get("precision"))
+    return num.matmul(a[..., used], b[..., at:, :][..., used, :], acc, elem, t_acc, o.attrs.get("precision"))
 
 
 scheduled.dot_async.meaning(_product)
