@@ -105,17 +105,16 @@ def dot_dtypes(x, n):
 
 
 @tilejit.kernel
-def dot_small_m(x, n):
-    a = tl.zeros((8, 64), tl.float16)
+def dot_ranks(x, n):
+    a = tl.zeros((2, 64, 64), tl.float16)
     b = tl.zeros((64, 64), tl.float16)
     tl.dot(a, b)
 
 
 @tilejit.kernel
-def dot_registers(x, n):
-    a = tl.zeros((256, 64), tl.float16)
-    b = tl.zeros((64, 256), tl.float16)
-    tl.dot(a, b)
+def dot_precision(x, n):
+    a = tl.zeros((64, 64), tl.float32)
+    tl.dot(a, a, input_precision="tf64")
 
 
 @tilejit.kernel
@@ -205,8 +204,8 @@ BAD_KERNELS = [
     (shape_not_constant, "tl.zeros((n,)", "tl.constexpr"),
     (dot_inner_dims, "tl.dot(a, b)", "64 != 32"),
     (dot_dtypes, "tl.dot(a, b)", "int8 x bf16"),
-    (dot_small_m, "tl.dot(a, b)", "multiple of 16"),
-    (dot_registers, "tl.dot(a, b)", "use more warps or a smaller tile"),
+    (dot_ranks, "tl.dot(a, b)", "equal ranks"),
+    (dot_precision, "tl.dot(a, a", "must be one of tf32, ieee, tf32x3, bf16x3, bf16x6"),
     (broadcast_shapes, "tl.arange(0, 64) + tl.arange(0, 32)", "[64] with [32]"),
     (literal_range, "+ 1000", "out of range for int8"),
     (item_assignment, "v[0] = 1.0", "no item"),

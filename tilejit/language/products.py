@@ -42,7 +42,8 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
             if t.name not in _DOT:
                 raise CompilationError(f"dot: Unsupported {side} dtype {t}; legal: fp8 of any kinds, {', '.join(_DOT)}")
         if tc.name not in _DOT[ta.name]:
-            raise CompilationError(f"dot: Both operands must be same dtype. Got {ta} and {tc}")
+            raise CompilationError(f"dot: Both operands must be same dtype. Got {ta} and {tc}: the tensor "
+                                   f"cores take no {ta} x {tc}, cast one")
     elif not {ta.name, tc.name} <= set(_NATIVE_FP8):
         for t in dict.fromkeys((ta, tc)):
             if t.name == "fp8e4b15":
