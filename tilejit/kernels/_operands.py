@@ -28,11 +28,12 @@ class Matrix:
 
     @property
     def pitch(self) -> int:
-        """Elements from a line to the next one; where there is one line only, those of the line."""
-        (m, n), (down, across) = self.shape[-2:], self.strides[-2:]
-        if self.rows_first:
-            return down if m > 1 else n
-        return across if n > 1 else m
+        """Elements from a line to the next one; where there is one line only, those of the line, in whole units of
+        TMA."""
+        lines, length = self.shape[-2:] if self.rows_first else self.shape[:-3:-1]
+        down, across = self.strides[-2:]
+        size: int = self.dtype.bytes
+        return (down if self.rows_first else across) if lines > 1 else tilejit.cdiv(length * size, 16) * 16 // size
 
     def descriptor(self, rows: int, columns: int) -> tilejit.TensorDescriptor:
         """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time."""
@@ -71,8 +72,7 @@ def order_of(info: ArrayInfo) -> bool | None:
 
 
 def in_reach(info: ArrayInfo) -> bool:
-    """Whether TMA can read a matrix in its order: its base and its lines at multiples of 16 bytes (those of one line,
-    which have no pitch, are given the line's length)."""
+    """Whether TMA can read a matrix in its order: its base and its lines at multiples of 16 bytes."""
     rows_first = order_of(info)
     if rows_first is None:
         return False

@@ -9,7 +9,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import tilejit
+from tilejit import ArrayInfo
 from tilejit.kernels._operands import Workspace
+from tilejit.kernels.tiles import raggedness
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ _OUTSIDE, _OUTSIDE_SHARED = 0.9, 3.2
 #: of 81 shapes on an H200: 5% off on average, and the choice takes 2.5% longer than the best.)
 #: And what sums of the transpose's parts take longer, between nothing and four times that at eleven shapes.
 _RESULT, SECOND, PARTED, _TURNED = 0.05, 3140, 0.334, 2500
+#: How much longer a byte takes whose row begins anywhere, at most (`reads`).
+_RAGGED = 0.7
 
 
 def staged_part(rows: int, columns: int) -> int:
@@ -154,41 +158,51 @@ def staged_part(rows: int, columns: int) -> int:
 
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
-           ctas: int | None = None, strips: tuple[int, int] = (16, 16), hopper: bool = True) -> Config:
+           ctas: int | None = None, strips: tuple[int, int] = (16, 16), hopper: bool = True,
+           read: tuple[float, float] = (1.0, 1.0)) -> Config:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
     instead of a choice. strips: what divides the rows and the columns of wide tiles (32 where they lie side by side in
-    memory: TMA reads so many at a time). hopper: else without clusters, and tiles are as wide as fragments of mma.sync
-    spread over warps."""
+    memory: TMA reads so many at a time). read: `reads` of the operands. hopper: else without clusters, and
+    tiles are as wide as fragments of mma.sync spread over warps."""
     ctas = ctas if hopper or ctas is not None else 1
     ways = (t for t in _ways(m, n, k * elem_bytes, multiprocessors, split, ctas, strips)
             if hopper or t.n & t.n - 1 == 0)
-    best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors))
+    best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors, read))
     one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
     return replace(best, single=one and (best.ctas == 1 or best.cluster_split == "N"))
 
 
 def choose_for(shape: tuple[int, int, int], elem_bytes: int, rows_first: tuple[bool, bool], multiprocessors: int,
-               split: int | None = None, ctas: int | None = None) -> Config:
+               split: int | None = None, ctas: int | None = None, read: tuple[float, float] = (1.0, 1.0)) -> Config:
     """`choose` for a [m, k] and b [k, n] of these orders, `shape` m, k, n, on the chip that kernels are made for."""
     m, k, n = shape
-    return choose(m, n, k, elem_bytes, multiprocessors, split, ctas, strips(*rows_first), tilejit.chip() == "sm_90a")
+    return choose(m, n, k, elem_bytes, multiprocessors, split, ctas, strips(*rows_first), tilejit.chip() == "sm_90a",
+                  read)
 
 
-def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone: bool | None = None) -> float:
+def reads(a: ArrayInfo, b: ArrayInfo) -> tuple[float, float]:
+    """How much longer a byte of each operand takes to come where its lines do not begin with those of L2: rows of a
+    block, 128 bytes, then lie in two of those."""
+    ra, rb = (1 + _RAGGED * raggedness(max(x.strides) * x.dtype.bytes) for x in (a, b))
+    return ra, rb
+
+
+def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone: bool | None = None,
+              read: tuple[float, float] = (1.0, 1.0)) -> float:
     """An estimate of what the tiles of an m x n product take that are not divided, in cycles of one multiprocessor.
 
     alone: whether a tile has all of shared memory for its blocks (None: not if a program takes several in turn)."""
     count = t.tiles(m, n)
     turns = tilejit.cdiv(count, t.programs)
     alone = t.warps > 4 or turns == 1 if alone is None else alone
-    block = _block(t, min(count, t.programs), (m + n) / turns, multiprocessors)
+    block = _block(t, min(count, t.programs), (m * read[0] + n * read[1]) / turns, multiprocessors, read)
     block += _outside(t, m, n) * t.k_bytes / 128 * (_OUTSIDE if alone else _OUTSIDE_SHARED)
     return turns * t.blocks(pitch) * block + t.m * t.n / t.ctas * _RESULT
 
 
-def _block(t: Config, programs: int, rows: float, multiprocessors: int) -> float:
+def _block(t: Config, programs: int, rows: float, multiprocessors: int, read: tuple[float, float]) -> float:
     """Cycles of a block of K where so many programs run, which read so many rows of operands between them."""
-    loaded, results = (t.m + t.n) * t.k_bytes, t.m * t.n / t.ctas
+    loaded, results = _edges(t, t.m, t.n, read) * t.k_bytes, t.m * t.n / t.ctas
     received = (t.m + t.n / t.ctas) * t.k_bytes if t.beside and t.cluster_split == "N" else 0
     waiting = _WAITING if t.beside and t.cluster_split == "M" else 1
     return sum(x ** HIDING for x in (
@@ -197,15 +211,22 @@ def _block(t: Config, programs: int, rows: float, multiprocessors: int) -> float
         rows * t.k_bytes / (_MEMORY * multiprocessors))) ** (1 / HIDING)
 
 
+def _edges(t: Config, high: float, wide: float, read: tuple[float, float]) -> float:
+    """So many rows of a tile's first operand and of its second one, as rows that begin with lines."""
+    first, second = read[::-1] if t.swap else read
+    return high * first + wide * second
+
+
 def _outside(t: Config, m: int, n: int) -> int:
     """Rows of a last tile that lie outside of the matrix, on the side that has fewer."""
     rows, columns = (n, m) if t.swap else (m, n)
     return -rows % t.m if rows < columns else -columns % t.n
 
 
-def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float:
+def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int,
+           read: tuple[float, float] = (1.0, 1.0)) -> float:
     """An estimate of what an m x n product with `pitch` bytes in a row of K takes, in cycles of one multiprocessor
-    (constants measured on an H200).
+    (constants measured on an H200). read: `reads` of the operands.
 
     Whole tiles and even parts of more than `DECODED` rows: the blocks that a program takes, as `_block` says; parts are
     stored, and read by a second launch. Others: blocks that are as long as their products or their bytes, at least as
@@ -213,19 +234,23 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int) -> float
     handing over parts costs: 1.5 cycles an element where they meet in flight; or 16 bytes a cycle between the CTAs of a
     cluster and two round trips; one where CTAs share an operand."""
     if t.stream_tiles == 0 and t.k_ctas == 1 and m > DECODED:
-        return undivided(t, m, n, pitch, multiprocessors)
+        return undivided(t, m, n, pitch, multiprocessors, read=read)
     if t.parts and m > DECODED:
-        block = _block(t, t.programs, (m + n) * t.parts, multiprocessors) + _outside(t, m, n) * _OUTSIDE
+        rows = (m * read[0] + n * read[1]) * t.parts
+        block = _block(t, t.programs, rows, multiprocessors, read) + _outside(t, m, n) * _OUTSIDE
         meet = SECOND + PARTED * t.m * t.n * t.programs / multiprocessors + _TURNED * t.swap
         return tilejit.cdiv(t.blocks(pitch), t.parts) * block + meet
     count, steps = t.tiles(m, n), t.blocks(pitch)
-    area, edges = (t.m * t.n, t.m + t.n) if not t.beside else (t.m * t.n // t.ctas, t.m // t.ctas + t.n)
+    area, edges = t.m * t.n, _edges(t, t.m, t.n, read)
+    if t.beside:
+        area, edges = area // t.ctas, _edges(t, t.m // t.ctas, t.n, read)
     few, shared = m <= FEW, t.swap and t.beside
     rate, idle = _FROM_MEMORY if few else _FROM_L2, t.programs * t.ctas / multiprocessors < 1 - IDLE / 2
     block = max(area / 32 * t.k_bytes / 128,
-                (t.m + t.n // t.ctas) * t.k_bytes / _FROM_PAIR if shared else edges * t.k_bytes / rate)
+                _edges(t, t.m, t.n // t.ctas, read) * t.k_bytes / _FROM_PAIR if shared else edges * t.k_bytes / rate)
 
-    memory, wide, narrow = (m + n) * pitch / (SHARE * multiprocessors), *((t.m, t.n) if t.swap else (t.n, t.m))
+    memory = (m * read[0] + n * read[1]) * pitch / (SHARE * multiprocessors)
+    wide, narrow = (t.m * read[1], t.n * read[0]) if t.swap else (t.n * read[1], t.m * read[0])
     least = memory * (1 + _AGAIN * narrow / wide * few)
 
     def turn(programs: int) -> float:

@@ -12,7 +12,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels import division, streamk
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
-from tilejit.kernels._operands import DTYPES, in_reach, order_of, tensor_scales
+from tilejit.kernels._operands import DTYPES, Matrix, in_reach, order_of, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import Copy, copy_matrices, pitched, pitched_facts
 from tilejit.kernels.order import tile_at
@@ -72,12 +72,11 @@ POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
 #: Cycles of such a tile, beside a block of K of it, whose numbers come one by one (on an H200); tiles that a
 #: multiprocessor has at once.
 POINTER_TILE, POINTER_BLOCK, AT_ONCE = 3500, 1800, 2
-#: Blocks of K from which on tiles may be divided between multiprocessors, if rows and columns are not few
-#: (`division.SHALLOW`).
-DEEP_FROM = 128
 #: Rows up to which products are handed on: always, or from so many blocks of K on (on an H200 10 to 40% faster at four
 #: shapes of 1 to 32 rows and 1024 to 1536 of K, not at 64 rows).
 SHORT, NARROW, NARROW_FROM = 32, 64, 32
+#: Cycles that `matmul_streamk` takes longer for a tile of few rows or columns that it does not divide.
+WALKED = 1000
 _calls = Calls()
 
 
@@ -97,10 +96,7 @@ def _rows_first(name: str, x: ArrayInfo) -> bool:
 
 def _descriptor(x: ArrayInfo, rows_first: bool, rows: int, columns: int) -> tilejit.TensorDescriptor:
     """Blocks of rows x columns of a matrix, or of its transpose if that is the contiguous one."""
-    (m, n), (down, across) = x.shape, x.strides
-    if rows_first:
-        return tilejit.TensorDescriptor.template(x, (m, n), (down if m > 1 else n, 1), (rows, columns))
-    return tilejit.TensorDescriptor.template(x, (n, m), (across if n > 1 else m, 1), (columns, rows))
+    return Matrix(x, x.shape, x.strides, rows_first).descriptor(rows, columns)
 
 
 @lru_cache(maxsize=1024)
@@ -298,7 +294,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, acti
     which launches then. Raises LaunchError for arrays that do not go together."""
     orders, chip = _orders(a, b, bias, c, activation), tilejit.chip()
     readable = _as_is(a, orders[0], True) and _as_is(b, orders[1], False)
-    if not (readable and _pitched(c)) and _worth_copying(a, b, c, orders, sms):
+    if not (readable and in_reach(c)) and _worth_copying(a, b, c, orders, sms):
         way = ("divided" if readable and _stored_in_parts(a, b, orders, sms) else "copied")
         return way, ()
     if all(map(in_reach, (a, b, c))) and order_of(c) and _in_place(a, *orders) and handed_on(
@@ -316,7 +312,7 @@ def _stored_in_parts(a: ArrayInfo, b: ArrayInfo, orders: tuple[bool, bool], sms:
     def whole() -> tuple[Part, ...]:
         return _parts(a, b, False, into, None, sms, tilejit.chip(), False)
 
-    t = division.choose_for((m, k, n), a.dtype.bytes, orders, sms)
+    t = division.choose_for((m, k, n), a.dtype.bytes, orders, sms, read=division.reads(a, b))
     return t.parts > 0 and handed_on(a, b, whole, sms)[0]
 
 
@@ -333,7 +329,7 @@ def _worth_copying(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, orders: tuple[bool,
         moved += 0 if as_is else x.shape[0] * x.shape[1] * x.dtype.bytes
     calls += moved > 0
     into = c
-    if not _pitched(c):
+    if not in_reach(c):
         into, moved, calls = pitched_facts(c, True), moved + m * n * c.dtype.bytes, calls + 1
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
     blocks = tilejit.cdiv(k * a.dtype.bytes, t.k_bytes)
@@ -348,65 +344,52 @@ def _worth_copying(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, orders: tuple[bool,
 
 def estimate(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, sms: int) -> float:
     """Cycles that a @ b is estimated to take where all three matrices are read and written in place; else infinite."""
-    if 0 in (*a.shape, *c.shape) or not (all(map(_pitched, (a, b, c))) and _in_place(a, *_orders(a, b, None, c, None))):
+    if 0 in (*a.shape, *c.shape) or not (all(map(in_reach, (a, b, c))) and _in_place(a, *_orders(a, b, None, c, None))):
         return inf
 
     def whole() -> tuple[Part, ...]:
         return _parts(a, b, False, c, None, sms, tilejit.chip(), False)
 
     found = handed_on(a, b, whole, sms)[1]
-    return found if found < inf else _tiled(whole(), sms, a)
+    return found if found < inf else _tiled(whole(), sms, a, b)
 
 
 def handed_on(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]], sms: int) -> tuple[bool, float]:
     """Whether `matmul_streamk` is faster than parts of whole tiles, as it is where rows, columns or tiles are few; and
     an estimate of the cycles of the faster way (infinite where no estimate was needed)."""
     (m, k), n, size = a.shape, b.shape[1], a.dtype.bytes
-    blocks = tilejit.cdiv(k * size, 128)
     if not m * n * k:
         return False, 0.0
-    few = min(m, n) <= division.SHALLOW
-    if blocks < DEEP_FROM and not few:
-        return False, inf
-    t = division.choose_for((m, k, n), size, (_rows_first("a", a), _rows_first("b", b)), sms)
-    cycles = division.cycles(t, m, n, k * size, sms)
-    if m <= NARROW and (m <= SHORT or blocks >= NARROW_FROM):
+    read = division.reads(a, b)
+    t = division.choose_for((m, k, n), size, (_rows_first("a", a), _rows_first("b", b)), sms, read=read)
+    cycles = division.cycles(t, m, n, k * size, sms, read)
+    if m <= NARROW and (m <= SHORT or k * size >= NARROW_FROM * 128):
         return True, cycles
     if m <= NARROW:
-        worth = False
-    elif t.single:
-        worth = few
-    elif t.k_ctas > 1 or t.parts:
-        worth = few or blocks >= DEEP_FROM
-    else:
-        worth = blocks >= DEEP_FROM and t.stream_tiles > 0 and 2 * t.ctas * t.tiles(m, n) <= sms
-    if not worth and not few:
         return False, inf
-    other = _tiled(whole(), sms, a)
-    return worth and cycles < other, min(cycles, other) if worth else other
+    other = _tiled(whole(), sms, a, b)
+    more = 0.0 if t.stream_tiles or t.k_ctas > 1 else WALKED if min(m, n) <= division.SHALLOW else inf
+    return cycles + more < other, min(cycles, other)
 
 
-def _tiled(parts: tuple[Part, ...], sms: int, a: ArrayInfo) -> float:
-    """An estimate of the cycles of launches of whole tiles, by which a is multiplied."""
-    return sum(tiled(part, sms, a.shape[1] * a.dtype.bytes) for part in parts) + LAUNCH * (len(parts) - 1)
+def _tiled(parts: tuple[Part, ...], sms: int, a: ArrayInfo, b: ArrayInfo) -> float:
+    """An estimate of the cycles of launches of whole tiles, by which a is multiplied by b."""
+    pitch, read = a.shape[1] * a.dtype.bytes, division.reads(a, b)
+    return sum(tiled(part, sms, pitch, read) for part in parts) + LAUNCH * (len(parts) - 1)
 
 
-def tiled(part: Part, sms: int, pitch: int) -> float:
-    """An estimate of the cycles of a part of whole tiles, as `division` has them; `pitch`: bytes of a row of K."""
+def tiled(part: Part, sms: int, pitch: int, read: tuple[float, float] = (1.0, 1.0)) -> float:
+    """An estimate of the cycles of a part of whole tiles, as `division` has them; `pitch`: bytes of a row of K; `read`:
+    `division.reads` of the operands."""
     t, m, n = part.tiles, part.m1 - part.m0, part.n1 - part.n0
     config = division.Config(t.m, t.n, t.num_warps, part.turned, t.programs(sms), ctas=t.ctas,
                              cluster_split="N" if t.columns else "M")
-    return division.undivided(config, *((n, m) if part.turned else (m, n)), pitch, sms, not t.in_turn)
-
-
-def _pitched(x: ArrayInfo) -> bool:
-    """Whether TMA can read and write the matrix: lines at multiples of 16 bytes."""
-    return x.address % 16 == 0 and all(s == 1 or s * x.dtype.bytes % 16 == 0 for s in x.strides)
+    return division.undivided(config, *((n, m) if part.turned else (m, n)), pitch, sms, not t.in_turn, read)
 
 
 def _as_is(x: ArrayInfo, rows_first: bool, k_last: bool) -> bool:
     """Whether the tensor cores read an operand through TMA as it is."""
-    return _pitched(x) and (x.dtype.bytes == 2 or rows_first == k_last)
+    return in_reach(x) and (x.dtype.bytes == 2 or rows_first == k_last)
 
 
 def _copy_order(info: ArrayInfo, rows_first: bool, k_last: bool) -> bool:
