@@ -72,21 +72,34 @@ def unparse(tree: ast.AST) -> str:
 
 
 class KernelSource:
-    """A kernel function's source, parsed on first use.
+    """A kernel function's source, parsed on first use; with `replaced`, that text stands in place of its own.
 
     Raises CompilationError if Python cannot show the source (a REPL or `exec`)."""
 
-    def __init__(self, fn: Callable[..., Any]):
-        self.fn, self.name = fn, fn.__name__
+    def __init__(self, fn: Callable[..., Any], replaced: str | None = None):
+        self.fn, self.name, self.replaced = fn, fn.__name__, replaced
         self.signature = inspect.signature(fn)
         self.file = fn.__code__.co_filename
         self.line = fn.__code__.co_firstlineno
 
     @cached_property
+    def lines(self) -> tuple[list[str], int]:
+        """The function's lines, and the number of the first in its file."""
+        if self.replaced is not None:
+            return self.replaced.splitlines(keepends=True), self.line
+        return inspect.getsourcelines(self.fn)
+
+    @property
+    def text(self) -> str:
+        """The function from `def` on, not indented."""
+        lines = textwrap.dedent("".join(self.lines[0])).splitlines(keepends=True)
+        return "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("def ")):])
+
+    @cached_property
     def tree(self) -> ast.FunctionDef:
         """The function's AST with line and column numbers of its file."""
         try:
-            lines, first = inspect.getsourcelines(self.fn)
+            lines, first = self.lines
         except (OSError, TypeError) as error:
             raise CompilationError(f"@kernel needs the source of {self.name!r}: put it in a file "
                                    f"(found none for {self.file})") from error

@@ -168,6 +168,11 @@ class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
 _describers = _Describers()
 
 
+def describe_as(kind: type, describer: Callable[[Any], ArrayInfo]) -> None:
+    """Objects of a type are arrays from now on, with the facts that `describer` gives."""
+    _describers[kind] = describer
+
+
 def _of_torch(x: Any) -> ArrayInfo:
     return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device())
 

@@ -1,0 +1,1 @@
+"""Other packages' names for tilejit, so that programs written for them run unchanged."""

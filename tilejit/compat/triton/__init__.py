@@ -1,0 +1,38 @@
+"""The package `triton`, as far as tilejit has it: every name leads to tilejit's own.
+
+`install()` makes `import triton` find this package from then on; `python -m tilejit.compat.triton script.py` does so
+for a script. Modules that are missing here do not exist: importing them raises ModuleNotFoundError.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.compat.triton import _names, backends, compiler, errors, knobs, language, runtime, testing, tools
+from tilejit.compat.triton._alias import install, installed, uninstall
+from tilejit.compat.triton.compiler import compile
+from tilejit.compat.triton.errors import TritonError
+from tilejit.compat.triton.runtime._allocation import set_allocator
+from tilejit.compat.triton.runtime.autotuner import Config, autotune, heuristics
+from tilejit.compat.triton.runtime.errors import InterpreterError, OutOfResources
+from tilejit.compat.triton.runtime.jit import (
+    JITFunction,
+    KernelInterface,
+    MockTensor,
+    TensorWrapper,
+    jit,
+    reinterpret,
+)
+from tilejit.errors import CompilationError
+
+#: the release whose names and semantics these are
+__version__ = "3.9.0"
+
+
+def __getattr__(name: str) -> Any:
+    return _names.find(__name__, name)
+
+
+__all__ = ["CompilationError", "Config", "InterpreterError", "JITFunction", "KernelInterface", "MockTensor",
+           "OutOfResources", "TensorWrapper", "TritonError", "autotune", "backends", "compile", "compiler", "errors",
+           "heuristics", "install", "installed", "jit", "knobs", "language", "reinterpret", "runtime", "set_allocator",
+           "testing", "tools", "uninstall"]

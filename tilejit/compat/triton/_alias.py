@@ -1,0 +1,74 @@
+"""`import triton` finds this package: a finder that answers for `triton` and everything below it."""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_HERE = "tilejit.compat.triton"
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Gives the modules of this package under Triton's names too: one module object with two names."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, ModuleSpec | None] = {}
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name != "triton" and not name.startswith("triton."):
+            return None
+        real = _real(name)
+        try:
+            found = importlib.util.find_spec(real)
+        except ModuleNotFoundError:
+            return None
+        return found and ModuleSpec(name, self, origin=found.origin, is_package=found.submodule_search_locations
+                                    is not None)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(_real(spec.name))
+        self.specs[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It ran under its own name; the import system only replaced its spec."""
+        spec = self.specs.get("triton" + module.__name__.removeprefix(_HERE))
+        if spec is not None:
+            module.__spec__ = spec
+
+
+_finder = _Finder()
+
+
+def _real(name: str) -> str:
+    return _HERE + name.removeprefix("triton")
+
+
+def install() -> None:
+    """Make `import triton` mean tilejit's stand-in from now on, in this process.
+
+    Raises ImportError if Triton itself has been imported already."""
+    if installed():
+        return
+    if "triton" in sys.modules:
+        raise ImportError("triton is imported already: call tilejit.compat.triton.install() before anything imports it")
+    sys.meta_path.insert(0, _finder)
+    importlib.import_module("triton")
+
+
+def installed() -> bool:
+    """Whether `triton` is this package."""
+    return _finder in sys.meta_path
+
+
+def uninstall() -> None:
+    """Undo `install`; modules that imported names of Triton keep them."""
+    if installed():
+        sys.meta_path.remove(_finder)
+        for name in [n for n in sys.modules if n == "triton" or n.startswith("triton.")]:
+            del sys.modules[name]

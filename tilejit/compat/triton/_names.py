@@ -1,0 +1,43 @@
+"""Where a name of Triton's is found in tilejit."""
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: modules that are asked, in this order
+_PLACES = ("tilejit", "tilejit.language", "tilejit.language.core", "tilejit.language.tensor")
+#: Triton's name -> tilejit's
+_RENAMED = {"dtype": "DType", "aggregate": "aggregate", "_aggregate": "aggregate"}
+
+
+#: names of Triton's language that other names lead to, and that programs mention without using them
+_MENTIONED = ("float8e4b15", "float8e4b8", "float8e5b16", "const", "pi32_t", "void", "condition")
+
+
+class Missing:
+    """Stands for a name of Triton's language that tilejit lacks: it may be mentioned, not used."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<triton.language.{self.name}, which tilejit lacks>"
+
+
+def find(module: str, name: str) -> Any:
+    """What `name` is in tilejit. Raises AttributeError, as `module` would, if it is nothing there."""
+    if not name.startswith("__"):
+        wanted = _RENAMED.get(name, name)
+        for place in _PLACES:
+            try:
+                return getattr(importlib.import_module(place), wanted)
+            except (AttributeError, ImportError):
+                continue
+        if name in _MENTIONED:
+            return Missing(name)
+    raise AttributeError(f"module {shown(module)!r} has no attribute {name!r} (tilejit's stand-in for Triton)")
+
+
+def shown(module: str) -> str:
+    """The name under which Triton's users know a module of this package."""
+    return module.removeprefix("tilejit.compat.")

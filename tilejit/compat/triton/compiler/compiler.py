@@ -1,0 +1,157 @@
+"""`triton.compiler.compiler`: compiled kernels under Triton's names, and compiling without arguments."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from tilejit.compat.triton.runtime.driver import GPUTarget
+from tilejit.runtime.compile import CompiledKernel as Compiled
+from tilejit.runtime.compile import compiler_hash
+
+if TYPE_CHECKING:
+    from tilejit.compat.triton.runtime.jit import JITFunction
+
+#: Triton's name of a stage -> the nearest that tilejit has
+_STAGES: dict[str, Callable[[Compiled], Any]] = {
+    "source": lambda k: k.source, "ttir": lambda k: k.ir, "ttgir": lambda k: k.scheduled, "ptx": lambda k: k.ptx,
+    "cubin": lambda k: k.cubin, "sass": lambda k: k.sass()}
+
+
+class Stages(Mapping[str, Any]):
+    """`asm`: the stages of a compilation, made when they are asked for. `ttir` is tile IR with layouts, `ttgir` the
+    scheduled one; there is no LLVM, so `llir` is the PTX."""
+
+    def __init__(self, compiled: Compiled):
+        self.compiled = compiled
+
+    def __getitem__(self, name: str) -> Any:
+        return _STAGES["ptx" if name == "llir" else name](self.compiled)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*_STAGES, "llir"])
+
+    def __len__(self) -> int:
+        return len(_STAGES) + 1
+
+
+class Metadata(Mapping[str, Any]):
+    """Facts of a compiled kernel, as attributes or by name."""
+
+    def __init__(self, facts: dict[str, Any]):
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._facts:
+            raise AttributeError(name)
+        return self._facts[name]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(self._facts)
+
+
+class CompiledKernel:
+    """One specialisation of a kernel: what Triton shows of it, over tilejit's own (`compiled`)."""
+
+    def __init__(self, compiled: Compiled, fn: JITFunction | None, info: Mapping[str, Any]):
+        self.compiled, self.fn, self.hash = compiled, fn, info["key"]
+        self.asm = Stages(compiled)
+        self.kernel: Any = compiled.cubin
+        self.module = self.function = compiled
+        self.src = compiled.kernel
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """Shared memory in bytes, warps, CTAs, stages, the chip."""
+        m, options = self.compiled.metadata, self.compiled.options
+        return Metadata({"name": self.compiled.name, "shared": m.shared_bytes, "num_warps": options.get("num_warps", 4),
+                         "num_ctas": options.get("num_ctas", 1), "num_stages": m.num_stages, "cluster_dims": m.cluster,
+                         "target": GPUTarget("cuda", int(m.target[3:5]), 32), "hash": self.hash, "arch": m.target,
+                         "maxnreg": options.get("maxnreg"), "tmem_size": 0, "global_scratch_size": 0,
+                         "profile_scratch_size": 0, "launch_pdl": m.pdl, "ptx_version": None,
+                         "enable_fp_fusion": options.get("enable_fp_fusion", True),
+                         "launch_cooperative_grid": options.get("launch_cooperative_grid", False)})
+
+    @property
+    def name(self) -> str:
+        """The kernel function's name."""
+        return self.compiled.name
+
+    @property
+    def n_regs(self) -> int:
+        """Registers a thread; 0 where nothing was assembled."""
+        r = self.compiled.resources
+        return r.registers if r else 0
+
+    @property
+    def n_spills(self) -> int:
+        """Bytes of local memory a thread, over four, as the driver counts Triton's."""
+        r = self.compiled.resources
+        return (r.stack + 3) // 4 if r else 0
+
+    @property
+    def n_max_threads(self) -> int:
+        """Threads of a CTA."""
+        return self.compiled.metadata.num_threads
+
+    def _init_handles(self) -> None:
+        """It is loaded at its first launch."""
+
+    def report(self) -> str:
+        """What tilejit's compiler decided, and why."""
+        return self.compiled.report()
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """Launch this specialisation; constants among the arguments are those that it was compiled for."""
+        if self.fn is None:
+            raise RuntimeError(f"{self.name} was compiled without its function")
+        options = {k: v for k, v in self.compiled.options.items() if k in self.fn.defaults}
+        return partial(self.fn.run, grid=grid, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["compiled"], name)
+
+
+@dataclass
+class ASTSource:
+    """A kernel and the types of its arguments, to be compiled without arrays."""
+
+    fn: JITFunction
+    signature: Mapping[str, str]
+    constexprs: Mapping[Any, Any] | None = None
+    attrs: Mapping[Any, Any] | None = None
+
+
+def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[str, Any] | None = None) -> CompiledKernel:
+    """Compile a kernel for types of arguments, without arrays or a GPU."""
+    names = src.fn.arg_names
+    given = {(names[k[0]] if isinstance(k, tuple) else names[k] if isinstance(k, int) else k): v
+             for k, v in (src.constexprs or {}).items()}
+    given |= {n: _aligned(t, names.index(n), src.attrs or {}) for n, t in src.signature.items() if n not in given}
+    extra = {k: v for k, v in (options or {}).items() if k in src.fn.defaults}
+    if target is not None:
+        extra["target"] = {90: "sm_90a", 80: "sm_80"}.get(int(target.arch), "sm_90a")
+    made = src.fn.compile(**given, **extra)
+    return CompiledKernel(made, src.fn, {"key": src.fn.cache_key})
+
+
+def _aligned(kind: str, index: int, attrs: Mapping[Any, Any]) -> str:
+    """tilejit's text for a type, with what `attrs` says of divisibility by 16."""
+    found = any((k[0] if isinstance(k, tuple) else k) == index and any(a[0] == "tt.divisibility" for a in v)
+                for k, v in attrs.items())
+    return f"{kind}:16" if found else f"{kind}:1" if kind.startswith("*") else kind
+
+
+def triton_key() -> str:
+    """Identifies the compiler."""
+    return compiler_hash()

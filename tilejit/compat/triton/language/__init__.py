@@ -1,0 +1,18 @@
+"""`triton.language`: tilejit's tile language, with the names of Triton's submodules."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit import language as _language
+from tilejit.compat.triton import _names
+
+globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
+
+from tilejit.compat.triton.language import extra  # noqa: E402  (after the names that it may shadow)
+
+
+def __getattr__(name: str) -> Any:
+    return _names.find(__name__, name)
+
+
+__all__ = [*getattr(_language, "__all__", ()), "extra"]

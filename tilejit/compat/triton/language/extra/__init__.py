@@ -1,0 +1,4 @@
+"""`triton.language.extra`."""
+from tilejit.compat.triton.language.extra import cuda, libdevice
+
+__all__ = ["cuda", "libdevice"]

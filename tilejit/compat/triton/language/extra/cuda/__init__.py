@@ -1,0 +1,14 @@
+"""`triton.language.extra.cuda`: what only NVIDIA's GPUs have."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.compat.triton import _names
+from tilejit.compat.triton.language.extra import libdevice
+
+
+def __getattr__(name: str) -> Any:
+    return _names.find(__name__, name)
+
+
+__all__ = ["libdevice"]

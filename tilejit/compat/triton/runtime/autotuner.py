@@ -1,0 +1,284 @@
+"""`triton.runtime.autotuner`: Triton's classes and their protocol, over the measuring of `tilejit.tools`.
+
+Everything goes through `run`, of what is decorated too, so that subclasses and other people's kernels fit in.
+"""
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tilejit.compat.triton import knobs
+from tilejit.compat.triton.compiler.errors import CompileTimeAssertionFailure
+from tilejit.compat.triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
+from tilejit.compat.triton.runtime.jit import JITFunction, KernelInterface, carried_out_by
+from tilejit.errors import CompilationError, LaunchError
+from tilejit.tools import costs, tuned
+
+#: what one configuration may raise without ending the search
+_LEFT_OUT = (OutOfResources, CompileTimeAssertionFailure, PTXASError, CompilationError, LaunchError)
+_NONE_WORKS = [float("inf")] * 3
+
+
+class Config:
+    """One way to launch a kernel: compile-time arguments and launch options.
+
+    `num_stages` reads 3 where it was not given; the compiler decides then."""
+
+    def __init__(self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int | None = None, num_ctas: int = 1,
+                 maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None, ir_override: str | None = None):
+        self.kwargs, self.num_warps, self.num_ctas, self.maxnreg = dict(kwargs), num_warps, num_ctas, maxnreg
+        self.pre_hook, self.ir_override, self.stages = pre_hook, ir_override, num_stages
+
+    @property
+    def num_stages(self) -> int:
+        """Buffers of pipelined loads."""
+        return 3 if self.stages is None else self.stages
+
+    @num_stages.setter
+    def num_stages(self, stages: int | None) -> None:
+        self.stages = stages
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """Everything by name."""
+        return {**self.launched_with(), "num_stages": self.num_stages}
+
+    def launched_with(self) -> dict[str, Any]:
+        """What a launch is given: without the number of stages where nobody gave it."""
+        options = {"num_warps": self.num_warps, "num_ctas": self.num_ctas, "num_stages": self.stages,
+                   "maxnreg": self.maxnreg, "ir_override": self.ir_override}
+        return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
+
+    def __str__(self) -> str:
+        options = {"num_warps": self.num_warps, "num_ctas": self.num_ctas, "num_stages": self.num_stages,
+                   "maxnreg": self.maxnreg, "ir_override": self.ir_override}
+        return ", ".join(f"{k}: {v}" for k, v in {**self.kwargs, **options}.items())
+
+    __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return hash((*self.all_kwargs().items(), self.pre_hook))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.pre_hook == other.pre_hook and list(
+            self.all_kwargs().items()) == list(other.all_kwargs().items())
+
+
+class Autotuner(KernelInterface):
+    """A kernel that is launched in the fastest of several configurations.
+
+    `cache` maps the values of the key arguments, and the arrays' dtypes, to the configuration that was chosen."""
+
+    def __init__(self, fn: Any, arg_names: Sequence[str], configs: Sequence[Config], key: Sequence[str],
+                 reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None,
+                 pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
+                 prune_configs_by: Mapping[str, Any] | None = None, warmup: float | None = None,
+                 rep: float | None = None, use_cuda_graph: bool = False, do_bench: Callable[..., Any] | None = None,
+                 cache_results: bool = False):
+        self.fn, self.arg_names, self.keys = fn, arg_names, key
+        self.configs = list(configs) or [Config({})]
+        self.cache: dict[tuple, Config] = {}
+        self.configs_timings: dict[Config, Any] = {}
+        self.best_config: Config | None = None
+        self.nargs: dict[str, Any] | None = None
+        self.bench_time = 0.0
+        self.cache_results = cache_results or knobs.autotuning.cache
+        self.reset_to_zero, self.restore_value = list(reset_to_zero or ()), list(restore_value or ())
+        self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
+        self.pre_hook, self.post_hook = pre_hook or self._prepare, post_hook or self._restore
+        self.saved = costs.Saved()
+        prune = dict(prune_configs_by or {})
+        self.perf_model, self.configs_top_k = prune.get("perf_model"), prune.get("top_k", 1.0)
+        self.early_config_prune = prune.get("early_config_prune")
+        self.base_fn = fn
+        while not inspect.isfunction(self.base_fn):
+            self.base_fn = self.base_fn.fn
+        self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
+        self._do_bench = do_bench or _bench_for(warmup, rep, use_cuda_graph)
+
+    # -- hooks --------------------------------------------------------------------------------------------------
+    def _prepare(self, named: dict[str, Any], reset_only: bool = False) -> None:
+        for name in self.reset_to_zero:
+            if named[name] is not None:
+                costs.zero(named[name])
+        if not reset_only:
+            self.saved.keep({name: named[name] for name in self.restore_value})
+
+    def _restore(self, named: dict[str, Any], exception: Exception | None = None) -> None:
+        self.saved.restore()
+
+    # -- launching ----------------------------------------------------------------------------------------------
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args))
+        config, timed = self.configs[0], False
+        if len(self.configs) > 1:
+            key = self._key(kwargs)
+            if key not in self.cache:
+                timed = self._search(key, args, kwargs)
+            config = self.cache[key]
+            if timed and knobs.autotuning.print:
+                print(f"Triton autotuning for function {self.__name__},\nwith key as {key},\nfinished after "
+                      f"{self.bench_time:.2f}s,\nbest config selected: {config};")
+        self.best_config = config
+        if config.pre_hook is not None:
+            config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+        result = self.fn.run(*args, **kwargs, **config.launched_with())
+        self.nargs = None
+        return result
+
+    def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Compile every configuration."""
+        self.nargs = dict(zip(self.arg_names, args))
+        made = [self.fn.warmup(*args, **kwargs, **c.launched_with()) for c in self.prune_configs(kwargs)]
+        self.nargs = None
+        return made
+
+    # -- the search ---------------------------------------------------------------------------------------------
+    def _key(self, kwargs: dict[str, Any]) -> tuple:
+        named = {k: v for k, v in {**(self.nargs or {}), **kwargs}.items() if k in self.arg_names}
+        return (*[named[k] for k in self.keys if k in named],
+                *[str(x.dtype) for x in named.values() if hasattr(x, "dtype")])
+
+    def _search(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Choose the configuration for a key; whether anything was timed for it."""
+        configs = self.prune_configs(kwargs)
+        if len(configs) == 1:
+            self.cache[key] = configs[0]
+            return False
+        kernel = _innermost(self.fn)
+        where = None
+        if self.cache_results and kernel is not None and not any(c.pre_hook for c in configs):
+            where = tuned.key(kernel, str(key), [str(c) for c in configs])
+        known = tuned.read(where) if where else None
+        if known is not None:
+            self.configs_timings = {configs[int(i)]: t for i, t in known.items()}
+        else:
+            began = time.time()
+            self.configs_timings = {c: self._bench(*args, config=c, **kwargs) for c in configs}
+            self.bench_time = time.time() - began
+            if where:
+                tuned.write(where, {str(i): _first(self.configs_timings[c]) for i, c in enumerate(configs)})
+        self.cache[key] = min(self.configs_timings, key=lambda c: _first(self.configs_timings[c]))
+        if known is None:
+            self.pre_hook({**(self.nargs or {}), **kwargs, **self.cache[key].all_kwargs()}, reset_only=True)
+        if knobs.autotuning.listener is not None:
+            knobs.autotuning.listener(fn=kernel, key=key, best_config=self.cache[key], cache_hit=known is not None,
+                                      configs_timings=self.configs_timings,
+                                      duration=self.bench_time if known is None else None)
+        return known is None
+
+    def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
+        """What one configuration costs: numbers whose first counts."""
+        twice = meta.keys() & config.kwargs.keys()
+        if twice:
+            raise ValueError(f"Conflicting meta-parameters: {', '.join(twice)}. Make sure that you don't re-define "
+                             "auto-tuned symbols.")
+        if knobs.autotuning.print:
+            print(f"Autotuning kernel {self.__name__} with config {config}")
+        named = {**(self.nargs or {}), **meta, **config.all_kwargs()}
+
+        def call(run: Callable[..., Any] | None = None) -> Any:
+            """Launch once; or hand the launch to `run`, and return what that does."""
+            found: list[Any] = []
+            if config.pre_hook is not None:
+                config.pre_hook(named)
+            self.pre_hook(named)
+            try:
+                with carried_out_by(None if run is None else lambda *launch: found.append(run(*launch))):
+                    self.fn.run(*args, **meta, **config.launched_with())
+            except Exception as error:
+                self.post_hook(named, exception=error)
+                raise
+            self.post_hook(named, exception=None)
+            return found[0] if found else None
+
+        try:
+            return self.do_bench(call, quantiles=(0.5, 0.2, 0.8))
+        except _LEFT_OUT as error:
+            if knobs.autotuning.print:
+                print(f"Autotuning failed with {error}")
+            return list(_NONE_WORKS)
+
+    @property
+    def do_bench(self) -> Callable[..., Any]:
+        """What times a call: the one that was given, or tilejit's for this machine."""
+        return self._do_bench or (lambda call, quantiles: [costs.cost(call)] * 3)
+
+    def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
+        """The configurations worth measuring. Raises AutotunerError if none is left."""
+        configs, named = self.configs, self.nargs or {}
+        if self.early_config_prune:
+            configs = self.early_config_prune(configs, named, **kwargs)
+            if not configs:
+                raise AutotunerError("No valid autotuner configs after pruning. `early_config_prune` should return at "
+                                     "least one config.")
+        if self.perf_model:
+            top = self.configs_top_k
+            if isinstance(top, float) and top <= 1.0:
+                top = max(1, int(len(configs) * top))
+            elif not isinstance(top, int):
+                raise TypeError("Error while pruning configs, top_k must be either 1) a float <= 1.0 or 2) an int")
+            if len(configs) > top:
+                times = {c: self.perf_model(**named, **kwargs, **c.all_kwargs()) for c in configs}
+                configs = sorted(times, key=lambda c: times[c])[:top]
+        return list(configs)
+
+
+def _innermost(fn: Any) -> JITFunction | None:
+    while not isinstance(fn, JITFunction):
+        if not hasattr(fn, "fn"):
+            return None
+        fn = fn.fn
+    return fn
+
+
+def _first(times: Any) -> float:
+    return float(times[0] if isinstance(times, (list, tuple)) else times)
+
+
+def _bench_for(warmup: float | None, rep: float | None, graph: bool) -> Callable[..., Any] | None:
+    """A timer by the arguments that Triton once had for it; None without them."""
+    from tilejit.compat.triton import testing
+
+    if graph:
+        return partial(testing.do_bench_cudagraph, rep=rep or 100)
+    if warmup is None and rep is None:
+        return None
+    return partial(testing.do_bench, warmup=warmup or 25, rep=rep or 100)
+
+
+def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Mapping[str, Any] | None = None,
+             reset_to_zero: Sequence[str] | None = None, restore_value: Sequence[str] | None = None,
+             pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
+             warmup: float | None = None, rep: float | None = None, use_cuda_graph: bool = False,
+             do_bench: Callable[..., Any] | None = None, cache_results: bool = False) -> Callable[[Any], Autotuner]:
+    """Launch a kernel in the fastest of `configs`; see `tilejit.autotune` for what each argument means."""
+    return lambda fn: Autotuner(fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook,
+                                prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results)
+
+
+class Heuristics(KernelInterface):
+    """A kernel some of whose arguments are computed from the others at each launch."""
+
+    def __init__(self, fn: Any, arg_names: Sequence[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]):
+        self.fn, self.arg_names, self.values = fn, arg_names, values
+        self.__name__, self.__doc__ = getattr(fn, "__name__", ""), fn.__doc__
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn.run(*args, **self._with(args, kwargs))
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile without launching."""
+        return self.fn.warmup(*args, **self._with(args, kwargs))
+
+    def _with(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for name, value in self.values.items():
+            kwargs[name] = value({**dict(zip(self.arg_names, args)), **kwargs})
+        return kwargs
+
+
+def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
+    """Compute arguments of a kernel from the others: name -> function of all arguments by name."""
+    return lambda fn: Heuristics(fn, fn.arg_names, values)

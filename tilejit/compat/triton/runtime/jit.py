@@ -1,0 +1,289 @@
+"""`triton.runtime.jit`: a kernel of tilejit with the attributes, hooks and caches of Triton's JITFunction."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from tilejit.compat.triton import knobs
+from tilejit.compat.triton.compiler.compiler import CompiledKernel
+from tilejit.compat.triton.runtime.driver import driver
+from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, launch_data
+from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, reinterpret
+from tilejit.frontend import KernelSource
+from tilejit.language.tensor import constexpr
+from tilejit.runtime.jit import OPTIONS, Kernel
+from tilejit.runtime.launch import Entry
+from tilejit.runtime.signature import ArgumentError
+
+#: Options of Triton's compiler for NVIDIA's GPUs that tilejit lacks: accepted, no effect.
+ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", "extern_libs", "sanitize_overflow",
+                      "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
+                      "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name", "arch",
+                      "instrumentation_mode", "enable_reflect_ftz", "cluster_dims"})
+#: what carries out a launch instead of the device, while a configuration is being measured
+CARRIED_OUT_BY: ContextVar[Callable[..., Any] | None] = ContextVar("tilejit_triton_run", default=None)
+#: Triton's short names of the element types
+type_canonicalisation_dict = {
+    "bool": "i1", "int1": "i1", "uint1": "i1", "i1": "i1", "float8e4nv": "fp8e4nv", "float8e5": "fp8e5",
+    "float8e4b15": "fp8e4b15", "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "half": "fp16", "float16": "fp16",
+    "bfloat16": "bf16", "float": "fp32", "float32": "fp32", "double": "fp64", "float64": "fp64", "void": "void",
+    **{f"{long}{bits}": f"{short}{bits}" for long, short in (("int", "i"), ("uint", "u")) for bits in (8, 16, 32, 64)},
+    **{name: name for name in ("fp8e4nv", "fp8e5", "fp8e4b15", "fp16", "bf16", "fp32", "fp64")}}
+
+
+class KernelInterface:
+    """What is launched by `k[grid](...)`: that calls `run`."""
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        """Launch, or with `warmup` only compile."""
+        raise NotImplementedError("run not implemented")
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
+        """Compile without launching; dtypes may stand for arrays."""
+        return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+
+class KernelParam:
+    """A parameter of a kernel."""
+
+    def __init__(self, num: int, param: inspect.Parameter, kernel: JITFunction):
+        self.num, self.name, self.default = num, param.name, param.default
+        self.has_default = param.default is not inspect.Parameter.empty
+        self.is_constexpr = param.name in kernel.source.constexprs
+        self.annotation = "" if param.annotation is inspect.Parameter.empty else str(param.annotation)
+        self.is_const = not self.is_constexpr and "const" in self.annotation
+        self.do_not_specialize = not kernel.keys[param.name].ones
+        self.do_not_specialize_on_alignment = not kernel.keys[param.name].align
+
+
+class _Compiled(MutableMapping[str, CompiledKernel]):
+    """The compiled kernels of a JITFunction, by key; what is taken out is compiled anew."""
+
+    def __init__(self, fn: JITFunction):
+        self.fn, self.found = fn, dict[str, CompiledKernel]()
+
+    def __getitem__(self, key: str) -> CompiledKernel:
+        return self.found[key]
+
+    def __setitem__(self, key: str, value: CompiledKernel) -> None:
+        self.found[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.found[key]
+        self.fn.forget()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+class _DeviceCaches(dict[Any, tuple]):
+    """device -> (compiled kernels, their keys, target, back end, binder)."""
+
+    def __init__(self, fn: JITFunction):
+        super().__init__()
+        self.fn = fn
+
+    def __missing__(self, device: Any) -> tuple:
+        place = device if isinstance(device, int) else driver.active.get_current_device()
+        if place != device:
+            return self[place]
+        self[device] = (_Compiled(self.fn), {}, driver.active.get_current_target(), None, None)
+        return self[device]
+
+    def clear(self) -> None:
+        super().clear()
+        self.fn.forget()
+
+
+class JITCallable:
+    """What a kernel may call: a function that is built in place."""
+
+
+class JITFunction(Kernel, JITCallable, KernelInterface):
+    """A kernel under Triton's name, with its attributes."""
+
+    def __init__(self, fn: Callable[..., Any], version: Any = None, do_not_specialize: Iterable[int | str] | None = None,
+                 do_not_specialize_on_alignment: Iterable[int | str] | None = None, debug: bool | None = None,
+                 noinline: bool | None = None, repr: Callable[..., str] | None = None,
+                 launch_metadata: Callable[..., dict[str, Any]] | None = None):
+        super().__init__(fn, bool(debug), tuple(do_not_specialize or ()), tuple(do_not_specialize_on_alignment or ()))
+        self.version, self.debug, self.noinline, self._repr = version, debug, noinline, repr
+        self.launch_metadata, self.module = launch_metadata, fn.__module__
+        self.__qualname__, self.__globals__, self.signature = fn.__qualname__, fn.__globals__, self.source.signature
+        self.pre_run_hooks: list[Callable[..., Any]] = []
+        self.device_caches = _DeviceCaches(self)
+        self.handles: dict[int, CompiledKernel] = {}
+        self.hash: str | None = None
+        self.params = [KernelParam(i, p, self) for i, p in enumerate(self.signature.parameters.values())]
+        self.arg_names = [p.name for p in self.params]
+
+    def __repr__(self) -> str:
+        return f"JITFunction({self.module}:{self.fn.__qualname__})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("Cannot call @triton.jit'd outside of the scope of a kernel")
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return partial(self._run, grid, False)
+
+    # -- source -------------------------------------------------------------------------------------------------
+    @property
+    def src(self) -> str:
+        """The text from `def` on."""
+        return self.source.text
+
+    @src.setter
+    def src(self, text: str) -> None:
+        raise AttributeError("Cannot set attribute 'src' directly. Use '_unsafe_update_src()' and manually clear "
+                             "`.hash` of all callers instead.")
+
+    def _unsafe_update_src(self, text: str) -> None:
+        """Replace the text; what was compiled from the old one is forgotten."""
+        self.source = KernelSource(self.fn, text)
+        self.hash = None
+        self.forget()
+
+    @property
+    def cache_key(self) -> str:
+        """Identifies what the kernel does: its text and what it reads from its surroundings."""
+        if self.hash is None:
+            self.hash = self.source.fingerprint()
+        return self.hash
+
+    def parse(self) -> Any:
+        """The function's AST."""
+        return self.source.tree
+
+    def repr(self, specialization: Any = None) -> str:
+        """The kernel's name, or what the `repr` of its decorator makes of a specialisation."""
+        return self._repr(specialization) if self._repr else f"{self.module}.{self.__qualname__}"
+
+    def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
+        """Call `hook` with the arguments before each launch."""
+        self.pre_run_hooks.append(hook)
+
+    # -- compiling and launching --------------------------------------------------------------------------------
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
+        return self._run(grid, warmup, *args, **kwargs)
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel | None:  # type: ignore[override]
+        return self._run(grid, True, *map(MockTensor.wrap_dtype, args), **kwargs)
+
+    def _run(self, grid: Any, warmup: bool, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        for hook in self.pre_run_hooks:
+            hook(*args, **kwargs)
+        kwargs = self._options(kwargs)
+        if warmup:
+            return self._warmup(args, kwargs)
+        carried_out_by = CARRIED_OUT_BY.get()
+        if carried_out_by is not None:
+            carried_out_by(self, grid, args, kwargs)
+            return None
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+        data = launch_data(self, grid, args, kwargs) if _calls(enter) or _calls(leave) else None
+        if data and enter is not None:
+            enter(data)
+        try:
+            compiled = self._launch(grid, *args, **kwargs)
+        except _Skipped:
+            return None
+        if data and leave is not None:
+            leave(data)
+        return None if compiled is None else self.handles[id(compiled)]
+
+    def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones."""
+        out = {}
+        for k, v in kwargs.items():
+            if k in self.keys or k in self.defaults or k in ("enable_fp_fusion", "launch_cooperative_grid"):
+                out[k] = v
+            elif k not in ACCEPTED:
+                raise KeyError(f"Keyword argument {k} was specified but unrecognised")
+        if knobs.runtime.debug and "debug" not in out:
+            out["debug"] = True
+        return out
+
+    def _warmup(self, args: tuple, kwargs: dict[str, Any]) -> CompiledKernel | None:
+        plan, flat = self._bound(args, kwargs)
+        described, options = self.describe(plan, flat, typed=True), self.options(plan, flat)
+        info = compile_info(self, described, options, True)
+        cache = self.device_caches[driver.active.get_current_device()][0]
+        if info["key"] in cache:
+            return cache[info["key"]]
+        if _asked(knobs.runtime.jit_cache_hook, self, info):
+            return None
+        handle = self._handle(super().compile(*args, **kwargs), info)
+        _asked(knobs.runtime.jit_post_compile_hook, self, info)
+        return handle
+
+    def _entry(self, plan: Any, flat: tuple, stream: Any) -> Entry:
+        """The loaded kernel for a call whose key is new, with Triton's hooks around compiling and loading."""
+        before = len(self.entries)
+        info = compile_info(self, self.describe(plan, flat), self.options(plan, flat), False)
+        if _asked(knobs.runtime.jit_cache_hook, self, info):
+            raise _Skipped
+        load = (None, None, self.__name__, {}, info["key"])
+        knobs.runtime.kernel_load_start_hook(*load)
+        entry = super()._entry(plan, flat, stream)
+        knobs.runtime.kernel_load_end_hook(*load)
+        self._handle(entry.compiled, info)
+        if len(self.entries) > before:
+            _asked(knobs.runtime.jit_post_compile_hook, self, info)
+        return entry
+
+    def _handle(self, compiled: Any, info: dict[str, Any]) -> CompiledKernel:
+        handle = self.handles[id(compiled)] = CompiledKernel(compiled, self, info)
+        self.device_caches[driver.active.get_current_device()][0][info["key"]] = handle
+        return handle
+
+    def forget(self) -> None:
+        """Compile everything anew from now on."""
+        self.entries.clear()
+        self.prepared.clear()
+        self.captured = []
+        self.handles.clear()
+
+
+class _Skipped(Exception):
+    """`jit_cache_hook` took over: there is nothing to launch."""
+
+
+def _calls(chain: Any) -> bool:
+    return chain is not None and bool(getattr(chain, "calls", True))
+
+
+def _asked(hook: Callable[..., Any] | None, fn: JITFunction, info: dict[str, Any]) -> Any:
+    """What a hook of compilation says."""
+    if hook is None:
+        return None
+    return hook(key=info["key"], repr=info["repr"], fn=JitFunctionInfo(fn.fn.__module__, fn.__qualname__, fn),
+                compile=info, is_manual_warmup=info["is_warmup"], already_compiled=False)
+
+
+@contextmanager
+def carried_out_by(run: Callable[..., Any] | None) -> Iterator[None]:
+    """Launches inside are handed to `run(kernel, grid, args, kwargs)`."""
+    token = CARRIED_OUT_BY.set(run)
+    try:
+        yield
+    finally:
+        CARRIED_OUT_BY.reset(token)
+
+
+def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Make a kernel of a function; bare or with the keyword arguments of `JITFunction`."""
+    return partial(jit, **options) if fn is None else JITFunction(fn, **options)
+
+
+__all__ = ["ArgumentError", "JITCallable", "JITFunction", "KernelInterface", "KernelParam", "MockTensor", "OPTIONS",
+           "TensorWrapper", "constexpr", "jit", "reinterpret", "type_canonicalisation_dict"]
