@@ -24,6 +24,7 @@ DOORS: dict[str, set[str]] = {
     "testing": {"runtime", "errors", "ir", "tilejit"},
     "kernels": {"tilejit", "language"},
     "frameworks": {"runtime", "errors"},
+    "compat": {"tilejit", "language", "frontend", "runtime", "tools", "testing", "ir", "errors"},
     "tools": {"tilejit", "language", "kernels", "runtime", "ir", "layout", "ptx", "errors", "emulator", "testing"},
     "tilejit": {"runtime", "errors", "ir", "tools", "language", "testing", "kernels", "emulator",
                 "frameworks"},

@@ -237,7 +237,7 @@ def plain(x: Any, name: str) -> Any:
 
 
 #: Parts of the package that no kernel's code depends on.
-_NOT_COMPILER = ("emulator", "frameworks", "kernels", "tools", "testing.py", "__main__.py")
+_NOT_COMPILER = ("compat", "emulator", "frameworks", "kernels", "tools", "testing.py", "__main__.py")
 
 
 @lru_cache(maxsize=1)

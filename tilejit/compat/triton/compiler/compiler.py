@@ -132,7 +132,8 @@ class ASTSource:
     attrs: Mapping[Any, Any] | None = None
 
 
-def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[str, Any] | None = None) -> CompiledKernel:
+def compile(src: ASTSource, target: GPUTarget | None = None,
+            options: Mapping[str, Any] | None = None) -> CompiledKernel:
     """Compile a kernel for types of arguments, without arrays or a GPU."""
     names = src.fn.arg_names
     given = {(names[k[0]] if isinstance(k, tuple) else names[k] if isinstance(k, int) else k): v

@@ -28,7 +28,8 @@ class Config:
     `num_stages` reads 3 where it was not given; the compiler decides then."""
 
     def __init__(self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int | None = None, num_ctas: int = 1,
-                 maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None, ir_override: str | None = None):
+                 maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None,
+                 ir_override: str | None = None):
         self.kwargs, self.num_warps, self.num_ctas, self.maxnreg = dict(kwargs), num_warps, num_ctas, maxnreg
         self.pre_hook, self.ir_override, self.stages = pre_hook, ir_override, num_stages
 

@@ -112,7 +112,8 @@ class JITCallable:
 class JITFunction(Kernel, JITCallable, KernelInterface):
     """A kernel under Triton's name, with its attributes."""
 
-    def __init__(self, fn: Callable[..., Any], version: Any = None, do_not_specialize: Iterable[int | str] | None = None,
+    def __init__(self, fn: Callable[..., Any], version: Any = None,
+                 do_not_specialize: Iterable[int | str] | None = None,
                  do_not_specialize_on_alignment: Iterable[int | str] | None = None, debug: bool | None = None,
                  noinline: bool | None = None, repr: Callable[..., str] | None = None,
                  launch_metadata: Callable[..., dict[str, Any]] | None = None):

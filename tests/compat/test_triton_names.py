@@ -1,0 +1,126 @@
+"""`tilejit.compat.triton`: programs written for Triton run with tilejit in its place."""
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilejit.compat import triton as stand_in
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def triton(monkeypatch):
+    """`triton`, installed for one test."""
+    for name in [n for n in sys.modules if n == "triton" or n.startswith("triton.")]:
+        monkeypatch.delitem(sys.modules, name)
+    stand_in.install()
+    import triton
+
+    yield triton
+    stand_in.uninstall()
+
+
+def adder(triton, **options):
+    import triton.language as tl
+
+    @triton.jit(**options)
+    def add(x, out, n, K: tl.constexpr = 1):
+        i = tl.program_id(0) * 64 + tl.arange(0, 64)
+        tl.store(out + i, tl.load(x + i, mask=i < n) + K, mask=i < n)
+
+    return add
+
+
+def launch(kernel, **kwargs):
+    x, out = np.arange(100, dtype=np.int32), np.zeros(100, np.int32)
+    made = kernel[(2,)](x, out, 100, **kwargs)
+    return x, out, made
+
+
+@pytest.mark.parametrize("arguments", [["script_for_triton.py", "a", "-b"], ["-m", "script_for_triton", "a", "-b"]])
+def test_a_script_runs_unchanged(arguments):
+    done = subprocess.run([sys.executable, "-m", "tilejit.compat.triton", *arguments], cwd=HERE, text=True,
+                          capture_output=True, env={**__import__("os").environ, "PYTHONPATH": str(HERE.parents[1])})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ran", "tilejit.compat.triton", "a", "-b"]
+
+
+def test_names_lead_to_one_object(triton):
+    import triton.language as tl
+    from triton.language import core
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    import tilejit
+
+    assert tl.float32 is core.float32 is tilejit.language.float32 and tl.load is tilejit.language.load
+    assert TensorDescriptor is tilejit.TensorDescriptor and JITFunction is triton.JITFunction
+    assert driver.active.get_current_target().arch == 90 and driver.active is triton.runtime.driver.active
+    with pytest.raises(ModuleNotFoundError, match="triton.experimental"):
+        __import__("triton.experimental")
+    with pytest.raises(AttributeError, match="'triton.language' has no attribute 'lode'"):
+        tl.lode  # noqa: B018
+
+
+def test_compiled_kernels_have_tritons_attributes(triton):
+    add = adder(triton)
+    x, out, made = launch(add)
+    assert (out == x + 1).all()
+    assert made.n_regs > 0 and made.n_spills == 0 and made.metadata.shared == made.metadata["shared"] == 0
+    assert ".entry" in made.asm["ptx"] and set(made.asm) >= {"ttir", "ttgir", "cubin"}
+    out[:] = 0
+    made[(2,)](x, out, 100)
+    assert (out == x + 1).all()
+    assert [p.is_constexpr for p in add.params] == [False, False, False, True] and add.arg_names == ["x", "out", "n", "K"]
+    warm = add.warmup(x, out, 100, K=5, grid=(1,))
+    assert warm.metadata.num_warps == 4 and len(add.device_caches[0][0]) == 2
+
+
+def test_a_kernels_text_can_be_replaced(triton):
+    add = adder(triton)
+    key = add.cache_key
+    add._unsafe_update_src(add.src.replace("+ K", "* 3"))
+    x, out, _ = launch(add)
+    assert (out == 3 * x).all() and add.cache_key != key
+
+
+def test_hooks_fire(triton):
+    seen = []
+    add = adder(triton, launch_metadata=lambda grid, kernel, args: {"flops": grid[0] * args["n"]})
+    add.add_pre_run_hook(lambda *args, **kwargs: seen.append("run"))
+    runtime = triton.knobs.runtime
+    enter, leave = (lambda m: seen.append(m.get()["flops"])), (lambda m: seen.append(m.get()["name"]))
+    with runtime.scope():
+        runtime.jit_cache_hook = lambda **k: seen.append(k["compile"]["num_warps"])
+        runtime.jit_post_compile_hook = lambda **k: seen.append(k["fn"].name.rsplit(".", 1)[-1])
+        runtime.launch_enter_hook.add(enter)
+        runtime.launch_exit_hook.add(leave)
+        try:
+            launch(add, num_warps=2)
+            launch(add, num_warps=2)
+        finally:
+            runtime.launch_enter_hook.remove(enter)
+            runtime.launch_exit_hook.remove(leave)
+    assert seen == ["run", 200, 2, "add", "add", "run", 200, "add"]
+    assert runtime.jit_cache_hook is None
+
+
+def test_unknown_options_are_refused_and_tritons_own_accepted(triton):
+    add = adder(triton)
+    x, out, _ = launch(add, warp_size=32, num_stages=3)
+    assert (out == x + 1).all()
+    with pytest.raises(KeyError, match="num_warp was specified but unrecognised"):
+        launch(add, num_warp=4)
+
+
+def test_arguments_of_another_element_type(triton):
+    torch = pytest.importorskip("torch")
+    import triton.language as tl
+
+    x, out = torch.full((64,), -1, dtype=torch.int16), torch.zeros(64, dtype=torch.int32)
+    adder(triton)[(1,)](triton.reinterpret(x, tl.uint16), out, 64)
+    assert (out == 65536).all()
