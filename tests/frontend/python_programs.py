@@ -258,9 +258,10 @@ class Writer:
 
     def statement(self, s: Scope, depth: int) -> list[str]:
         simple = ("assign", "assign", "aug", "swap", "pair", "bool", "store", "star", "list", "none", "float", "float")
-        kind = self.pick(*simple, *(("if", "if", "if", "for", "while", "static", "return") if depth else ()))
-        if kind == "return" and not s.loops:
-            return self.early_return(s)
+        kind = self.pick(*simple, *(("if", "if", "if", "for", "while", "static", "return") if depth else ()),
+                         *(("leave",) if s.loops else ()))
+        if kind in ("return", "leave"):
+            return self.early_return(s, kind == "leave")
         return getattr(self, f"write_{kind}", self.write_assign)(s, depth)
 
     def write_assign(self, s: Scope, depth: int) -> list[str]:
@@ -364,12 +365,22 @@ class Writer:
         if self.chance(2):
             return [*lines, f"while ({counter} := {counter} - 1) > 0{self.pick('', ' and ' + self.truth(inner, 1))}:",
                     *self.nested(inner, depth)]
-        return [*lines, f"while {counter} > 0{self.pick('', ' and ' + self.truth(inner, 1))}:",
-                *self.nested(inner, depth), f"    {counter} -= 1"]
+        if self.chance(3):
+            return [*lines, "while True:", f"    {counter} -= 1", f"    if {counter} < 0:", "        break",
+                    *self.nested(inner, depth)]
+        return [*lines, f"while {counter} > 0{self.pick('', ' and ' + self.truth(inner, 1))}:", f"    {counter} -= 1",
+                *self.nested(inner, depth)]
 
-    def early_return(self, s: Scope) -> list[str]:
-        value = "" if s.kernel else f" {self.int(s)}"
-        return [f"if {self.truth(s)}:", f"    {self.pick('pass', 'tl.store(out + 3, 77)')}", f"    return{value}"]
+    def early_return(self, s: Scope, loop: bool) -> list[str]:
+        """A `return`, or in a loop what may leave its body, mostly under a condition."""
+        leave = "return" if s.kernel else f"return {self.int(s)}"
+        if loop:
+            leave = self.pick("break", "continue", leave)
+        before = self.pick("pass", f"tl.store(out + {self.slot()}, {self.int(s)})")
+        if loop and self.chance(6):
+            return [before, leave]
+        lines = [f"if {self.truth(s)}:", f"    {before}", f"    {leave}"]
+        return [*lines, "else:", f"    {self.pick('pass', leave)}"] if self.chance(4) else lines
 
     # -- functions -------------------------------------------------------------------------------------
     def program(self) -> str:

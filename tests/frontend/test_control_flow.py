@@ -371,14 +371,6 @@ def range_keyword(out, n):
 
 
 @tilejit.kernel
-def continues(out, n):
-    for i in range(n):
-        if i > 2:
-            continue
-        tl.store(out, i)
-
-
-@tilejit.kernel
 def spreads_number(out, n):
     tl.store(*n)
 
@@ -432,7 +424,6 @@ REFUSED = [
     (endless, "while True", "never ends"),
     (new_name_in_while, "tl.store(out, x + 1)", "before the loop"),
     (range_keyword, "step=2", "no keywords"),
-    (continues, "continue", "'continue' is not part of the tile language"),
     (spreads_number, "tl.store(*n)", "spreads a tuple"),
     (bad_constant, 'int("seven")', "invalid literal"),
     (bad_minus, '-"seven"', "bad operand"),

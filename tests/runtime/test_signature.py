@@ -18,7 +18,7 @@ import tilejit.language as tl
 from tilejit.errors import LaunchError
 from tilejit.frontend import Const, Param
 from tilejit.ir.types import DTYPES, Desc, Ptr
-from tilejit.runtime.compile import DescParam, plain
+from tilejit.runtime.compile import plain
 from tilejit.runtime.signature import ArgumentError, ArgumentKeys, ConstantKeys, common_device, describe_argument
 
 KEYS = [ArgumentKeys(a, o) for a, o in ((True, True), (False, True), (False, False))]
@@ -60,7 +60,7 @@ def test_do_not_specialize():
     ("*fp32", Param(Ptr(fp32), 16)), ("*bf16:2", Param(Ptr(DTYPES["bf16"]), 2)), ("*i8", Param(Ptr(DTYPES["int8"]), 16)),
     ("i32", Param(int32)), ("int32", Param(int32)), ("int64:16", Param(int64, 16)), ("i64:16", Param(int64, 16)),
     ("u8", Param(DTYPES["uint8"])), ("i1", Param(int1)), ("fp32", Param(fp32)), ("relu", Const("relu")),
-    ("desc<fp8e5[64x128]>", DescParam(Desc(DTYPES["fp8e5"], (64, 128))))])
+    ("desc<fp8e5[64x128]>", Param(Desc(DTYPES["fp8e5"], (64, 128))))])
 def test_types_as_text(text, told):
     """Text stands for a type where there is no array; other text, and any text of a launch, is a constant."""
     assert describe_argument("x", text, FULL, typed=True) == told
@@ -155,7 +155,7 @@ def test_descriptors_differ_by_what_is_compiled():
           make(x, (64, 64), (64, 1), (8, 8), "nan"), make(x, (64, 60), (60, 1), (8, 8))]
     keys = [key(FULL, d) for d in ds]
     assert keys[0] == keys[1] and len(set(keys)) == 4
-    assert describe_argument("d", ds[3], FULL) == DescParam(Desc(fp16, (8, 8), ds[3].tma), padding="nan")
+    assert describe_argument("d", ds[3], FULL) == Param(Desc(fp16, (8, 8), ds[3].tma), padding="nan")
 
 
 # -- the rest ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars.
 
 What both ways bind becomes results of one structured `if`. A name that only one way binds is `Undefined` after it.
-A `return` under a run-time condition puts the rest of the function into both branches, so functions stay structured.
+A `return` (`break`, `continue`) under a run-time condition puts the rest of the function (of the loop's body) into both
+branches, so that programs stay structured.
 """
 from __future__ import annotations
 
@@ -14,21 +15,22 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.frontend.frame import Frame
 from tilejit.frontend.values import (
-    Returned,
+    Exit,
     Undefined,
     assigned,
     describe,
     fill,
     fits,
+    leaves_early,
     number_type,
     pair,
-    returns,
+    retuple,
 )
 from tilejit.ir import Block, walk
-from tilejit.ir.types import DType
+from tilejit.ir.types import DType, Ptr
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import literal_type, promote, unwrap
-from tilejit.language.tensor import tensor
+from tilejit.language.tensor import Compound, tensor
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,17 @@ class Branches(Frame):
         op = self.b.op("if", cond.value, regions=[then.block, other.block])
         results = [tensor(r) for r in op.results]
         for n, tree in trees.items():
-            self.env[n] = fill(tree, results)
+            self.env[n] = fill(self.b, tree, results)
             if isinstance(self.env[n], tensor) and not self.env[n].value.name:
                 self.env[n].value.name = n
-        return fill(value, results)
+        return fill(self.b, value, results)
 
     def _meet(self, then: Branch, a: Any, other: Branch, c: Any, leaves: list[tuple[tensor, tensor]]) -> Any:
         """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended.
 
         A number takes the other side's type if its kind fits in there."""
         pairs: list[tuple[Any, Any]] = []
-        tree = pair(a, c, pairs, len(leaves))
+        tree = pair(a, c, pairs, len(leaves), *(partial(self._parts, side.block) for side in (then, other)))
         typed = []
         for x, y in pairs:
             numbers = not isinstance(x, tensor) and not isinstance(y, tensor)
@@ -105,6 +107,9 @@ class Branches(Frame):
             typed.append((one, two))
         leaves += typed
         return tree
+
+    def _parts(self, block: Block, value: Compound) -> list[Any]:
+        return self.in_block(block, lambda: value.parts(self.b))
 
     def _leaf(self, block: Block, v: Any, like: Any, dtype: Any) -> tensor:
         """One leaf as a tensor, a number in the type of the other side's."""
@@ -125,28 +130,59 @@ class Branches(Frame):
                          f"its {which} branch only")
 
     # -- if --------------------------------------------------------------------------------------------------
-    def if_statement(self, node: ast.If, rest: list[ast.stmt]) -> tuple[bool, Returned | None]:
-        """Whether the statements after it were built too (where it may return), and what they all returned."""
+    def if_statement(self, node: ast.If, rest: list[ast.stmt]) -> tuple[bool, Exit | None]:
+        """Whether the statements after it were built too (where it may leave them), and how they all ended."""
         cond = self.condition(node.test)
         if not isinstance(cond, tensor):
             chosen = node.body if cond else node.orelse
-            if returns(chosen):
+            if leaves_early(chosen):
                 return True, self.run(chosen + rest)
             self.run(chosen)
             return False, None
-        ends = returns([node])
-        bodies = [body + rest if ends else body for body in (node.body, node.orelse)]
-        then, other = (self.branch(partial(self.run, body)) for body in bodies)
-        # after a return out of the function no name is read any more
-        names = assigned([*bodies[0], *bodies[1]]) if not ends or self.loop_depth else []
+        ends = leaves_early([node])
+        one, two = (body + rest if ends else body for body in (node.body, node.orelse))
+        return ends, self.fork(node, cond, partial(self.run, one), partial(self.run, two), assigned([*one, *two]), ends)
+
+    def fork(self, node: ast.AST, cond: tensor, then_run: Callable[[], Exit | None],
+             other_run: Callable[[], Exit | None], names: list[str], ends: bool) -> Exit | None:
+        """Build statements for both values of a condition, which bind `names`; how they end. `ends`: with them the body
+        of the function or loop does."""
+        then, other = self.branch(then_run), self.branch(other_run)
+        if ends and not self.loop_depth:         # after a return out of the function no name is read any more
+            names = []
         if then.value is None and other.value is None:
             self.join(node, cond, then, other, names, "nothing")
-            return ends, None
-        a, c = (e.value.value if e.value is not None else None for e in (then, other))
-        if (a is None) != (c is None):
-            raise self.fail(node, "one branch returns a value and the other does not")
-        value = self.join(node, cond, replace(then, value=a), replace(other, value=c), names, "the returned value")
-        return True, Returned(value)
+            return None
+        if not self.loop_depth:
+            a, c = (e.value.value if e.value is not None else None for e in (then, other))
+            if (a is None) != (c is None):
+                raise self.fail(node, "one branch returns a value and the other does not")
+            return Exit(True, True, self.join(node, cond, replace(then, value=a), replace(other, value=c), names,
+                                              "the returned value"))
+        return self._exits(node, cond, then, other, names)
+
+    def _exits(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str]) -> Exit:
+        """Two ways through the body of a loop that may end differently."""
+        a, c = (e.value if e.value is not None else Exit() for e in (then, other))
+        blanks = [x.value if x.returned is not False else
+                  self.in_block(end.block, lambda: self.blank(node, y.value))  # noqa: B023
+                  for x, y, end in ((a, c, then), (c, a, other))]
+        one, two = (replace(end, value=(x.broke, x.returned, v)) for end, x, v in zip((then, other), (a, c), blanks))
+        return Exit(*self.join(node, cond, one, two, names, "the returned value"))
+
+    def blank(self, node: ast.AST, value: Any) -> Any:
+        """A value of the same type that nothing reads."""
+        value = unwrap(value)
+        if isinstance(value, tuple):
+            return retuple(value, [self.blank(node, v) for v in value])
+        if isinstance(value, Compound):
+            return value.remade(self.b, [self.blank(node, v) for v in value.parts(self.b)])
+        if not isinstance(value, tensor):
+            return value
+        elem = value.elem
+        zero = self.b.const(0, sem.int64 if isinstance(elem, Ptr) else elem)
+        zero = self.b("bitcast", zero, dtype=elem) if isinstance(elem, Ptr) else zero
+        return sem.broadcast_to(self.b, tensor(zero), value.shape)
 
     def expr_IfExp(self, node: ast.IfExp) -> Any:
         cond = self.condition(node.test)

@@ -14,10 +14,13 @@ from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time argument: its IR type, and a number that is known to divide it (bytes for pointers)."""
+    """A run-time argument: its IR type, and a number that is known to divide it (bytes for pointers).
+
+    `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"."""
 
     type: Type
     divisible: int = 1
+    padding: str = "zero"
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
             raise CompilationError(f"{source.name}: no description of argument {n!r}", loc)
     params = [n for n in names if isinstance(args[n], Param)]
     fn = Function(source.name, [args[n].type for n in params], params,  # type: ignore[union-attr]
-                  [{"divisible": args[n].divisible} if args[n].divisible > 1 else {}  # type: ignore[union-attr]
-                   for n in params], attrs, loc)
+                  [_known(args[n]) for n in params], attrs, loc)  # type: ignore[arg-type]
     b = KernelBuilder(fn.body, loc=loc)
     b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
     b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
@@ -76,11 +78,17 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
             env[n] = arg.value
         else:
             v = values[n]
-            env[n] = tensor_descriptor(v) if isinstance(v.type, Desc) else tensor(v)
+            env[n] = tensor_descriptor(v, arg.padding) if isinstance(v.type, Desc) else tensor(v)
     Walker(source, b, env, None).function()
     b.loc = loc
     b.op("return")
     return fn
+
+
+def _known(p: Param) -> dict[str, Any]:
+    """What the IR is told of an argument beside its type."""
+    return {**({"divisible": p.divisible} if p.divisible > 1 else {}),
+            **({"padding": p.padding} if isinstance(p.type, Desc) else {})}
 
 
 def check_target(attrs: dict[str, Any], loc: Loc) -> Target:

@@ -6,7 +6,6 @@ from typing import Any
 
 from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
 from tilejit.frontend.source import KernelSource
-from tilejit.frontend.values import Returned
 from tilejit.ir.types import DType, Ptr
 from tilejit.language import debug, math
 from tilejit.language.semantics import unwrap
@@ -113,4 +112,4 @@ class Calls(Expressions):
         """Build the whole body; the value of its `return`, if any."""
         self.b.call = self.call_function
         done = self.run(self.source.tree.body)
-        return done.value if isinstance(done, Returned) else None
+        return done.value if done is not None else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError, Loc
 from tilejit.frontend.source import KernelSource, is_constant
-from tilejit.frontend.values import Returned, Undefined, describe
+from tilejit.frontend.values import Exit, Opened, Undefined, describe
 from tilejit.ir import Block
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import KernelBuilder, constexpr, tensor
@@ -23,6 +23,8 @@ class Frame:
         self.source, self.b, self.env, self.call_site = source, b, env, call_site
         self.stack = (*stack, source)
         self.loop_depth = 0
+        self.opened: dict[int, Opened] = {}      # of each loop, by its node
+        self.result: Any = None                  # what an iteration of the innermost loop returns
 
     def expr(self, node: ast.expr) -> Any:
         """The value of an expression."""
@@ -36,8 +38,8 @@ class Frame:
         """The values of a list of expressions, `*tuples` spread out."""
         raise NotImplementedError
 
-    def run(self, body: list[ast.stmt]) -> Returned | None:
-        """Build statements in order; what the function returned if all paths through them return."""
+    def run(self, body: list[ast.stmt]) -> Exit | None:
+        """Build statements in order; how they end, None if at the last one."""
         raise NotImplementedError
 
     # -- errors and locations -----------------------------------------------------------------------

@@ -1,20 +1,37 @@
 """Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples.
 
-A name that a loop's body assigns and that had a number, a tensor or a tuple of these before is carried from one
-iteration to the next, at the type it had first. What cannot be carried (None, a descriptor, a value whose type
-changes) is fine as long as every iteration assigns it before it reads it: so a loop is built again with such names
-undefined at its start, and reading one is then an error at the user's line.
+A name that a loop's body assigns and that had a number, a tensor or something made of these before is carried from one
+iteration to the next, at the type it had first. What cannot be carried (None, a value whose type changes) is fine as
+long as every iteration assigns it before it reads it: so a loop is built again with such names undefined at its start,
+and reading one is then an error at the user's line. It is built again too where a descriptor is found to change: it
+then carries the parts that do.
+
+A loop that may end early (`break`, `return`) carries a flag for it, and what is returned; a `for` then is a `while`.
 """
 from __future__ import annotations
 
 import ast
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tilejit.frontend.branches import Branches
-from tilejit.frontend.values import Undefined, assigned, describe, fill, fits, identical, match, take_leaves
+from tilejit.frontend.values import (
+    Exit,
+    Made,
+    Opened,
+    Slot,
+    Undefined,
+    assigned,
+    breaks,
+    describe,
+    fill,
+    fits,
+    returns,
+    retuple,
+)
 from tilejit.ir import Block, Value
 from tilejit.ir.types import DType
 from tilejit.language import debug
@@ -28,37 +45,74 @@ from tilejit.language.tensor import tensor
 @dataclass(frozen=True)
 class Carried:
     """What a loop does with the names that it assigns: the trees of those it carries and the initial tensors of
-    their slots, and the values of those that it cannot carry."""
+    their slots, and the trees of those that stay what they are."""
 
     trees: dict[str, Any]
     inits: list[tensor]
     fixed: dict[str, Any]
+    opened: Opened
+
+    def start(self, tree: Any) -> Any:
+        """What to call a value of this tree in an error."""
+        if isinstance(tree, Made):
+            return tree.like
+        if isinstance(tree, tuple):
+            return retuple(tree, [self.start(t) for t in tree])
+        return self.inits[tree.index] if isinstance(tree, Slot) else tree
+
+
+#: Names, that no program can have, of what loops carry beside its variables: whether they ended early, whether by a
+#: `return`, of what, and the counter of a `for`.
+BROKE, RETURNED, RESULT, COUNTER = "broke.", "returned.", "result.", "counter."
 
 
 class Loops(Branches):
-    """The loop statements."""
+    """The loop statements: each gives how it ends for the function or the loop around it, None for normally."""
 
-    def stmt_For(self, node: ast.For) -> None:
+    def stmt_For(self, node: ast.For) -> Exit | None:
         if node.orelse:
             raise self.fail(node, "'for ... else' is not part of the tile language")
         it = self.iterator(node.iter)
         if isinstance(it, static_range):
             it = tuple(range(it.lo, it.hi, it.step))
         if isinstance(it, (tuple, list)):
-            for item in it:
-                self.assign(node.target, item)
-                self._body(node)
-            return
+            return self._left(self._unrolled(node, tuple(it)))
         if not isinstance(it, device_range):
-            raise self.fail(node.iter, "a kernel loops over range(), tl.range(), tl.static_range() or a tuple")
+            raise self.fail(node.iter, "a kernel loops over range(), tl.range(), tl.static_range() or a tuple",
+                            "Only `range` and `static_range` iterators are currently supported")
         if not isinstance(node.target, ast.Name):
             raise self.fail(node.target, "the loop variable must be a name")
-        self._for(node, node.target.id, it)
+        return self._for(node, node.target.id, it)
 
-    def _body(self, node: ast.For | ast.While) -> None:
+    def _unrolled(self, node: ast.For, items: tuple[Any, ...]) -> Exit | None:
+        """The iterations over items that are known, one after another."""
+        for i, item in enumerate(items):
+            self.assign(node.target, item)
+            done = self._body(node)
+            if done is None or done.broke is False:
+                continue
+            if done.broke is True:
+                return done
+            names, ended = assigned([node.target, *node.body]), replace(done, broke=True)
+            self.loop_depth += 1
+            try:
+                return self.fork(node, done.broke, lambda: ended, partial(self._unrolled, node, items[i + 1:]),
+                                 names, True)
+            finally:
+                self.loop_depth -= 1
+        return None
+
+    @staticmethod
+    def _left(done: Exit | None) -> Exit | None:
+        """How a loop ends, for what is around it: only a `return` goes on there."""
+        return None if done is None or done.returned is False else Exit(done.returned, done.returned, done.value)
+
+    def _body(self, node: ast.For | ast.While) -> Exit | None:
         self.loop_depth += 1
-        self.run(node.body)
-        self.loop_depth -= 1
+        try:
+            return self.run(node.body)
+        finally:
+            self.loop_depth -= 1
 
     def iterator(self, node: ast.expr) -> Any:
         """What a `for` runs over; Python's range() is a loop on the device, as tl.range()."""
@@ -73,57 +127,79 @@ class Loops(Branches):
 
     # -- what a loop carries -----------------------------------------------------------------------------
     def _settle(self, node: ast.For | ast.While, names: list[str], lost: dict[str, Undefined],
-                build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> None:
+                build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> Exit | None:
         """Build a loop that assigns `names`, and bind them to what they are after it.
 
-        `build` reports the names that an iteration leaves at something that cannot be carried; while there are any,
-        what it built is thrown away and the loop is built without them."""
-        start, mark = self.env, len(self.b.block.ops)
+        `build` reports the names that an iteration leaves at something that cannot be carried as it is; while there are
+        any, what it built is thrown away and the loop is built again, with such a name opened further or undefined."""
+        start, mark, opened = self.env, len(self.b.block.ops), self.opened.setdefault(id(node), Opened())
+        early = [BROKE, *((RETURNED, RESULT) if returns(node.body) else ())] if breaks(node.body) else []
+        outer = {n: start[n] for n in (BROKE, RETURNED, RESULT, COUNTER) if n in start}
+        start = {**{n: v for n, v in start.items() if n not in outer or n == COUNTER}, **dict.fromkeys(early[:2], False)}
         while True:
             self.env = {**start, **lost}
             del self.b.block.ops[mark:]
-            carried = self._carry([n for n in names if n not in lost])
+            known = len(opened)
+            self.result = None
+            if RESULT in start:
+                self.env[RESULT] = self.blank(node, start[RESULT])
+            carried = self._carry([*early, *(n for n in names if n not in lost)], opened)
             bad: dict[str, Undefined] = {}
             results = build(carried, bad)
-            if not bad:
-                break
-            lost = {**lost, **bad}
+            if self.result is not None and RESULT not in start:
+                start = {**start, RESULT: self.result}
+            elif len(opened) == known:
+                if not bad:
+                    break
+                lost = {**lost, **bad}
         never = Undefined(f"is bound by the loop at line {node.lineno}, which may not run: give it a value before")
         self.env = {**start, **{n: never for n in names if n not in start}, **lost}
         self._bind(carried, results)
+        done = Exit(True, self.env[RETURNED], self.env.get(RESULT)) if RETURNED in carried.trees else None
+        self.env = {**{n: v for n, v in self.env.items() if n not in early and n != COUNTER}, **outer}
+        return done
 
-    def _carry(self, names: list[str]) -> Carried:
+    def _carry(self, names: list[str], opened: Opened) -> Carried:
         """Sort the names that have a value now."""
-        leaves: list[Any] = []
+        leaves: list[tensor] = []
         trees: dict[str, Any] = {}
         fixed: dict[str, Any] = {}
         for n in names:
             if n not in self.env or isinstance(self.env[n], Undefined):
                 continue
             count = len(leaves)
-            tree = take_leaves(self.env[n], leaves)
+            tree = opened.tree(self.b, self.env[n], (n,), leaves)
             if len(leaves) > count:
                 trees[n] = tree
             else:
-                fixed[n] = self.env[n]
-        return Carried(trees, [sem.to_tensor(self.b, v) for v in leaves], fixed)
+                fixed[n] = tree
+        return Carried(trees, leaves, fixed, opened)
 
     def _bind(self, carried: Carried, values: list[Value]) -> None:
         """Bind the carried names to new values (region arguments or results)."""
         parts = [tensor(v) for v in values]
         for n, tree in carried.trees.items():
-            self.env[n] = fill(tree, parts)
+            self.env[n] = fill(self.b, tree, parts)
             if isinstance(self.env[n], tensor):
-                self.env[n].value.name = n
+                self.env[n].value.name = n.rstrip(".")
+
+    def _finish(self, done: Exit | None) -> None:
+        """Note how an iteration ended in what the loop carries."""
+        if done is None or BROKE not in self.env:
+            return
+        self.env[BROKE] = done.broke
+        if done.returned is not False:
+            self.env[RETURNED] = done.returned
+            self.env[RESULT] = self.result = done.value
 
     def _next(self, node: ast.For | ast.While, carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
         """The values to carry on with from here; names that do not have their first type are put into `bad`."""
         outs = [v.value for v in carried.inits]
         for n, tree in carried.trees.items():
             value = self.env[n]
-            leaves = None if isinstance(value, Undefined) else match(tree, value)
-            if leaves is None:
-                bad[n] = self._changes(node, n, fill(tree, carried.inits), value)
+            leaves: dict[int, Any] = {}
+            if isinstance(value, Undefined) or not carried.opened.match(self.b, tree, value, (n,), leaves):
+                bad[n] = self._changes(node, n, carried.start(tree), value)
                 continue
             for i, leaf in leaves.items():
                 init = carried.inits[i]
@@ -134,9 +210,9 @@ class Loops(Branches):
                     outs[i] = leaf.value
                 else:
                     bad[n] = self._changes(node, n, init, leaf)
-        for n, value in carried.fixed.items():
-            if not identical(self.env[n], value):
-                bad[n] = self._changes(node, n, value, self.env[n])
+        for n, tree in carried.fixed.items():
+            if not carried.opened.match(self.b, tree, self.env[n], (n,), {}):
+                bad[n] = self._changes(node, n, carried.start(tree), self.env[n])
         return outs
 
     @staticmethod
@@ -148,7 +224,7 @@ class Loops(Branches):
                          ("give it the final type before the loop, e.g. tl.zeros(shape, dtype)",))
 
     # -- for --------------------------------------------------------------------------------------------------
-    def _for(self, node: ast.For, name: str, it: device_range) -> None:
+    def _for(self, node: ast.For, name: str, it: device_range) -> Exit | None:
         lo, hi, step = self._bounds(node, it)
         kind: Any = lo.elem
         if isinstance(unwrap(it.step), tensor):
@@ -162,17 +238,47 @@ class Loops(Branches):
             lost[name] = Undefined(f"is {describe(first)} before the loop at line {node.lineno} and its {kind} counter "
                                    "after it")
 
+        names = [*dict.fromkeys([*assigned(node.body), name])]
+        if breaks(node.body):
+            return self._for_while(node, name, names, lost, lo, hi, step, it)
+
         def build(carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
             region, loc = Block([kind], [name]), self.b.loc
-            self._bind(carried, [region.add_arg(v.value.type) for v in carried.inits])
-            self.env[name] = tensor(region.args[0])
-            self.in_block(region, lambda: self._body(node))
-            self.in_block(region, lambda: self.b.op("yield", *self._next(node, carried, bad)))
+            for v in carried.inits:
+                region.add_arg(v.value.type)
+
+            def iteration() -> None:
+                self._bind(carried, region.args[1:])
+                self.env[name] = tensor(region.args[0])
+                self._body(node)
+                self.b.op("yield", *self._next(node, carried, bad))
+
+            self.in_block(region, iteration)
             self.b.loc = loc         # the loop's line, not that of its last statement
             return self.b.op("for", lo.value, hi.value, step.value, *(v.value for v in carried.inits),
                              regions=[region], **it.attrs).results
 
-        self._settle(node, [*dict.fromkeys([*assigned(node.body), name])], lost, build)
+        return self._settle(node, names, lost, build)
+
+    def _for_while(self, node: ast.For, name: str, names: list[str], lost: dict[str, Undefined], lo: tensor, hi: tensor,
+                   step: tensor, it: device_range) -> Exit | None:
+        """A `for` that may end early, as a `while` with a counter."""
+        down = isinstance(unwrap(it.step), int) and unwrap(it.step) < 0
+        outer = self.env.get(COUNTER)
+        self.env = {**self.env, COUNTER: lo}
+
+        def going() -> tensor:
+            return sem.binary(self.b, ">" if down else "<", self.env[COUNTER], hi)
+
+        def iteration() -> Exit | None:
+            counter = self.env[name] = self.env[COUNTER]
+            done = self._body(node)
+            self.env[COUNTER] = sem.binary(self.b, "+", counter, step)
+            return done
+
+        done = self._settle(node, [*names, COUNTER], lost, partial(self._while, node, going, iteration, [], []))
+        self.env = {n: v for n, v in self.env.items() if n != COUNTER} | ({} if outer is None else {COUNTER: outer})
+        return done
 
     def _bounds(self, node: ast.For, it: device_range) -> list[tensor]:
         """Start, end and step of a range as scalars of one integer type."""
@@ -191,33 +297,45 @@ class Loops(Branches):
                 for x in bounds]
 
     # -- while ------------------------------------------------------------------------------------------------
-    def stmt_While(self, node: ast.While) -> None:
+    def stmt_While(self, node: ast.While) -> Exit | None:
         if node.orelse:
             raise self.fail(node, "'while ... else' is not part of the tile language")
         tested = assigned([node.test])
-        constant: list[Any] = []
-
-        def build(carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
-            kinds = [v.value.type for v in carried.inits]
-            before, body = Block(kinds), Block(kinds)
-            self._bind(carried, before.args)
-
-            def test() -> None:
-                cond = self.condition(node.test)
-                constant[:] = [] if isinstance(cond, tensor) else [bool(cond)]
-                self.b.op("condition", sem.to_tensor(self.b, cond if not constant else constant[0]).value,
-                          *self._next(node, carried, bad))
-
-            self.in_block(before, test)
-            for n in tested:
-                if n not in carried.trees and n not in carried.fixed:
-                    self.env[n] = Undefined(f"is bound by the condition at line {node.lineno}: give it a value of its "
-                                            "type before the loop")
-            self._bind(carried, body.args)
-            self.in_block(body, lambda: self._body(node))
-            self.in_block(body, lambda: self.b.op("yield", *self._next(node, carried, bad)))
-            return self.b.op("while", *(v.value for v in carried.inits), regions=[before, body]).results
-
-        self._settle(node, assigned([node.test, *node.body]), {}, build)
-        if constant == [True]:
+        constant: list[bool] = []
+        done = self._settle(node, assigned([node.test, *node.body]), {}, partial(
+            self._while, node, lambda: self.condition(node.test), lambda: self._body(node), tested, constant))
+        if constant == [True] and not breaks(node.body):
             raise self.fail(node.test, "the condition is always true, so the loop never ends: there is no 'break'")
+        return done
+
+    def _while(self, node: ast.For | ast.While, going: Callable[[], Any], iteration: Callable[[], Exit | None],
+               tested: list[str], constant: list[bool], carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
+        """Build a `while`. `tested` are the names that its condition binds; `constant` becomes its value, if it is one."""
+        kinds = [v.value.type for v in carried.inits]
+        before, body = Block(kinds), Block(kinds)
+
+        def test() -> None:
+            self._bind(carried, before.args)
+            if BROKE in carried.trees:
+                ended = sem.unary(self.b, "not", self.env[BROKE])
+                cond = self.short_circuit(node, True, ended, going, tested, truth=True)
+            else:
+                cond = going()
+            constant[:] = [] if isinstance(cond, tensor) else [bool(cond)]
+            self.b.op("condition", sem.to_tensor(self.b, cond if not constant else constant[0]).value,
+                      *self._next(node, carried, bad))
+
+        def run() -> None:
+            self._bind(carried, body.args)
+            self._finish(iteration())
+            self.b.op("yield", *self._next(node, carried, bad))
+
+        loc = self.b.loc
+        self.in_block(before, test)
+        for n in tested:
+            if n not in carried.trees and n not in carried.fixed:
+                self.env[n] = Undefined(f"is bound by the condition at line {node.lineno}: give it a value of its "
+                                        "type before the loop")
+        self.in_block(body, run)
+        self.b.loc = loc
+        return self.b.op("while", *(v.value for v in carried.inits), regions=[before, body]).results

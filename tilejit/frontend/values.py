@@ -1,21 +1,21 @@
 """What the names of a kernel stand for, and how values agree where paths of a program meet.
 
-A value is a number or a `tensor` (a leaf), a tuple of values, or something that exists at compile time only: None,
-a string, a dtype, a descriptor, a function. `if` results and loop-carried values are made of leaves; everything
-else must be the same on every path.
+A value is a number or a `tensor` (a leaf), a tuple or a `Compound` (a descriptor, say) of values, or something that
+exists at compile time only: None, a string, a dtype, a function. `if` results and loop-carried values are made of
+leaves; everything else must be the same on every path.
 """
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir.types import DType
-from tilejit.language.semantics import literal_type, promote, unwrap
-from tilejit.language.tensor import tensor
+from tilejit.language.semantics import literal_type, promote, to_tensor, unwrap
+from tilejit.language.tensor import Compound, KernelBuilder, tensor
 
 LEAF = (tensor, bool, int, float)
 
@@ -29,10 +29,13 @@ class Undefined:
 
 
 @dataclass(frozen=True)
-class Returned:
-    """The function has returned `value` on this path."""
+class Exit:
+    """How statements end elsewhere than at their last one: an iteration is over (`continue`), with `broke` its loop too,
+    with `returned` the function, with `value`. The flags are constants or scalar int1 tensors."""
 
-    value: Any
+    broke: Any = False
+    returned: Any = False
+    value: Any = None
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,36 @@ class Slot:
     index: int
 
 
-def returns(body: list[ast.stmt]) -> bool:
+@dataclass(frozen=True)
+class Made:
+    """A `Compound` like `like` whose parts have these trees."""
+
+    like: Compound
+    parts: tuple[Any, ...]
+
+
+def returns(body: Sequence[ast.stmt]) -> bool:
     """True if a statement may return."""
-    return any(map(_returns, body))
+    return any(ast.Return in _exits(stmt) for stmt in body)
+
+
+def leaves_early(body: Sequence[ast.stmt]) -> bool:
+    """True if a statement may return, or may end an iteration of the loop around the statements, or that loop."""
+    return any(map(_exits, body))
+
+
+def breaks(body: Sequence[ast.stmt]) -> bool:
+    """True if a loop of this body may end before its last iteration does."""
+    return any(_exits(stmt) - {ast.Continue} for stmt in body)
 
 
 @lru_cache(maxsize=4096)
-def _returns(stmt: ast.stmt) -> bool:
-    return any(isinstance(node, ast.Return) for node in ast.walk(stmt))
+def _exits(node: ast.AST) -> frozenset[type]:
+    """The kinds of statements in a tree that leave it: `return`, and `break` and `continue` of loops around it."""
+    if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
+        return frozenset((type(node),))
+    inner = frozenset[type]().union(*map(_exits, ast.iter_child_nodes(node)))
+    return inner & {ast.Return} if isinstance(node, (ast.For, ast.While)) else inner
 
 
 def assigned(body: Sequence[ast.AST]) -> list[str]:
@@ -88,6 +113,8 @@ def identical(a: Any, c: Any) -> bool:
     a, c = unwrap(a), unwrap(c)
     if isinstance(a, tensor) or isinstance(c, tensor):
         return isinstance(a, tensor) and isinstance(c, tensor) and a.value is c.value
+    if isinstance(a, Compound) and isinstance(c, Compound):
+        return a.same(c)
     if same_tuple_type(a, c):
         return all(map(identical, a, c))
     if isinstance(a, (int, float)):  # not ==: -0.0, 0.0 and nan
@@ -95,51 +122,70 @@ def identical(a: Any, c: Any) -> bool:
     return a is c or type(a) is type(c) and bool(a == c)
 
 
-def take_leaves(value: Any, leaves: list[Any]) -> Any:
-    """The value with a Slot for each leaf; the leaves are appended to `leaves`."""
-    value = unwrap(value)
-    if isinstance(value, tuple):
-        return retuple(value, [take_leaves(v, leaves) for v in value])
-    if not isinstance(value, LEAF):
-        return value
-    leaves.append(value)
-    return Slot(len(leaves) - 1)
+Path = tuple[Any, ...]
 
 
-def fill(tree: Any, leaves: list[tensor]) -> Any:
+class Opened(set[Path]):
+    """Places of values that are taken apart where a loop carries them: a `whole` Compound there, and numbers and tensors
+    inside of it, stay what they are until an iteration is found to change them."""
+
+    def tree(self, b: KernelBuilder, value: Any, path: Path, leaves: list[tensor], inside: bool = False) -> Any:
+        """The value with a Slot for each leaf; the leaves are appended to `leaves`."""
+        value = unwrap(value)
+        if isinstance(value, tuple):
+            return retuple(value, [self.tree(b, v, (*path, i), leaves, inside) for i, v in enumerate(value)])
+        if isinstance(value, Compound) and (not value.whole or path in self):
+            inside = inside or value.whole
+            return Made(value, tuple(self.tree(b, value.part(b, v, i) if (*path, i) in self else v, (*path, i), leaves,
+                                               inside) for i, v in enumerate(value.parts(b))))
+        if not isinstance(value, LEAF) or inside and path not in self:
+            return value
+        leaves.append(to_tensor(b, value))
+        return Slot(len(leaves) - 1)
+
+    def match(self, b: KernelBuilder, tree: Any, value: Any, path: Path, found: dict[int, Any]) -> bool:
+        """Put the leaves of a value into `found` by their slots in a tree. False where the value is built differently;
+        what can be opened for that is."""
+        value = unwrap(value)
+        if isinstance(tree, Slot):
+            found[tree.index] = value
+            return isinstance(value, LEAF)
+        if isinstance(tree, Made):
+            return isinstance(value, Compound) and tree.like.alike(value) and all(
+                [self.match(b, t, v, (*path, i), found) for i, (t, v) in enumerate(zip(tree.parts, value.parts(b)))])
+        if isinstance(tree, tuple):
+            return same_tuple_type(tree, value) and all(
+                [self.match(b, t, v, (*path, i), found) for i, (t, v) in enumerate(zip(tree, value))])
+        if identical(tree, value):
+            return True
+        if isinstance(tree, LEAF) and isinstance(value, LEAF) or \
+                isinstance(tree, Compound) and isinstance(value, Compound) and tree.alike(value):
+            self.add(path)
+        return False
+
+
+def fill(b: KernelBuilder, tree: Any, leaves: list[tensor]) -> Any:
     """The value of a tree, with its leaves put back."""
     if isinstance(tree, tuple):
-        return retuple(tree, [fill(t, leaves) for t in tree])
+        return retuple(tree, [fill(b, t, leaves) for t in tree])
+    if isinstance(tree, Made):
+        return tree.like.remade(b, [fill(b, t, leaves) for t in tree.parts])
     return leaves[tree.index] if isinstance(tree, Slot) else tree
 
 
-def match(tree: Any, value: Any) -> dict[int, Any] | None:
-    """The leaves of a value by their slots in a tree, or None where the value is built differently."""
-    value = unwrap(value)
-    if isinstance(tree, Slot):
-        return {tree.index: value} if isinstance(value, LEAF) else None
-    if not isinstance(tree, tuple):
-        return {} if identical(tree, value) else None
-    if not same_tuple_type(tree, value):
-        return None
-    found: dict[int, Any] = {}
-    for t, v in zip(tree, value):
-        inner = match(t, v)
-        if inner is None:
-            return None
-        found |= inner
-    return found
-
-
-def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int) -> Any:
+def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int, open_a: Callable[[Compound], list[Any]],
+         open_c: Callable[[Compound], list[Any]]) -> Any:
     """One tree for two values: leaves that differ become Slots (from number `first` on), appended to `pairs`.
 
-    Raises CompilationError where the two are built differently."""
+    `open_a` and `open_c` give the parts of compounds, each on its own path. Raises CompilationError where the two are
+    built differently."""
     a, c = unwrap(a), unwrap(c)
     if identical(a, c):
         return a
     if same_tuple_type(a, c):
-        return retuple(a, [pair(x, y, pairs, first) for x, y in zip(a, c)])
+        return retuple(a, [pair(x, y, pairs, first, open_a, open_c) for x, y in zip(a, c)])
+    if isinstance(a, Compound) and isinstance(c, Compound) and a.alike(c):
+        return Made(a, tuple(pair(x, y, pairs, first, open_a, open_c) for x, y in zip(open_a(a), open_c(c))))
     if not (isinstance(a, LEAF) and isinstance(c, LEAF)):
         raise CompilationError(f"is {describe(a)} after one branch and {describe(c)} after the other")
     pairs.append((a, c))

@@ -7,11 +7,13 @@ becomes structured IR (`branches.py`, `loops.py`).
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
+from functools import partial
 
 from tilejit.errors import CompilationError
 from tilejit.frontend.calls import Calls
 from tilejit.frontend.expressions import SUPPORTED, keyword
-from tilejit.frontend.values import Returned
+from tilejit.frontend.values import Exit, assigned
 from tilejit.language import debug
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import constexpr, tensor
@@ -20,7 +22,7 @@ from tilejit.language.tensor import constexpr, tensor
 class Walker(Calls):
     """One function body being built, either a kernel's own or an inlined call's."""
 
-    def run(self, body: list[ast.stmt]) -> Returned | None:
+    def run(self, body: list[ast.stmt]) -> Exit | None:
         for i, stmt in enumerate(body):
             self.b.loc = self.loc(stmt)
             try:
@@ -34,9 +36,13 @@ class Walker(Calls):
                     raise self.fail(stmt, f"'{keyword(stmt)}' is not part of the tile language",
                                     f"what is: {SUPPORTED}")
                 done = handler(stmt)
+                if isinstance(done, Exit) and isinstance(done.returned, tensor):   # a loop that may have returned
+                    rest, returned = body[i + 1:], done
+                    return self.fork(stmt, done.returned, lambda: replace(returned, broke=True, returned=True),
+                                     partial(self.run, rest), assigned(rest), True)
             except CompilationError as error:
                 raise error.with_loc(self.loc(stmt))
-            if isinstance(done, Returned):
+            if isinstance(done, Exit):
                 return done
         return None
 
@@ -47,10 +53,14 @@ class Walker(Calls):
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):
             self.expr(node.value)
 
-    def stmt_Return(self, node: ast.Return) -> Returned:
-        if self.loop_depth:
-            raise self.fail(node, "'return' inside a loop is not supported: carry a flag and return after it")
-        return Returned(self.expr(node.value) if node.value is not None else None)
+    def stmt_Return(self, node: ast.Return) -> Exit:
+        return Exit(True, True, self.expr(node.value) if node.value is not None else None)
+
+    def stmt_Break(self, node: ast.Break) -> Exit:
+        return Exit(True)
+
+    def stmt_Continue(self, node: ast.Continue) -> Exit:
+        return Exit()
 
     def stmt_Assign(self, node: ast.Assign) -> None:
         value = self.expr(node.value)

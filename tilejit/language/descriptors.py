@@ -27,8 +27,8 @@ def make_tensor_descriptor(base: tensor, shape: Any, strides: Any, block_shape: 
                                f"found {block[-1]} x {elem}")
     dims = [sem.cast(_b, to_tensor(_b, s), int32).value for s in shape]
     dims += [sem.cast(_b, to_tensor(_b, s), int64).value for s in strides]
-    return tensor_descriptor(_b("make_desc", base.value, *dims, block_shape=block,
-                                padding=sem.constant(padding_option, "padding_option")))
+    padding = sem.constant(padding_option, "padding_option") or "zero"
+    return tensor_descriptor(_b("make_desc", base.value, *dims, block_shape=block, padding=padding), padding)
 
 
 def _offsets(b: KernelBuilder, desc: tensor_descriptor, offsets: Any) -> list:

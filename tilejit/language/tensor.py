@@ -10,8 +10,8 @@ from functools import partial, wraps
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Value
-from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of
+from tilejit.ir import Builder, Op, Value
+from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, int32, int64
 
 
 class KernelBuilder(Builder):
@@ -112,11 +112,71 @@ class tensor:
         return str(self.value.type)
 
 
-class tensor_descriptor:
-    """A descriptor in a kernel: `.load(offsets)`, `.store(offsets, value)`, `.shape`, `.strides`, ..."""
+class Compound:
+    """A value made of other values, as tuples are: where paths of a program meet, what differs are its parts.
 
-    def __init__(self, value: Value):
-        self.value = value
+    `whole`: it is taken apart only where it is not one and the same on every path."""
+
+    whole = False
+
+    def alike(self, other: Compound) -> bool:
+        """True if the other one is made in the same way, of as many parts."""
+        raise NotImplementedError
+
+    def parts(self, b: KernelBuilder) -> list[Any]:
+        """What it is made of."""
+        raise NotImplementedError
+
+    def remade(self, b: KernelBuilder, parts: list[Any]) -> Compound:
+        """One like this, of other parts."""
+        raise NotImplementedError
+
+    def part(self, b: KernelBuilder, x: Any, i: int) -> Any:
+        """Part number i, which may be x, as one that a loop carries (a number in its type)."""
+        return x
+
+    def same(self, other: Compound) -> bool:
+        """True if the other one is this very value."""
+        return self is other
+
+
+class tensor_descriptor(Compound):
+    """A descriptor in a kernel: `.load(offsets)`, `.store(offsets, value)`, `.shape`, `.strides`, ...
+
+    Its parts are base, sizes and all strides but the last, which is 1; numbers where they are constants."""
+
+    whole = True
+
+    def __init__(self, value: Value, padding: str = "zero"):
+        self.value, self.padding = value, padding
+
+    def alike(self, other: Compound) -> bool:
+        return isinstance(other, tensor_descriptor) and (self.block_shape, self.dtype, self.padding) \
+            == (other.block_shape, other.dtype, other.padding)
+
+    def parts(self, b: KernelBuilder) -> list[Any]:
+        rank = len(self.block_shape)
+        made = self.value.op
+        if isinstance(made, Op) and made.name == "make_desc":
+            return [v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else tensor(v)
+                    for v in made.operands[:2 * rank]]
+        return [tensor(v) for v in (b("desc_base", self.value),
+                                    *(b("desc_shape", self.value, dim=i) for i in range(rank)),
+                                    *(b("desc_stride", self.value, dim=i) for i in range(rank - 1)))]
+
+    def remade(self, b: KernelBuilder, parts: list[Any]) -> tensor_descriptor:
+        base, *dims = (self.part(b, x, i).value for i, x in enumerate([*parts, 1]))
+        return tensor_descriptor(b("make_desc", base, *dims, block_shape=self.block_shape, padding=self.padding),
+                                 self.padding)
+
+    def part(self, b: KernelBuilder, x: Any, i: int) -> Any:
+        t = int32 if i <= len(self.block_shape) else int64
+        if not isinstance(x, tensor):
+            return tensor(b.const(x, t))
+        return x if i == 0 or x.elem == t else tensor(b("cast", x.value, dtype=t))
+
+    def same(self, other: Compound) -> bool:
+        return isinstance(other, tensor_descriptor) and self.value is other.value
 
     @property
     def type(self) -> Desc:

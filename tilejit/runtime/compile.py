@@ -26,13 +26,6 @@ from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
 
 
-@dataclass(frozen=True)
-class DescParam(Param):
-    """A descriptor argument: `padding` is what its block loads find outside the tensor, "zero" or "nan"."""
-
-    padding: str = "zero"
-
-
 Arg = Union[Param, Const]
 
 
@@ -164,10 +157,6 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
 
     stages = stages or Stages(source.name, knobs.Knobs())
     fn = build(source, dict(args), dict(options))
-    for value, attrs in zip(fn.body.args, fn.arg_attrs):
-        arg = args[value.name]
-        if isinstance(arg, DescParam):
-            attrs["padding"] = arg.padding
     fn = stages("frontend", fn)
     if not stages.active:
         return passes.run(fn)
@@ -213,7 +202,7 @@ def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 def _argument(name: str, a: Arg) -> dict[str, Any]:
     if isinstance(a, Const):
         return {"const": plain(a.value, name)}
-    extra = {"padding": a.padding} if isinstance(a, DescParam) else {}
+    extra = {"padding": a.padding} if isinstance(a.type, Desc) else {}
     return {"type": str(a.type), "divisible": a.divisible, **extra}
 
 

@@ -19,7 +19,7 @@ from tilejit.frontend import Const, KernelSource, Param
 from tilejit.ir.types import DTYPES, Desc, DType, Ptr, fp32, int1, int32, int64, uint64
 from tilejit.language.tensor import constexpr
 from tilejit.runtime.arrays import HOST, DeviceArray, StandIn, as_dtype, describe, is_torch, is_torch_dtype, stand_in
-from tilejit.runtime.compile import Arg, DescParam
+from tilejit.runtime.compile import Arg
 from tilejit.runtime.descriptor import TensorDescriptor
 
 
@@ -140,7 +140,7 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
     if isinstance(x, Ptr):
         return Param(x, 16)
     if isinstance(x, Desc):
-        return DescParam(x)
+        return Param(x)
     if isinstance(x, (bool, np.bool_)):
         return _scalar(name, x, int1, annotated)
     if isinstance(x, (int, np.integer)):
@@ -148,7 +148,7 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
     if isinstance(x, (float, np.floating)):
         return _scalar(name, x, fp32, annotated)
     if isinstance(x, TensorDescriptor):
-        return DescParam(Desc(x.dtype, x.block_shape, x.tma), padding=x.padding)
+        return Param(Desc(x.dtype, x.block_shape, x.tma), padding=x.padding)
     if typed and is_torch_dtype(x):
         return Param(Ptr(as_dtype(x)), 16)
     info = describe(x)
@@ -207,7 +207,7 @@ def _from_text(name: str, text: str) -> Arg:
     if base.startswith("desc<") and base.endswith("]>"):
         elem, _, sizes = base[5:-2].partition("[")
         if elem in DTYPES and all(s.isdigit() for s in sizes.split("x")):
-            return DescParam(Desc(DTYPES[elem], tuple(map(int, sizes.split("x")))))
+            return Param(Desc(DTYPES[elem], tuple(map(int, sizes.split("x")))))
     if text.startswith(("*", "desc<")):
         raise ArgumentError(f"argument {name!r}: unknown type {text!r}; known are {', '.join(DTYPES)}, a '*' before "
                             "one for a pointer, and desc<bf16[128x64]>")
