@@ -30,8 +30,8 @@ _PYTHON: dict[str, Callable[[Any, Any], Any]] = {
 _PYTHON_UNARY: dict[str, Callable[[Any], Any]] = {"+": lambda a: +a, "-": lambda a: -a, "~": lambda a: ~a}
 #: What Python's operators raise for constants that they do not work on.
 PYTHON_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
-SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range, while, break, continue, assert, return, "
-             "expressions and calls of tl functions and other kernels")
+SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range, while, break, continue, return, "
+             "assert, expressions and calls of tl functions and other kernels")
 
 
 class Expressions(Loops):

@@ -29,8 +29,8 @@ from tilejit.frontend.values import (
     describe,
     fill,
     fits,
-    returns,
     retuple,
+    returns,
 )
 from tilejit.ir import Block, Value
 from tilejit.ir.types import DType
@@ -135,7 +135,7 @@ class Loops(Branches):
         start, mark, opened = self.env, len(self.b.block.ops), self.opened.setdefault(id(node), Opened())
         early = [BROKE, *((RETURNED, RESULT) if returns(node.body) else ())] if breaks(node.body) else []
         outer = {n: start[n] for n in (BROKE, RETURNED, RESULT, COUNTER) if n in start}
-        start = {**{n: v for n, v in start.items() if n not in outer or n == COUNTER}, **dict.fromkeys(early[:2], False)}
+        start = {n: v for n, v in start.items() if n not in outer or n == COUNTER} | dict.fromkeys(early[:2], False)
         while True:
             self.env = {**start, **lost}
             del self.b.block.ops[mark:]
@@ -310,7 +310,7 @@ class Loops(Branches):
 
     def _while(self, node: ast.For | ast.While, going: Callable[[], Any], iteration: Callable[[], Exit | None],
                tested: list[str], constant: list[bool], carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
-        """Build a `while`. `tested` are the names that its condition binds; `constant` becomes its value, if it is one."""
+        """Build a `while`. `tested` are the names that its condition binds; `constant` gets its value, if it is one."""
         kinds = [v.value.type for v in carried.inits]
         before, body = Block(kinds), Block(kinds)
 

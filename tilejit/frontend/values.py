@@ -30,8 +30,8 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Exit:
-    """How statements end elsewhere than at their last one: an iteration is over (`continue`), with `broke` its loop too,
-    with `returned` the function, with `value`. The flags are constants or scalar int1 tensors."""
+    """How statements end elsewhere than at their last one: an iteration is over (`continue`), with `broke` its loop
+    too, with `returned` the function, with `value`. The flags are constants or scalar int1 tensors."""
 
     broke: Any = False
     returned: Any = False
@@ -126,8 +126,8 @@ Path = tuple[Any, ...]
 
 
 class Opened(set[Path]):
-    """Places of values that are taken apart where a loop carries them: a `whole` Compound there, and numbers and tensors
-    inside of it, stay what they are until an iteration is found to change them."""
+    """Places of values that are taken apart where a loop carries them: a `whole` Compound there, and numbers and
+    tensors inside of it, stay what they are until an iteration is found to change them."""
 
     def tree(self, b: KernelBuilder, value: Any, path: Path, leaves: list[tensor], inside: bool = False) -> Any:
         """The value with a Slot for each leaf; the leaves are appended to `leaves`."""

@@ -25,7 +25,6 @@ from tilejit.runtime import cache, knobs, ptxas
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
 
-
 Arg = Union[Param, Const]
 
 
