@@ -23,7 +23,7 @@ DOORS: dict[str, set[str]] = {
     "runtime": {"frontend", "language", "passes", "schedule", "ptx", "ir", "layout", "errors", "emulator"},
     "testing": {"runtime", "errors", "ir", "tilejit"},
     "kernels": {"tilejit", "language"},
-    "frameworks": {"runtime", "errors"},
+    "frameworks": {"runtime", "ir", "errors"},
     "compat": {"tilejit", "language", "frontend", "runtime", "tools", "testing", "ir", "errors"},
     "tools": {"tilejit", "language", "kernels", "runtime", "ir", "layout", "ptx", "errors", "emulator", "testing"},
     "tilejit": {"runtime", "errors", "ir", "tools", "language", "testing", "kernels", "emulator",

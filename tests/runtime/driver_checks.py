@@ -50,7 +50,9 @@ def fake_torch():
     torch.Tensor, torch.dtype = Tensor, Dtype
     torch.compiler = types.SimpleNamespace(is_dynamo_compiling=lambda: False)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0)
-    torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: STREAM + index)
+    torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: STREAM + index,
+                                     _are_functorch_transforms_active=lambda: False)
+    torch.is_grad_enabled = lambda: True
     sys.modules["torch"] = torch
 
 

@@ -21,7 +21,8 @@ from functools import partial, update_wrapper
 from typing import Any
 
 from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import stand_in, tracing
+from tilejit.ir.types import DType
+from tilejit.runtime.arrays import stand_in, to_torch_dtype, tracing
 from tilejit.runtime.traced import number_of, targets
 
 
@@ -35,7 +36,7 @@ class TorchOp:
             raise LaunchError(f"torch_op: expected a name like 'mine::scale', found {name!r}")
         self.fn, self.name, self.schema, self.mutates, self.fake = fn, name, schema, tuple(mutates), fake
         self.names = tuple(inspect.signature(fn).parameters)
-        self.taken: frozenset[str] | None = None if schema is None else frozenset(
+        self.taken: tuple[str, ...] | None = None if schema is None else tuple(
             p.split("=")[0].split()[-1] for p in schema[1:schema.index(")")].split(", ") if " " in p)
         self.backward: Callable[..., Any] | None = None
         self.setup_context: Callable[..., Any] | None = None
@@ -51,7 +52,8 @@ class TorchOp:
         torch = sys.modules.get("torch")
         if torch is None or not tracing() and not self._transformed(args, kwargs):
             return self.fn(*args, **kwargs)
-        named = {**dict(zip(self.names, args)), **kwargs}
+        named = {n: to_torch_dtype(v) if isinstance(v, DType) else v
+                 for n, v in (*zip(self.names, args), *kwargs.items())}
         taken = named
         if self.taken is not None:
             taken = {n: v for n, v in named.items() if n in self.taken}
@@ -104,13 +106,19 @@ class TorchOp:
                     raise LaunchError(f"torch_op {self.name}: {error}; annotate it, or give a schema") from None
             self.library = torch.library.Library(self.namespace, "FRAGMENT")
             self.library.define(self.short + schema)
-            self.library.impl(self.short, self.fn, "CompositeExplicitAutograd")
+            self.library.impl(self.short, self._run, "CompositeExplicitAutograd")
             torch.library.register_fake(self.name, self.fake or self.fn, lib=self.library)
             if not self.overload_of(torch)._schema.is_mutable:
                 torch.library.register_autograd(self.name, self._backward, setup_context=self._setup_context,
                                                 lib=self.library)
             elif self.backward is not None:
                 self._refuse_gradient()
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """The function, given the operator's arguments."""
+        if self.taken is None or self.taken == self.names[:len(self.taken)]:
+            return self.fn(*args, **kwargs)
+        return self.fn(**dict(zip(self.taken, args)), **kwargs)
 
     def overload_of(self, torch: Any) -> Any:
         """The operator in torch's table."""
@@ -159,6 +167,6 @@ def torch_op(name: str, schema: str | None = None, *, mutates: Sequence[str] = (
 def _make(name: str, schema: str | None, mutates: Sequence[str], fake: Callable[..., Any] | None,
           fn: Callable[..., Any]) -> TorchOp:
     made = TorchOp(fn, name, schema, mutates, fake)
-    if schema is None or "torch" in sys.modules:      # else at the first call that needs it: torch is not imported here
+    if schema is None or "torch.library" in sys.modules:      # else at the first call that needs it
         made.define()
     return made

@@ -5,6 +5,7 @@ from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
 from tilejit.kernels.layernorm import layernorm
 from tilejit.kernels.matmul import matmul, matmul_kernel
+from tilejit.kernels.matmul_gradient import matmul as _  # noqa: F401  (gives matmul its gradient)
 from tilejit.kernels.mixed import weight_only_matmul
 from tilejit.kernels.rmsnorm import rmsnorm
 from tilejit.kernels.scaled import matmul_blockscaled

@@ -16,6 +16,7 @@ def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + offs, tl.load(x + offs, mask) + tl.load(y + offs, mask), mask)
 
 
+@tilejit.torch_op("tilejit::add", "(Tensor x, Tensor y) -> Tensor", fake=lambda x, y: tilejit.empty_like(x))
 def add(x: Any, y: Any, out: Any = None) -> Any:
     """x + y for contiguous arrays of one shape and dtype. Raises LaunchError if they differ."""
     a, b = tilejit.array_info(x), tilejit.array_info(y)
@@ -25,3 +26,6 @@ def add(x: Any, y: Any, out: Any = None) -> Any:
     n = prod(a.shape)
     add_kernel[lambda meta: (tilejit.cdiv(n, meta["BLOCK"]),)](x, y, out, n, BLOCK=1024)
     return out
+
+
+add.register_autograd(lambda ctx, grad: (grad, grad))

@@ -6,6 +6,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._host import row_launch, rows
+from tilejit.kernels.gradients import norm_autograd
 
 
 @tilejit.kernel
@@ -51,6 +52,8 @@ def long_layernorm_kernel(x, weight, bias, out, columns, x_stride, out_stride, e
         tl.store(out + row * out_stride + start + cols, y.to(out.dtype.element_ty), mask)
 
 
+@tilejit.torch_op("tilejit::layernorm", "(Tensor x, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
+                  fake=lambda x, weight=None, bias=None, eps=1e-5: tilejit.empty_like(x))
 def layernorm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, out: Any = None) -> Any:
     """(x - mean) / sqrt(var + eps) * weight + bias for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "layernorm")
@@ -60,3 +63,6 @@ def layernorm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, o
     kernel[(n,)](x, weight, bias, out, columns, stride, rows(out, "layernorm")[2], float(eps), BLOCK=block,
                  num_warps=warps)
     return out
+
+
+norm_autograd(layernorm, centred=True)

@@ -215,6 +215,17 @@ def _ragged(*matrices: ArrayInfo) -> float:
     return max(raggedness(max(x.strides) * x.dtype.bytes) for x in matrices)
 
 
+def _empty(a: Any, b: Any, dtype: Any = None) -> Any:
+    """An array for a result of the inputs' dtype (bf16 for fp8), or another one."""
+    ia, ib = infos_of(a, b)
+    if len(ia.shape) != 2 or len(ib.shape) != 2:
+        raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
+    return tilejit.empty_like(a, (ia.shape[0], ib.shape[1]), dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
+
+
+@tilejit.torch_op("tilejit::matmul", "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, ScalarType? "
+                  "out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None) -> Tensor",
+                  fake=lambda a, b, bias=None, activation=None, out_dtype=None, **scales: _empty(a, b, out_dtype))
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None, out_dtype: Any = None, *,
            scale_a: Any = None, scale_b: Any = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums.
@@ -228,10 +239,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     Raises LaunchError for what does not fit."""
     ia, ib, ibias, isa, isb = infos_of(a, b, bias, scale_a, scale_b)
     if out is None:
-        if len(ia.shape) != 2 or len(ib.shape) != 2:
-            raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
-        out = tilejit.empty_like(a, (ia.shape[0], ib.shape[1]),
-                                 out_dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
+        out = _empty(a, b, out_dtype)
     ic = tilejit.array_info(out)
     key = ia, ib, ibias, isa, isb, ic, activation, active_knobs()
     if _calls.repeat(key):

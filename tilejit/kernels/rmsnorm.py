@@ -6,6 +6,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._host import row_launch, rows
+from tilejit.kernels.gradients import norm_autograd
 
 
 @tilejit.kernel
@@ -39,6 +40,8 @@ def long_rmsnorm_kernel(x, weight, out, columns, x_stride, out_stride, eps, BLOC
         tl.store(out + row * out_stride + start + cols, y.to(out.dtype.element_ty), mask)
 
 
+@tilejit.torch_op("tilejit::rmsnorm", "(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor",
+                  fake=lambda x, weight=None, eps=1e-6: tilejit.empty_like(x))
 def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6, out: Any = None) -> Any:
     """x / sqrt(mean(x^2) + eps) * weight for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "rmsnorm")
@@ -47,3 +50,6 @@ def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6, out: Any = None) -> A
     kernel = rmsnorm_kernel if fits else long_rmsnorm_kernel
     kernel[(n,)](x, weight, out, columns, stride, rows(out, "rmsnorm")[2], float(eps), BLOCK=block, num_warps=warps)
     return out
+
+
+norm_autograd(rmsnorm, centred=False)

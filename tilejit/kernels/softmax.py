@@ -42,6 +42,34 @@ def long_softmax_kernel(x, out, columns, x_stride, out_stride, BLOCK: tl.constex
         tl.store(out + row * out_stride + start + cols, (tl.exp(v - m) / s).to(out.dtype.element_ty), mask)
 
 
+@tilejit.kernel
+def softmax_gradient_kernel(y, grad, out, columns, y_stride, grad_stride, out_stride, BLOCK: tl.constexpr,
+                            WHOLE: tl.constexpr):
+    """One row a program: y * (grad - sum(grad * y)). WHOLE: a block holds the row."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    y += row * y_stride
+    grad += row * grad_stride
+    total = tl.zeros((BLOCK,), tl.float32)
+    if WHOLE:
+        mask = cols < columns
+        v = tl.load(y + cols, mask, other=0.0).to(tl.float32)
+        g = tl.load(grad + cols, mask, other=0.0).to(tl.float32)
+        tl.store(out + row * out_stride + cols, (v * (g - tl.sum(v * g, 0))).to(out.dtype.element_ty), mask)
+    else:
+        for start in range(0, columns, BLOCK):
+            mask = start + cols < columns
+            v = tl.load(y + start + cols, mask, other=0.0).to(tl.float32)
+            total += v * tl.load(grad + start + cols, mask, other=0.0).to(tl.float32)
+        s = tl.sum(total, 0)
+        for start in range(0, columns, BLOCK):
+            mask = start + cols < columns
+            v = tl.load(y + start + cols, mask, other=0.0).to(tl.float32)
+            g = tl.load(grad + start + cols, mask, other=0.0).to(tl.float32)
+            tl.store(out + row * out_stride + start + cols, (v * (g - s)).to(out.dtype.element_ty), mask)
+
+
+@tilejit.torch_op("tilejit::softmax", "(Tensor x) -> Tensor", fake=lambda x: tilejit.empty_like(x))
 def softmax(x: Any, out: Any = None) -> Any:
     """Softmax of every row of x [rows, columns]; fp32, fp16 or bf16."""
     n, columns, stride = rows(x, "softmax")
@@ -50,3 +78,19 @@ def softmax(x: Any, out: Any = None) -> Any:
     kernel = softmax_kernel if fits else long_softmax_kernel
     kernel[(n,)](x, out, columns, stride, rows(out, "softmax")[2], BLOCK=block, num_warps=warps)
     return out
+
+
+@tilejit.torch_op("tilejit::softmax_gradient", "(Tensor grad, Tensor y) -> Tensor",
+                  fake=lambda grad, y: tilejit.empty_like(y))
+def softmax_gradient(grad: Any, y: Any, out: Any = None) -> Any:
+    """The gradient of x where y is softmax(x) and grad the gradient of y, all [rows, columns]."""
+    n, columns, stride = rows(y, "softmax_gradient")
+    out = tilejit.empty_like(y) if out is None else out
+    block, warps, fits = row_launch(columns)
+    softmax_gradient_kernel[(n,)](y, grad, out, columns, stride, rows(grad, "softmax_gradient")[2],
+                                  rows(out, "softmax_gradient")[2], BLOCK=block, WHOLE=fits, num_warps=warps)
+    return out
+
+
+softmax.register_autograd(lambda ctx, grad: softmax_gradient(grad.contiguous(), *ctx.saved_tensors),
+                          setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output))

@@ -348,14 +348,19 @@ def array_info(x: Any) -> ArrayInfo:
     return info
 
 
-def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> Any:
+def to_torch_dtype(dtype: DType) -> Any:
+    """torch's dtype for ours."""
+    return getattr(sys.modules["torch"], next(k for k, v in _TORCH.items() if v == dtype.name))
+
+
+def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) -> Any:
     """An uninitialised row-major array of the kind of x (torch, numpy or ours), of another shape or dtype."""
-    info = array_info(x)
-    shape, dtype = info.shape if shape is None else shape, dtype or info.dtype
     if is_torch(x):
         torch = sys.modules["torch"]
-        name = next(k for k, v in _TORCH.items() if v == dtype.name)
-        return torch.empty(shape, dtype=getattr(torch, name), device=x.device)
+        return torch.empty(x.shape if shape is None else shape, device=x.device,
+                           dtype=x.dtype if dtype is None else to_torch_dtype(as_dtype(dtype)))
+    info = array_info(x)
+    shape, dtype = info.shape if shape is None else shape, info.dtype if dtype is None else as_dtype(dtype)
     if isinstance(x, np.ndarray):
         return np.empty(shape, numpy_dtype(dtype))
     return empty(shape, dtype)

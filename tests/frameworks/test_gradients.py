@@ -1,0 +1,123 @@
+"""Gradients of the ready kernels, and the kernels as operators of torch. Needs torch (the `torch` extra)."""
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import tilejit  # noqa: E402
+from tilejit import kernels  # noqa: E402
+from tilejit.errors import LaunchError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROWS = [(1, 3), (5, 7), (3, 1000), (130, 48), (2, 20000)]
+
+
+@pytest.fixture(autouse=True)
+def emulated():
+    torch._dynamo.reset()
+    with tilejit.knobs(target="emulator"):
+        yield
+
+
+def leaves(*shapes, dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(s).to(dtype).requires_grad_() for s in shapes]
+
+
+def agree(ours, theirs, inputs, bound):
+    """Values and gradients, for a gradient that is not uniform."""
+    expected = theirs(*[x.double() for x in inputs])
+    grad = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, inputs, grad)
+    found = ours(*inputs)
+    got = torch.autograd.grad(found, inputs, grad.to(found.dtype))
+    for a, b in ((found, expected), *zip(got, wanted)):
+        error = (a.double() - b.double()).norm() / max(1e-12, b.double().norm())
+        assert a.shape == b.shape and error <= bound, error
+    assert [g.dtype for g in got] == [x.dtype for x in inputs]
+
+
+def layernorm64(x, w, b):
+    return F.layer_norm(x, x.shape[-1:], w, b, 1e-5)
+
+
+def rmsnorm64(x, w):
+    return F.rms_norm(x, x.shape[-1:], w, 1e-6)
+
+
+@pytest.mark.parametrize("shape", ROWS, ids=str)
+def test_row_kernels(shape):
+    agree(kernels.softmax, lambda x: torch.softmax(x, -1), leaves(shape), 2e-5)
+    agree(kernels.rmsnorm, rmsnorm64, leaves(shape, shape[1:]), 2e-5)
+    agree(kernels.layernorm, layernorm64, leaves(shape, shape[1:], shape[1:]), 2e-5)
+
+
+def test_row_kernels_without_weights():
+    (x,) = leaves((4, 100))
+    agree(kernels.rmsnorm, lambda x: F.rms_norm(x, (100,), None, 1e-6), [x], 2e-5)
+    agree(lambda x: kernels.layernorm(x, eps=1e-3), lambda x: F.layer_norm(x, (100,), None, None, 1e-3), [x], 2e-5)
+
+
+def test_bf16():
+    agree(kernels.rmsnorm, rmsnorm64, leaves((16, 256), (256,), dtype=torch.bfloat16), 1e-2)
+    agree(kernels.add, torch.add, leaves((4, 30), (4, 30), dtype=torch.bfloat16), 1e-2)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
+def test_matmul(activation):
+    act = {None: lambda x: x, "relu": torch.relu, "gelu": F.gelu, "silu": F.silu}[activation]
+    a, b, bias = leaves((48, 64), (64, 80), (80,), dtype=torch.float16)
+    agree(lambda a, b, bias: kernels.matmul(a, b, bias, activation), lambda a, b, bias: act(a @ b + bias),
+          [a, b, bias], 3e-3)
+
+
+def test_matmul_of_a_transposed_weight_and_another_dtype():
+    x, w = leaves((40, 64), (80, 64), dtype=torch.float16)
+    agree(lambda x, w: kernels.matmul(x, w.T, out_dtype=torch.float32), lambda x, w: x @ w.T, [x, w], 2e-3)
+
+
+def block(x, w1, w2, scale, centre):
+    """A feed-forward block: norm, two products, residual, norm."""
+    h = kernels.matmul(kernels.rmsnorm(x, scale), w1, activation="silu")
+    return kernels.layernorm(kernels.add(kernels.matmul(h, w2), x), scale, centre)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_block_equals_the_eager_one(backend):
+    inputs = leaves((32, 64), (64, 96), (96, 64), (64,), (64,), dtype=torch.float16)
+    expected = block(*inputs)
+    grad = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, inputs, grad)
+    found = torch.compile(block, backend=backend, fullgraph=True)(*inputs)
+    assert torch.equal(found, expected)
+    for a, b in zip(torch.autograd.grad(found, inputs, grad), wanted):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_opcheck():
+    (x, w, b, m) = leaves((8, 32), (32,), (32,), (32, 16), dtype=torch.float16)
+    for op, args in ((kernels.softmax, (x,)), (kernels.rmsnorm, (x, w)), (kernels.layernorm, (x, w, b)),
+                     (kernels.add, (x, x)), (kernels.matmul, (x, m))):
+        torch.library.opcheck(op.overload, args)
+
+
+def test_outputs_that_are_given_carry_no_gradient():
+    (x,) = leaves((4, 16))
+    with pytest.raises(LaunchError, match="out cannot be given where a gradient"):
+        kernels.softmax(x, out=torch.empty(4, 16))
+    with torch.no_grad():
+        out = torch.empty(4, 16)
+        assert kernels.softmax(x, out=out) is out
+
+
+def test_exported_block():
+    class Block(torch.nn.Module):
+        def forward(self, *inputs):
+            return block(*inputs)
+
+    inputs = [x.detach() for x in leaves((32, 64), (64, 96), (96, 64), (64,), (64,), dtype=torch.float16)]
+    exported = torch.export.export(Block(), tuple(inputs))
+    assert torch.equal(exported.module()(*inputs), block(*inputs))
