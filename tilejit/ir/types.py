@@ -103,7 +103,7 @@ Scalar = Union[DType, Ptr]
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of elements, rank 1 to 5, every size a power of two; columns of products may be multiples of 16, and
+    """A block of elements, of any rank, every size a power of two; columns of products may be multiples of 16, and
     rows three times a power of two."""
 
     shape: tuple[int, ...]

@@ -21,6 +21,7 @@ from tilejit.language.math import *  # noqa: F403
 from tilejit.language.memory import *  # noqa: F403
 from tilejit.language.products import *  # noqa: F403
 from tilejit.language.reductions import *  # noqa: F403
+from tilejit.language.scaled import *  # noqa: F403
 from tilejit.language.shape import *  # noqa: F403
 from tilejit.language.tensor import constexpr, tensor, tensor_descriptor
 

@@ -297,7 +297,7 @@ def as_dtype(x: Any) -> Scalar:
 
 
 def as_shape(x: Any) -> tuple[int, ...]:
-    """A tile shape: constants, each a power of two, at most 2^20 elements, rank at most 5.
+    """A tile shape: constants, each a power of two, at most 2^20 elements.
 
     Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them (also
     with the last ones of a size apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups."""
@@ -320,8 +320,6 @@ def as_shape(x: Any) -> tuple[int, ...]:
         numel *= d
     if numel > 1 << 20:
         raise CompilationError(f"a tile of {numel} elements exceeds the limit of {1 << 20}")
-    if len(dims) > 5:
-        raise CompilationError(f"tiles have rank 1 to 5, found {len(dims)}")
     return dims
 
 
