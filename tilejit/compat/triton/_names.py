@@ -4,14 +4,20 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from tilejit.language.tensor import constexpr
+
 #: modules that are asked, in this order
 _PLACES = ("tilejit", "tilejit.language", "tilejit.language.core", "tilejit.language.tensor")
 #: Triton's name -> tilejit's
-_RENAMED = {"dtype": "DType", "aggregate": "aggregate", "_aggregate": "aggregate"}
+_RENAMED = {"dtype": "DType", "_aggregate": "aggregate"}
 
 
 #: names of Triton's language that other names lead to, and that programs mention without using them
 _MENTIONED = ("float8e4b15", "float8e4b8", "float8e5b16", "const", "pi32_t", "void", "condition")
+
+#: names that stand for what tilejit does not need to be told
+_PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), **dict.fromkeys(
+    ("constexpr_function", "aggregate", "must_use_result"), lambda x: x)}
 
 
 class Missing:
@@ -33,6 +39,8 @@ def find(module: str, name: str) -> Any:
                 return getattr(importlib.import_module(place), wanted)
             except (AttributeError, ImportError):
                 continue
+        if name in _PLAIN:
+            return _PLAIN[name]
         if name in _MENTIONED:
             return Missing(name)
     raise AttributeError(f"module {shown(module)!r} has no attribute {name!r} (tilejit's stand-in for Triton)")

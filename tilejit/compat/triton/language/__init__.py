@@ -8,11 +8,20 @@ from tilejit.compat.triton import _names
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
 
-from tilejit.compat.triton.language import extra  # noqa: E402  (after the names that it may shadow)
+from tilejit.compat.triton.language import (  # noqa: E402  (these names last)
+    core,
+    extra,
+    math,
+    random,
+    semantic,
+    standard,
+    target_info,
+)
 
 
 def __getattr__(name: str) -> Any:
     return _names.find(__name__, name)
 
 
-__all__ = [*getattr(_language, "__all__", ()), "extra"]
+__all__ = [*getattr(_language, "__all__", ()), "core", "extra", "math", "random", "semantic", "standard",
+           "target_info"]

@@ -1,8 +1,10 @@
-"""`triton.runtime.cache`: the folder of compiled kernels, and the key of the compiler."""
+"""`triton.runtime.cache`: files of compiled kernels, in folders by key."""
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from tilejit.compat.triton import knobs
 from tilejit.runtime.compile import compiler_hash
@@ -13,11 +15,18 @@ def triton_key() -> str:
     return compiler_hash()
 
 
-class FileCacheManager:
+class CacheManager:
+    """What keeps files by a key."""
+
+    def __init__(self, key: str):
+        self.key = key
+
+
+class FileCacheManager(CacheManager):
     """Files of one key, in a folder of their own under `knobs.cache.dir`."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False):
-        self.key = key
+        super().__init__(key)
         base = knobs.cache.dump_dir if dump else knobs.cache.override_dir if override else knobs.cache.dir
         self.cache_dir = str(Path(base, key))
 
@@ -29,7 +38,7 @@ class FileCacheManager:
         """Its path, or None."""
         return str(Path(self.cache_dir, filename)) if self.has_file(filename) else None
 
-    def put(self, data: str | bytes, filename: str, binary: bool = True) -> str:
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
         """Write a file, whole or not at all; returns its path."""
         path = Path(self.cache_dir, filename)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,10 +47,56 @@ class FileCacheManager:
         os.replace(part, path)
         return str(path)
 
+    def put_group(self, filename: str, group: dict[str, str]) -> str:
+        """Remember that these files (name -> path) belong together."""
+        return self.put(json.dumps({"child_paths": sorted(group)}), _group_name(filename))
 
-def get_cache_manager(key: str) -> FileCacheManager:
-    """The manager of a key."""
-    return FileCacheManager(key)
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """The files that were put together, or None if one is not there."""
+        index = self.get_file(_group_name(filename))
+        if index is None:
+            return None
+        found = {name: self.get_file(name) for name in json.loads(Path(index).read_text())["child_paths"]}
+        return None if None in found.values() else {k: v for k, v in found.items() if v is not None}
 
 
-get_dump_manager = get_override_manager = get_cache_manager
+def _group_name(filename: str) -> str:
+    return f"__grp__{filename}" + ("" if filename.endswith(".json") else ".json")
+
+
+class RemoteCacheBackend:
+    """A store of files elsewhere: `get(names)` and `put(name, data)`."""
+
+    def __init__(self, key: str):
+        self.key = key
+
+
+class RemoteCacheManager(FileCacheManager):
+    """Files that a backend (`knobs.cache.remote_manager_class`) has, with copies here."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False):
+        super().__init__(key, override, dump)
+        self.backend = knobs.cache.remote_manager_class(key)
+
+    def get_file(self, filename: str) -> str | None:
+        data = self.backend.get([filename]).get(filename)
+        return None if data is None else super().put(data, filename)
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        self.backend.put(filename, data if isinstance(data, bytes) else str(data).encode())
+        return super().put(data, filename, binary)
+
+
+def get_cache_manager(key: str) -> CacheManager:
+    """The manager of a key, by `knobs.cache.manager_class`."""
+    return (knobs.cache.manager_class or FileCacheManager)(key)
+
+
+def get_dump_manager(key: str) -> CacheManager:
+    """The manager of what is dumped for a key."""
+    return (knobs.cache.manager_class or FileCacheManager)(key, dump=True)
+
+
+def get_override_manager(key: str) -> CacheManager:
+    """The manager of what replaces a key's stages."""
+    return (knobs.cache.manager_class or FileCacheManager)(key, override=True)
