@@ -21,14 +21,14 @@ NUMBERS = [0, 1, 2, 3, 4, 8, 12, 16, -1, -8]
 def _step(draw, k: int) -> list[str]:
     """Lines that define %vk from two earlier values."""
     a, b = (draw(st.integers(0, k - 1)) for _ in "ab")
-    kind = draw(st.sampled_from([*BINARY, "const", "cmp", "hint", "trans", "reshape"]))
+    kind = draw(st.sampled_from([*BINARY, "const", "cmp", "hint", "trans", "reshape", "neg", "abs"]))
     if kind == "const":
         return [f"  %v{k} = const {{value={draw(st.sampled_from(NUMBERS))}}} : int32[4x16]"]
     if kind == "cmp":
         pred = draw(st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]))
         return [f'  %c{k} = cmp %v{a}, %v{b} {{pred="{pred}"}}', f"  %v{k} = select %c{k}, %v{a}, %v{b}"]
-    if kind == "hint":
-        return [f"  %v{k} = hint %v{a}"]
+    if kind in ("hint", "neg", "abs"):
+        return [f"  %v{k} = {kind} %v{a}"]
     if kind == "trans":
         return [f"  %t{k} = trans %v{a} {{order=(1, 0)}}", f"  %v{k} = reshape %t{k} {{shape=(4, 16)}}"]
     if kind == "reshape":

@@ -24,6 +24,7 @@ from tilejit.runtime.signature import ArgumentError, ArgumentKeys, ConstantKeys,
 KEYS = [ArgumentKeys(a, o) for a, o in ((True, True), (False, True), (False, False))]
 FULL = KEYS[0]
 int1, int32, int64, uint64, fp16, fp32 = (DTYPES[n] for n in ("int1", "int32", "int64", "uint64", "fp16", "fp32"))
+PLUS, PLUS16 = Param(int32, 1, True), Param(int32, 16, True)      # what is known of integers above 1
 RAW = np.zeros(256, np.uint8)
 START = -RAW.ctypes.data % 16
 ALIGNED = RAW[START:START + 64].view(np.float16)
@@ -36,10 +37,10 @@ def key(keys, x):
 
 # -- what the compiler is told ------------------------------------------------------------------------------
 @pytest.mark.parametrize("x,told", [
-    (1, Const(1)), (2, Param(int32)), (16, Param(int32, 16)), (17, Param(int32)), (0, Param(int32, 16)),
-    (-16, Param(int32, 16)), (2 ** 31 - 1, Param(int32)), (2 ** 31, Param(int64, 16)), (-2 ** 31 - 1, Param(int64)),
-    (2 ** 63, Param(uint64, 16)), (True, Param(int1)), (np.bool_(True), Param(int1)), (1.0, Param(fp32)),
-    (np.int64(5), Param(int32)), (np.int64(32), Param(int32, 16)), (np.float32(2), Param(fp32)),
+    (1, Const(1)), (2, PLUS), (16, PLUS16), (17, PLUS), (0, PLUS16),
+    (-16, Param(int32, 16)), (2 ** 31 - 1, PLUS), (2 ** 31, Param(int64, 16, True)), (-2 ** 31 - 1, Param(int64)),
+    (2 ** 63, Param(uint64, 16, True)), (True, Param(int1)), (np.bool_(True), Param(int1)), (1.0, Param(fp32)),
+    (np.int64(5), PLUS), (np.int64(32), PLUS16), (np.float32(2), Param(fp32)),
     (np.float64(5), Param(fp32)), (None, Const(None)), ((1, 2), Const((1, 2))), (tl.float16, Const(fp16)),
     (ALIGNED, Param(Ptr(fp16), 16)), (SHIFTED, Param(Ptr(fp16), 2))], ids=repr)
 def test_described(x, told):
@@ -75,8 +76,8 @@ def test_wrong_types(text):
 
 
 def test_annotated_types():
-    assert describe_argument("n", 5, FULL, int64) == Param(int64)
-    assert describe_argument("n", 1, FULL, int32) == Param(int32)
+    assert describe_argument("n", 5, FULL, int64) == Param(int64, 1, True)
+    assert describe_argument("n", 1, FULL, int32) == Param(int32, 1, True)
     assert describe_argument("e", 5, FULL, DTYPES["fp64"]) == Param(DTYPES["fp64"])
 
 

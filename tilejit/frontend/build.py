@@ -14,12 +14,14 @@ from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time argument: its IR type, and a number that is known to divide it (bytes for pointers).
+    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers), and whether it is an
+    integer known not to be negative.
 
     `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"."""
 
     type: Type
     divisible: int = 1
+    nonnegative: bool = False
     padding: str = "zero"
 
 
@@ -49,7 +51,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4 or 8", loc)
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
-    for name in ("warp_specialize", "store_role", "products_ahead", "enable_fp_fusion"):
+    for name in ("warp_specialize", "store_role", "products_ahead", "enable_fp_fusion", "check_signs",
+                 "pointer_tma"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
     target = check_target(attrs, loc)
@@ -88,6 +91,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
 def _known(p: Param) -> dict[str, Any]:
     """What the IR is told of an argument beside its type."""
     return {**({"divisible": p.divisible} if p.divisible > 1 else {}),
+            **({"nonnegative": True} if p.nonnegative else {}),
             **({"padding": p.padding} if isinstance(p.type, Desc) else {})}
 
 

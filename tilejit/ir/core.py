@@ -81,7 +81,8 @@ class Block:
 
 
 class Function:
-    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16).
+    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16,
+    `nonnegative`: true).
 
     `attrs` holds num_warps, num_stages and what passes decide (report lines, shared memory, ...).
     """

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tilejit.ir.core import Function, walk
 from tilejit.ir.verify import verify
+from tilejit.passes.assumptions import check_signs
 from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
@@ -32,6 +33,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("products", legalise),
     ("flatten", flatten),
     ("lower_desc", lower_desc),
+    ("assumptions", check_signs),
     ("rows", find_rows),
     ("simplify2", simplify),
     ("contract", contract),

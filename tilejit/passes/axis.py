@@ -7,16 +7,17 @@ Along a dimension a tile is seen in aligned runs, all of a power-of-two length:
 Triton's AxisInfo is the idea's source. Here a shorter run never inherits the divisibility of the
 longer run that it was cut from, and facts about quotients and remainders ask that the dividend is
 not negative (sums, products and quotients of non-negative values count as such: an index that
-wraps around, or that was divided by zero, is an error of the kernel).
+wraps around, or that was divided by zero, is an error of the kernel). What the author promises by
+`tl.assume` about a value holds wherever the value is; `assumptions.py` checks signs that nothing proves.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from tilejit.ir.core import Block, Function, Op, Value, edges
+from tilejit.ir.core import Block, Function, Op, Value, edges, walk
 from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
 
 #: The divisibility of zero: a power of two above any that matters.
@@ -68,12 +69,74 @@ def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None,
 
 def analyse(fn: Function) -> dict[Value, AxisInfo]:
     """Facts of every value of a function, for integers, pointers and masks; others only have constancy."""
-    facts: dict[Value, AxisInfo] = {}
+    facts = Facts(_promises(fn))
     for arg, attrs in zip(fn.body.args, fn.arg_attrs):
-        known = attrs.get("divisible", 1)
-        facts[arg] = _unknown(arg.type)._replace(divisibility=(power(known),) * _rank(arg.type))
+        known, info = attrs.get("divisible", 1), _unknown(arg.type)
+        facts[arg] = info._replace(divisibility=(power(known),) * _rank(arg.type),
+                                   nonnegative=info.nonnegative or attrs.get("nonnegative", False))
     _block(fn.body, facts)
     return facts
+
+
+class Facts(dict[Value, AxisInfo]):
+    """Facts by value; those of scalars are joined with what the author promises of them."""
+
+    def __init__(self, promises: dict[Value, tuple[bool, int]]):
+        super().__init__()
+        self.promises = promises
+
+    def __setitem__(self, v: Value, info: AxisInfo) -> None:
+        if v in self.promises:
+            nonnegative, divisible = self.promises[v]
+            info = info._replace(nonnegative=info.nonnegative or nonnegative,
+                                 divisibility=tuple(max(d, power(divisible)) for d in info.divisibility))
+        super().__setitem__(v, info)
+
+    def update(self, pairs: Iterable[tuple[Value, AxisInfo]]) -> None:  # type: ignore[override]
+        for v, info in pairs:
+            self[v] = info
+
+
+def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
+    """Of scalars that an `assume` speaks of, in the block that defines them: are they not negative, what divides them.
+
+    (Elsewhere it may stand behind a condition that does not always hold.)"""
+    found: dict[Value, tuple[bool, int]] = {}
+
+    def note(block: Block | None, cond: Value) -> None:
+        op = cond.op
+        if not isinstance(op, Op) or len(op.operands) != 2:
+            return
+        a, b = op.operands
+        if op.name == "and":
+            note(block, a)
+            note(block, b)
+        elif op.name == "cmp":
+            pred = op.attrs["pred"]
+            if _number(a) is not None:
+                a, b, pred = b, a, {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(pred, pred)
+            bound = _number(b)
+            home = a.op if isinstance(a.op, Block) else a.op.parent if a.op is not None else None
+            if bound is not None and home is block:
+                low = pred == "gt" and bound >= -1 or pred in ("ge", "eq") and bound >= 0
+                _promise(found, a, low, 1)
+                if pred == "eq" and bound == 0 and isinstance(a.op, Op) and a.op.name == "irem":
+                    x, by = a.op.operands
+                    _promise(found, x, False, abs(_number(by) or 1))
+
+    for op in walk(fn.body):
+        if op.name == "assume":
+            note(op.parent, op.operands[0])
+    return found
+
+
+def _promise(found: dict[Value, tuple[bool, int]], v: Value, low: bool, divisible: int) -> None:
+    had = found.get(v, (False, 1))
+    found[v] = had[0] or low, max(had[1], divisible)
+
+
+def _number(v: Value) -> int | None:
+    return v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else None
 
 
 def _rank(t: Type) -> int:
@@ -119,12 +182,17 @@ def _op(op: Op, facts: dict[Value, AxisInfo]) -> None:
     for region in op.regions:
         facts.update((a, _unknown(a.type)) for a in region.args)
         _block(region, facts)
-    rule = _RULES.get(op.name)
-    if rule is not None:
-        facts[op.result] = rule(op, *known)
+    if op.name in _RULES:
+        facts[op.result] = fact_of(op, known)
         return
     for r in op.results:
         facts[r] = _pointwise(op, known, r)
+
+
+def fact_of(op: Op, known: list[AxisInfo]) -> AxisInfo:
+    """The facts of an op's one result, given those of its operands."""
+    rule = _RULES.get(op.name)
+    return rule(op, *known) if rule is not None else _pointwise(op, known, op.result)
 
 
 def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
@@ -158,7 +226,7 @@ def _for(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     body = op.regions[0]
     lo, _, by = known[:3]
     iv = _unknown(body.args[0].type)._replace(divisibility=(gcd(lo.divisibility[0], by.divisibility[0]),))
-    counts_up = by.constant is not None and by.constant > 0
+    counts_up = by.nonnegative                          # a step of zero is an error of the kernel
     down_to = known[1].nonnegative and by.constant is not None and by.constant < 0
     above_zero = lo.nonnegative and (counts_up or down_to)
     facts[body.args[0]] = iv._replace(nonnegative=iv.nonnegative or above_zero)
@@ -356,7 +424,8 @@ def _mul(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
     if 1 in (a.constant, b.constant):
         return b if a.constant == 1 else a
     div = tuple(min(ANY, a.multiple(d, 1) * b.multiple(d, 1)) for d in range(a.rank))
-    return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative and b.nonnegative)
+    square = op.name == "mul" and op.operands[0] is op.operands[1]
+    return AxisInfo((1,) * a.rank, div, _shared(a, b), None, square or a.nonnegative and b.nonnegative)
 
 
 @_rule("shl")
@@ -418,6 +487,27 @@ def _extremum(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
     if op.name == "maximum":
         return info._replace(nonnegative=a.nonnegative or b.nonnegative)
     return info
+
+
+@_rule("abs")
+def _abs(op: Op, x: AxisInfo) -> AxisInfo:
+    if not _is_int(op.result.type):
+        return _pointwise(op, [x], op.result)
+    return x if x.nonnegative else AxisInfo((1,) * x.rank, tuple(x.multiple(d, 1) for d in range(x.rank)), x.constancy,
+                                            None, True)
+
+
+@_rule("neg")
+def _neg(op: Op, x: AxisInfo) -> AxisInfo:
+    if not _is_int(op.result.type):
+        return _pointwise(op, [x], op.result)
+    return AxisInfo((1,) * x.rank, tuple(x.multiple(d, 1) for d in range(x.rank)), x.constancy)
+
+
+@_rule("checked")
+def _checked(op: Op, x: AxisInfo) -> AxisInfo:
+    return x._replace(nonnegative=x.nonnegative or bool(op.attrs.get("nonnegative")),
+                      divisibility=(max(x.divisibility[0], power(op.attrs.get("divisible", 1))),))
 
 
 @_rule("cmp")

@@ -131,6 +131,19 @@ def _assume(e: Emitter, op: Op) -> None:
     """A promise to the passes; nothing to run."""
 
 
+@emits("checked")
+def _checked(e: Emitter, op: Op) -> None:
+    """Trap, in all threads alike, where what is assumed does not hold."""
+    p, x, t = e.p, e.scalar(op.operands[0]), op.result.type
+    assert isinstance(t, DType)
+    if op.attrs.get("nonnegative") and t.is_signed:
+        p("trap", pred=p.new("pred", f"setp.lt.s{t.bits}", x, 0))
+    if op.attrs.get("divisible", 1) > 1:
+        low = p.new(f"b{t.bits}", f"and.b{t.bits}", x, op.attrs["divisible"] - 1)
+        p("trap", pred=p.new("pred", f"setp.ne.u{t.bits}", low, 0))
+    e.set(op.result, [x])
+
+
 @emits("device_assert")
 def _device_assert(e: Emitter, op: Op) -> None:
     """Trap where the condition is false (a `trap` does not serialise wgmma as a call would)."""

@@ -202,7 +202,7 @@ def _argument(name: str, a: Arg) -> dict[str, Any]:
     if isinstance(a, Const):
         return {"const": plain(a.value, name)}
     extra = {"padding": a.padding} if isinstance(a.type, Desc) else {}
-    return {"type": str(a.type), "divisible": a.divisible, **extra}
+    return {"type": str(a.type), "divisible": a.divisible, "nonnegative": a.nonnegative, **extra}
 
 
 def plain(x: Any, name: str) -> Any:

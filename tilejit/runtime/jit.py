@@ -40,7 +40,8 @@ _overrides = knobs.overrides
 #: None: the scheduler decides. What they mean: docs/design.md, "What the author may decide".
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
-                           "store_role": None, "products_ahead": None, "maxnreg": None, "launch_pdl": True,
+                           "store_role": None, "products_ahead": None, "check_signs": True,
+                           "pointer_tma": True, "maxnreg": None, "launch_pdl": True,
                            "enable_fp_fusion": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.
 IGNORED = frozenset({"launch_cooperative_grid"})

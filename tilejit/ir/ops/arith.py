@@ -142,6 +142,13 @@ def hint(o: Op) -> list[Type]:
     return [o.operands[0].type]
 
 
+@op("checked", "x", "divisible? nonnegative?", traits="elementwise")
+def checked(o: Op) -> list[Type]:
+    """x itself, an integer scalar; the program stops (a trap) where it is negative, if attr `nonnegative` is set, or no
+    multiple of `divisible`. What the compiler assumes of a kernel and cannot prove."""
+    return [o.operands[0].type]
+
+
 # -- numpy meanings: (machine, op, *arrays) -> array; see ir/evaluate.py ---------------------------------
 
 
@@ -250,6 +257,16 @@ def _ptr_add(m: Any, o: Op, p: np.ndarray, off: np.ndarray) -> np.ndarray:
     e = elem_of(o.operands[0].type)
     assert isinstance(e, Ptr)
     return p + off.astype(np.int64) * e.elem.bytes
+
+
+@checked.meaning
+def _checked(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
+    if o.attrs.get("nonnegative") and x < 0:
+        raise m.error(o, f"{o.result.name or 'a number'} is {int(x)}; the kernel was compiled for numbers that are not "
+                         "negative (check_signs=False compiles it for all)")
+    if int(x) % o.attrs.get("divisible", 1):
+        raise m.error(o, f"{o.result.name or 'a number'} is {int(x)}, no multiple of {o.attrs['divisible']}")
+    return x
 
 
 @hint.meaning

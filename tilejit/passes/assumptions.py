@@ -1,0 +1,111 @@
+"""Assumptions: signs that nothing proves and that wide accesses hang on are checked by the program itself.
+
+Facts about quotients and remainders of a tile ask that the dividend is not negative. Where that is all that is missing,
+only the sign of some divisor is in doubt (`pid // min(tiles - first, 8)`), and an address depends on it, the scalars
+that the dividend is made of become `checked`: one comparison a program, in scalar registers, and a trap if one is
+negative. `check_signs=False` compiles a kernel that is exact for all numbers, element by element. Signs of kernel
+arguments never come here, the specialisation knows them; of any other number `tl.assume(x >= 0)` tells.
+
+    %x = add splat(%s), arange {start=0, end=128}          ->    %c = checked %s {nonnegative=true}
+    %r = irem %x, splat(%n)                                      %x = add splat(%c), arange {start=0, end=128}
+"""
+from __future__ import annotations
+
+from tilejit.ir import Block, Builder, Function, Op, Value, walk
+from tilejit.ir.core import edge_of
+from tilejit.ir.types import Ptr, Tile, elem_of
+from tilejit.passes.axis import AxisInfo, analyse, fact_of
+
+#: Ops whose result is not negative if their operands are not.
+_KEEPS_SIGN = frozenset({"add", "mul", "idiv", "irem", "minimum", "or", "shr", "shl", "select", "splat", "broadcast",
+                         "cast", "expand_dims", "reshape", "trans", "convert", "hint"})
+
+
+def check_signs(fn: Function) -> Function:
+    """Put the checks in, in place; each has a line in the report."""
+    divisions = [op for op in walk(fn.body) if op.name in ("idiv", "irem") and isinstance(op.result.type, Tile)]
+    if not divisions or fn.attrs.get("check_signs") is False:
+        return fn
+    facts, addresses = analyse(fn), _addresses(fn)
+    for op in divisions:
+        known = [facts[v] for v in op.operands]
+        if known[0].nonnegative or op.result not in addresses or not _gains(op, known):
+            continue
+        roots = _roots(op.operands[0], facts)
+        if not roots:
+            continue
+        for root in roots:
+            _check(fn, root, op)
+        facts = analyse(fn)
+    return fn
+
+
+def _gains(op: Op, known: list[AxisInfo]) -> bool:
+    """Whether the sign of a dividend would tell something of the result."""
+    now, then = fact_of(op, known), fact_of(op, [known[0]._replace(nonnegative=True), *known[1:]])
+    return (then.contiguity, then.constancy) != (now.contiguity, now.constancy)
+
+
+def _addresses(fn: Function) -> set[Value]:
+    """All that addresses and masks of accesses through tiles of pointers are computed from."""
+    work = [v for op in walk(fn.body) for v in op.operands
+            if isinstance(elem_of(v.type), Ptr) and isinstance(v.type, Tile) or op.name in ("load", "store")]
+    found: set[Value] = set()
+    while work:
+        v = work.pop()
+        if v in found:
+            continue
+        found.add(v)
+        edge = edge_of(v)
+        if edge is not None:
+            work += [x for x in (edge[1].init, *edge[1].ends) if x is not None]
+        if isinstance(v.op, Op) and v.op.name != "load":
+            work += v.op.operands
+    return found
+
+
+def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:
+    """Scalars such that v is not negative if they are not; none if there are no such. The nearest are taken, so that
+    what is checked are the very numbers that the dividend is made of."""
+    if facts[v].nonnegative:
+        return []
+    if not isinstance(v.type, Tile):
+        return [v] if _meant(v, facts) else []
+    if not isinstance(v.op, Op) or v.op.name not in _KEEPS_SIGN:
+        return []
+    operands = v.op.operands[1:] if v.op.name == "select" else v.op.operands
+    found = []
+    for x in operands:
+        if not facts[x].nonnegative:
+            below = _roots(x, facts)
+            if not below:
+                return []
+            found += [r for r in below if r not in found]
+    return found
+
+
+def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
+    """Whether only the sign of a divisor is in doubt: nobody divides indices by a negative number, but offsets that are
+    subtracted, loaded or handed in may well be negative where a mask leaves them out."""
+    if facts[v].nonnegative:
+        return True
+    if not isinstance(v.op, Op) or v.op.name not in _KEEPS_SIGN or v.op.name == "select":
+        return False
+    return all(_meant(x, facts) for x in (v.op.operands[:1] if v.op.name in ("idiv", "irem") else v.op.operands))
+
+
+def _check(fn: Function, root: Value, op: Op) -> None:
+    """A check behind the definition of a scalar, whose uses then take what was checked."""
+    block = root.op if isinstance(root.op, Block) else root.op.parent if root.op is not None else None
+    assert block is not None
+    at = block.ops.index(root.op) + 1 if isinstance(root.op, Op) else 0
+    b = Builder(block, at, root.op.loc if isinstance(root.op, Op) else op.loc)
+    new = b("checked", root, nonnegative=True)
+    new.name = root.name
+    for user in walk(fn.body):
+        if user is not new.op:
+            user.operands = [new if x is root else x for x in user.operands]
+    where = op.loc.short() if op.loc else "?"
+    fn.attrs.setdefault("report", []).append(
+        f"{op.name} {op.result.name or 'of a tile'} at {where}: wide accesses ask that {root.name or 'a number'} is "
+        "not negative: each program checks it and stops if it is (check_signs=False: exact, an element at a time)")
