@@ -6,6 +6,7 @@ from typing import Any
 
 from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
 from tilejit.frontend.source import KernelSource
+from tilejit.ir.predicates import Answer
 from tilejit.ir.types import DType, Ptr
 from tilejit.language import debug, math
 from tilejit.language.semantics import unwrap
@@ -63,7 +64,7 @@ class Calls(Expressions):
             except PYTHON_ERRORS as error:
                 raise self.fail(where, f"{name}(): {error}") from None
             return tuple(result) if isinstance(result, list) else result
-        if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") \
+        if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") or isinstance(fn, Answer) \
                 or isinstance(fn, type) and issubclass(fn, (tuple, Ptr)) \
                 or isinstance(getattr(fn, "__self__", None), (DType, Ptr, block_type, str)):
             return fn(*plain, **named)

@@ -12,19 +12,30 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Union
 
+from tilejit.ir.predicates import Answer, Predicates
+
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
 
 
-@dataclass(frozen=True, eq=False)
-class DType:
+class DType(Predicates):
     """A scalar element type. `kind` is one of bool, int, uint, float; `bits` its width in registers' terms.
 
-    Those below are all that there are."""
+    Those below are all that there are: `DType("fp32")` is `fp32`."""
 
     name: str
     kind: str
     bits: int
+
+    def __new__(cls, name: str, kind: str = "", bits: int = 0) -> DType:
+        if name in DTYPES:
+            return DTYPES[name]
+        if not kind:
+            raise ValueError(f"{name!r} is no dtype; there are {', '.join(DTYPES)}")
+        made = super().__new__(cls)
+        made.name, made.kind, made.bits = name, kind, bits
+        DTYPES[name] = made
+        return made
 
     @cached_property
     def bytes(self) -> int:
@@ -36,17 +47,17 @@ class DType:
         return self.kind == "float"
 
     @cached_property
-    def is_int(self) -> bool:
+    def is_int(self) -> Answer:
         """True for signed, unsigned and int1."""
-        return self.kind != "float"
+        return Answer(self.kind != "float")
 
     @cached_property
     def is_signed(self) -> bool:
         return self.kind == "int"
 
     @cached_property
-    def is_fp8(self) -> bool:
-        return self.kind == "float" and self.bits == 8
+    def is_fp8(self) -> Answer:
+        return Answer(self.kind == "float" and self.bits == 8)
 
     def __str__(self) -> str:
         return self.name
@@ -55,6 +66,9 @@ class DType:
         """Copies and pickles are this very object: its name is that of a variable of this module."""
         return self.name
 
+
+#: Every dtype by its name: the one list that printers, parsers and frontends read.
+DTYPES: dict[str, DType] = {}
 
 int1 = DType("int1", "bool", 1)
 int8, int16, int32, int64 = (DType(f"int{b}", "int", b) for b in (8, 16, 32, 64))
@@ -66,13 +80,6 @@ bf16 = DType("bf16", "float", 16)
 tf32 = DType("tf32", "float", 32)
 fp32 = DType("fp32", "float", 32)
 fp64 = DType("fp64", "float", 64)
-
-#: Every dtype by its name: the one list that printers, parsers and frontends read.
-DTYPES: dict[str, DType] = {
-    t.name: t
-    for t in (int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-              fp8e4nv, fp8e5, fp16, bf16, tf32, fp32, fp64)
-}
 
 
 @dataclass(frozen=True)
@@ -90,9 +97,36 @@ class Ptr:
         """What it points to, as the tile language calls it."""
         return self.elem
 
+    @property
+    def scalar(self) -> Ptr:
+        """The type itself, as it is no tile's."""
+        return self
+
+    @property
+    def primitive_bitwidth(self) -> int:
+        """64."""
+        return 64
+
     def is_ptr(self) -> bool:
         """Always true (False of tiles' types, see `block_type`)."""
         return True
+
+    def is_block(self) -> bool:
+        """Always false."""
+        return False
+
+    def is_const(self) -> bool:
+        """Always false: stores through a pointer are never refused for its type."""
+        return False
+
+    def is_floating(self) -> bool:
+        """Always false, as is_int."""
+        return False
+
+    @property
+    def is_int(self) -> Answer:
+        """Always false: an address is no integer before it is cast."""
+        return Answer(False)
 
     def __str__(self) -> str:
         return f"ptr<{self.elem}>"

@@ -20,9 +20,12 @@ from tilejit.language.loops import range, static_range
 from tilejit.language.math import *  # noqa: F403
 from tilejit.language.memory import *  # noqa: F403
 from tilejit.language.products import *  # noqa: F403
+from tilejit.language.random import *  # noqa: F403
 from tilejit.language.reductions import *  # noqa: F403
 from tilejit.language.scaled import *  # noqa: F403
+from tilejit.language.scans import *  # noqa: F403
 from tilejit.language.shape import *  # noqa: F403
+from tilejit.language.sorting import *  # noqa: F403
 from tilejit.language.tensor import constexpr, tensor, tensor_descriptor
 
 

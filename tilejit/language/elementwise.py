@@ -34,4 +34,13 @@ def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
     return tensor(_b("select", c.value, tx.value, ty.value))
 
 
-__all__ = ["cast", "to", "where"]
+def _arithmetic(name: str, symbol: str):
+    def fn(x: Any, y: Any, sanitize_overflow: bool = True, *, _b: KernelBuilder) -> tensor:
+        return sem.binary(_b, symbol, to_tensor(_b, x), y)
+    fn.__name__, fn.__doc__ = name, f"x {symbol} y; `sanitize_overflow` changes nothing: integers wrap."
+    return builtin(fn)
+
+
+add, sub, mul = (_arithmetic(n, s) for n, s in (("add", "+"), ("sub", "-"), ("mul", "*")))
+
+__all__ = ["add", "cast", "mul", "sub", "to", "where"]

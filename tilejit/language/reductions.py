@@ -1,11 +1,12 @@
 """Reductions of tiles along an axis."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block
-from tilejit.ir.types import DType, fp32, int1, int32
+from tilejit.ir.types import DType, fp32, int32, uint32
 from tilejit.language import semantics as sem
 from tilejit.language.creation import arange
 from tilejit.language.elementwise import where
@@ -13,15 +14,54 @@ from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.shape import expand_dims, reshape
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
+#: Two lists of scalars, the running ones and the next, to one.
+Combine = Callable[[list[tensor], list[tensor]], list]
 
-def _axis(axis: Any, rank: int, what: str) -> int:
+
+def axis_of(axis: Any, rank: int, what: str) -> int:
+    """A constant axis from 0 on; raises CompilationError outside of the tile's rank."""
     axis = sem.constant(axis, f"{what}'s axis")
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise CompilationError(f"{what}: axis {axis} is out of range for a tile of rank {rank}")
     return axis % rank
 
 
-def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine, keep_dims: bool, what: str) -> list[tensor]:
+def region_of(b: KernelBuilder, xs: list[tensor], combine: Combine) -> Block:
+    """The region of a fold of tensors: combine(left, right) on scalars of their types."""
+    region = Block(tuple(x.elem for x in xs) * 2)
+    outer, b.block, at, b.at = b.block, region, b.at, None
+    try:
+        args = [tensor(v) for v in region.args]
+        results = combine(args[:len(xs)], args[len(xs):])
+        if len(results) != len(xs):
+            raise CompilationError(f"a combine function of {len(xs)} tensors must return as many values, found "
+                                   f"{len(results)}")
+        made = [sem.cast(b, to_tensor(b, r), x.elem) for r, x in zip(results, xs)]
+        b.op("yield", *(r.value for r in made))
+    finally:
+        b.block, b.at = outer, at
+    return region
+
+
+def user_combine(b: KernelBuilder, fn: Any) -> Combine:
+    """A kernel function of 2n scalars that returns n as a combine function."""
+    def combine(left: list[tensor], right: list[tensor]) -> list:
+        r = b.call(fn, [*left, *right], {})
+        return list(r) if isinstance(r, (tuple, list)) else [r]
+
+    return combine
+
+
+def widened(b: KernelBuilder, x: tensor, dtype: Any) -> tensor:
+    """x in the type in which it is summed: `dtype`, or at least 32 bits for integers."""
+    if unwrap(dtype) is not None:
+        return sem.cast(b, x, sem.as_dtype(dtype))
+    if isinstance(x.elem, DType) and x.elem.is_int and x.elem.bits < 32:
+        return sem.cast(b, x, int32 if x.elem.is_signed else uint32)
+    return x
+
+
+def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Combine, keep_dims: bool, what: str) -> list[tensor]:
     """Reduce tensors of one shape along an axis (None: all elements) with combine(b, left, right)."""
     keep_dims = bool(unwrap(keep_dims))
     shape = xs[0].shape
@@ -32,20 +72,10 @@ def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine, keep_dims: bool
         axis = 0
         final = (1,) * len(shape)
     else:
-        axis = _axis(axis, len(shape), what)
+        axis = axis_of(axis, len(shape), what)
         final = (*shape[:axis], 1, *shape[axis + 1:])
-    region = Block(tuple(x.elem for x in xs) * 2)
-    outer, b.block, at, b.at = b.block, region, b.at, None
-    n = len(xs)
-    try:
-        args = [tensor(v) for v in region.args]
-        results = combine(args[:n], args[n:])
-        results = [sem.cast(b, to_tensor(b, r), x.elem) for r, x in zip(results, xs)]
-        b.op("yield", *(r.value for r in results))
-    finally:
-        b.block, b.at = outer, at
     sem.whole_powers(xs[0], what)
-    op = b.op("reduce", *(x.value for x in xs), regions=[region], axis=axis)
+    op = b.op("reduce", *(x.value for x in xs), regions=[region_of(b, xs, combine)], axis=axis)
     out = [tensor(r) for r in op.results]
     if keep_dims:
         out = [sem.broadcast_to(b, t, final) if not t.shape else reshape(t, final, _b=b) for t in out]
@@ -55,14 +85,11 @@ def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine, keep_dims: bool
 @builtin(method=True)
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
     """Reduce a tensor, or a tuple of tensors, with a kernel function combine_fn(left.., right..)."""
-    many = isinstance(input, (tuple, list))
-    xs = list(input) if many else [input]
-
-    def combine(left: list[tensor], right: list[tensor]) -> list:
-        r = _b.call(combine_fn, [*left, *right], {})
-        return list(r) if isinstance(r, tuple) else [r]
-
-    out = fold(_b, xs, axis, combine, keep_dims, "reduce")
+    many = isinstance(unwrap(input), (tuple, list))
+    xs = [to_tensor(_b, x) for x in unwrap(input)] if many else [to_tensor(_b, input)]
+    if any(x.shape != xs[0].shape for x in xs):
+        raise CompilationError(f"reduce: tensors of one shape expected, found {[list(x.shape) for x in xs]}")
+    out = fold(_b, xs, axis, user_combine(_b, combine_fn), keep_dims, "reduce")
     return tuple(out) if many else out[0]
 
 
@@ -70,24 +97,26 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, *, _
 def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = None, *,
         _b: KernelBuilder) -> tensor:
     """Sum; integers below 32 bits are summed in 32 bits, floats in their own type (or in `dtype`)."""
-    x = to_tensor(_b, input)
-    if unwrap(dtype) is not None:
-        x = sem.cast(_b, x, sem.as_dtype(dtype))
-    elif isinstance(x.elem, DType) and x.elem.is_int and x.elem.bits < 32:
-        x = sem.cast(_b, x, int32 if x.elem.is_signed or x.elem == int1 else sem.uint32)
+    x = widened(_b, to_tensor(_b, input), dtype)
     return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, "+", a[0], c[0])], keep_dims, "sum")[0]
 
 
 @builtin(method=True)
 def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
     """Exclusive or of all elements along an axis."""
-    return fold(_b, [input], axis, lambda a, c: [sem.binary(_b, "^", a[0], c[0])], keep_dims, "xor_sum")[0]
+    x = to_tensor(_b, input)
+    if not (isinstance(x.elem, DType) and x.elem.is_int):
+        raise CompilationError(f"xor_sum only supported for integers, found {x.elem}")
+    return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, "^", a[0], c[0])], keep_dims, "xor_sum")[0]
 
 
 @builtin(method=True)
 def reduce_or(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
     """Bitwise or of all elements along an axis."""
-    return fold(_b, [input], axis, lambda a, c: [sem.binary(_b, "|", a[0], c[0])], keep_dims, "reduce_or")[0]
+    x = to_tensor(_b, input)
+    if not (isinstance(x.elem, DType) and x.elem.is_int):
+        raise CompilationError(f"reduce_or only supported for integers, found {x.elem}")
+    return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, "|", a[0], c[0])], keep_dims, "reduce_or")[0]
 
 
 def _extreme(name: str, symbol: str, input: tensor, axis: Any, return_indices: Any, left: Any,
@@ -96,16 +125,19 @@ def _extreme(name: str, symbol: str, input: tensor, axis: Any, return_indices: A
     if unwrap(return_indices):
         return _arg(name, symbol, x, axis, left, keep_dims, b)
     if isinstance(x.elem, DType) and x.elem.bits < 32:
-        x = sem.cast(b, x, fp32 if x.elem.is_float else int32 if x.elem.is_signed else sem.uint32)
+        x = sem.cast(b, x, fp32 if x.elem.is_float else int32)
     return fold(b, [x], axis, lambda a, c: [tensor(b(name, a[0].value, c[0].value, nan=False))],
                 keep_dims, name)[0]
 
 
 def _arg(name: str, symbol: str, x: tensor, axis: Any, left: Any, keep_dims: Any, b: KernelBuilder) -> tuple:
-    """Value and int32 index of the extreme; ties go to the lowest index if `left`."""
+    """Value and int32 index of the extreme (of the elements in row-major order without an axis); ties go to the lowest
+    index if `left`, a NaN loses to any number."""
+    rank = len(x.shape)
     if unwrap(axis) is None:
-        raise CompilationError(f"{name} with indices needs an axis")
-    at = _axis(axis, len(x.shape), name)
+        x, at = reshape(x, (x.numel,), _b=b), 0
+    else:
+        at = axis_of(axis, rank, name)
     index: Any = arange(0, x.shape[at], _b=b)
     for d in range(len(x.shape)):
         if d != at:
@@ -114,37 +146,44 @@ def _arg(name: str, symbol: str, x: tensor, axis: Any, left: Any, keep_dims: Any
 
     def combine(a: list[tensor], c: list[tensor]) -> list:
         better = sem.binary(b, symbol, a[0], c[0])
+        if isinstance(x.elem, DType) and x.elem.is_float:
+            better = sem.binary(b, "|", better, sem.binary(b, "!=", c[0], c[0]))
         if unwrap(left):
             tie = sem.binary(b, "&", sem.binary(b, "==", a[0], c[0]), sem.binary(b, "<", a[1], c[1]))
             better = sem.binary(b, "|", better, tie)
         return [where(better, p, q, _b=b) for p, q in zip(a, c)]
 
-    return tuple(fold(b, [x, index], at, combine, keep_dims, name))
+    out = fold(b, [x, index], at, combine, keep_dims, name)
+    if unwrap(axis) is None and unwrap(keep_dims):
+        out = [reshape(t, (1,) * rank, _b=b) for t in out]
+    return tuple(out)
 
 
 @builtin(method=True)
 def max(input: tensor, axis: Any = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
-    """Largest element along an axis (with its index if asked); NaN loses."""
+    """Largest element along an axis (with its int32 index if asked); NaN loses. Elements below 32
+    bits are widened: floats to fp32, integers to int32."""
     return _extreme("maximum", ">", input, axis, return_indices, return_indices_tie_break_left, keep_dims, _b)
 
 
 @builtin(method=True)
 def min(input: tensor, axis: Any = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
-    """Smallest element along an axis (with its index if asked); NaN loses."""
+    """Smallest element along an axis (with its int32 index if asked); NaN loses. Elements below 32
+    bits are widened: floats to fp32, integers to int32."""
     return _extreme("minimum", "<", input, axis, return_indices, return_indices_tie_break_left, keep_dims, _b)
 
 
 @builtin(method=True)
-def argmax(input: tensor, axis: Any, tie_break_left: bool = True, keep_dims: bool = False, *,
+def argmax(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_dims: bool = False, *,
            _b: KernelBuilder) -> tensor:
     """Index of the largest element along an axis."""
     return _arg("maximum", ">", input, axis, tie_break_left, keep_dims, _b)[1]
 
 
 @builtin(method=True)
-def argmin(input: tensor, axis: Any, tie_break_left: bool = True, keep_dims: bool = False, *,
+def argmin(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_dims: bool = False, *,
            _b: KernelBuilder) -> tensor:
     """Index of the smallest element along an axis."""
     return _arg("minimum", "<", input, axis, tie_break_left, keep_dims, _b)[1]

@@ -41,10 +41,15 @@ def expand_dims(input: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
 @builtin(method=True)
 def reshape(input: tensor, *shape: Any, can_reorder: bool = False, _b: KernelBuilder) -> tensor:
     """The same elements in row-major order under another shape."""
-    dims = sem.as_shape(_varargs(shape))
-    if dims == input.shape:
-        return input
-    return tensor(_b("reshape", input.value, shape=dims))
+    given = _varargs(shape)
+    if not given:
+        return item(input, _b=_b)
+    dims, x = sem.as_shape(given), to_tensor(_b, input)
+    if dims == x.shape:
+        return x
+    if not x.shape and all(d == 1 for d in dims):
+        return sem.broadcast_to(_b, x, dims)
+    return tensor(_b("reshape", x.value, shape=dims))
 
 
 @builtin(method=True)
@@ -57,6 +62,52 @@ def view(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
 def ravel(x: tensor, can_reorder: bool = False, *, _b: KernelBuilder) -> tensor:
     """As a rank-1 tile."""
     return reshape(x, (x.numel,), _b=_b)
+
+
+@builtin(method=True)
+def item(input: tensor, *, _b: KernelBuilder) -> tensor:
+    """The element of a tile that has one, as a scalar."""
+    from tilejit.language.reductions import fold
+
+    x = to_tensor(_b, input)
+    if x.numel != 1:
+        raise CompilationError(f"item: expected a tile of one element, found {list(x.shape)}")
+    return fold(_b, [x], None, lambda a, _: a, False, "item")[0] if x.shape else x
+
+
+@builtin
+def squeeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
+    """Without dimension `dim`, which has size 1."""
+    at = _dim(dim, len(x.shape), "squeeze")
+    if x.shape[at] != 1:
+        raise CompilationError(f"squeeze: dimension {at} of {list(x.shape)} has size {x.shape[at]}, not 1")
+    return reshape(x, x.shape[:at] + x.shape[at + 1:], _b=_b)
+
+
+@builtin
+def unsqueeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
+    """With a dimension of size 1 inserted at `dim`."""
+    return expand_dims(x, _dim(dim, len(x.shape) + 1, "unsqueeze"), _b=_b)
+
+
+def _dim(dim: Any, rank: int, what: str) -> int:
+    at = sem.constant(dim, f"{what}'s dim")
+    if not isinstance(at, int) or not -rank <= at < rank:
+        raise CompilationError(f"{what}: dim {at} is out of range for rank {rank}")
+    return at % rank
+
+
+@builtin
+def cat(input: tensor, other: tensor, can_reorder: bool = False, dim: Any = 0, *, _b: KernelBuilder) -> tensor:
+    """`input` followed by `other` along `dim`; both have one shape. The order is kept, also where it need not be."""
+    x, y = sem.common(_b, input, other)
+    if input.shape != other.shape or not x.shape:
+        raise CompilationError(f"cat: two tiles of the same shape expected, found {list(input.shape)} and "
+                               f"{list(other.shape)}")
+    rank = len(x.shape)
+    at = _dim(dim, rank, "cat")
+    both = trans(join(x, y, _b=_b), *range(at), rank, *range(at, rank), _b=_b)
+    return reshape(both, (*x.shape[:at], 2 * x.shape[at], *x.shape[at + 1:]), _b=_b)
 
 
 @builtin(method=True)
@@ -93,10 +144,8 @@ def split(a: tensor, *, _b: KernelBuilder) -> tuple:
     if not a.shape or a.shape[-1] != 2:
         raise CompilationError(f"split: the last dimension must be 2, found {list(a.shape)}")
     if len(a.shape) == 1:
-        from tilejit.language.reductions import sum
-
         lo, hi = split(reshape(a, (1, 2), _b=_b), _b=_b)
-        return tuple(sum(x, 0, _b=_b) for x in (lo, hi))
+        return item(lo, _b=_b), item(hi, _b=_b)
     op = _b.op("split", a.value)
     return tensor(op.results[0]), tensor(op.results[1])
 
@@ -109,5 +158,5 @@ def interleave(a: Any, b: Any, *, _b: KernelBuilder) -> tensor:
     return reshape(c, (*x.shape[:-1], 2 * x.shape[-1]), _b=_b) if x.shape else c
 
 
-__all__ = ["broadcast", "broadcast_to", "expand_dims", "interleave", "join", "permute", "ravel", "reshape",
-           "split", "trans", "view"]
+__all__ = ["broadcast", "broadcast_to", "cat", "expand_dims", "interleave", "item", "join", "permute", "ravel",
+           "reshape", "split", "squeeze", "trans", "unsqueeze", "view"]

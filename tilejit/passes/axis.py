@@ -280,7 +280,7 @@ def _rule(*names: str) -> Callable[[Callable[..., AxisInfo]], Callable[..., Axis
 
 def _is_int(t: Any) -> bool:
     e = elem_of(t)
-    return isinstance(e, DType) and e.is_int
+    return isinstance(e, DType) and bool(e.is_int)
 
 
 @_rule("const")

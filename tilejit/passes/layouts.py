@@ -231,7 +231,7 @@ class Assignment:
         elif op.name in ACCESSES:
             if any(x not in self.chosen for x in op.operands) and self.worth_it(op, layout, into=False):
                 self.set_all(op.operands, layout)
-        elif op.name == "scan" or "elementwise" in op.define.traits:
+        elif op.name in ("scan", "xor_shuffle") or "elementwise" in op.define.traits:
             self.set_all((*op.operands, *op.results), layout)
         elif "shape" in op.define.traits and op.name != "splat":
             for x in op.operands:

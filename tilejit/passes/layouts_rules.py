@@ -19,7 +19,7 @@ ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
 BLOCK_WRITES = ("desc_store", "desc_atomic", "block_store")
 FLOW = ("for", "while", "if")
 #: Folds: all inputs share one layout.
-FOLDS = ("reduce", "scan")
+FOLDS = ("reduce", "scan", "xor_shuffle")
 
 
 def layout_of(v: Value) -> LinearLayout | None:
@@ -63,7 +63,7 @@ def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
         return layout.transpose(tuple(op.attrs["order"]))
     if name == "reduce":
         return layout.reduce(op.attrs["axis"])
-    if name == "scan":
+    if name in ("scan", "xor_shuffle"):
         return layout
     if name == "join":
         return layout.join()

@@ -147,8 +147,8 @@ def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
     if dst.is_fp8 and rounding == "rz":
         return False
     if src.name == "fp32":
-        return dst.name in ("fp16", "bf16") or dst.is_fp8
-    return src.name == "fp16" and dst.is_fp8 or src.is_fp8 and dst.is_float and dst.bits in (16, 32)
+        return dst.name in ("fp16", "bf16") or bool(dst.is_fp8)
+    return src.name == "fp16" and bool(dst.is_fp8) or bool(src.is_fp8) and dst.is_float and dst.bits in (16, 32)
 
 
 def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: str = "rn") -> list[str]:

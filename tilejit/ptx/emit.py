@@ -269,6 +269,7 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
         reduce,
         shape,
         store,
+        swap,
         tma,
         wgmma,
     )

@@ -28,6 +28,10 @@ def scratch_bytes(op: Op) -> int:
         return sum(-(-b.slot_bytes // 16) * 16 for b in fma_buffers(op))
     if op.name == "scan":
         return sum(_scan_bytes(v.type, op.attrs["axis"]) for v in op.operands)  # type: ignore[arg-type, misc]
+    if op.name == "xor_shuffle":
+        t = op.result.type
+        assert isinstance(t, Tile)
+        return _warps_bytes(t) if crossed(t, op.attrs["axis"], op.attrs["mask"])["warp"] else 0
     if op.name == "reduce":
         axis, ctas = op.attrs["axis"], op.attrs.get("ctas", 1)
         return sum(_reduce_bytes(v.type, axis, ctas) for v in op.operands)  # type: ignore[arg-type, misc]
@@ -87,6 +91,17 @@ def sent_bytes(elem: Scalar) -> int:
 def _scan_bytes(t: Tile, axis: int) -> int:
     """One value per register, lane and warp, if the axis runs through several warps."""
     assert t.layout is not None
-    if not warp_bits(t, axis):
-        return 0
+    return _warps_bytes(t) if warp_bits(t, axis) else 0
+
+
+def crossed(t: Tile, axis: int, mask: int) -> dict[str, int]:
+    """Which bits of the register, lane and warp an xor of the coordinate along `axis` by `mask` changes."""
+    assert t.layout is not None
+    return {n: sum(1 << i for i, b in enumerate(t.layout.bases_of(n)) if b[axis] & mask)
+            for n in ("register", "lane", "warp")}
+
+
+def _warps_bytes(t: Tile) -> int:
+    """One value per register, lane and warp; a multiple of 16."""
+    assert t.layout is not None
     return -(-t.layout.num_registers * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16

@@ -17,7 +17,7 @@ from tilejit.ir.types import Tile, elem_of
 #: Registers of a thread that loads leave to addresses, masks and tickets.
 _SPARE = 36
 #: Ops that compute in one thread, but by meeting others: they stay where they are.
-_MEETINGS = frozenset({"reduce", "scan", "dot_fma"})
+_MEETINGS = frozenset({"reduce", "scan", "xor_shuffle", "dot_fma"})
 
 
 def issue_early(fn: Function, report: list[str]) -> None:

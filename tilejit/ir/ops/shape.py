@@ -131,6 +131,20 @@ def _split(m: Any, o: Op, x: np.ndarray) -> Any:
     return x[..., 0], x[..., 1]
 
 
+@op("xor_shuffle", "x", "axis mask")
+def xor_shuffle(o: Op) -> list[Type]:
+    """Element i along `axis` of the result is element i ^ mask of x (0 <= mask < the size, a power of two)."""
+    t, axis, mask = _tile(o), o.attrs["axis"], o.attrs["mask"]
+    if not 0 <= axis < len(t.shape) or not 0 <= mask < t.shape[axis]:
+        raise CompilationError(f"xor_shuffle: mask {mask} along dimension {axis} of {list(t.shape)}", o.loc)
+    return [Tile(t.shape, t.elem)]
+
+
+@xor_shuffle.meaning
+def _xor_shuffle(m: Any, o: Op, x: np.ndarray) -> Any:
+    return np.take(x, np.arange(x.shape[o.attrs["axis"]]) ^ o.attrs["mask"], o.attrs["axis"])
+
+
 @op("convert", "x", traits="shape")
 def convert(o: Op) -> list[Type]:
     """The same tile in another layout: the layout of the result's type."""

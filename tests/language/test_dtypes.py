@@ -1,0 +1,58 @@
+"""Element types as kernels and hosts see them: Triton's names, predicates and texts."""
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from run import equal
+
+import tilejit
+import tilejit.language as tl
+from tilejit.ir.types import DTYPES, DType
+
+NUMBERS = [t for t in DTYPES.values() if t.name != "tf32"]
+
+
+@pytest.mark.parametrize("t", NUMBERS, ids=str)
+def test_predicates(t):
+    """Each type is exactly one of those that its name says, and the kinds follow from the name."""
+    for other in NUMBERS:
+        assert getattr(t, f"is_{other.name}")() == (t is other)
+    assert t.is_floating() == t.name.startswith(("fp", "bf")) == (not t.is_int())
+    assert t.is_int_signed() == (t.name in ("int8", "int16", "int32", "int64"))
+    assert t.is_int_unsigned() == (t.name.startswith("uint") or t.name == "int1")
+    assert t.is_standard_floating() == (t.is_floating() and not t.is_fp8())
+    assert t.primitive_bitwidth == t.bits == int("".join(c for c in t.name.replace("fp8e4nv", "8").replace(
+        "fp8e5", "8").replace("bf", "") if c.isdigit()))
+    assert not t.is_ptr() and not t.is_block() and t.scalar is t and str(t) == t.name
+    assert eval(repr(t), {"triton": type("m", (), {"language": tl})}) is t
+    if t.is_int():
+        info = np.iinfo({"int1": "bool"}.get(t.name, t.name)) if t.name != "int1" else None
+        assert info is None or (t.get_int_max_value(), t.get_int_min_value()) == (info.max, info.min)
+
+
+def test_there_is_one_object_of_each():
+    assert DType("fp32") is tl.float32 and pickle.loads(pickle.dumps(tl.int8)) is tl.int8
+    assert copy.deepcopy(tl.bfloat16) is tl.bfloat16
+    with pytest.raises(ValueError, match="no dtype; there are int1"):
+        DType("fp31")
+
+
+@tilejit.kernel
+def by_type(y, x, N: tl.constexpr):
+    at = tl.arange(0, N)
+    v = tl.load(x + at)
+    if v.dtype.is_fp16() and v.type.scalar.is_floating() and not v.dtype.is_int():
+        v = v.to(tl.float32) + v.dtype.primitive_bitwidth
+    elif v.dtype.is_int_unsigned():
+        v = v + 1
+    if x.dtype.is_ptr() and x.dtype.element_ty == v.dtype:
+        v = v * 2
+    tl.store(y + at, v)
+
+
+def test_kernels_choose_by_type():
+    x = np.arange(32)
+    equal(by_type, [(x + 16).astype(np.float32)], x.astype(np.float16), N=32)
+    equal(by_type, [((x + 1) * 2).astype(np.uint32)], x.astype(np.uint32), N=32)
+    equal(by_type, [x * 2], x, N=32)

@@ -1,0 +1,66 @@
+"""Scans: every axis, both directions, tuples, and combine functions that do not commute."""
+import numpy as np
+import pytest
+from run import equal
+
+import tilejit
+import tilejit.language as tl
+
+SHAPES = [((256,), 4), ((16, 64), 4), ((4, 8, 32), 2), ((2, 2), 1)]
+
+
+@tilejit.kernel
+def running(y, z, x, SHAPE: tl.constexpr, AXIS: tl.constexpr, REVERSE: tl.constexpr):
+    at = tl.arange(0, SHAPE[0] * (SHAPE[1] if len(SHAPE) > 1 else 1) * (SHAPE[2] if len(SHAPE) > 2 else 1))
+    at = tl.reshape(at, SHAPE)
+    v = tl.load(x + at)
+    tl.store(y + at, tl.cumsum(v, AXIS, reverse=REVERSE))
+    tl.store(z + at, v.cumprod(AXIS, REVERSE))
+
+
+@pytest.mark.parametrize("shape,warps", SHAPES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_and_products(shape, warps, reverse):
+    x = np.random.default_rng(1).integers(-9, 9, shape, np.int32)
+    for axis in range(len(shape)):
+        flip = (lambda a, axis=axis: np.flip(a, axis)) if reverse else (lambda a: a)
+        expected = [flip(np.cumsum(flip(x), axis, dtype=np.int32)), flip(np.cumprod(flip(x), axis, dtype=np.int32))]
+        equal(running, expected, x, SHAPE=shape, AXIS=axis - len(shape), REVERSE=reverse, num_warps=warps)
+
+
+@tilejit.kernel
+def after(a, b, c, d):
+    return a * c, b * c + d
+
+
+@tilejit.kernel
+def recurrence(y, z, x, w, N: tl.constexpr):
+    at = tl.arange(0, N)
+    first, second = tl.associative_scan((tl.load(x + at), tl.load(w + at)), 0, after)
+    tl.store(y + at, first)
+    tl.store(z + at, second)
+
+
+def test_a_combine_function_of_tuples_that_does_not_commute():
+    x, w = np.random.default_rng(2).integers(-99, 99, (2, 128), np.int32)
+    total, state, expected = 1, 0, []
+    for a, b in zip(x.tolist(), w.tolist()):
+        total, state = total * a, state * a + b
+        expected.append((total, state))
+    wide = np.array([[v & 0xFFFFFFFF for v in row] for row in expected], np.uint32).view(np.int32)
+    equal(recurrence, [wide[:, 0].copy(), wide[:, 1].copy()], x, w, N=128)
+
+
+@tilejit.kernel
+def narrow(y, x, N: tl.constexpr, DTYPE: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(y + at, tl.cumsum(tl.load(x + at), dtype=DTYPE))
+
+
+@pytest.mark.parametrize("dtype,asked,out", [(np.int8, None, np.int32), (np.uint8, None, np.uint32),
+                                             (np.bool_, None, np.uint32), (np.int16, tl.int16, np.int16),
+                                             (np.float32, tl.float64, np.float64)])
+def test_types_of_running_sums(dtype, asked, out):
+    x = (np.random.default_rng(3).random(64) * 2).astype(dtype) if dtype in (np.bool_, np.float32) else \
+        np.random.default_rng(3).integers(100, 127, 64).astype(dtype)
+    equal(narrow, [np.cumsum(x, dtype=out)], x, N=64, DTYPE=asked, exact=out != np.float64)

@@ -1,0 +1,78 @@
+"""Sorting, selecting and flipping against numpy."""
+import numpy as np
+import pytest
+from run import equal
+
+import tilejit
+import tilejit.language as tl
+
+SHAPES = [((256,), 4), ((16, 64), 4), ((4, 8, 32), 2), ((8, 1), 1), ((2, 64), 1)]
+DTYPES = [np.int32, np.float16, np.uint8, np.float32, np.int64]
+
+
+def values(shape, dtype, seed=1):
+    rng = np.random.default_rng(seed)
+    return rng.integers(-50, 50, shape).astype(dtype) if dtype != np.uint8 else rng.integers(0, 255, shape, dtype)
+
+
+@tilejit.kernel
+def sorts(y, z, x, N: tl.constexpr, SHAPE: tl.constexpr):
+    at = tl.reshape(tl.arange(0, N), SHAPE)
+    v = tl.load(x + at)
+    tl.store(y + at, tl.sort(v))
+    tl.store(z + at, v.sort(descending=True))
+
+
+@pytest.mark.parametrize("shape,warps,dtype", [(*s, t) for s, t in zip(SHAPES, DTYPES)])
+def test_sort(shape, warps, dtype):
+    x = values(shape, dtype)
+    up = np.sort(x, -1)
+    equal(sorts, [up, np.ascontiguousarray(up[..., ::-1])], x, N=x.size, SHAPE=shape, num_warps=warps)
+
+
+@tilejit.kernel
+def selects(y, x, N: tl.constexpr, SHAPE: tl.constexpr, M: tl.constexpr, OUT: tl.constexpr, K: tl.constexpr,
+            DOWN: tl.constexpr):
+    v = tl.load(x + tl.reshape(tl.arange(0, N), SHAPE))
+    tl.store(y + tl.reshape(tl.arange(0, M), OUT), tl.topk(v, K, descending=DOWN))
+
+
+@pytest.mark.parametrize("k,down", [(1, True), (2, False), (8, True), (64, False)])
+def test_topk(k, down):
+    x = values((8, 64), np.float32, 2)
+    best = np.sort(x, -1)
+    best = np.ascontiguousarray((best[:, ::-1] if down else best)[:, :k])
+    equal(selects, [best], x, N=x.size, SHAPE=x.shape, M=best.size, OUT=best.shape, K=k, DOWN=down)
+
+
+@tilejit.kernel
+def flips(y, x, N: tl.constexpr, SHAPE: tl.constexpr, DIM: tl.constexpr):
+    at = tl.reshape(tl.arange(0, N), SHAPE)
+    tl.store(y + at, tl.flip(tl.load(x + at), DIM))
+
+
+@pytest.mark.parametrize("dtype,shape,warps", [(np.bool_, (64,), 4), (np.int8, (8, 32), 2), (np.float64, (2, 4, 8), 1)])
+def test_flip(dtype, shape, warps):
+    x = values(shape, dtype, 3)
+    for dim in (None, *range(-len(shape), len(shape) - 1)):
+        equal(flips, [np.ascontiguousarray(np.flip(x, -1 if dim is None else dim))], x, N=x.size, SHAPE=shape,
+              DIM=dim, num_warps=warps)
+
+
+@tilejit.kernel
+def merges(y, x, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(y + at, tl.bitonic_merge(tl.load(x + at)))
+
+
+def test_bitonic_merge():
+    x = np.sort(values((128,), np.int32, 4))
+    x[64:] = x[64:][::-1].copy()
+    equal(merges, [np.sort(x)], x, N=128)
+
+
+@pytest.mark.parametrize("k,message", [(3, "power of two"), (0, "greater than 0"), (128, "must not exceed")])
+def test_bad_k(k, message):
+    with pytest.raises(tilejit.CompilationError, match=message):
+        equal(selects, [np.zeros((8, 1), np.float32)], values((8, 64), np.float32), N=512, SHAPE=(8, 64), M=8,
+              OUT=(8, 1), K=k, DOWN=True)

@@ -1,0 +1,132 @@
+"""What the tile language asks of an element type: Triton's predicates and properties, by the type's name."""
+from __future__ import annotations
+
+#: Bits of the mantissa and bias of the exponent of the floating-point types.
+_FLOATS = {"fp8e4b15": (3, 15), "fp8e4nv": (3, 7), "fp8e4b8": (3, 8), "fp8e5": (2, 15), "fp8e5b16": (2, 16),
+           "fp16": (10, 15), "bf16": (7, 127), "tf32": (10, 127), "fp32": (23, 127), "fp64": (52, 1023)}
+
+
+class Answer(int):
+    """Yes or no, which kernels call (`dtype.is_int()`) and the compiler reads (`t.is_int`)."""
+
+    def __call__(self) -> bool:
+        return bool(self)
+
+
+class Predicates:
+    """The members of a dtype by Triton's names; `name`, `bits` and the answers come from `types.DType`."""
+
+    name: str
+    bits: int
+
+    @property
+    def primitive_bitwidth(self) -> int:
+        """Bits of one element (1 for int1)."""
+        return self.bits
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element, 0 for int1."""
+        return self.bits // 8
+
+    @property
+    def int_bitwidth(self) -> int:
+        """Bits of an integer type; AttributeError for a float."""
+        if self.is_floating():
+            raise AttributeError(f"{self.name} has no int_bitwidth")
+        return self.bits
+
+    @property
+    def fp_mantissa_width(self) -> int:
+        """Stored bits of the mantissa of a floating-point type."""
+        return _FLOATS[self.name][0]
+
+    @property
+    def exponent_bias(self) -> int:
+        """Bias of the exponent of a floating-point type."""
+        return _FLOATS[self.name][1]
+
+    @property
+    def scalar(self) -> Predicates:
+        """The type itself, as it is no tile's."""
+        return self
+
+    def is_floating(self) -> bool:
+        """Whether it is a floating-point type."""
+        return self.name in _FLOATS
+
+    def is_standard_floating(self) -> bool:
+        """Whether it is fp16, bf16, fp32 or fp64."""
+        return self.name in ("fp16", "bf16", "fp32", "fp64")
+
+    def is_int_signed(self) -> bool:
+        """Whether it is a signed integer type."""
+        return self.name.startswith("int") and self.bits > 1
+
+    def is_int_unsigned(self) -> bool:
+        """Whether it is an unsigned integer type; int1 counts as one."""
+        return self.name.startswith("uint") or self.name == "int1"
+
+    def is_bool(self) -> bool:
+        """Whether it is int1."""
+        return self.name == "int1"
+
+    def is_void(self) -> bool:
+        """Whether it is no value's type."""
+        return self.name == "void"
+
+    def is_block(self) -> bool:
+        """False: the type of a tile is a block_type."""
+        return False
+
+    def is_ptr(self) -> bool:
+        """False: the type of a pointer is a pointer_type."""
+        return False
+
+    def is_const(self) -> bool:
+        """False: only pointers may be."""
+        return False
+
+    def get_int_max_value(self) -> int:
+        """The largest value of an integer type."""
+        return 2 ** (self.int_bitwidth - self.is_int_signed()) - 1
+
+    def get_int_min_value(self) -> int:
+        """The smallest value of an integer type."""
+        return -2 ** (self.int_bitwidth - 1) if self.is_int_signed() else 0
+
+    def codegen_name(self) -> str:
+        """Its name in the language: float32 for fp32."""
+        for short, long in (("fp", "float"), ("bf", "bfloat")):
+            if self.name.startswith(short):
+                return long + self.name[2:]
+        return self.name
+
+    @property
+    def cache_key_part(self) -> str:
+        """Its name in keys of caches."""
+        return self.name
+
+    def mangle(self) -> str:
+        """Its name in names of functions: i32, u8, fp16."""
+        if self.is_floating():
+            return self.name
+        return f"{'i' if self.is_int_signed() else 'u'}{self.bits}"
+
+    def with_element_ty(self, element_ty: Predicates) -> Predicates:
+        """`element_ty`: a scalar's type has no shape to keep."""
+        return element_ty
+
+    def __repr__(self) -> str:
+        return f"triton.language.{self.codegen_name()}"
+
+
+def _is(name: str):
+    def ask(self: Predicates) -> bool:
+        return self.name == name
+    ask.__name__, ask.__doc__ = f"is_{name}", f"Whether it is {name}."
+    return ask
+
+
+for _name in (*_FLOATS, "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+    setattr(Predicates, f"is_{_name}", _is(_name))

@@ -1,0 +1,114 @@
+"""Sorting along the last axis by bitonic networks (Batcher, 'Sorting networks and their applications', 1968)."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.errors import CompilationError
+from tilejit.language import semantics as sem
+from tilejit.language.creation import arange
+from tilejit.language.reductions import max as largest
+from tilejit.language.reductions import min as smallest
+from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.shape import reshape
+from tilejit.language.tensor import KernelBuilder, builtin, tensor
+from tilejit.language.terms import Term
+
+
+def _last(x: tensor, dim: Any, what: str) -> int:
+    """The size of the last dimension, which `dim` must name."""
+    rank, at = len(x.shape), sem.constant(dim, f"{what}'s dim")
+    if not rank:
+        raise CompilationError(f"{what}: expected a tile, found a scalar")
+    if at is not None and at not in (rank - 1, -1):
+        raise CompilationError(f"{what}: only minor dimension is currently supported: dim must be {rank - 1} or None, "
+                               f"found {at}")
+    sem.whole_powers(x, what)
+    return x.shape[-1]
+
+
+def _places(b: KernelBuilder, x: tensor) -> Term:
+    """The index along the last axis of every element, in the shape of x."""
+    index = reshape(arange(0, x.shape[-1], _b=b), (1,) * (len(x.shape) - 1) + x.shape[-1:], _b=b)
+    return Term(b, sem.broadcast_to(b, index, x.shape))
+
+
+def _merge(b: KernelBuilder, x: tensor, stage: int, descending: bool | None, places: Term) -> tensor:
+    """Sort runs of 2^stage elements, each of them bitonic; None: rising and falling ones in turn.
+
+    An element stays if it and its partner are in order, as far as the comparison can tell."""
+    for i in reversed(range(stage)):
+        partner = Term(b, tensor(b("xor_shuffle", x.value, axis=len(x.shape) - 1, mask=1 << i)))
+        upper = (places & (1 << i)).ne(0)
+        swap = upper if not descending else ~upper
+        if descending is None:
+            swap = swap ^ (places & (1 << stage)).ne(0)
+        mine = Term(b, x)
+        x = ((mine > partner) ^ swap).where(partner, mine).tensor
+    return x
+
+
+def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
+    """The k first elements along the last axis in that order."""
+    n = x.shape[-1]
+    log_n, log_k = n.bit_length() - 1, k.bit_length() - 1
+    if k == 1 and n > 1:
+        return (largest if descending else smallest)(x, -1, keep_dims=True, _b=b)
+    places = _places(b, x)
+    for stage in range(1, log_k + 1):
+        x = _merge(b, x, stage, None if stage < log_n else descending, places)
+    for stage in range(log_k + 1, log_n + 1):
+        # of two runs of k, one rising and one falling, the better of each pair is a bitonic run with the k best
+        pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // (2 * k), 2, k), _b=b)
+        better = (largest if descending else smallest)(pairs, -2, _b=b)
+        x = reshape(better, (*x.shape[:-1], x.shape[-1] // 2), _b=b)
+        x = _merge(b, x, log_k, None if stage < log_n else descending, _places(b, x))
+    return x
+
+
+@builtin(method=True)
+def sort(x: tensor, dim: Any = None, descending: Any = False, *, _b: KernelBuilder) -> tensor:
+    """Sorted along the last dimension (a power of two); rising, or falling if `descending`. No place for NaNs is
+    promised, nor an order of equal elements that differ in bits."""
+    x = to_tensor(_b, x)
+    return _sorted(_b, x, _last(x, dim, "sort"), bool(sem.constant(descending, "sort's descending")))
+
+
+@builtin(method=True)
+def topk(x: tensor, k: Any, dim: Any = None, descending: Any = True, *, _b: KernelBuilder) -> tensor:
+    """The k largest elements along the last dimension, falling (the smallest, rising, if not `descending`).
+
+    k is a power of two. Elements below 32 bits are widened as by max where k is less than the size."""
+    x = to_tensor(_b, x)
+    n, count = _last(x, dim, "topk"), sem.constant(k, "topk's k")
+    if not isinstance(count, int) or count < 1:
+        raise CompilationError(f"topk: k must be greater than 0, found {count!r}")
+    if count & (count - 1):
+        raise CompilationError(f"topk: k must be a power of two, found {count}")
+    if count > n:
+        raise CompilationError(f"topk: k must not exceed the size of the selected dimension, found {count} of {n}")
+    return _sorted(_b, x, count, bool(sem.constant(descending, "topk's descending")))
+
+
+@builtin
+def bitonic_merge(x: tensor, dim: Any = None, descending: Any = False, *, _b: KernelBuilder) -> tensor:
+    """Sorted along the last dimension, where every line is bitonic (a rising run beside a falling one)."""
+    x = to_tensor(_b, x)
+    n = _last(x, dim, "bitonic_merge")
+    falling = bool(sem.constant(descending, "bitonic_merge's descending"))
+    return _merge(_b, x, n.bit_length() - 1, falling, _places(_b, x))
+
+
+@builtin(method=True)
+def flip(x: tensor, dim: Any = None, *, _b: KernelBuilder) -> tensor:
+    """In reverse order along `dim` (default: the last)."""
+    x = to_tensor(_b, x)
+    rank = len(x.shape)
+    at = rank - 1 if unwrap(dim) is None else sem.constant(dim, "flip's dim")
+    if not isinstance(at, int) or not -rank <= at < rank:
+        raise CompilationError(f"flip: dim must be None or in [-rank, rank), found {at} for rank {rank}")
+    sem.whole_powers(x, "flip")
+    at %= rank
+    return tensor(_b("xor_shuffle", x.value, axis=at, mask=x.shape[at] - 1)) if x.shape[at] > 1 else x
+
+
+__all__ = ["bitonic_merge", "flip", "sort", "topk"]
