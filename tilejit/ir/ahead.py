@@ -47,7 +47,7 @@ def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
 
 def ahead_problem(load: Op) -> str:
     """Why a load cannot be issued in an earlier iteration; empty if it can."""
-    loop = next(x for x in enclosing(load) if x.name in ("for", "while"))
+    loop = next(x for x in enclosing(load) if "loop" in x.define.traits)
     if loop.name != "for":
         return "the loop is a while"
     body = loop.regions[0]
@@ -83,7 +83,7 @@ def argument_of(v: Value) -> Value | None:
     while v not in seen:
         seen.add(v)
         if isinstance(v.op, Op):
-            if v.op.name not in ("ptr_add", "splat", "broadcast", "expand_dims", "hint", "make_desc", "convert"):
+            if "same_memory" not in v.op.define.traits:
                 return None
             v = v.op.operands[0]
         elif (found := edge_of(v)) is not None and found[0].name == "for":
@@ -98,6 +98,6 @@ def argument_of(v: Value) -> Value | None:
 
 def _moved(v: Value) -> Value:
     """The pointer that a chain of additions starts from."""
-    while isinstance(v.op, Op) and v.op.name in ("ptr_add", "convert", "hint"):
+    while isinstance(v.op, Op) and "same_memory" in v.op.define.traits:
         v = v.op.operands[0]
     return v

@@ -6,7 +6,7 @@ from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, edges
 
 def _is_root(op: Op) -> bool:
     """True for ops that must stay whoever uses them."""
-    if op.define.pure or op.name in ("yield", "condition", "for", "if", "reduce", "scan"):
+    if op.define.pure or "optional" in op.define.traits:
         return False
     if op.define.effects == {"read"}:
         return bool(op.attrs.get("volatile"))
@@ -55,7 +55,7 @@ def drop_dead(fn: Function) -> bool:
 
     def sweep(block: Block) -> None:
         nonlocal changed
-        stay = [op for op in block.ops if op in kept or op.name in ("yield", "condition")]
+        stay = [op for op in block.ops if op in kept or "terminator" in op.define.traits]
         changed |= len(stay) != len(block.ops)
         block.ops = stay
         for op in stay:

@@ -217,7 +217,7 @@ def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any]) -
 def fold(op: Op, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     """The results of a pure op without regions on known values, or None if it depends on the program."""
     meaning = op.define.evaluate
-    if meaning is None or not op.define.pure or op.regions or op.name in ("program_id", "num_programs"):
+    if meaning is None or not op.define.pure or op.regions or "program" in op.define.traits:
         return None
     with np.errstate(all="ignore"):
         return _values(meaning(None, op, *values))

@@ -1,14 +1,8 @@
 """The op table: every op of tile IR is declared once, by `@op` on its type rule.
 
-The table is what the printer, parser, verifier, evaluator, passes and docs read: passes ask an op's
-`effects` and `traits`, never a list of names. The PTX emitter of an op has the same name in `ptx/`.
-
-Effects: `read`, `write` (global memory), `shared_read`, `shared_write`, `sync` (barriers, fences,
-asynchronous issue and waits), `control` (never removed). No effects: the op is pure.
-Traits: `elementwise` (all tile operands and results share shape and layout), `commutative`, `cheap`
-(worth recomputing instead of moving between layouts), `shape` (moves elements, computes nothing),
-`terminator`, `structural` (has regions), `carries` (control flow that hands values on, see `core.edges`: as many as
-it has results, which enter in its variadic operands and its regions' last arguments), `scheduled` (made by scheduling).
+The table is what the printer, parser, verifier, evaluator, passes, scheduler and docs read: they ask what an op
+declares (`effects`, `traits`, `layout`, `regions`, `host` and its rules), never a list of names. The PTX emitter of an
+op has the same name in `ptx/`. No effects: the op is pure.
 """
 from __future__ import annotations
 
@@ -20,11 +14,82 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilejit.ir.core import Op
     from tilejit.ir.types import Type
+    from tilejit.layout.linear import LinearLayout
+
+EFFECTS = {
+    "read": "reads global memory",
+    "write": "writes global memory",
+    "shared_read": "reads shared memory",
+    "shared_write": "writes shared memory",
+    "sync": "barriers, fences, asynchronous issue and waits",
+    "control": "never removed for want of a use, unless it is `optional`",
+}
+TRAITS = {
+    # what it computes
+    "elementwise": "all tile operands and results share shape and layout",
+    "commutative": "its operands may change places",
+    "cheap": "worth recomputing instead of moving between layouts",
+    "keeps_sign": "not negative if its operands are not, short of an overflow",
+    "shape": "moves elements, computes nothing",
+    "spreads": "repeats elements of a smaller operand",
+    "permutes": "the operand's elements under other coordinates, register for register",
+    "identity": "its operand, element for element",
+    "program": "differs from program to program",
+    "query": "asks a descriptor for what it describes",
+    # memory
+    "same_memory": "its result points into the memory that operand 0 points into",
+    "atomic": "an atomic through pointers",
+    "tma": "loads, stores or combines a block through the descriptor that is operand 0",
+    # control
+    "structural": "has regions",
+    "terminator": "ends a block",
+    "carries": "control flow that hands values on (`core.edges`): as many as it has results, which enter in its "
+               "variadic operands and in its regions' last arguments",
+    "loop": "runs its regions again and again",
+    "optional": "stays only if something needs what it computes, holds or hands on, its effects notwithstanding",
+    # threads and registers
+    "collective": "the threads of a program exchange values for it",
+    "meets": "begins with a meeting of all threads of the role",
+    "registers": "names registers anew or makes constants",
+    "takes_pending": "may take accumulators that products are in flight to",
+    # scheduling
+    "scheduled": "made by scheduling",
+    "fills": "starts an asynchronous copy into a slot of the buffer that is operand 0",
+    "cp_async": "a copy by all threads, 4 to 16 bytes each, that arrives with `async_arrive`",
+    "generic": "its threads touch its buffers, and no fence of the proxies of its own follows",
+    "own_buffer": "nobody but this CTA's roles, and the copies they await, touches its buffers",
+    "pieces": "asks for one piece of operand 1 after the other",
+    "tensor_map": "uses the tensor map of a descriptor",
+}
+LAYOUTS = {
+    "same": "all tile operands and results have one",
+    "access": "that of operand 0, a tile of pointers, for all operands and results",
+    "maps": "`backward` gives the operand's from the result's, `forward` the result's from the operand's",
+    "follows": "operands have that of operand 0, results what `forward` makes of it",
+    "flow": "one along each of `core.edges`",
+    "block": "any: the block lies in shared memory on its way; 16 bytes a thread where nothing else decides",
+    "product": "the accumulator's and the result's is that of the unit that computes it",
+    "free": "whichever is asked for",
+    "set": "said by its types: it is made after layouts are assigned",
+    "none": "it has no tiles",
+}
+REGIONS = {
+    "": "none",
+    "for": "one: an induction variable and the carried values in, the next carried values out",
+    "while": "two over the carried values: the first ends in `condition`, the second in `yield`",
+    "if": "two without arguments that yield the results",
+    "fold": "one that folds two groups of scalars, an element of each variadic operand, into one",
+    "warps": "run by some of the warps or threads only",
+}
 
 
 @dataclass
 class OpDef:
-    """One row: operand names (`x?` optional, `xs*` variadic), attribute names, and the rules."""
+    """One row: operand names (`x?` optional, `xs*` variadic), attribute names, what it is, and the rules.
+
+    layout, regions: a key of LAYOUTS, of REGIONS. host: the name of what computes it before the launch, or empty.
+    scratch: bytes of shared memory that its threads exchange values through, in its final layouts.
+    forward, backward: a result's layout from the operand's and the other way round; None if there is none."""
 
     name: str
     operands: tuple[str, ...]
@@ -34,6 +99,12 @@ class OpDef:
     effects: frozenset[str]
     traits: frozenset[str]
     family: str
+    layout: str
+    regions: str = ""
+    host: str = ""
+    scratch: Callable[[Op], int] | None = None
+    forward: Callable[[Op, LinearLayout], LinearLayout | None] | None = None
+    backward: Callable[[Op, LinearLayout], LinearLayout | None] | None = None
     evaluate: Callable[..., Any] | None = None
 
     @cached_property
@@ -57,6 +128,11 @@ class OpDef:
         return next((i for i, n in enumerate(self.operands) if n.endswith("*")), len(self.operands))
 
     @cached_property
+    def after(self) -> int:
+        """How many operands come after those of which there may be any number."""
+        return len(self.operands) - self.fixed - 1 if self.variadic else 0
+
+    @cached_property
     def counts(self) -> tuple[int, float]:
         """The least and the greatest number of operands that the signature allows."""
         least = sum(not n.endswith(("?", "*")) for n in self.operands)
@@ -76,17 +152,25 @@ class OpDef:
 OPS: dict[str, OpDef] = {}
 
 
-def op(name: str, operands: str = "", attrs: str = "", effects: str = "",
-       traits: str = "") -> Callable[[Callable[[Op], list[Type]]], OpDef]:
+def op(name: str, operands: str = "", attrs: str = "", effects: str = "", traits: str = "", layout: str = "",
+       **rules: Any) -> Callable[[Callable[[Op], list[Type]]], OpDef]:
     """Declare an op; the decorated function is its type rule and its docstring the meaning.
 
     The rule takes the op (operands, attrs and regions set, results not yet) and returns the result
-    types; it raises CompilationError with both sides named when the operands do not fit.
-    """
+    types; it raises CompilationError with both sides named when the operands do not fit. `layout` may be left out of
+    elementwise ops, control flow and scheduled ops; `rules` are the other fields of `OpDef`."""
     def declare(rule: Callable[[Op], list[Type]]) -> OpDef:
-        assert name not in OPS, f"op {name} is declared twice"
-        OPS[name] = OpDef(name, tuple(operands.split()), tuple(attrs.split()),
-                          (rule.__doc__ or "").strip(), rule, frozenset(effects.split()),
-                          frozenset(traits.split()), rule.__module__.rsplit(".", 1)[-1])
-        return OPS[name]
+        has = frozenset(traits.split())
+        kind = layout or ("same" if "elementwise" in has else "set" if "scheduled" in has else
+                          "flow" if has & {"carries", "terminator"} else "")
+        define = OpDef(name, tuple(operands.split()), tuple(attrs.split()), (rule.__doc__ or "").strip(), rule,
+                       frozenset(effects.split()), has, rule.__module__.rsplit(".", 1)[-1], kind, **rules)
+        wrong = [*(f"effect {e}" for e in define.effects - EFFECTS.keys()),
+                 *(f"trait {t}" for t in has - TRAITS.keys()),
+                 *([f"layout {kind}"] if kind not in LAYOUTS else []),
+                 *([f"regions {define.regions}"] if define.regions not in REGIONS else [])]
+        if wrong or name in OPS:
+            raise ValueError(f"op {name}: {', '.join(wrong) or 'declared twice'}")
+        OPS[name] = define
+        return define
     return declare

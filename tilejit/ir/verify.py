@@ -14,9 +14,6 @@ from tilejit.ir.table import OPS
 from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Pending, Tile, Type, elem_of, int1
 
-#: Ops that may take a `Pending` value: the asynchronous product, its wait, and what carries values.
-_TAKES_PENDING = frozenset({"dot_async", "dot_wait", "dot_fence", "yield", "condition", "for", "while"})
-
 
 def verify(fn: Function) -> None:
     """Raise VerificationError, naming the op by its printed line, at the first broken rule."""
@@ -70,7 +67,7 @@ def _op(op: Op, scope: set[Value]) -> None:
     if not scope.issuperset(op.operands):
         v = next(v for v in op.operands if v not in scope)
         raise _Broken(op, f"operand {v!r} is not defined before its use, or in another scope")
-    if op.name not in _TAKES_PENDING:
+    if "takes_pending" not in define.traits:
         for v in op.operands:
             if isinstance(v.type, Pending):
                 raise _Broken(op, f"operand {v!r} is pending: only dot_wait turns it into a tile")
@@ -81,11 +78,12 @@ def _op(op: Op, scope: set[Value]) -> None:
         if region.parent is not op:
             raise _Broken(op, "the region's parent is another op")
         _block(region, scope)
-    check = _REGIONS.get(op.name)
-    if check is not None:
-        check(op)
-    elif op.regions and "structural" not in define.traits:
+    if define.regions in _REGIONS:
+        _REGIONS[define.regions](op)
+    elif op.regions and not define.regions:
         raise _Broken(op, f"{op.name} has no regions")
+    if op.name == "condition":
+        _condition_owner(op)
     try:
         inferred = define.infer(op)
     except CompilationError as e:
@@ -166,22 +164,15 @@ def _if(op: Op) -> None:
 
 def _fold(op: Op) -> None:
     _count(op, 1)
-    scalars: list[Type] = []
-    for v in op.operands:
+    values = op.operands[op.define.fixed:len(op.operands) - op.define.after]
+    for v in values if "axis" in op.attrs else ():
         if not isinstance(v.type, Tile):
             raise _Broken(op, f"{op.name} needs tiles, found {v.type}")
-        scalars.append(v.type.elem)
-    if not 0 <= op.attrs["axis"] < len(op.operands[0].type.shape):  # type: ignore[union-attr]
-        raise _Broken(op, f"axis {op.attrs['axis']} is outside the tile")
+        if not 0 <= op.attrs["axis"] < len(v.type.shape):
+            raise _Broken(op, f"axis {op.attrs['axis']} is outside the tile")
+    scalars: list[Type] = [elem_of(v.type) for v in values]
     _expect(op, "region arguments", _types(op.regions[0].args), scalars * 2)
     _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), scalars)
-
-
-def _cluster_fold(op: Op) -> None:
-    _count(op, 1)
-    scalars = [elem_of(t) for t in _types(op.results)]
-    _expect(op, "region arguments", _types(op.regions[0].args), [*scalars, *scalars])
-    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), [*scalars])
 
 
 def _condition_owner(op: Op) -> None:
@@ -190,5 +181,5 @@ def _condition_owner(op: Op) -> None:
         raise _Broken(op, "condition ends the first region of while only")
 
 
-_REGIONS = {"for": _for, "while": _while, "if": _if, "reduce": _fold, "scan": _fold, "cluster_fold": _cluster_fold,
-            "condition": _condition_owner}
+#: kind of regions -> what must hold of them.
+_REGIONS = {"for": _for, "while": _while, "if": _if, "fold": _fold}

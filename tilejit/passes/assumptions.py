@@ -16,10 +16,6 @@ from tilejit.ir.core import edge_of
 from tilejit.ir.types import Ptr, Tile, elem_of
 from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
-#: Ops whose result is not negative if their operands are not.
-_KEEPS_SIGN = frozenset({"add", "mul", "idiv", "irem", "minimum", "or", "shr", "shl", "select", "splat", "broadcast",
-                         "cast", "expand_dims", "reshape", "trans", "convert", "hint"})
-
 
 def check_signs(fn: Function) -> Function:
     """Put the checks in, in place; each has a line in the report."""
@@ -71,7 +67,7 @@ def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:
         return []
     if not isinstance(v.type, Tile):
         return [v] if _meant(v, facts) else []
-    if not isinstance(v.op, Op) or v.op.name not in _KEEPS_SIGN:
+    if not isinstance(v.op, Op) or "keeps_sign" not in v.op.define.traits:
         return []
     operands = v.op.operands[1:] if v.op.name == "select" else v.op.operands
     found = []
@@ -89,7 +85,7 @@ def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
     subtracted, loaded or handed in may well be negative where a mask leaves them out."""
     if facts[v].nonnegative:
         return True
-    if not isinstance(v.op, Op) or v.op.name not in _KEEPS_SIGN or v.op.name == "select":
+    if not isinstance(v.op, Op) or "keeps_sign" not in v.op.define.traits or v.op.name == "select":
         return False
     return all(_meant(x, facts) for x in (v.op.operands[:1] if v.op.name in ("idiv", "irem") else v.op.operands))
 

@@ -12,9 +12,6 @@ from tilejit.ir.core import Builder, Function, Op, Value, erase, replace, uses, 
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, elem_of
 
-#: Ops through which a sign is changed at the source, where there are fewer elements.
-_SPREADS = frozenset({"splat", "broadcast", "expand_dims"})
-
 
 def contract(fn: Function) -> Function:
     """Form `fma` in place; returns the function. Sum and product are in one block, so nothing lives longer for it."""
@@ -58,7 +55,7 @@ def _only_here(v: Value, op: Op, table: dict[Value, list[tuple[Op, int]]]) -> bo
 
 
 def _is_spread(v: Value) -> bool:
-    return isinstance(v.op, Op) and v.op.name in _SPREADS
+    return isinstance(v.op, Op) and "spreads" in v.op.define.traits
 
 
 def _negated(v: Value, b: Builder) -> Value:

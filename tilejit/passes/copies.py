@@ -47,7 +47,7 @@ def mark_ahead(fn: Function) -> Function:
 
 
 def _loop(op: Op) -> Op | None:
-    return next((x for x in enclosing(op) if x.name in ("for", "while")), None)
+    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
 
 
 def _depth(fn: Function, op: Op) -> int | None:
@@ -62,7 +62,7 @@ def pipelined_loops(fn: Function) -> set[Op]:
     for op in walk(fn.body):
         if op.name == "dot" and (loop := _loop(op)) is not None:
             loops.add(loop)
-        elif op.name in ("for", "while") and op.attrs.get("num_stages"):
+        elif "loop" in op.define.traits and op.attrs.get("num_stages"):
             loops.add(op)
     return loops
 

@@ -79,7 +79,7 @@ def _starts(v: Value) -> list[Value]:
 
 def _zero(v: Value) -> bool:
     op = v.op
-    if isinstance(op, Op) and op.name in ("splat", "broadcast"):
+    if isinstance(op, Op) and "spreads" in op.define.traits:
         return _zero(op.operands[0])
     return isinstance(op, Op) and op.name == "const" and op.attrs["value"] == 0
 

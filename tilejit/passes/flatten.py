@@ -14,8 +14,6 @@ from math import prod
 from tilejit.ir import Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.types import Tile, shape_of
 
-_WRITES = ("desc_store", "desc_atomic")
-
 
 def flatten(fn: Function) -> Function:
     """Rewrite, in place, accesses whose tiles are only reshaped between block and matrix; returns the function."""
@@ -38,7 +36,7 @@ def flatten(fn: Function) -> Function:
             op.result.name = users[0].result.name or op.result.name
             mapping.update((user.result, op.result) for user in users)
             gone.update(users)
-        elif op.name in _WRITES:
+        elif "tma" in op.define.traits:
             maker = op.operands[1].op
             if isinstance(maker, Op) and maker.name in ("reshape", "expand_dims") \
                     and merges_leading(shape_of(op.operands[1].type), shape_of(maker.operands[0].type)):

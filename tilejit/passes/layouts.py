@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, divides_k, enclosing, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, edge_at, enclosing, total_warps, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
@@ -39,22 +39,14 @@ from tilejit.passes.layouts_access import Accesses, Facts, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
 from tilejit.passes.layouts_products import fragments
 from tilejit.passes.layouts_rules import (
-    ACCESSES,
-    BLOCK_WRITES,
-    FLOW,
-    FOLDS,
     backward,
     forward,
     handed_over,
     operand_layout,
-    owner,
     same_layout,
     tile,
 )
 from tilejit.passes.products import choose_units
-
-#: Loads of blocks, which arrive in shared memory.
-_BLOCKS = ("desc_load", "block_load")
 
 
 def assign_layouts(fn: Function) -> Function:
@@ -89,7 +81,7 @@ class Assignment:
     def run(self) -> dict[Value, LinearLayout]:
         """All layouts, by value."""
         for op in self.ops:
-            if op.name in ("dot", "dot_fma"):
+            if op.define.layout == "product":
                 self.set(op.result, self.accumulator(op))
         self.spread()
         for op in self.ops:
@@ -110,11 +102,11 @@ class Assignment:
             self.set(op.operands[0], self.coalesced(op, near))
             self.spread()
         for op in self.ops:
-            copied = op.name in (*_BLOCKS, "row_load")
-            v = op.result if copied else op.operands[1] if op.name in BLOCK_WRITES else None
-            if v is not None:
-                self.settle(v, 16)
-            if copied and v in self.chosen and self.chosen[v].rank > 1 and self.chosen[v].odd_dims:
+            if op.define.layout != "block":
+                continue
+            v = op.result if op.results else op.operands[1]
+            self.settle(v, 16)
+            if op.results and v in self.chosen and self.chosen[v].rank > 1 and self.chosen[v].odd_dims:
                 raise CompilationError(f"{op.name}: registers take a block of sizes that are powers of two, found "
                                        f"{list(tile(v.type).shape)} (products may read it in place)", op.loc)
         rest = [v for op in self.ops for v in (*op.results, *(a for r in op.regions for a in r.args))
@@ -224,36 +216,39 @@ class Assignment:
 
     def from_result(self, op: Op, v: Value, layout: LinearLayout) -> None:
         """Set what v's layout says about the operands of the op that made it."""
-        if op.name in FLOW:
+        kind = op.define.layout
+        if kind == "flow":
             self.set_all(handed_over(op, v), layout)
-        elif op.name in ("dot", "dot_fma"):
+        elif kind == "product":
             self.set(op.operands[2], layout)
-        elif op.name in ACCESSES:
+        elif kind == "access":
             if any(x not in self.chosen for x in op.operands) and self.worth_it(op, layout, into=False):
                 self.set_all(op.operands, layout)
-        elif op.name in ("scan", "xor_shuffle") or "elementwise" in op.define.traits:
+        elif kind == "same":
             self.set_all((*op.operands, *op.results), layout)
-        elif "shape" in op.define.traits and op.name != "splat":
+        else:
             for x in op.operands:
                 if x not in self.chosen and (found := backward(op, layout)) is not None:
                     self.set(x, found)
 
     def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout) -> None:
         """Set what v's layout says about the other operands and the results of a user of v."""
-        flow = op if op.name in FLOW else owner(op) if op.name in ("yield", "condition") else None
-        if flow is not None and flow.name in FLOW:
-            self.set_all(handed_over(flow, v), layout)
-        elif op.name in ("dot", "dot_fma"):
+        kind = op.define.layout
+        if kind == "flow":
+            into = edge_at(op, index)
+            if into is not None:
+                self.set_all(handed_over(into[0], v), layout)
+        elif kind == "product":
             if index == 2:
                 self.set(op.result, layout)
-        elif op.name in ACCESSES:
+        elif kind == "access":
             # The address decides how an access is done; a value to be written may, if that is cheap.
             if index == 0 or (index == 1 and op.name == "store" and self.worth_it(op, layout, into=True)):
                 self.set_all((*op.operands, *op.results), layout)
-        elif "elementwise" in op.define.traits:
+        elif kind == "same":
             self.set_all((*op.results, *op.operands), layout)
         else:
-            if op.name in FOLDS or op.name == "join":
+            if kind == "follows":
                 self.set_all(op.operands, layout)
             for r in op.results:
                 if r not in self.chosen and (found := forward(op, layout)) is not None:
@@ -282,19 +277,19 @@ def _arrives_in_shared(v: Value) -> bool:
     """Whether a dot operand is read from a ring (perhaps transposed or cast on the way): in any layout alike."""
     while isinstance(v.op, Op) and (v.op.name == "trans" or v.op.name == "cast"):
         v = v.op.operands[0]
-    return isinstance(v.op, Op) and v.op.name in _BLOCKS
+    return isinstance(v.op, Op) and v.op.define.layout == "block"
 
 
 def _weight(access: Op) -> tuple[int, int]:
     """How much an access matters: the loops around it, then the bytes that it moves."""
     t = tile(access.operands[0].type)
-    return (sum(op.name in ("for", "while") for op in enclosing(access)),
+    return (sum("loop" in op.define.traits for op in enclosing(access)),
             t.numel * t.elem.elem.bytes)  # type: ignore[union-attr]
 
 
 def _loaded_block(v: Value) -> bool:
     """True for a matrix that a descriptor loads, and for transposes of one."""
     op = v.op
-    if not isinstance(op, Op) or op.name not in (*_BLOCKS, "trans") or len(tile(v.type).shape) != 2:
+    if not isinstance(op, Op) or not isinstance(v.type, Tile) or len(v.type.shape) != 2:
         return False
-    return op.name in _BLOCKS or _loaded_block(op.operands[0])
+    return op.define.layout == "block" or op.name == "trans" and _loaded_block(op.operands[0])

@@ -11,7 +11,7 @@ from tilejit.layout.clusters import copies, cta_bases, parts_of
 from tilejit.layout.linear import Basis, LinearLayout
 from tilejit.layout.named import blocked
 from tilejit.passes.axis import AxisInfo, vector_width
-from tilejit.passes.layouts_rules import ACCESSES, tile
+from tilejit.passes.layouts_rules import tile
 
 Facts = dict[Value, AxisInfo]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
@@ -30,7 +30,7 @@ class Accesses:
         self.facts = facts
         self.products = any(op.name == "dot" for op in walk(fn.body))
         self.ops = [op for op in walk(fn.body)
-                    if op.name in ACCESSES and isinstance(op.operands[0].type, Tile)]
+                    if op.define.layout == "access" and isinstance(op.operands[0].type, Tile)]
         #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
         #: they share a layout.
         self.widths: dict[tuple[tuple[int, ...], int], int] = {}
@@ -101,7 +101,7 @@ def fastest(op: Op, facts: Facts) -> int:
 
 def access_width(op: Op, facts: Facts, dim: int) -> int:
     """Elements per instruction of a load or store along `dim`; atomics go one by one."""
-    if op.name not in ("load", "store"):
+    if "atomic" in op.define.traits:
         return 1
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
@@ -111,8 +111,9 @@ def access_width(op: Op, facts: Facts, dim: int) -> int:
 
 def mask_of(op: Op) -> Value | None:
     """The mask of a load, a store or an atomic, if it has one."""
-    at = 1 if op.name == "load" else 2
-    return op.operands[at] if len(op.operands) > at and op.name != "atomic_cas" else None
+    named = op.define.operands
+    at = named.index("mask?") if "mask?" in named else len(op.operands)
+    return op.operands[at] if len(op.operands) > at else None
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
@@ -122,7 +123,9 @@ def set_vectors(fn: Function, facts: Facts) -> None:
     for op in walk(fn.body):
         if op.name == "convert":
             facts[op.result] = facts[op.operands[0]]
-        t = op.operands[0].type if op.name in ("load", "store") else None
+        if op.define.layout != "access" or "atomic" in op.define.traits:
+            continue
+        t = op.operands[0].type
         if not isinstance(t, Tile):
             continue
         assert t.layout is not None

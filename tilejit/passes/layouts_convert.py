@@ -10,7 +10,7 @@ from tilejit.ir import Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers, Shuffles, plan
 from tilejit.layout.linear import LinearLayout
-from tilejit.passes.layouts_rules import FLOW, backward, natural, tile, wanted
+from tilejit.passes.layouts_rules import backward, natural, tile, wanted
 
 
 def insert(fn: Function) -> None:
@@ -40,7 +40,7 @@ def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
     before, at = op, op
     while at.parent is not home and at.parent is not None and at.parent.parent is not None:
         at = at.parent.parent
-        if at.name in ("for", "while"):
+        if "loop" in at.define.traits:
             before = at
     assert before.parent is not None
     b = Builder(before.parent, before.parent.ops.index(before), op.loc)
@@ -85,14 +85,14 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
     maker = source.op
     assert layout is not None
     if not isinstance(maker, Op) or len(table[source]) != 1 or len(maker.results) != 1 or maker.regions \
-            or not maker.define.pure or maker.name in ("dot", "convert", "join"):
+            or not maker.define.pure:
         return False
-    needs = layout if "elementwise" in maker.define.traits else backward(maker, layout) \
-        if "shape" in maker.define.traits and maker.name != "splat" else None
+    kind = maker.define.layout
+    needs = layout if kind == "same" else backward(maker, layout) if kind == "maps" else None
     tiles = [v for v in maker.operands if isinstance(v.type, Tile)]
     if needs is None and tiles:
         return False
-    if any(tile(v.type).layout is None for v in tiles) or _repeats(op) and "elementwise" in maker.define.traits:
+    if any(tile(v.type).layout is None for v in tiles) or _repeats(op) and kind == "same":
         return False
     moved = {v for v in tiles if tile(v.type).layout != needs}
     if sum(_bytes(v) for v in moved) >= _bytes(source):
@@ -112,7 +112,7 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
     element in fewer threads."""
     users = table[op.result]
     user = users[0][0]
-    if len(users) != 1 or user.name in FLOW or len(user.results) != 1 or user.regions or user.parent is not op.parent \
+    if len(users) != 1 or len(user.results) != 1 or user.regions or user.parent is not op.parent \
             or not user.define.pure or "elementwise" not in user.define.traits \
             or sum(isinstance(v.type, Tile) for v in user.operands) != 1 \
             or _bytes(user.result) >= _bytes(op.result) and not _repeats(op):

@@ -22,9 +22,6 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.rules import const_of
 
-#: Scalar ops that the host can evaluate when it builds a tensor map.
-_HOST_OPS = frozenset({"add", "sub", "mul", "idiv", "minimum", "maximum", "cast"})
-
 
 @dataclass
 class _Parts:
@@ -87,7 +84,7 @@ def _misplaced(op: Op, t: Desc) -> str | None:
     """Why TMA cannot take a block at the offsets of this use, as far as they are constants."""
     offsets = [const_of(v) for v in op.operands[-len(t.block_shape):]]
     inner = offsets[-1]
-    if op.name in ("desc_base", "desc_shape", "desc_stride"):
+    if "query" in op.define.traits:
         return None
     if inner is not None and inner * t.elem.bytes % 16:
         return f"a block starts at byte {inner * t.elem.bytes} of its rows, TMA needs a multiple of 16"
@@ -109,9 +106,9 @@ def _not_on_host(v: Value, fn: Function) -> str | None:
         return None if v in fn.body.args else "a value carried by a loop"
     if v.op.name == "const":
         return None
-    if v.op.name in ("desc_shape", "desc_stride"):
+    if "query" in v.op.define.traits and v.op.define.host:
         return None if v.op.operands[0] in fn.body.args else v.op.name
-    if v.op.name not in _HOST_OPS:
+    if not v.op.define.host:
         return v.op.name
     return next((b for x in v.op.operands if (b := _not_on_host(x, fn)) is not None), None)
 
@@ -126,21 +123,20 @@ class _Lowering:
         for op in list(block.ops):
             for region in op.regions:
                 self.block(region)
-            name = op.name
-            if name == "make_desc":
+            if op.name == "make_desc":
                 self.reason(op.result)
-            if not name.startswith("desc_"):
+            if not op.define.traits & {"tma", "query"}:
                 continue
             desc = op.operands[0]
             b = Builder(block, block.ops.index(op), op.loc)
-            if name in ("desc_base", "desc_shape", "desc_stride"):
+            if "query" in op.define.traits:
                 if isinstance(desc.op, Op):
                     self.swap(op, block, self.query(b, op, desc.op))
             elif self.reason(desc) is not None:
                 parts = self.parts(b, desc)
                 if self.reason(desc) == "":
                     self.without_tma(b, op, parts)
-                elif name == "desc_load":
+                elif op.name == "desc_load":
                     self.swap(op, block, self.load(b, op, parts))
                 else:
                     self.write(b, op, parts)

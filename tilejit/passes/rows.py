@@ -22,7 +22,6 @@ from tilejit.passes.rules import const_of
 
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
 UNIT = 16
-_SAME_FIRST = ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", "convert")
 
 
 def find_rows(fn: Function) -> Function:
@@ -110,7 +109,7 @@ class _Row:
             return None
         if op.name in ("const", "arange"):
             return self.b.const(op.attrs["value" if op.name == "const" else "start"], t)
-        if op.name in _SAME_FIRST:
+        if op.define.traits & {"shape", "identity"} and len(op.operands) == 1 == len(op.results):
             return self.first(op.operands[0])
         if "elementwise" not in op.define.traits or not op.define.pure:
             return None

@@ -64,12 +64,13 @@ def nonnegative(v: Value, depth: int = 6) -> bool:
         return bool(op.attrs["value"] >= 0)
     if op.name == "checked" and op.attrs.get("nonnegative"):
         return True
-    if op.name in ("program_id", "num_programs"):
+    if "program" in op.define.traits:
         return True
     if op.name == "arange":
         return bool(op.attrs["start"] >= 0)
-    if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "hint", "irem", "shr", "convert",
-                   "checked"):
+    if op.define.traits & {"shape", "identity"}:
+        return all(nonnegative(x, depth - 1) for x in op.operands)
+    if op.name == "irem" or op.name == "shr":               # the sign is that of the left operand
         return nonnegative(op.operands[0], depth - 1)
     if op.name == "idiv":                                   # x // 0 has all bits set
         return bool(const_of(op.operands[1])) and all(nonnegative(x, depth - 1) for x in op.operands)

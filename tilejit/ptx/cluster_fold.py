@@ -5,13 +5,13 @@ Many threads of a CTA hold copies of the same result: copies in different lanes 
 from __future__ import annotations
 
 from tilejit.ir import Op
+from tilejit.ir.scratch import fold_bytes, sent_bytes
 from tilejit.ir.types import Buffer, Scalar, Tile, elem_of
 from tilejit.layout.clusters import within
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.exchange import STORE, Barriers
 from tilejit.ptx.reduce import combine
-from tilejit.ptx.scratch import fold_bytes, sent_bytes
 
 _ONE = LinearLayout.from_bases({"register": (), "lane": ((),) * 5, "warp": ()}, ())
 

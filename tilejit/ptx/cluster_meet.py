@@ -6,12 +6,12 @@ a barrier where they arrive.
 from __future__ import annotations
 
 from tilejit.ir import Op
+from tilejit.ir.scratch import sent_bytes
 from tilejit.ir.types import Buffer, elem_of
 from tilejit.ptx.cluster_fold import element, suffix, word, word_class
 from tilejit.ptx.convert import shuffle
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.exchange import STORE, Barriers
-from tilejit.ptx.scratch import sent_bytes
 
 
 @emits("cluster_meet")

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
+from tilejit.ir.scratch import conversion
 from tilejit.ir.types import Buffer, DType, Ptr, Tile, int64, uint8
 from tilejit.layout.clusters import within
 from tilejit.layout.convert import Registers, Shuffles, ThroughShared
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import store_shared
-from tilejit.ptx.scratch import conversion
 from tilejit.ptx.smem import accesses
 
 

@@ -214,7 +214,7 @@ class Emitter:
             if runs.step(self, op):
                 continue
             if self.ahead and (op.regions or op.define.effects & {"read", "write"}) \
-                    and op.name not in ("roles", "elect"):
+                    and op.define.regions != "warps":
                 self.p("griddepcontrol.wait")
                 self.ahead = False
             self.at(op)
@@ -250,8 +250,8 @@ def param_decl(name: str, param: Param) -> str:
     return f".param .align 64 .b8 {name}[128]"
 
 
-def emit(fn: Function) -> tuple[str, KernelMetadata]:
-    """The PTX text of a scheduled function, and what the runtime must know to launch it."""
+def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
+    """The emitters of all ops by name; loads the files that register them."""
     from tilejit.ptx import (  # noqa: F401
         arith,
         async_copy,
@@ -274,6 +274,14 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
         wgmma,
     )
 
+    return EMITTERS
+
+
+def emit(fn: Function) -> tuple[str, KernelMetadata]:
+    """The PTX text of a scheduled function, and what the runtime must know to launch it."""
+    from tilejit.ptx import kernel
+
+    emitters()
     e = Emitter(fn)
     kernel.prologue(e)
     e.block(fn.body)

@@ -4,11 +4,11 @@ from __future__ import annotations
 from math import prod
 
 from tilejit.ir import Op
+from tilejit.ir.scratch import fma_buffers
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.scratch import fma_buffers
 from tilejit.ptx.smem import accesses
 
 #: Multiply-adds of a thread that are written out one after another; more are a loop.

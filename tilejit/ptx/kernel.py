@@ -42,9 +42,9 @@ def prologue(e: Emitter) -> None:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     for op in walk(e.fn.body):
-        if op.name in ("tma_load", "tma_store", "tma_put"):
+        if "tensor_map" in op.define.traits:
             tensor_map(e, op)
-        elif op.name in ("desc_shape", "desc_stride", "desc_base"):
+        elif "query" in op.define.traits:
             desc_query(e, op)
     init_barriers(e)
     follow(e)
@@ -104,11 +104,10 @@ def expr_of(v: Value) -> Expr:
         return ("const", op.attrs["value"])
     if op.name == "cast":
         return expr_of(op.operands[0])
-    if op.name in ("desc_shape", "desc_stride"):
-        return (op.name.removeprefix("desc_"), op.operands[0].name, op.attrs["dim"])
-    names = {"add": "add", "sub": "sub", "mul": "mul", "idiv": "div", "minimum": "min", "maximum": "max"}
-    if op.name in names:
-        return (names[op.name], *(expr_of(x) for x in op.operands))
+    if "query" in op.define.traits and op.define.host:
+        return (op.define.host, op.operands[0].name, op.attrs["dim"])
+    if op.define.host:
+        return (op.define.host, *(expr_of(x) for x in op.operands))
     raise CompilationError(f"descriptor depends on {op.name}, which the host cannot compute", op.loc)
 
 
@@ -131,7 +130,7 @@ def tensor_map(e: Emitter, op: Op) -> str:
     """The register with the generic address of the tensor map that a tma op uses (made in the prologue)."""
     from tilejit.ptx.tma import box_of
 
-    desc = op.operands[3] if op.name == "tma_load" else op.operands[0]
+    desc = next(v for v in op.operands if isinstance(v.type, Desc))
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op
+from tilejit.ir.scratch import element_bytes, warp_bits
 from tilejit.ir.types import Tile, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.scratch import element_bytes, warp_bits
 
 
 def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:

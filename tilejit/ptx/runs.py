@@ -18,15 +18,8 @@ from tilejit.ptx.shape import layout_of, renamed, source_layout, steps_of
 _PAIR = 2
 #: Tiles of fewer registers a thread are emitted op by op.
 _LEAST = 8
-#: Ops that name registers anew or make constants: they need not wait for a run that they do not read.
-_FREE = frozenset({"const", "splat", "broadcast", "expand_dims", "reshape", "trans", "split", "join", "arange", "hint",
-                   "part"})
-#: Ops that ask for one piece of their second operand after the other.
-_STAGED = ("tma_store", "stage")
 #: A run of so many ops takes about as long as storing a piece does.
 _LONG = 8
-#: Ops that a run may end in on its way to a TMA store, one register for one.
-_RENAMES = frozenset({"reshape", "trans"})
 
 
 def step(e: Emitter, op: Op) -> bool:
@@ -35,7 +28,7 @@ def step(e: Emitter, op: Op) -> bool:
         e.run[op.result] = op
         return True
     if e.run:
-        free = op.name in _FREE and not any(v in e.run for v in op.operands)
+        free = "registers" in op.define.traits and not any(v in e.run for v in op.operands)
         if not free and (op.regions or not op.define.pure or any(isinstance(v.type, Tile) for v in op.operands)):
             finish(e, op)
     return False
@@ -43,7 +36,7 @@ def step(e: Emitter, op: Op) -> bool:
 
 def _joins(e: Emitter, op: Op) -> bool:
     """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
-    if op.name in _RENAMES and op.operands[0] in e.run:
+    if "permutes" in op.define.traits and op.operands[0] in e.run:
         return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
     if "elementwise" not in op.define.traits or not op.define.pure or not isinstance(op.result.type, Tile) \
             or not op.operands or not all(isinstance(v.type, Tile) for v in op.operands):
@@ -64,12 +57,12 @@ def _only_stored(e: Emitter, v: Value) -> bool:
     if len(users) != 1:
         return False
     user = users[0][0]
-    return user.name in _STAGED or user.name in _RENAMES and _only_stored(e, user.result)
+    return "pieces" in user.define.traits or "permutes" in user.define.traits and _only_stored(e, user.result)
 
 
 def finish(e: Emitter, op: Op | None = None) -> None:
     """Emit what the run computes for ops outside of it; all but the value of a TMA store that nothing else needs."""
-    stored = op.operands[1] if op is not None and op.name in _STAGED else None
+    stored = op.operands[1] if op is not None and "pieces" in op.define.traits else None
     inside = set(e.run.values())
     needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
               and not (v is stored and _only_stored(e, v))]
@@ -89,7 +82,7 @@ def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
         regs = e.get(v)
         return lambda registers: [regs[i] for i in registers]
     op = e.run[v]
-    if op.name in _RENAMES:
+    if "permutes" in op.define.traits:
         inner, source = parts(e, op.operands[0]), renamed(source_layout(op), layout_of(v.type), op)
         return lambda registers: inner([source[i] for i in registers])
     compute = prepared(e, [v], pinned=elem_of(v.type).bits >= 32 or len(e.run) >= _LONG)

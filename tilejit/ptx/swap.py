@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op
+from tilejit.ir.scratch import crossed, element_bytes
 from tilejit.ir.types import Tile
 from tilejit.ptx.convert import shuffle
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.reduce import separate
-from tilejit.ptx.scratch import crossed, element_bytes
 
 
 @emits("xor_shuffle")

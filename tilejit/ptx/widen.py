@@ -80,7 +80,7 @@ def in_words(v: Value) -> bool:
         return False
     if op.name == "cast":
         return widens(elem_of(op.operands[0].type), elem_of(v.type))
-    if op.name in ("add", "sub", "mul", "bitcast", "reshape", "part"):
+    if op.name in ("add", "sub", "mul") or op.name in ("bitcast", "reshape", "part"):
         return _bits(v.type) == _bits(op.operands[0].type) == 16 and in_words(op.operands[0])
     if op.name == "join":
         low, high = (_half_of(x) for x in op.operands)
@@ -142,7 +142,7 @@ def two_at_a_time(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[s
 def constant(v: Value) -> int | float | None:
     """The number that all elements of a value are, or None."""
     op = v.op
-    while isinstance(op, Op) and op.name in ("part", "splat", "broadcast"):
+    while isinstance(op, Op) and (op.name == "part" or "spreads" in op.define.traits):
         op = op.operands[0].op
     return op.attrs["value"] if isinstance(op, Op) and op.name == "const" else None
 

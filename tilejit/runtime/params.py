@@ -39,7 +39,7 @@ def _divide(a: int, b: int) -> int:
 
 _OPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": _divide,
-    "cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
+    "min": min, "max": max}
 
 
 def reader(expr: Expr, at: Mapping[str, int]) -> Reader:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, divides_k, walk
+from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip
-from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.exchange import plan_exchanges
 from tilejit.schedule.meetings import of_one_number, plan_meetings
 from tilejit.schedule.plan import Plan, shared_operand

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, edge_of, enclosing, total_warps, walk
+from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import DType, Tile
-from tilejit.ptx.scratch import scratch_bytes
 from tilejit.schedule.meetings import of_one_number
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import Plan, Turns, kind_of, place, pure_slice, reads_slot
@@ -129,7 +129,7 @@ def accumulators(fn: Function) -> int:
     """Registers a thread needs for the largest set of accumulators of one loop."""
     most = 0
     for op in walk(fn.body):
-        if op.name in ("for", "while"):
+        if "loop" in op.define.traits:
             tiles = [v.type for v in op.results if isinstance(v.type, Tile) and isinstance(v.type.elem, DType)]
             most = max(most, sum(t.numel for t in tiles) // (32 * total_warps(fn)))
     return most

@@ -11,7 +11,7 @@ from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.consumers import accumulators, check_warpgroups, choose_turns, find_chains
 from tilejit.schedule.leads import find_leads
-from tilejit.schedule.meetings import ATOMICS, releases
+from tilejit.schedule.meetings import releases
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Drain,
@@ -27,7 +27,7 @@ from tilejit.schedule.plan import (
     reads_slot,
 )
 from tilejit.schedule.rewrite import register_split
-from tilejit.schedule.stores import LINE, STORE_STAGES, STORES, staging_of
+from tilejit.schedule.stores import LINE, STORE_STAGES, is_store, staging_of
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
@@ -60,7 +60,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     groups: dict[tuple, Ring] = {}
     for op in loads:
         dots, views = _readers(op.result, table)
-        loop = next((x for x in enclosing(op) if x.name in ("for", "while")), None)
+        loop = next((x for x in enclosing(op) if "loop" in x.define.traits), None)
         depth = 1
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
@@ -271,18 +271,18 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     stores = [(op, staging) for outlet in plan.outlets for op, staging in outlet.stores.items()]
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in walk(fn.body))
     return plan.groups == 1 and not kept and not plan.leads and all(
-        staging.size * staging.buffer.elem.bytes == LINE and any(x.name in ("for", "while") for x in enclosing(op))
+        staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))
         for op, staging in stores)
 
 
 def _releasing(fn: Function) -> list[Op]:
     """Atomics that release what was stored before them."""
-    return [op for op in walk(fn.body) if op.name in ATOMICS and releases(op)]
+    return [op for op in walk(fn.body) if "atomic" in op.define.traits and releases(op)]
 
 
 def _store_problem(fn: Function, plan: Plan) -> str:
     """Why the consumers must store; empty, and `plan.outlets` set, if others may."""
-    stores = [op for op in walk(fn.body) if op.name in STORES]
+    stores = [op for op in walk(fn.body) if is_store(op)]
     if not plan.specialised or not stores:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:

@@ -16,8 +16,6 @@ from tilejit.ir.types import Tile, elem_of
 
 #: Registers of a thread that loads leave to addresses, masks and tickets.
 _SPARE = 36
-#: Ops that compute in one thread, but by meeting others: they stay where they are.
-_MEETINGS = frozenset({"reduce", "scan", "xor_shuffle", "dot_fma"})
 
 
 def issue_early(fn: Function, report: list[str]) -> None:
@@ -60,7 +58,8 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
             stores.append(op)
         elif op.regions or not op.define.pure and op.name not in ("load", "mbar_arrive"):
             break
-        if late.isdisjoint(op.operands) and (op.name == "load" or op.define.pure and op.name not in _MEETINGS):
+        alone = "collective" not in op.define.traits or op.name == "convert"
+        if late.isdisjoint(op.operands) and (op.name == "load" or op.define.pure and alone):
             if op.name == "load" or op.name in ("cast", "convert") and able.get(op.operands[0]) in moving:
                 more = _registers(op.result) - (0 if op.name == "load" else _registers(op.operands[0]))
                 if more <= room and (op.name != "load" or _is_vector(op) and not _is_ordered(op, stores)):

@@ -7,10 +7,10 @@ that the slot may be written again (`free`). A tile larger than its slots is han
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, clone_block, walk
+from tilejit.ir.scratch import fold_bytes
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
 from tilejit.layout.exchange import Parts
-from tilejit.ptx.scratch import fold_bytes
 from tilejit.schedule.plan import Exchange, Plan
 from tilejit.schedule.role import RoleState
 

@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
-from tilejit.ptx.scratch import scratch_bytes
-
-#: Ops that start copies into the slots of a ring by cp.async, and all: the others write through the async proxy.
-CP_ASYNC = frozenset({"async_copy", "block_copy"})
-COPIES = CP_ASYNC | {"tma_load", "row_copy"}
-#: Ops on buffers whose accesses all belong to the roles of this CTA, and to the copies that these await.
-KNOWN = COPIES | {"view", "view_trans", "local_load", "local_store", "dot_async", "dot_mma", "tma_store"}
 
 
 @dataclass(eq=False)
@@ -85,21 +79,23 @@ class Liveness:
             buffer = op.attrs["type"]
             assert isinstance(buffer, Buffer)
             touching = self._touching(op.result)
-            names = {x.name for x in touching}
-            kind = "store" if "tma_store" in names else "ring" if names & COPIES else "operand"
+            copies = [x for x in touching if "fills" in x.define.traits]
+            kind = "store" if any(x.name == "tma_store" for x in touching) else "ring" if copies else "operand"
+            others = any("own_buffer" not in x.define.traits for x in touching)
+            generic = any("generic" in x.define.traits for x in touching)
             ring = ""
             if kind == "ring":
-                full = _full(next(x for x in touching if x.name in COPIES))
+                full = _full(copies[0])
                 ring = full.attrs["name"].removesuffix(".full")
                 empty = barriers.get(f"{ring}.empty")
                 touching += [user for b in (full, empty) if b is not None for user, _ in self.uses.get(b.result, ())]
             elif kind == "operand":
                 touching += self._retired(touching)
-            if names - KNOWN:            # other CTAs write there, whenever they are ready
+            if others:                   # other CTAs write there, whenever they are ready
                 touching = []
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
-                       bool(op.attrs.get("private")), accesses, bool(names & ({"local_load", "dot_mma"} | CP_ASYNC)),
+                       bool(op.attrs.get("private")), accesses, generic,
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring)
 
@@ -155,7 +151,7 @@ class Liveness:
 
     def meets(self, op: Op) -> bool:
         """Whether an op itself is, or begins with, a meeting of all threads of the role."""
-        return (op.name in ("role_sync", "debug_barrier", "cluster_meet") or op in self.scratch
+        return ("meets" in op.define.traits or op in self.scratch
                 or op.name == "tma_store" and op.attrs["stripes"] == 1 and "now" not in op.attrs)
 
     # -- positions --------------------------------------------------------------------------------
@@ -207,7 +203,7 @@ class Liveness:
         if len(self.frames) == 1 and self.fn.attrs.get("num_ctas", 1) > 1 and "ring" in (x.kind, y.kind):
             return None                  # the CTAs of a cluster fill each other's slots, and meet nowhere on the way
         around = [b.parent.name for b in chains[0][1:depth + 1] if b.parent is not None]
-        loops = sum(name in ("for", "while") for name in around)
+        loops = sum("loop" in OPS[name].traits for name in around)
         if loops and not all(self._in_loops_of_its_own(a, block) for a in (x, y)):
             return None
         there = None
@@ -238,7 +234,7 @@ class Liveness:
     def _in_loops_of_its_own(self, area: Area, block: Block) -> bool:
         """A ring of several slots is filled ahead, so it is in use throughout the innermost loop around its uses."""
         return area.kind != "ring" or area.slots == 1 or all(
-            any(b.parent is not None and b.parent.name in ("for", "while")
+            any(b.parent is not None and "loop" in b.parent.define.traits
                 for b in self.chain(op, 0)[self.chain(op, 0).index(block) + 1:])
             for op in area.accesses[0] if op.name == "view")
 
@@ -260,8 +256,9 @@ class Liveness:
             return "throughout"
         role = 0 if area.accesses[0] else 1
         outer = {c[1].parent if len(c) > 1 else op for op in ops for c in [self.chain(op, role)]}
-        if len(outer) == 1 and next(iter(outer)).name in ("for", "while"):      # type: ignore[union-attr]
-            return f"in the loop at {_line(next(iter(outer)))}"
+        (only, *more) = outer
+        if only is not None and not more and "loop" in only.define.traits:
+            return f"in the loop at {_line(only)}"
         first, last = (_line(inside(self.frames[role], op)) for op in (ops[0], ops[-1]))
         return f"at {first}" if first == last else f"from {first} to {last}"
 
@@ -284,7 +281,7 @@ def _frame(block: Block) -> Block:
 
 def _full(copy: Op) -> Op:
     """The `barriers` op that an asynchronous copy completes on."""
-    if copy.name in CP_ASYNC:
+    if "cp_async" in copy.define.traits:
         assert copy.parent is not None
         copy = next(op for op in copy.parent.ops[copy.parent.ops.index(copy):] if op.name == "async_arrive")
     barrier = copy.operands[0 if copy.name == "async_arrive" else 2].op

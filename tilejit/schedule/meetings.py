@@ -14,15 +14,13 @@ from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.outlets import Outlets
 from tilejit.schedule.plan import Exchange, Plan
 
-#: The atomics of tile IR.
-ATOMICS = ("atomic_rmw", "atomic_cas")
 #: Bytes in which a number is told.
 TOLD = 16
 
 
 def of_one_number(op: Op) -> bool:
     """Whether an op is an atomic of one number, which a program does once."""
-    return op.name in ATOMICS and not isinstance(op.result.type, Tile)
+    return "atomic" in op.define.traits and not isinstance(op.result.type, Tile)
 
 
 def releases(op: Op) -> bool:

@@ -147,7 +147,8 @@ def _is_new(v: Value, chosen: set[Op]) -> bool:
     op = v.op
     if not isinstance(op, Op) or op not in chosen:
         return False
-    if op.name in ("reshape", "trans", "join", "broadcast", "bitcast", "hint") or op.name == "cast" and not (
+    if "registers" in op.define.traits or op.name == "bitcast" or op.name == "cast" and not (
             elem_of(op.result.type).is_float or elem_of(op.operands[0].type).is_float):  # type: ignore[union-attr]
-        return all(_is_new(x, chosen) for x in op.operands)
-    return op.name not in ("const", "splat")
+        tiles = [x for x in op.operands if isinstance(x.type, Tile)]
+        return bool(tiles) and all(_is_new(x, chosen) for x in tiles)
+    return True

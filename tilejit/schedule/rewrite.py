@@ -13,7 +13,7 @@ from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
 from tilejit.schedule.leads import Leads
-from tilejit.schedule.meetings import ATOMICS, Meetings
+from tilejit.schedule.meetings import Meetings
 from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
     Drain,
@@ -26,7 +26,7 @@ from tilejit.schedule.plan import (
     shared_operand,
 )
 from tilejit.schedule.role import Shared, walk_op
-from tilejit.schedule.stores import STORES
+from tilejit.schedule.stores import is_store
 
 #: Registers of threads that copy by cp.async: the addresses of a tile, and what it takes to move them on.
 THREAD_PRODUCER = 72
@@ -154,7 +154,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         for i, op in enumerate(src.ops):
             b.loc = op.loc
             self._settle(op, b)
-            if op.name not in ("yield", "condition", "return"):
+            if "terminator" not in op.define.traits:
                 if op.name != "for":             # those wait when everything else that they need is there
                     self._before_tickets(op, b)
                 self.op(op, b)
@@ -169,10 +169,10 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         """Clone one op, or put the protocol in its place."""
         if op in self.led:           # written already, an iteration ahead
             return
-        if op.name in ("for", "while", "if"):
+        if op.define.carries:
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
-        elif self.role == "store" and op.name in STORES:
+        elif self.role == "store" and is_store(op):
             self.put_pieces(op, b)
         elif self.role == "store" and self.plan.drain and op in self.plan.drain.ops:
             self.drain(b)
@@ -196,11 +196,11 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
             self._exchange(op, b)
         elif op.name == "reduce":
             self._reduce(op, b)
-        elif op.name in ATOMICS:
+        elif "atomic" in op.define.traits:
             self._atomic(op, b)
         elif op.name == "debug_barrier":
             self._debug_barrier(op, b)
-        elif op.name in STORES:
+        elif is_store(op):
             if self.plan.outlets:
                 self.fill_pieces(op, b)
             else:

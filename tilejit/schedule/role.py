@@ -8,7 +8,7 @@ from typing import Union
 from tilejit.ir import Block, Builder, Edge, Function, Op, Value, clone_op, edges, walk
 from tilejit.ir.types import Buffer, int32
 from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, Turns, needed_by_producer, needed_by_stores
-from tilejit.schedule.stores import STORES
+from tilejit.schedule.stores import is_store
 
 #: What a ticket belongs to, and its kind.
 Key = tuple[Union[Ring, Exchange, Outlet, Drain, Turns], str]
@@ -55,7 +55,7 @@ class RoleState:
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.gathered: dict[str, Value] = {}      # where the CTAs of a cluster meet, by name
-        self.stores = self.needed is None and not plan.outlets and any(op.name in STORES for op in walk(fn.body))
+        self.stores = self.needed is None and not plan.outlets and any(is_store(op) for op in walk(fn.body))
 
     def block(self, src: Block, b: Builder) -> None:
         """Write what a block does in this role: `rewrite.RoleWriter` does, which puts a writer's parts together."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value
 from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.liveness import COPIES, CP_ASYNC, Area, Liveness, Step, inside
+from tilejit.schedule.liveness import Area, Liveness, Step, inside
 
 #: What a separation may cost, in rising order: it is there (or the author asked for it); threads meet once more;
 #: a role waits for another one, or for stores in every iteration; rings do not run ahead from tile to tile.
@@ -39,9 +39,9 @@ def missing(live: Liveness, step: Step) -> list[str]:
     """The ops that a separation within a role still needs, in order."""
     ops, end, start = step.block.ops, live.span(step.first, 0, step.block)[1], live.span(step.then, 0, step.block)[0]
     between = ops[end + 1:] + ops[:start] if step.wraps else ops[end + 1:start]
-    wanted = {"store_wait": step.first.kind == "store",
-              "fence_async": step.first.generic and any(
-                  op.name in COPIES - CP_ASYNC for ops in step.then.accesses for op in ops)}
+    by_proxy = any("fills" in op.define.traits and "cp_async" not in op.define.traits
+                   for ops in step.then.accesses for op in ops)
+    wanted = {"store_wait": step.first.kind == "store", "fence_async": step.first.generic and by_proxy}
     for op in between:
         if op.name in wanted and "space" not in op.attrs:
             wanted[op.name] = False

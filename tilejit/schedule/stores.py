@@ -11,12 +11,15 @@ from tilejit.layout.clusters import alone, divided_dim
 from tilejit.ptx.smem import tile_buffer
 from tilejit.ptx.store import splits_by_registers, stripes_of, turned
 
-#: The ops that store through TMA.
-STORES = ("desc_store", "desc_atomic")
 #: Staging tiles of a store where the author leaves it open: one is written while another is stored.
 STORE_STAGES = 2
 #: Bytes of a row of a piece, at most: what TMA swizzles, and a line of L2.
 LINE = 128
+
+
+def is_store(op: Op) -> bool:
+    """Whether an op stores through TMA."""
+    return "tma" in op.define.traits and "write" in op.define.effects
 
 
 @dataclass(frozen=True)

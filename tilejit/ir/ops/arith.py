@@ -1,6 +1,7 @@
 """Elementwise ops on scalars and tiles. Operands have equal types: the frontend casts and broadcasts."""
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -45,17 +46,19 @@ def _numbers(o: Op) -> list[Type]:
 
 
 def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str = "elementwise",
-             attrs: str = "") -> None:
-    for name in names.split():
+             attrs: str = "", host: str = "") -> None:
+    for name, before_launch in zip_longest(names.split(), host.split(), fillvalue=""):
         def infer(o: Op, rule=rule) -> list[Type]:
             return rule(o)
         infer.__doc__ = docs[name]
         infer.__module__ = __name__
-        op(name, operands, attrs, traits=traits + (" commutative" if name in
-           ("add", "mul", "and", "or", "xor") else ""))(infer)
+        more = [trait for trait, those in (("commutative", "add mul and or xor"),
+                                           ("keeps_sign", "add mul idiv irem minimum or shr shl"))
+                if name in those.split()]
+        op(name, operands, attrs, traits=" ".join([traits, *more]), host=before_launch)(infer)
 
 
-@op("const", attrs="value type", traits="elementwise cheap")
+@op("const", attrs="value type", traits="elementwise cheap registers", host="const")
 def const(o: Op) -> list[Type]:
     """A constant scalar, or a tile with `value` in every element."""
     return [o.attrs["type"]]
@@ -64,12 +67,12 @@ def const(o: Op) -> list[Type]:
 _declare("add sub mul", "lhs rhs", _numbers, {
     "add": "Sum; integers wrap. fp8 is not computed in: cast first.",
     "sub": "Difference; integers wrap.",
-    "mul": "Product; integers wrap, keeping the low half."}, "elementwise cheap")
+    "mul": "Product; integers wrap, keeping the low half."}, "elementwise cheap", host="add sub mul")
 _declare("div", "lhs rhs", _floats, {
     "div": "True division. fp32: correctly rounded when attr `ieee` is set, else within 2 ulp."}, attrs="ieee?")
 _declare("idiv irem", "lhs rhs", _ints, {
     "idiv": "Integer quotient, truncating toward zero (C).",
-    "irem": "Integer remainder with the sign of the dividend (C)."})
+    "irem": "Integer remainder with the sign of the dividend (C)."}, host="div")
 _declare("fmod", "lhs rhs", _floats, {"fmod": "Floating remainder with the sign of the dividend (C fmod)."})
 _declare("and or xor shl shr", "lhs rhs", _ints, {
     "and": "Bitwise and.", "or": "Bitwise or.", "xor": "Bitwise exclusive or.",
@@ -78,7 +81,8 @@ _declare("and or xor shl shr", "lhs rhs", _ints, {
 _declare("mulhi", "lhs rhs", _ints, {"mulhi": "High half of the double-width product."})
 _declare("minimum maximum", "lhs rhs", _numbers, {
     "minimum": "Smaller operand; a NaN loses unless attr `nan` is true (then it propagates).",
-    "maximum": "Larger operand; a NaN loses unless attr `nan` is true (then it propagates)."}, attrs="nan?")
+    "maximum": "Larger operand; a NaN loses unless attr `nan` is true (then it propagates)."},
+    attrs="nan?", host="min max")
 _declare("neg", "x", _numbers, {"neg": "Arithmetic negation (flips the sign bit of floats)."})
 _declare("not", "x", _ints, {"not": "Bitwise complement (logical for int1)."}, "elementwise cheap")
 _declare("abs", "x", _numbers, {"abs": "Absolute value."})
@@ -98,7 +102,7 @@ def cmp(o: Op) -> list[Type]:
     return [with_elem(same(o)[0], int1)]
 
 
-@op("select", "cond on_true on_false", traits="elementwise cheap")
+@op("select", "cond on_true on_false", traits="elementwise cheap keeps_sign")
 def select(o: Op) -> list[Type]:
     """on_true where cond else on_false, element by element; a scalar cond with tiles is splat first."""
     cond, a, b = (v.type for v in o.operands)
@@ -108,7 +112,7 @@ def select(o: Op) -> list[Type]:
     return [a]
 
 
-@op("cast", "x", "dtype rounding?", traits="elementwise cheap")
+@op("cast", "x", "dtype rounding?", traits="elementwise cheap keeps_sign", host="cast")
 def cast(o: Op) -> list[Type]:
     """Conversion to `dtype`: floats round to nearest even (rtz if `rounding` says so), fp to int truncates,
     to int1 is `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value (infinities become infinite
@@ -125,7 +129,7 @@ def bitcast(o: Op) -> list[Type]:
     return [with_elem(o.operands[0].type, dst)]
 
 
-@op("ptr_add", "ptr offset", traits="elementwise cheap")
+@op("ptr_add", "ptr offset", traits="elementwise cheap same_memory")
 def ptr_add(o: Op) -> list[Type]:
     """Pointer plus `offset` elements; the offset is sign- or zero-extended to 64 bits by its type."""
     p, off = (v.type for v in o.operands)
@@ -136,13 +140,14 @@ def ptr_add(o: Op) -> list[Type]:
     return [p]
 
 
-@op("hint", "x", "divisible? contiguous? constant?", traits="elementwise cheap")
+@op("hint", "x", "divisible? contiguous? constant?",
+    traits="elementwise cheap identity keeps_sign registers same_memory")
 def hint(o: Op) -> list[Type]:
     """x itself, with the author's promise: per dimension lists of divisibility, contiguity, constancy."""
     return [o.operands[0].type]
 
 
-@op("checked", "x", "divisible? nonnegative?", traits="elementwise")
+@op("checked", "x", "divisible? nonnegative?", traits="elementwise identity")
 def checked(o: Op) -> list[Type]:
     """x itself, an integer scalar; the program stops (a trap) where it is negative, if attr `nonnegative` is set, or no
     multiple of `divisible`. What the compiler assumes of a kernel and cannot prove."""

@@ -35,7 +35,7 @@ def place_block(m: Any, o: Op, elem: DType, base: np.ndarray, dims: tuple[np.nda
     return block_addresses(desc, elem, dims[2 * rank:])
 
 
-@op("block_load", "base dims*", "block shape", effects="read")
+@op("block_load", "base dims*", "block shape", effects="read", layout="block")
 def block_load(o: Op) -> list[Type]:
     """The block at the offsets, zeros outside the tensor, as a tile of `shape` (the first dimensions merged)."""
     return [Tile(o.attrs["shape"], _elem(o, o.operands[0], len(o.operands) - 1, o.attrs["shape"]))]
@@ -49,7 +49,7 @@ def _block_load(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> np.ndarra
         shape_of(o.results[0].type))
 
 
-@op("block_store", "base value dims*", "block", effects="write")
+@op("block_store", "base value dims*", "block", effects="write", layout="block")
 def block_store(o: Op) -> list[Type]:
     """Write a block at the offsets; elements outside the tensor are dropped."""
     value = o.operands[1].type
@@ -67,7 +67,8 @@ def _block_store(m: Any, o: Op, base: np.ndarray, value: np.ndarray, *dims: np.n
     return []
 
 
-@op("block_copy", "buffer slot base dims*", "block", effects="read shared_write", traits="scheduled")
+@op("block_copy", "buffer slot base dims*", "block", effects="read shared_write",
+    traits="scheduled fills cp_async generic own_buffer")
 def block_copy(o: Op) -> list[Type]:
     """Start copying what `block_load` loads into buffer[slot], by all threads of the role (cp.async, 16 bytes each)."""
     return []

@@ -12,7 +12,7 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 
 @op("for", "lo hi step inits*", "num_stages? unroll? warp_specialize? flatten?", effects="control",
-    traits="structural carries")
+    traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
     the next carried values; results are the last ones. A constant negative step counts down; any other step
@@ -31,7 +31,7 @@ def _for(m: Any, o: Op, lo: np.ndarray, hi: np.ndarray, step: np.ndarray, *carri
     return values
 
 
-@op("while", "inits*", effects="control", traits="structural carries")
+@op("while", "inits*", effects="control", traits="structural carries loop takes_pending", regions="while")
 def while_(o: Op) -> list[Type]:
     """Two regions over the carried values: the first ends in `condition`, the second in `yield`."""
     return [v.type for v in o.operands]
@@ -47,7 +47,7 @@ def _while(m: Any, o: Op, *carried: Any) -> list[Any]:
         values = m.region(o.regions[1], values)
 
 
-@op("if", "cond", effects="control", traits="structural carries")
+@op("if", "cond", effects="control", traits="structural carries optional", regions="if")
 def if_(o: Op) -> list[Type]:
     """Two regions (then, else) without arguments; both yield values of the same types."""
     yields = [r.terminator for r in o.regions]
@@ -62,13 +62,13 @@ def _if(m: Any, o: Op, cond: np.ndarray) -> list[Any]:
     return m.region(o.regions[0] if cond else o.regions[1], [])
 
 
-@op("yield", "values*", effects="control", traits="terminator")
+@op("yield", "values*", effects="control", traits="terminator optional takes_pending")
 def yield_(o: Op) -> list[Type]:
     """Ends a region, handing values to the op that owns it."""
     return []
 
 
-@op("condition", "cond values*", effects="control", traits="terminator")
+@op("condition", "cond values*", effects="control", traits="terminator optional takes_pending")
 def condition(o: Op) -> list[Type]:
     """Ends the first region of `while`: go on if cond, passing the values to the body or the results."""
     return []
@@ -80,7 +80,7 @@ def return_(o: Op) -> list[Type]:
     return []
 
 
-@op("assume", "cond", effects="control")
+@op("assume", "cond", effects="control", layout="none")
 def assume(o: Op) -> list[Type]:
     """The author promises that the scalar int1 is true."""
     return []
@@ -93,7 +93,7 @@ def _assume(m: Any, o: Op, cond: np.ndarray) -> list[Any]:
     return []
 
 
-@op("device_assert", "cond mask?", "message", effects="control")
+@op("device_assert", "cond mask?", "message", effects="control", layout="follows")
 def device_assert(o: Op) -> list[Type]:
     """Trap when cond is false somewhere (only kept in debug builds)."""
     return []
@@ -110,7 +110,7 @@ def _device_assert(m: Any, o: Op, cond: np.ndarray, mask: Any = True) -> list[An
 _PRINTED = (int32, uint32, int64, uint64, fp64)
 
 
-@op("device_print", "args*", "prefix conversions", effects="sync control")
+@op("device_print", "args*", "prefix conversions", effects="sync control", layout="free")
 def device_print(o: Op) -> list[Type]:
     """One line for each element of each argument: program, index, prefix, value; see `print_format`."""
     for v in o.operands:
@@ -143,7 +143,7 @@ def _device_print(m: Any, o: Op, *args: np.ndarray) -> list[Any]:
     return []
 
 
-@op("debug_barrier", "", effects="sync control")
+@op("debug_barrier", "", effects="sync control", traits="meets", layout="none")
 def debug_barrier(o: Op) -> list[Type]:
     """All threads of the program meet."""
     return []

@@ -10,6 +10,7 @@ import numpy as np
 from tilejit.errors import CompilationError
 from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
+from tilejit.ir.scratch import of_atomic
 from tilejit.ir.table import op
 from tilejit.ir.types import (
     Desc,
@@ -39,7 +40,8 @@ def _shapes_agree(o: Op) -> None:
         raise CompilationError(f"{o.name}: shapes differ: {found}", o.loc)
 
 
-@op("load", "ptr mask? other?", "cache? evict? volatile? copy? ahead?", effects="read", traits="elementwise")
+@op("load", "ptr mask? other?", "cache? evict? volatile? copy? ahead?", effects="read", traits="elementwise",
+    layout="access")
 def load(o: Op) -> list[Type]:
     """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte.
 
@@ -54,7 +56,7 @@ def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -
     return m.load(o, ptr, elem_of(o.results[0].type), mask, other)
 
 
-@op("row_load", "base limit?", "size", effects="read")
+@op("row_load", "base limit?", "size", effects="read", layout="block")
 def row_load(o: Op) -> list[Type]:
     """The `size` contiguous elements at base, which starts 16 bytes; zeros from element `limit` (0 to size) on.
 
@@ -74,7 +76,7 @@ def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
     return m.load(o, address, t.elem, None if limit is None else at < limit)
 
 
-@op("store", "ptr value mask?", "cache? evict?", effects="write", traits="elementwise")
+@op("store", "ptr value mask?", "cache? evict?", effects="write", traits="elementwise", layout="access")
 def store(o: Op) -> list[Type]:
     """Write value at ptr where mask is true."""
     _shapes_agree(o)
@@ -96,7 +98,8 @@ COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "xchg": lambda a, b: b}
 
 
-@op("atomic_rmw", "ptr value mask?", "kind sem scope alone?", effects="read write", traits="elementwise")
+@op("atomic_rmw", "ptr value mask?", "kind sem scope alone?", effects="read write", traits="elementwise atomic",
+    layout="access", scratch=of_atomic)
 def atomic_rmw(o: Op) -> list[Type]:
     """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
 
@@ -110,7 +113,8 @@ def _atomic_rmw(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = N
     return m.read_modify_write(o, elem_of(o.results[0].type), ptr, mask, COMBINE[o.attrs["kind"]], value)
 
 
-@op("atomic_cas", "ptr cmp value", "sem scope alone?", effects="read write", traits="elementwise")
+@op("atomic_cas", "ptr cmp value", "sem scope alone?", effects="read write", traits="elementwise atomic",
+    layout="access", scratch=of_atomic)
 def atomic_cas(o: Op) -> list[Type]:
     """Atomic compare and swap, returning the old value. `alone`: see `atomic_rmw`."""
     _shapes_agree(o)
@@ -126,7 +130,7 @@ def _atomic_cas(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, value: np.
     return m.read_modify_write(o, elem_of(o.results[0].type), ptr, None, swap, expected, value)
 
 
-@op("make_desc", "base dims*", "block_shape padding")
+@op("make_desc", "base dims*", "block_shape padding", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
     """A descriptor from a base pointer, then rank sizes, then rank strides (elements; the last is 1)."""
     e = o.operands[0].type
@@ -171,7 +175,7 @@ def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
         raise CompilationError(f"{o.name}: a tile of shape {list(shape)} through {d}", o.loc)
 
 
-@op("desc_load", "desc offsets*", "shape? evict?", effects="read")
+@op("desc_load", "desc offsets*", "shape? evict?", effects="read", traits="tma", layout="block")
 def desc_load(o: Op) -> list[Type]:
     """The block at `offsets` (elements, int32, outermost first); outside the tensor: the padding.
 
@@ -200,7 +204,7 @@ def _written(o: Op) -> None:
     _fits(d, shape_of(t), o)
 
 
-@op("desc_store", "desc value offsets*", effects="write")
+@op("desc_store", "desc value offsets*", effects="write", traits="tma", layout="block")
 def desc_store(o: Op) -> list[Type]:
     """Write a block at `offsets`; elements outside the tensor are dropped.
 
@@ -225,7 +229,7 @@ DESC_ATOMICS = {
 }
 
 
-@op("desc_atomic", "desc value offsets*", "kind", effects="read write")
+@op("desc_atomic", "desc value offsets*", "kind", effects="read write", traits="tma", layout="block")
 def desc_atomic(o: Op) -> list[Type]:
     """Combine a block at `offsets` with memory, element by element and atomically; elements outside are dropped.
 
@@ -245,7 +249,7 @@ def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarr
     return []
 
 
-@op("desc_base", "desc")
+@op("desc_base", "desc", traits="query", layout="none")
 def desc_base(o: Op) -> list[Type]:
     """The base pointer of a descriptor."""
     return [Ptr(_desc(o).elem)]
@@ -256,7 +260,7 @@ def _desc_base(m: Any, o: Op, desc: Any) -> np.ndarray:
     return np.array(desc.base, np.int64)
 
 
-@op("desc_shape", "desc", "dim")
+@op("desc_shape", "desc", "dim", traits="query", layout="none", host="shape")
 def desc_shape(o: Op) -> list[Type]:
     """The size of the tensor along `dim`, int32."""
     _desc(o)
@@ -268,7 +272,7 @@ def _desc_shape(m: Any, o: Op, desc: Any) -> np.ndarray:
     return np.array(desc.shape[o.attrs["dim"]], np.int32)
 
 
-@op("desc_stride", "desc", "dim")
+@op("desc_stride", "desc", "dim", traits="query", layout="none", host="stride")
 def desc_stride(o: Op) -> list[Type]:
     """The stride along `dim` in elements, int64."""
     _desc(o)

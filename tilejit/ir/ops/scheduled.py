@@ -81,7 +81,7 @@ def mbar_expect(o: Op) -> list[Type]:
 
 
 @op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast? evict?",
-    effects="read shared_write sync", traits="scheduled")
+    effects="read shared_write sync", traits="scheduled fills own_buffer tensor_map")
 def tma_load(o: Op) -> list[Type]:
     """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
 
@@ -90,14 +90,15 @@ def tma_load(o: Op) -> list[Type]:
     return []
 
 
-@op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled")
+@op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> list[Type]:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
     barrier[slot]; nothing for size 0."""
     return []
 
 
-@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write", traits="scheduled")
+@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write",
+    traits="scheduled fills cp_async generic own_buffer")
 def async_copy(o: Op) -> list[Type]:
     """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
     the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
@@ -116,7 +117,7 @@ def async_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("view", "buffer slot", traits="scheduled")
+@op("view", "buffer slot", traits="scheduled own_buffer")
 def view(o: Op) -> list[Type]:
     """One slot of a ring, as an operand of a product or a local load."""
     b = o.operands[0].type
@@ -124,7 +125,7 @@ def view(o: Op) -> list[Type]:
     return [Buffer(b.shape, b.elem, 0, b.swizzle, b.order)]
 
 
-@op("view_trans", "view", "order", traits="scheduled")
+@op("view_trans", "view", "order", traits="scheduled own_buffer")
 def view_trans(o: Op) -> list[Type]:
     """The same bytes with dimensions permuted: dimension i is dimension order[i] of the view."""
     b, order = o.operands[0].type, o.attrs["order"]
@@ -133,20 +134,20 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view limit?", "type at?", effects="shared_read", traits="scheduled")
+@op("local_load", "view limit?", "type at?", effects="shared_read", traits="scheduled generic own_buffer")
 def local_load(o: Op) -> list[Type]:
     """A slot's elements in registers, in the layout of the result's type; with `at` the part that starts there.
     Elements of a row from `limit` on, which ends 16 bytes, are zero and not read."""
     return [o.attrs["type"]]
 
 
-@op("part", "x", "axis start type", traits="scheduled")
+@op("part", "x", "axis start type", traits="scheduled registers")
 def part(o: Op) -> list[Type]:
     """The part of a tile that starts at `start` along a dimension: some of its registers."""
     return [o.attrs["type"]]
 
 
-@op("local_store", "view value", effects="shared_write", traits="scheduled")
+@op("local_store", "view value", effects="shared_write", traits="scheduled own_buffer")
 def local_store(o: Op) -> list[Type]:
     """Write a tile from registers into a slot (generic proxy)."""
     return []
@@ -159,7 +160,7 @@ def fence_async(o: Op) -> list[Type]:
     return []
 
 
-@op("role_sync", "", effects="sync", traits="scheduled")
+@op("role_sync", "", effects="sync", traits="scheduled meets")
 def role_sync(o: Op) -> list[Type]:
     """All threads of the role meet (bar.sync 0 of the CTA, or the role's named barrier)."""
     return []
@@ -167,7 +168,7 @@ def role_sync(o: Op) -> list[Type]:
 
 @op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now?",
     effects="write shared_write sync",
-    traits="scheduled")
+    traits="scheduled own_buffer pieces tensor_map")
 def tma_store(o: Op) -> list[Type]:
     """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
 
@@ -181,7 +182,7 @@ def tma_store(o: Op) -> list[Type]:
 
 
 @op("stage", "buffer value full empty stream parity", "size axis stripes", effects="shared_write sync",
-    traits="scheduled")
+    traits="scheduled pieces")
 def stage(o: Op) -> list[Type]:
     """Write pieces of a tile, as `tma_store` has them, into buffer's slots in turn (generic proxy), for another role to
     store.
@@ -193,7 +194,7 @@ def stage(o: Op) -> list[Type]:
 
 
 @op("tma_put", "desc buffer slot offsets*", "piece size axis stripes slice? kind?", effects="write shared_read sync",
-    traits="scheduled")
+    traits="scheduled tensor_map")
 def tma_put(o: Op) -> list[Type]:
     """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
 
@@ -215,14 +216,15 @@ def store_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural")
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural",
+    regions="fold")
 def cluster_fold(o: Op) -> list[Type]:
     """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
     CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
     return [v.type for v in o.operands[:-4]]
 
 
-@op("cluster_meet", "barrier parity", "release? acquire?", effects="sync", traits="scheduled")
+@op("cluster_meet", "barrier parity", "release? acquire?", effects="sync", traits="scheduled meets")
 def cluster_meet(o: Op) -> list[Type]:
     """All threads of the role meet, those of all CTAs of the cluster.
 
@@ -246,7 +248,8 @@ def pend(o: Op) -> list[Type]:
     return [Pending(t)]
 
 
-@op("dot_async", "a b acc", "precision? begin? depth? k? zero?", effects="shared_read sync", traits="scheduled")
+@op("dot_async", "a b acc", "precision? begin? depth? k? zero?", effects="shared_read sync",
+    traits="scheduled own_buffer takes_pending")
 def dot_async(o: Op) -> list[Type]:
     """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
 
@@ -259,7 +262,7 @@ def dot_async(o: Op) -> list[Type]:
     return [acc]
 
 
-@op("dot_mma", "a b acc", "precision? begin? depth?", effects="shared_read", traits="scheduled")
+@op("dot_mma", "a b acc", "precision? begin? depth?", effects="shared_read", traits="scheduled generic own_buffer")
 def dot_mma(o: Op) -> list[Type]:
     """acc + a @ b by mma.sync; a and b are tiles in its layouts, or views of slots."""
     for v in o.operands[:2]:
@@ -267,7 +270,7 @@ def dot_mma(o: Op) -> list[Type]:
     return [o.operands[2].type]
 
 
-@op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled")
+@op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled takes_pending")
 def dot_wait(o: Op) -> list[Type]:
     """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles.
 
@@ -275,7 +278,7 @@ def dot_wait(o: Op) -> list[Type]:
     return [_pending(o, v).tile for v in o.operands]
 
 
-@op("dot_fence", "accs*", "pending", effects="sync", traits="scheduled")
+@op("dot_fence", "accs*", "pending", effects="sync", traits="scheduled takes_pending")
 def dot_fence(o: Op) -> list[Type]:
     """Wait until at most `pending` wgmma groups are in flight; these accumulators stay pending."""
     return [_pending(o, v) for v in o.operands]
@@ -287,13 +290,14 @@ def _pending(o: Op, v: Value) -> Pending:
     return v.type
 
 
-@op("elect", "pred?", effects="sync", traits="scheduled structural")
+@op("elect", "pred?", effects="sync", traits="scheduled structural", regions="warps")
 def elect(o: Op) -> list[Type]:
     """Run the region in one elected thread of the role's first warp."""
     return []
 
 
-@op("roles", "", "names warps groups registers private_bytes?", effects="sync control", traits="scheduled structural")
+@op("roles", "", "names warps groups registers private_bytes?", effects="sync control", traits="scheduled structural",
+    regions="warps")
 def roles(o: Op) -> list[Type]:
     """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
 

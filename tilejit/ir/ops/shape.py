@@ -2,14 +2,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op
+from tilejit.ir.scratch import of_convert, of_xor_shuffle
 from tilejit.ir.table import op
 from tilejit.ir.types import Tile, Type, int32
+
+if TYPE_CHECKING:
+    from tilejit.layout.linear import LinearLayout
 
 
 def _tile(o: Op, i: int = 0) -> Tile:
@@ -19,7 +23,18 @@ def _tile(o: Op, i: int = 0) -> Tile:
     return t
 
 
-@op("arange", attrs="start end", traits="cheap")
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def _split_layout(layout: LinearLayout) -> LinearLayout | None:
+    try:
+        return layout.split()
+    except ValueError:                # the two halves are not in one thread
+        return None
+
+
+@op("arange", attrs="start end", traits="cheap registers", layout="free")
 def arange(o: Op) -> list[Type]:
     """The int32 tile [start, end)."""
     return [Tile((o.attrs["end"] - o.attrs["start"],), int32)]
@@ -30,7 +45,7 @@ def _arange(m: Any, o: Op) -> Any:
     return np.arange(o.attrs["start"], o.attrs["end"], dtype=np.int32)
 
 
-@op("splat", "x", "shape", traits="cheap shape")
+@op("splat", "x", "shape", traits="cheap shape spreads registers same_memory keeps_sign", layout="free")
 def splat(o: Op) -> list[Type]:
     """A tile of `shape` with the scalar x in every element."""
     return [Tile(tuple(o.attrs["shape"]), o.operands[0].type)]  # type: ignore[arg-type]
@@ -41,7 +56,8 @@ def _splat(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.broadcast_to(x, tuple(o.attrs["shape"]))
 
 
-@op("broadcast", "x", "shape", traits="cheap shape")
+@op("broadcast", "x", "shape", traits="cheap shape spreads registers same_memory keeps_sign", layout="maps",
+    backward=lambda o, layout: layout.project(_tile(o).shape))
 def broadcast(o: Op) -> list[Type]:
     """Repeat along the dimensions where x has size 1; ranks are equal."""
     t, shape = _tile(o), tuple(o.attrs["shape"])
@@ -55,7 +71,9 @@ def _broadcast(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.broadcast_to(x, tuple(o.attrs["shape"]))
 
 
-@op("expand_dims", "x", "axis", traits="cheap shape")
+@op("expand_dims", "x", "axis", traits="cheap shape spreads registers same_memory keeps_sign", layout="maps",
+    forward=lambda o, layout: layout.expand_dims(o.attrs["axis"]),
+    backward=lambda o, layout: layout.drop_dim(o.attrs["axis"]))
 def expand_dims(o: Op) -> list[Type]:
     """Insert a dimension of size 1 before `axis` (0 <= axis <= rank)."""
     t, a = _tile(o), o.attrs["axis"]
@@ -67,7 +85,9 @@ def _expand_dims(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.expand_dims(x, o.attrs["axis"])
 
 
-@op("reshape", "x", "shape", traits="shape")
+@op("reshape", "x", "shape", traits="shape permutes registers keeps_sign", layout="maps",
+    forward=lambda o, layout: layout.reshape(tuple(o.attrs["shape"])),
+    backward=lambda o, layout: layout.reshape(_tile(o).shape))
 def reshape(o: Op) -> list[Type]:
     """The same elements in row-major order under another shape."""
     t, shape = _tile(o), tuple(o.attrs["shape"])
@@ -88,7 +108,9 @@ def _reshape(m: Any, o: Op, x: np.ndarray) -> Any:
     return x.reshape(tuple(o.attrs["shape"]))
 
 
-@op("trans", "x", "order", traits="shape")
+@op("trans", "x", "order", traits="shape permutes registers keeps_sign", layout="maps",
+    forward=lambda o, layout: layout.transpose(tuple(o.attrs["order"])),
+    backward=lambda o, layout: layout.transpose(_inverse(o.attrs["order"])))
 def trans(o: Op) -> list[Type]:
     """Permute dimensions: result dimension i is dimension order[i] of x."""
     t, order = _tile(o), o.attrs["order"]
@@ -102,7 +124,8 @@ def _trans(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.transpose(x, o.attrs["order"])
 
 
-@op("join", "lhs rhs", traits="shape")
+@op("join", "lhs rhs", traits="shape registers", layout="follows",
+    forward=lambda o, layout: layout.join(), backward=lambda o, layout: _split_layout(layout))
 def join(o: Op) -> list[Type]:
     """Stack two tiles along a new last dimension of size 2."""
     a, b = _tile(o), _tile(o, 1)
@@ -116,7 +139,8 @@ def _join(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> Any:
     return np.stack([a, b], axis=-1)
 
 
-@op("split", "x", traits="shape")
+@op("split", "x", traits="shape registers", layout="maps",
+    forward=lambda o, layout: _split_layout(layout), backward=lambda o, layout: layout.join())
 def split(o: Op) -> list[Type]:
     """The two halves of a last dimension of size 2."""
     t = _tile(o)
@@ -131,7 +155,8 @@ def _split(m: Any, o: Op, x: np.ndarray) -> Any:
     return x[..., 0], x[..., 1]
 
 
-@op("xor_shuffle", "x", "axis mask")
+@op("xor_shuffle", "x", "axis mask", traits="collective", layout="follows", scratch=of_xor_shuffle,
+    forward=lambda o, layout: layout, backward=lambda o, layout: layout)
 def xor_shuffle(o: Op) -> list[Type]:
     """Element i along `axis` of the result is element i ^ mask of x (0 <= mask < the size, a power of two)."""
     t, axis, mask = _tile(o), o.attrs["axis"], o.attrs["mask"]
@@ -145,7 +170,7 @@ def _xor_shuffle(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.take(x, np.arange(x.shape[o.attrs["axis"]]) ^ o.attrs["mask"], o.attrs["axis"])
 
 
-@op("convert", "x", traits="shape")
+@op("convert", "x", traits="shape identity collective same_memory keeps_sign", layout="free", scratch=of_convert)
 def convert(o: Op) -> list[Type]:
     """The same tile in another layout: the layout of the result's type."""
     return [_tile(o)]
@@ -156,7 +181,7 @@ def _convert(m: Any, o: Op, x: np.ndarray) -> Any:
     return x
 
 
-@op("promote_reuse", "x", effects="control", traits="elementwise")
+@op("promote_reuse", "x", effects="control", traits="elementwise identity")
 def promote_reuse(o: Op) -> list[Type]:
     """x itself. The shared memory of the buffers behind x (rings, operands of products) shall be free from here on:
     scheduling inserts a separation if there is none."""

@@ -1,18 +1,22 @@
 """Program ids, matrix products and reductions."""
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
+from tilejit.ir.scratch import of_fma, of_reduce, of_scan
 from tilejit.ir.table import op
 from tilejit.ir.types import DType, Tile, Type, elem_of, int32
 
+if TYPE_CHECKING:
+    from tilejit.layout.linear import LinearLayout
 
-@op("program_id", attrs="axis", traits="cheap")
+
+@op("program_id", attrs="axis", traits="cheap program", layout="none")
 def program_id(o: Op) -> list[Type]:
     """Index of this program along a grid axis (0 to 2)."""
     return [int32]
@@ -23,7 +27,7 @@ def _program_id(m: Any, o: Op) -> np.ndarray:
     return np.array(m.pid[o.attrs["axis"]], np.int32)
 
 
-@op("num_programs", attrs="axis", traits="cheap")
+@op("num_programs", attrs="axis", traits="cheap program", layout="none")
 def num_programs(o: Op) -> list[Type]:
     """Number of programs along a grid axis."""
     return [int32]
@@ -34,7 +38,7 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
     return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
-@op("dot", "a b acc", "precision? depth? begin? promote? unit?")
+@op("dot", "a b acc", "precision? depth? begin? promote? unit?", layout="product")
 def dot(o: Op) -> list[Type]:
     """acc + a @ b with a [..,M,K], b [..,K,N], acc [..,M,N], batched over the dimensions ahead.
 
@@ -65,7 +69,7 @@ def _dot(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.nda
     return num.matmul(a[..., used], b[..., used, :], acc, ta, t_acc, o.attrs.get("precision"))
 
 
-@op("dot_fma", "a b acc")
+@op("dot_fma", "a b acc", traits="collective", layout="product", scratch=of_fma)
 def dot_fma(o: Op) -> list[Type]:
     """As dot, by fused multiply-adds of fp32 or fp64 in the order of K; operands pass through scratch."""
     return _product(o)
@@ -78,7 +82,13 @@ def _dot_fma(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np
     return num.matmul(a, b, acc, ta, ta, "ieee")
 
 
-@op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync")
+def _rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
+    from tilejit.layout.clusters import rows_from_each
+    return rows_from_each(layout, ctas)
+
+
+@op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync", layout="follows",
+    forward=lambda o, layout: _rows_from_each(layout, o.attrs["ctas"]))
 def cluster_sum(o: Op) -> list[Type]:
     """The sum of the parts of a tile that the CTAs of a cluster have, divided between them.
 
@@ -93,7 +103,8 @@ def _cluster_sum(m: Any, o: Op, part: np.ndarray, *_: Any) -> np.ndarray:
     return part
 
 
-@op("reduce", "inputs*", "axis ctas?", traits="structural")
+@op("reduce", "inputs*", "axis ctas?", traits="structural collective", layout="follows", regions="fold",
+    scratch=of_reduce, forward=lambda o, layout: layout.reduce(o.attrs["axis"]))
 def reduce(o: Op) -> list[Type]:
     """Fold each input along `axis` with the region (2n scalars in: running, then next; n out).
 
@@ -121,7 +132,8 @@ def _reduce(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(p[0] for p in parts)
 
 
-@op("scan", "inputs*", "axis reverse", traits="structural")
+@op("scan", "inputs*", "axis reverse", traits="structural collective", layout="follows", regions="fold",
+    scratch=of_scan, forward=lambda o, layout: layout, backward=lambda o, layout: layout)
 def scan(o: Op) -> list[Type]:
     """Inclusive prefix fold along `axis` with the region (as reduce), from the end if `reverse`."""
     return [v.type for v in o.operands]

@@ -1,0 +1,123 @@
+"""How much shared scratch ops need: the rules of the op table, asked by the allocator, and what their emitters use.
+
+All sizes are of a thread group as layouts have it: a register of each lane of each warp that a value takes."""
+from __future__ import annotations
+
+from tilejit.ir.core import Op
+from tilejit.ir.types import Buffer, DType, Scalar, Tile, Type, elem_of
+
+
+def scratch_bytes(op: Op) -> int:
+    """Bytes of scratch for one op; 0 for ops that need none."""
+    return op.define.scratch(op) if op.define.scratch is not None else 0
+
+
+def element_bytes(t: Tile) -> int:
+    """Bytes of one element in scratch (predicates take one)."""
+    return max(1, t.elem.bits // 8)
+
+
+def conversion(op: Op) -> object:
+    """The plan of a `convert` op (see layout/convert.py)."""
+    from tilejit.layout.convert import plan
+
+    src, dst = op.operands[0].type, op.result.type
+    assert isinstance(src, Tile) and isinstance(dst, Tile) and src.layout and dst.layout
+    return plan(src.layout, dst.layout, element_bytes(dst))
+
+
+def of_convert(op: Op) -> int:
+    """What goes through shared memory at a time, if anything does."""
+    from tilejit.layout.convert import ThroughShared
+
+    found = conversion(op)
+    return found.bytes if isinstance(found, ThroughShared) else 0
+
+
+def of_fma(op: Op) -> int:
+    """Both operands of a product by multiply-adds."""
+    return sum(-(-b.slot_bytes // 16) * 16 for b in fma_buffers(op))
+
+
+def fma_buffers(op: Op) -> list[Buffer]:
+    """How the operands of a product by multiply-adds lie in scratch: K slowest but for batches."""
+    out = []
+    for index in (0, 1):
+        t = op.operands[index].type
+        assert isinstance(t, Tile) and isinstance(t.elem, DType)
+        rank = len(t.shape)
+        order = (rank - 1, rank - 2) if index else (rank - 2, rank - 1)
+        out.append(Buffer(t.shape, t.elem, 1, 0, (*order, *reversed(range(rank - 2)))))
+    return out
+
+
+def of_atomic(op: Op) -> int:
+    """Old values go to their other holders through scratch: of a scalar, or of elements in several warps."""
+    t = op.result.type
+    if op.attrs.get("alone"):
+        return 0
+    if not isinstance(t, Tile):
+        return 16
+    assert t.layout is not None
+    return _of_all(t, t.layout.num_registers) if t.layout.zero_bits("warp") else 0
+
+
+def of_reduce(op: Op) -> int:
+    """One value per register of the result, per lane, per warp, if several warps hold parts."""
+    total, axis, ctas = 0, op.attrs["axis"], op.attrs.get("ctas", 1)
+    for v in op.operands:
+        t = v.type
+        assert isinstance(t, Tile) and t.layout is not None
+        if warp_bits(t, axis, ctas):
+            total += _of_all(t, t.layout.reduce(axis).num_registers)
+    return total
+
+
+def of_scan(op: Op) -> int:
+    """One value per register, lane and warp, if the axis runs through several warps."""
+    total = 0
+    for v in op.operands:
+        t = v.type
+        assert isinstance(t, Tile) and t.layout is not None
+        if warp_bits(t, op.attrs["axis"]):
+            total += _of_all(t, t.layout.num_registers)
+    return total
+
+
+def _of_all(t: Tile, registers: int) -> int:
+    """Bytes of so many elements a thread, a multiple of 16."""
+    assert t.layout is not None
+    return -(-registers * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
+
+
+def warp_bits(t: Tile, axis: int, ctas: int = 1) -> list[int]:
+    """The warp bits that a reduction along `axis` must combine in one of `ctas` CTAs."""
+    from tilejit.layout.clusters import within
+
+    assert t.layout is not None
+    return [i for i, b in enumerate(within(t.layout, ctas).bases_of("warp")) if b[axis]]
+
+
+def fold_bytes(t: Type, ctas: int) -> int:
+    """Bytes in which a CTA finds what all have of a value that is folded over them; a multiple of 16."""
+    count = t.numel if isinstance(t, Tile) else 1
+    return -(-count * sent_bytes(elem_of(t)) * ctas // 16) * 16
+
+
+def sent_bytes(elem: Scalar) -> int:
+    """Bytes that an element takes on its way to another CTA (`st.async` stores 4 or 8)."""
+    return max(4, elem.bits // 8)
+
+
+def of_xor_shuffle(op: Op) -> int:
+    """One value per register, lane and warp, if elements of several warps change places."""
+    t = op.result.type
+    assert isinstance(t, Tile) and t.layout is not None
+    return _of_all(t, t.layout.num_registers) if crossed(t, op.attrs["axis"], op.attrs["mask"])["warp"] else 0
+
+
+def crossed(t: Tile, axis: int, mask: int) -> dict[str, int]:
+    """Which bits of the register, lane and warp an xor of the coordinate along `axis` by `mask` changes."""
+    assert t.layout is not None
+    return {n: sum(1 << i for i, b in enumerate(t.layout.bases_of(n)) if b[axis] & mask)
+            for n in ("register", "lane", "warp")}
