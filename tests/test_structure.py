@@ -27,7 +27,7 @@ DOORS: dict[str, set[str]] = {
     "compat": {"tilejit", "language", "frontend", "runtime", "tools", "testing", "ir", "errors"},
     "tools": {"tilejit", "language", "kernels", "runtime", "ir", "layout", "ptx", "errors", "emulator", "testing"},
     "tilejit": {"runtime", "errors", "ir", "tools", "language", "testing", "kernels", "emulator",
-                "frameworks"},
+                "frameworks", "frontend"},
 }
 #: room -> rooms that it may import inside functions only.
 LAZY = {"ir": {"layout"}}

@@ -9,6 +9,9 @@ from tilejit.errors import (
     LaunchError,
     TileJitError,
 )
+from tilejit.frontend.functions import constexpr_function, must_use_result
+from tilejit.language.aggregates import aggregate
+from tilejit.language.math import cdiv as _cdiv
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, empty, empty_like, to_device, zeros
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.descriptor import TensorDescriptor
@@ -26,6 +29,9 @@ jit = kernel
 def cdiv(x: int, y: int) -> int:
     """Ceiling division of integers."""
     return -(-x // y)
+
+
+cdiv.in_kernel = _cdiv  # type: ignore[attr-defined]
 
 
 def next_power_of_2(n: int) -> int:
@@ -54,6 +60,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
-           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs", "array_info",
-           "autotune", "cdiv", "check", "chip", "empty", "empty_like", "heuristics", "jit", "kernel", "knobs",
-           "multiprocessors", "next_power_of_2", "timeline", "to_device", "torch_op", "zeros"]
+           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs",
+           "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "empty",
+           "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
+           "next_power_of_2", "timeline", "to_device", "torch_op", "zeros"]

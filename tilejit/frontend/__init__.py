@@ -7,6 +7,7 @@ Every parameter of the kernel is described by a `Param` (a value at run time, wi
 known of it) or a `Const` (a constant of this specialisation).
 """
 from tilejit.frontend.build import Const, Param, build
+from tilejit.frontend.functions import constexpr_function, must_use_result
 from tilejit.frontend.source import KernelSource
 
-__all__ = ["Const", "KernelSource", "Param", "build"]
+__all__ = ["Const", "KernelSource", "Param", "build", "constexpr_function", "must_use_result"]

@@ -2,18 +2,28 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 from typing import Any
 
-from tilejit.frontend.expressions import PYTHON_ERRORS, Expressions
+from tilejit.frontend.expressions import PYTHON_ERRORS, Bound, Expressions, Method
+from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction, runs_on_constants
 from tilejit.frontend.source import KernelSource
+from tilejit.frontend.values import contains_tensor
 from tilejit.ir.predicates import Answer
 from tilejit.ir.types import DType, Ptr
-from tilejit.language import debug, math
+from tilejit.language import debug, elementwise, math
+from tilejit.language.aggregates import Aggregate
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import block_type, constexpr, tensor
 
 #: Python's own functions that work on constants (and, for min, max and abs, on tensors).
 _SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod}
+
+
+#: How deep a kernel may call itself, specialised by constants and shapes.
+_DEPTH = 24
+#: What Python's functions, and the package's for the host, are in a kernel.
+_INSTEAD: dict[Any, Any] = {print: debug.device_print}
 
 
 class Calls(Expressions):
@@ -39,37 +49,50 @@ class Calls(Expressions):
 
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
         """Call a builtin, inline another kernel, or run a Python function on constants."""
-        if fn is print:
-            fn = debug.device_print
+        where = node if node is not None else self.source.tree
+        fn = _INSTEAD.get(fn, fn) if isinstance(fn, Hashable) else fn
+        fn = getattr(fn, "in_kernel", fn)
         if getattr(fn, "is_builtin", False):
             return fn(*args, _b=self.b, **kwargs)
+        if isinstance(fn, Bound):
+            return self.inline(fn.source, [fn.owner, *args], kwargs, node)
+        plain = [unwrap(a) for a in args]
+        named = {k: unwrap(v) for k, v in kwargs.items()}
+        constants = not contains_tensor((*plain, *named.values()))
+        name = getattr(fn, "__name__", repr(fn))
+        if isinstance(fn, (ConstexprFunction, BoundConstexpr)):
+            if not constants and isinstance(fn, ConstexprFunction):
+                raise self.fail(where, f"{name}() is a constexpr_function: its arguments must be constants")
+            return self.python(where, lambda: f"{name}()", lambda: unwrap(fn(*plain, **named)))
         source = getattr(fn, "source", None)
         if isinstance(source, KernelSource):
             return self.inline(source, args, kwargs, node)
-        where = node if node is not None else self.source.tree
-        plain = [unwrap(a) for a in args]
-        named = {k: unwrap(v) for k, v in kwargs.items()}
         if fn is constexpr and len(plain) == 1:
             return plain[0]
+        if isinstance(fn, type) and issubclass(fn, Aggregate):
+            return self.python(where, lambda: f"{name}()", lambda: fn.make(self.b, tuple(args), kwargs))
+        if isinstance(fn, DType) and len(plain) == 1:
+            return elementwise.cast(plain[0], fn, _b=self.b)
         if fn in (min, max, abs):
             values = list(plain[0]) if len(plain) == 1 and isinstance(plain[0], tuple) and fn is not abs else plain
             if any(isinstance(v, tensor) for v in values):
                 return self._pick(fn, values, named, where)
-        name = getattr(fn, "__name__", repr(fn))
         if fn in (int, float, bool, str) and any(isinstance(a, tensor) for a in plain):
             raise self.fail(where, f"{name}() needs a constant; use x.to(dtype) for a tensor")
-        if fn in _SAFE:
+        if fn in _SAFE or constants and runs_on_constants(fn):
             try:
                 result = fn(*plain, **named)
             except PYTHON_ERRORS as error:
                 raise self.fail(where, f"{name}(): {error}") from None
             return tuple(result) if isinstance(result, list) else result
+        if isinstance(fn, Method):
+            return self.python(where, lambda: f"{name}()", lambda: fn(self.b, args, kwargs))
         if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") or isinstance(fn, Answer) \
                 or isinstance(fn, type) and issubclass(fn, (tuple, Ptr)) \
-                or isinstance(getattr(fn, "__self__", None), (DType, Ptr, block_type, str)):
+                or isinstance(getattr(fn, "__self__", None), (DType, Ptr, block_type, str, tuple)):
             return fn(*plain, **named)
-        raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a "
-                               "@tilejit.kernel function")
+        raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a @tilejit.kernel "
+                               "function (nor a @tilejit.constexpr_function)")
 
     def _pick(self, fn: Any, values: list[Any], named: dict[str, Any], where: ast.AST) -> Any:
         """Python's min, max and abs where a tensor is among the arguments."""
@@ -89,9 +112,10 @@ class Calls(Expressions):
     def inline(self, source: KernelSource, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
         """Build the body of another kernel function in place; its value is what it returns."""
         where = node if node is not None else self.source.tree
-        if source in self.stack:
-            names = " -> ".join(s.name for s in (*self.stack, source))
-            raise self.fail(where, f"recursive call: {names}")
+        if self.stack.count(source) >= _DEPTH:
+            names = " -> ".join(dict.fromkeys(s.name for s in self.stack[self.stack.index(source):]))
+            raise self.fail(where, f"recursive call: {names} -> {source.name}, {_DEPTH} times deep; what ends a "
+                                   "recursion must be a constant")
         try:
             bound = source.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -99,9 +123,6 @@ class Calls(Expressions):
                             ) from None
         bound.apply_defaults()
         env = {k: unwrap(v) for k, v in bound.arguments.items()}
-        for name in source.constexprs:
-            if isinstance(env[name], tensor):
-                raise self.fail(where, f"{source.name}(): argument {name!r} is tl.constexpr, found a run-time value")
         loc = self.b.loc
         inner = type(self)(source, self.b, env, self.loc(where), self.stack)
         try:

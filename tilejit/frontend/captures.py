@@ -5,9 +5,11 @@ import ast
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tilejit.frontend.source import KernelSource, is_constant
+from tilejit.language.aggregates import Aggregate
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,17 @@ class Capture:
         """Its name in `table`."""
         return self.name.rsplit(".", 1)[-1]
 
-    @property
-    def source(self) -> KernelSource | None:
-        """The source of a captured kernel; None for a constant."""
+    @cached_property
+    def sources(self) -> list[KernelSource]:
+        """The source of a captured kernel, of all methods of an aggregate class; none of a constant."""
+        if isinstance(self.value, type):
+            members = [m for c in self.value.__mro__ if issubclass(c, Aggregate) and c is not Aggregate
+                       for m in vars(c).values()]
+            members = [m.__func__ if isinstance(m, staticmethod) else m for m in members]
+            return [KernelSource(m) if isinstance(m, types.FunctionType) else m.source for m in members
+                    if isinstance(m, types.FunctionType) or isinstance(getattr(m, "source", None), KernelSource)]
         found = getattr(self.value, "source", None)
-        return found if isinstance(found, KernelSource) else None
+        return [found] if isinstance(found, KernelSource) else []
 
 
 def captures(source: KernelSource) -> list[Capture]:
@@ -54,8 +62,8 @@ def reached(source: KernelSource) -> list[tuple[KernelSource, list[Capture]]]:
         seen.add(id(s))
         out.append((s, captures(s)))
         for c in out[-1][1]:
-            if c.source is not None:
-                visit(c.source)
+            for found in c.sources:
+                visit(found)
 
     visit(source)
     return out
@@ -86,6 +94,6 @@ def _follow(source: KernelSource, names: list[str]) -> Capture | None:
             table = next((vars(o) for o in owners if name in vars(o)), None)
             value = getattr(value, name)
         found = Capture(".".join(names[:i + 1]), table, value)
-        if found.source is not None or is_constant(value):
+        if found.sources or is_constant(value):
             return found
     return None

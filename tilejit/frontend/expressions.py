@@ -3,19 +3,21 @@ from __future__ import annotations
 
 import ast
 import difflib
-import types
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tilejit.errors import CompilationError
+from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction
 from tilejit.frontend.loops import Loops
+from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import assigned, contains_tensor, describe
-from tilejit.ir.types import DType, Ptr
 from tilejit.language import descriptors, shape
 from tilejit.language import semantics as sem
+from tilejit.language.aggregates import Aggregate
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import METHODS, block_type, constexpr, tensor, tensor_descriptor
+from tilejit.language.tensor import METHODS, KernelBuilder, constexpr, tensor, tensor_descriptor
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}
@@ -226,15 +228,18 @@ class Expressions(Loops):
     # -- attributes and subscripts --------------------------------------------------------------------------
     def expr_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.expr(node.value)
+        if isinstance(owner, constexpr):
+            if node.attr == "value":
+                return owner.value
+            owner = owner.value
         if isinstance(owner, tensor):
             return self._located(node, self._tensor_attribute, node, owner)
         if isinstance(owner, tensor_descriptor):
             return self._located(node, self._descriptor_attribute, node, owner)
-        if isinstance(owner, constexpr) and node.attr == "value":
-            return owner.value
-        if not isinstance(owner, (types.ModuleType, type, DType, Ptr, block_type, str, tuple)) \
-                and not hasattr(type(owner), "_fields"):
-            raise self.fail(node, f"{show(owner)} has no attribute {node.attr!r} in the tile language")
+        if isinstance(owner, Aggregate) or isinstance(owner, type) and issubclass(owner, Aggregate):
+            return self._field(node, owner)
+        if isinstance(owner, (bool, int, float)):
+            return self._number_attribute(node, owner)
         try:
             value = getattr(owner, node.attr)
         except AttributeError:
@@ -243,6 +248,36 @@ class Expressions(Loops):
             name = getattr(owner, "__name__", type(owner).__name__)
             raise self.fail(node, f"{name!r} has no {node.attr!r}{hint}") from None
         return value.value if isinstance(value, constexpr) else value
+
+    def _number_attribute(self, node: ast.Attribute, x: bool | int | float) -> Any:
+        """Numbers have what scalars have: `BLOCK.dtype`, `BLOCK.to(tl.int64)`."""
+        if node.attr == "value":
+            return x
+        if node.attr in ("dtype", "shape", "type", "numel") or node.attr in METHODS:
+            return self._located(node, lambda: self._tensor_attribute(node, sem.to_tensor(self.b, x)))
+        raise self.fail(node, f"a number has no {node.attr!r}")
+
+    def _field(self, node: ast.Attribute, owner: Any) -> Any:
+        """A field of an aggregate, or a method: a kernel, a function of constants, or Python's on its values."""
+        cls: Any = owner if isinstance(owner, type) else type(owner)
+        if node.attr in cls.fields and not isinstance(owner, type):
+            return unwrap(getattr(owner, node.attr))
+        member = next((vars(c)[node.attr] for c in cls.__mro__ if node.attr in vars(c)), None)
+        if member is None or node.attr in vars(Aggregate) and node.attr not in vars(cls):
+            near = difflib.get_close_matches(node.attr, [*cls.fields, *vars(cls)], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise self.fail(node, f"{cls.__name__!r} has no {node.attr!r}{hint}")
+        free = isinstance(owner, type) or isinstance(member, staticmethod)
+        member = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if isinstance(member, property):
+            return self._located(node, lambda: unwrap(Method(member.fget, owner)(self.b, [], {})))
+        if isinstance(member, ConstexprFunction):
+            return member if free else BoundConstexpr(member, owner)
+        if isinstance(getattr(member, "source", None), KernelSource):
+            return member if free else Bound(member, owner)
+        if callable(member):
+            return Method(member, None if free else owner)
+        return unwrap(member)
 
     def _tensor_attribute(self, node: ast.Attribute, x: tensor) -> Any:
         if node.attr == "T":
@@ -272,6 +307,10 @@ class Expressions(Loops):
 
     def expr_Subscript(self, node: ast.Subscript) -> Any:
         x = unwrap(self.expr(node.value))
+        if isinstance(x, Aggregate):
+            method = self._located(node, self._field, ast.copy_location(
+                ast.Attribute(node.value, "__getitem__", ast.Load()), node), x)
+            return self.call_function(method, [self.expr(node.slice)], {}, node)  # type: ignore[attr-defined]
         if not isinstance(x, tensor):
             index = self._static_index(node.slice)
             try:
@@ -280,20 +319,34 @@ class Expressions(Loops):
                 if hasattr(x, "is_kernel_type"):
                     return x
                 raise self.fail(node, f"cannot index {show(x)} with {show(index)}: {error}") from None
-        items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        items = self._indices(node, x)
         axis = 0
-        for item in items:
-            if isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None:
-                axis += 1
-                continue
-            value = None if isinstance(item, ast.Slice) else unwrap(self.expr(item))
-            if value is not None or isinstance(item, ast.Slice):
-                raise self.fail(item, "a tile is indexed by None and ':' only: use tl.load on pointers, or tl.where")
-            x = shape.expand_dims(x, axis, _b=self.b)
+        for new in items:
+            if new:
+                x = shape.expand_dims(x, axis, _b=self.b)
             axis += 1
-        if axis != len(x.shape):
+        if axis > len(x.shape):
             raise self.fail(node, f"index has {axis} dimensions for a tile of shape {list(x.shape)}")
         return x
+
+    def _indices(self, node: ast.Subscript, x: tensor) -> list[bool]:
+        """For each dimension of the result of `x[...]` whether it is new (None); `...` stands for all the others."""
+        nodes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        items: list[bool] = []
+        rest: int | None = None
+        for item in nodes:
+            whole = isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None
+            value = None if isinstance(item, ast.Slice) else unwrap(self.expr(item))
+            if value is Ellipsis and rest is None:
+                rest = len(items)
+            elif whole or value is None and not isinstance(item, ast.Slice):
+                items.append(not whole)
+            else:
+                raise self.fail(item, "a tile is indexed by None and ':' only: use tl.load on pointers, or tl.where",
+                                f"unsupported tensor index: {show(value)}")
+        if rest is not None:
+            items[rest:rest] = [False] * max(0, len(x.shape) - items.count(False))
+        return items
 
     def _static_index(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Slice):
@@ -305,11 +358,33 @@ class Expressions(Loops):
         return index
 
 
+class Bound:
+    """A kernel that is a method of a value."""
+
+    def __init__(self, kernel: Any, owner: Any):
+        self.source, self.owner, self.__name__ = kernel.source, owner, kernel.source.name
+        self.must_use = getattr(kernel, "must_use", None)
+
+
+class Method:
+    """A Python function of a value class, which runs on values when the kernel is compiled; it may ask for the builder
+    as `_semantic`, to hand it on to functions of the language."""
+
+    def __init__(self, function: Any, owner: Any):
+        self.function, self.owner = function, owner
+        self.__name__ = getattr(function, "__name__", repr(function))
+
+    def __call__(self, b: KernelBuilder, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if "_semantic" in inspect.signature(self.function).parameters:
+            kwargs = {**kwargs, "_semantic": b}
+        return self.function(*(() if self.owner is None else (self.owner,)), *args, **kwargs)
+
+
 def keyword(node: ast.AST) -> str:
     """What a user calls a piece of syntax."""
     names = {"Try": "try", "With": "with", "ClassDef": "class", "Lambda": "lambda", "Yield": "yield",
-             "AsyncFunctionDef": "async", "Match": "match", "FunctionDef": "nested def", "Break": "break",
-             "Continue": "continue", "Raise": "raise", "Import": "import", "ImportFrom": "import", "Delete": "del",
+             "AsyncFunctionDef": "async", "Match": "match", "FunctionDef": "nested def (a nested function)",
+             "Raise": "raise", "Import": "import", "ImportFrom": "import", "Delete": "del",
              "Global": "global", "Nonlocal": "nonlocal", "Dict": "dict", "Set": "set", "GeneratorExp": "generator",
              "DictComp": "dict comprehension", "SetComp": "set comprehension", "Await": "await"}
     return names.get(type(node).__name__, type(node).__name__)

@@ -85,7 +85,8 @@ class Frame:
         if isinstance(value, types.ModuleType) or callable(value) or is_constant(value):
             return value
         raise self.fail(node, f"{name!r} is a {type(value).__name__} outside the kernel; only constants may be "
-                              "captured: pass it as an argument")
+                              "captured: pass it as an argument, or make it a tl.constexpr",
+                        f"Cannot access global variable {name} from within a kernel")
 
     def assign(self, target: ast.expr, value: Any) -> None:
         """Bind a name or unpack a tuple."""
@@ -106,7 +107,9 @@ class Frame:
         items = list(items)
         star = next((i for i, t in enumerate(names) if isinstance(t, ast.Starred)), None)
         if len(items) < len(names) - 1 if star is not None else len(items) != len(names):
-            raise self.fail(target, f"cannot unpack {len(items)} values into {len(names)} names")
+            why = "not enough" if len(items) < len(names) else "too many"
+            raise self.fail(target, f"cannot unpack {len(items)} values into {len(names)} names: {why} values to "
+                                    f"unpack (expected {len(names)}, got {len(items)})")
         if star is not None:
             stop = len(items) - (len(names) - star - 1)
             items[star:stop] = [tuple(items[star:stop])]

@@ -181,7 +181,7 @@ class KernelSource:
                 if is_constant(p.default):
                     add(f"{name}={_constant(p.default)}")
             for c in captures:
-                add(f"{c.name}={'kernel' if c.source is not None else _constant(c.value)}")
+                add(f"{c.name}={'kernel' if c.sources else _constant(c.value)}")
         return digest.hexdigest()
 
 

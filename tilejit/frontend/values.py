@@ -207,7 +207,8 @@ def number_type(x: bool | int | float, y: bool | int | float) -> DType:
 def contains_tensor(value: Any) -> bool:
     """True for a tensor and for a tuple with a tensor inside."""
     value = unwrap(value)
-    return isinstance(value, tensor) or isinstance(value, (tuple, list)) and any(map(contains_tensor, value))
+    return isinstance(value, (tensor, Compound)) \
+        or isinstance(value, (tuple, list)) and any(map(contains_tensor, value))
 
 
 def describe(value: Any) -> str:

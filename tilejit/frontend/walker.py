@@ -50,6 +50,11 @@ class Walker(Calls):
         """Nothing."""
 
     def stmt_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call):
+            must = getattr(self.expr(node.value.func), "must_use", None)
+            if must is not None:
+                name = ast.unparse(node.value.func)
+                raise self.fail(node, f"The result of {name} is not being used. {must}".rstrip())
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):
             self.expr(node.value)
 

@@ -28,7 +28,9 @@ def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Ca
     """Mark a function of the tile language; with `method`, tensors have it too."""
     def mark(f: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(f)
-        def outer(*args: Any, _b: KernelBuilder | None = None, **kwargs: Any) -> Any:
+        def outer(*args: Any, _b: KernelBuilder | None = None, _semantic: KernelBuilder | None = None,
+                  **kwargs: Any) -> Any:
+            _b = _b or _semantic                 # Triton's name of it, in functions of authors that are not kernels
             if _b is None:
                 raise CompilationError(f"tl.{f.__name__} can only be called inside a @tilejit.kernel function")
             return f(*args, _b=_b, **kwargs)

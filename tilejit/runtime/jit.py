@@ -356,7 +356,7 @@ def _dtype(annotation: Any) -> DType | None:
 
 def captured_globals(source: KernelSource) -> list[tuple[Mapping[str, Any], str, Any]]:
     """(namespace, name, value) of every constant that a kernel and the kernels it calls read from a module or class."""
-    return [(c.table, c.key, c.value) for _, found in reached(source) for c in found if c.source is None
+    return [(c.table, c.key, c.value) for _, found in reached(source) for c in found if not c.sources
             and c.table is not None and not c.table.get("__name__", "").startswith("tilejit.language")]
 
 
