@@ -69,6 +69,7 @@ class Machine:
     buffers: list[np.ndarray] = field(default_factory=list)
     env: dict[Value, Any] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
+    assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None    # runs inline assembly
     role: Role = field(default_factory=lambda: Role(4))
 
     # -- memory -----------------------------------------------------------------------------------
@@ -190,17 +191,19 @@ class Machine:
         return _values(meaning(self, op, *values))
 
 
-def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any]) -> Stats:
+def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
+             assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None) -> Stats:
     """Run every program of the grid in order (axis 0 fastest); arrays in `args` are written in place.
 
     `args` maps parameter names to: a numpy array for a pointer (any strides; its bytes are the
     memory), a number for a scalar, and for a descriptor an object with base (array), shape, strides,
-    block_shape and perhaps padding ("zero" or "nan"), sizes in elements, outermost first. Raises
+    block_shape and perhaps padding ("zero" or "nan"), sizes in elements, outermost first; `assembly`
+    runs inline assembly (its op and operands to results). Raises
     EvaluationError for what a GPU would do wrong silently: an access outside its argument, a failed
     assertion, a broken `assume`.
     """
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
-    machine = Machine(fn, (*sizes, 1, 1)[:3])  # type: ignore[arg-type]
+    machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly)  # type: ignore[arg-type]
     values = [_argument(machine, a, args) for a in fn.body.args]
     with np.errstate(all="ignore"):
         for z, y, x in product(*(range(g) for g in reversed(machine.grid))):

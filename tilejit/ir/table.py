@@ -48,6 +48,7 @@ TRAITS = {
     "loop": "runs its regions again and again",
     "optional": "stays only if something needs what it computes, holds or hands on, its effects notwithstanding",
     # threads and registers
+    "packs": "takes several elements of a thread at a time",
     "collective": "the threads of a program exchange values for it",
     "meets": "begins with a meeting of all threads of the role",
     "registers": "names registers anew or makes constants",

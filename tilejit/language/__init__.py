@@ -11,6 +11,7 @@ from tilejit.ir.types import fp64 as float64
 from tilejit.ir.types import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tilejit.language import math
 from tilejit.language.aggregates import *  # noqa: F403
+from tilejit.language.assembly import *  # noqa: F403
 from tilejit.language.atomics import *  # noqa: F403
 from tilejit.language.creation import *  # noqa: F403
 from tilejit.language.debug import *  # noqa: F403

@@ -254,6 +254,7 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
     """The emitters of all ops by name; loads the files that register them."""
     from tilejit.ptx import (  # noqa: F401
         arith,
+        assembly,
         async_copy,
         block,
         cluster_fold,

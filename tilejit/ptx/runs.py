@@ -38,8 +38,9 @@ def _joins(e: Emitter, op: Op) -> bool:
     """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
     if "permutes" in op.define.traits and op.operands[0] in e.run:
         return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
-    if "elementwise" not in op.define.traits or not op.define.pure or not isinstance(op.result.type, Tile) \
-            or not op.operands or not all(isinstance(v.type, Tile) for v in op.operands):
+    traits = op.define.traits
+    if "elementwise" not in traits or "packs" in traits or not op.define.pure \
+            or not isinstance(op.result.type, Tile) or not op.operands or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
     if op.name == "ptr_add" and steps_of(op.operands[1]):           # a whole range of addresses costs one
         return False

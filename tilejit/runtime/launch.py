@@ -132,9 +132,11 @@ class EvaluatorEntry:
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Raises EvaluationError for what a GPU would do wrong silently."""
         from tilejit.ir.evaluate import evaluate
+        from tilejit.runtime.assembly import run_assembly
 
         names = {a.name for a in self.fn.body.args}
-        evaluate(self.fn, grid, {n: _as_numpy(flat[i]) for n, i in self.at.items() if n in names})
+        evaluate(self.fn, grid, {n: _as_numpy(flat[i]) for n, i in self.at.items() if n in names},
+                 run_assembly)
 
 
 def _as_numpy(x: Any) -> Any:
