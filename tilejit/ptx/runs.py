@@ -40,7 +40,8 @@ def _joins(e: Emitter, op: Op) -> bool:
         return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
     traits = op.define.traits
     if "elementwise" not in traits or "packs" in traits or not op.define.pure \
-            or not isinstance(op.result.type, Tile) or not op.operands or not all(isinstance(v.type, Tile) for v in op.operands):
+            or not isinstance(op.result.type, Tile) or not op.operands \
+            or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
     if op.name == "ptr_add" and steps_of(op.operands[1]):           # a whole range of addresses costs one
         return False
