@@ -1,4 +1,4 @@
-"""The command line: `python -m tilejit demo | ops [--ptx | --findings] | cache ls | cache why | cache clear | info`."""
+"""The command line: `python -m tilejit demo | ops [--page | --ptx | --findings] | cache ls | why | clear | info`."""
 from __future__ import annotations
 
 import argparse
@@ -42,7 +42,12 @@ def demo(size: int) -> int:
 
 
 def ops(page: str) -> int:
-    """Print the op table of tile IR, or the pages of what the emulator runs and finds."""
+    """Print the op table of tile IR, as lines or as its page, or the pages of what the emulator runs and finds."""
+    if page == "page":
+        from tilejit.tools.ops_page import ops_page
+
+        print(ops_page())
+        return 0
     if page:
         from tilejit.emulator import status
 
@@ -128,6 +133,8 @@ def main() -> int:
     commands.add_parser("demo", help=demo.__doc__).add_argument("--size", type=int, default=512)
     table = commands.add_parser("ops", help=ops.__doc__)
     page = table.add_mutually_exclusive_group()
+    page.add_argument("--page", action="store_const", dest="page", const="page",
+                      help="the op table as the page docs/ops.md")
     page.add_argument("--ptx", action="store_const", dest="page", const="ptx", default="",
                       help="the PTX instructions that the emulator runs")
     page.add_argument("--findings", action="store_const", dest="page", const="findings",
