@@ -19,10 +19,10 @@ def status(define: OpDef) -> str:
 def ops_page() -> str:
     """The page as Markdown."""
     lines = ["# Ops of tile IR", "",
-             "Written by `python -m tilejit ops --page` from the op table and the emitters; a test fails when this page",
-             "is out of date. Every op has a meaning in the evaluator; *emitted* ops become PTX, which the emulator and",
-             "the GPU run, *rewritten* ones become other ops before. `x?` may be left out, of `xs*` there may be any",
-             "number."]
+             "Written by `python -m tilejit ops --page` from the op table and the emitters; a test fails when this",
+             "page is out of date. Every op has a meaning in the evaluator; *emitted* ops become PTX, which the",
+             "emulator and the GPU run, *rewritten* ones become other ops before. `x?` may be left out, of `xs*` there",
+             "may be any number."]
     heads = ("op", "operands", "attributes", "effects", "layout", "status", "meaning")
     families = [*FAMILIES, *sorted({d.family for d in OPS.values()} - FAMILIES.keys())]
     for family in families:
