@@ -4,12 +4,14 @@ Every op is in the table with the right number of operands and its required attr
 are used where they are in scope; result types are those of the op's type rule, layouts aside;
 the tile operands and results of an elementwise op share one layout once layouts are assigned;
 regions have the arguments and yield the types that their op says; a pending accumulator is only
-handed on, issued to or waited for.
+handed on, issued to or waited for, and no wait lets a product stay in flight whose sums, slots or
+registers are used behind it (`flight.py`).
 """
 from __future__ import annotations
 
 from tilejit.errors import CompilationError, VerificationError
-from tilejit.ir.core import Block, Function, Op, Value
+from tilejit.ir.core import Block, Function, Op, Value, walk
+from tilejit.ir.flight import Flights, follow, needs, rings
 from tilejit.ir.table import OPS
 from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Pending, Tile, Type, elem_of, int1
@@ -19,10 +21,38 @@ def verify(fn: Function) -> None:
     """Raise VerificationError, naming the op by its printed line, at the first broken rule."""
     try:
         _block(fn.body, set())
+        _in_flight(fn)
         if not fn.body.ops or fn.body.terminator.name not in ("return", "roles"):
             raise VerificationError(f"the body of {fn.name} must end in return or roles")
     except _Broken as e:
         raise VerificationError(f"{e.message}, in: {print_op(fn, e.op)}", e.op.loc) from None
+
+
+def _in_flight(fn: Function) -> None:
+    """Waits for products are strong enough, and nothing that a product in flight reads is given back or written."""
+    guarded = rings(fn)
+
+    def check(op: Op, state: Flights) -> None:
+        if op.name in ("dot_wait", "dot_fence") and "pending" not in op.attrs:
+            raise _Broken(op, f"{op.name} needs the attribute pending")
+        if not state:
+            return
+        if op.name == "dot_wait":
+            for x in state.values():
+                if x.age < op.attrs["pending"] and not x.sums.isdisjoint(op.operands):
+                    raise _Broken(op, f"{_dot(x.dot)} may still be in flight: only {x.age} groups were committed since")
+        for x in needs(op, guarded, state):
+            what = {"mbar_arrive": "the slot that is given back", "local_store": "the buffer that is written"}
+            raise _Broken(op, f"{_dot(x.dot)} may still read {what.get(op.name, 'the registers that are written')}: "
+                              "a dot_wait or dot_fence is missing, or lets too many groups stay in flight")
+
+    if guarded and any(op.name == "dot_async" for op in walk(fn.body)):
+        follow(fn, check)
+
+
+def _dot(op: Op) -> str:
+    """A product, by the name of its sums and its line."""
+    return f"the product {op.results[0].name or op.name}{f' ({op.loc.short()})' if op.loc else ''}"
 
 
 class _Broken(Exception):

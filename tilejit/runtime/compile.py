@@ -116,7 +116,7 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
         return made
     with collector_paused():
         fn = tile_ir(source, args, options, stages)
-        fn = stages("scheduled", schedule(fn))
+        fn = stages("scheduled", schedule(fn, stages))
         ptx, metadata = emit(fn)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
@@ -168,12 +168,12 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
     return last[0] if stages.override else fn
 
 
-def schedule(fn: Function) -> Function:
+def schedule(fn: Function, stages: Stages | None = None) -> Function:
     """Rings, barriers, roles and shared memory, verified."""
     from tilejit import schedule as room
     from tilejit.ir.verify import verify
 
-    fn = room.run(fn)
+    fn = room.run(fn, stages if stages and stages.active else None)
     verify(fn)
     return fn
 

@@ -1,8 +1,8 @@
 """Looking into the line, and reaching into it: every stage of a compilation as a numbered text file.
 
-TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 08-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir
+TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 11-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir
 reads the file of the same name, with or without its number, in place of what the compiler made of the stages
-`frontend`, `layouts`, `scheduled` and `kernel.ptx`; the launch metadata stays the compiler's.
+`frontend`, `layouts`, `annotated`, `rotated`, `scheduled` and `kernel.ptx`; the launch metadata stays the compiler's.
 """
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
+    annotate    which ops of a loop run an iteration later, and in which order (registers: what is alive at once)
+    rotate      expands such loops: prologue, steady state, epilogue
     plan        the schedule as data
     copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
@@ -10,23 +12,28 @@
     outlets     stores by a role of their own
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
+    sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
     early       loads that follow products, issued before the wait for them
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
                 (liveness, packing), behind separations that are there or that it puts in (separate)
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from tilejit.ir import Function
+from tilejit.ir import Function, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, check_size, fits
+from tilejit.schedule.annotate import annotate
 from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.early import issue_early
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
+from tilejit.schedule.rotate import is_staged, rotate
+from tilejit.schedule.sink_waits import sink_waits
 
 __all__ = ["run"]
 
@@ -36,12 +43,40 @@ MOST_SLOTS, INLINE_SLOTS = 8, 3
 ENOUGH_SLOTS = 4
 
 
-def run(fn: Function) -> Function:
+def run(fn: Function, stages: Callable[[str, Function], Function] | None = None) -> Function:
     """Schedule a function whose tiles have layouts; decisions are appended to `attrs["report"]`.
 
-    Where `num_stages` is not given, rings are as deep as shared memory allows. Raises CompilationError for a
-    schedule that was asked for and cannot be, or that needs more shared memory than there is."""
+    Where `num_stages` is not given, rings are as deep as shared memory allows. `stages(name, function)` sees what
+    passes make on the way, and gives what to go on with. Raises CompilationError for a schedule that was asked for and
+    cannot be, or that needs more shared memory than there is."""
     notes = list(fn.attrs.get("report", []))
+    staged = annotate(fn)
+    if stages is not None:
+        staged = stages("annotated", staged)
+    if any(is_staged(op) for op in walk(staged.body)):
+        rotated = rotate(staged)
+        if stages is not None:
+            rotated = stages("rotated", rotated)
+        new, plan = _planned(rotated, list(rotated.attrs["report"]))
+        if plan.specialised and fits(new):
+            return _finished(new, plan)
+        problem = "no role of its own loads" if fits(new) else "there is no shared memory for it"
+        notes.append(f"products and what is between them do not overlap: {problem}")
+    else:
+        notes = list(fn.attrs.get("report", []))
+    new, plan = _planned(fn, notes)
+    check_size(new, plan)
+    return _finished(new, plan)
+
+
+def _finished(new: Function, plan: Plan) -> Function:
+    drop_dead(new)
+    new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
+    return new
+
+
+def _planned(fn: Function, notes: list[str]) -> tuple[Function, Plan]:
+    """The scheduled function and its plan, with what does not fit left out as far as the author leaves that open."""
     wishes = Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups"))
     new, plan = _fitted(fn, wishes, notes)
     if plan.outlets and not fits(new):        # what a store role stages shares no bytes with rings
@@ -64,11 +99,8 @@ def run(fn: Function) -> Function:
         for load in copies:
             unmark(load, "there is no shared memory for two slots", notes)
         fn.attrs["report"] = notes
-        return run(fn)
-    check_size(new, plan)
-    drop_dead(new)
-    new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
-    return new
+        return _planned(fn, notes)
+    return new, plan
 
 
 def _fitted(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
@@ -98,6 +130,6 @@ def _depth(plan: Plan) -> int:
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
     fn.attrs["report"] = list(notes)
     plan = make_plan(fn, wishes)
-    new = carry_out(fn, plan)
+    new = sink_waits(carry_out(fn, plan))
     issue_early(new, plan.report)
     return new, plan

@@ -19,7 +19,7 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
     A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
     piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
     for loop in walk(fn.body):
-        if loop.name != "for":
+        if loop.name != "for" or "pipelined" in loop.attrs:
             continue
         body = loop.regions[0]
         found: dict[Op, int] = {}

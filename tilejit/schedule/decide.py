@@ -58,9 +58,10 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if kind_of(op)]
     groups: dict[tuple, Ring] = {}
+    homes = _homes(loads)
     for op in loads:
         dots, views = _readers(op.result, table)
-        loop = next((x for x in enclosing(op) if "loop" in x.define.traits), None)
+        loop = homes.get(op.attrs.get("ring"), _loop_of(op))
         depth = 1
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
@@ -103,6 +104,22 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     return plan
 
 
+def _loop_of(op: Op) -> Op | None:
+    """The innermost loop around an op."""
+    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
+
+
+def _homes(loads: list[Op]) -> dict[str | None, Op]:
+    """The loop, of several the innermost, that each ring which has a name in the text is for: a rotated loop has loads
+    of it before and behind."""
+    found: dict[str | None, Op] = {}
+    for op in loads:
+        loop, name = _loop_of(op), op.attrs.get("ring")
+        if name and loop is not None and (name not in found or found[name] in enclosing(loop)):
+            found[name] = loop
+    return found
+
+
 def _joined(rings: list[Ring], table: dict[Value, list[tuple[Op, int]]]) -> list[Ring]:
     """The same rings, those of products that share an operand made one: one wait and one release for all of them."""
     made: list[Ring] = []
@@ -120,7 +137,7 @@ def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bo
     """Whether two rings are alike, feed the same product, and all their loads come before the first product: the
     consumers wait where the last load stands."""
     block = one.loads[0].parent
-    alike = all(r.views and r.loop is not None and r.loads[0].parent is block and
+    alike = all(r.views and not r.text and r.loop is not None and r.loads[0].parent is block and
                 (r.kind, r.slots, r.by_warps) == (one.kind, one.slots, one.by_warps) for r in (one, two))
     if not alike or block is None:
         return False
@@ -326,8 +343,11 @@ def _go_on(plan: Plan) -> None:
         return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.release, ring.ctas, ring.ahead,
                 [ring.slices.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
 
+    for i, ring in enumerate(plan.rings):
+        if ring.text:                                   # the text says which loads share one
+            ring.before = next((r for r in plan.rings[:i] if r.text == ring.text), None)
     for i, ring in enumerate(plan.rings) if plan.groups == 1 else ():
-        if ring.loop is None or ring.slots == 1:
+        if ring.loop is None or ring.slots == 1 or ring.text:
             continue
         for other in plan.rings[:i]:
             loops = [r.loop for r in plan.rings[:i] if r.channel is other]
@@ -347,6 +367,8 @@ def _say(plan: Plan, warps: int) -> None:
     elif plan.specialised:
         say(f"specialised: {producer} + {warps // 4} consumer warpgroups")
     for ring in plan.rings:
+        if ring.before and ring.text:
+            continue
         who = " by the consumers" if ring.local and plan.specialised else ""
         unit = "mma.sync" if ring.by_warps else "wgmma"
         say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else

@@ -48,7 +48,8 @@ def find_leads(fn: Function, plan: Plan, registers: int) -> None:
     if asked is False:
         return
     for loop in walk(fn.body):
-        if loop.name != "for" or loop in plan.chains or plan.turns and loop is plan.turns.loop:
+        if loop.name != "for" or loop in plan.chains or "pipelined" in loop.attrs or \
+                plan.turns and loop is plan.turns.loop:
             continue
         dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
         if not any(dot.parent is loop.regions[0] for dot in dots):
@@ -136,10 +137,10 @@ class Leads(Products):
         at = Builder(region, loc=op.loc)
         one = self._carried(rest, rings)
         two = self._lead(dot, rings, at("pend", zero), at)
-        mine = self._use(op, region.args[0], one, 1, mine, at)
+        mine = self._use(op, region.args[0], one, mine, at)
         one = self._lead(dot, rings, one.product, at, zero=True)
         second = at("add", region.args[0], step)
-        mine = self._use(op, second, two, 1, mine, at)
+        mine = self._use(op, second, two, mine, at)
         at.op("yield", *mine, *self._state(keys), at("add", second, step), *one.values(), *self._tests(rings))
         loop = inner.op("for", lo, inner("sub", last, step), inner("add", step, step), *carried, regions=[region],
                         **op.attrs)
@@ -152,9 +153,9 @@ class Leads(Products):
             one = self._carried(rest, rings)
             if pair:
                 two = self._lead(dot, rings, at("pend", at("const", value=0, type=zero.type)), at)
-            made = self._use(op, here, one, int(pair), mine, at)
+            made = self._use(op, here, one, mine, at)
             if pair:
-                made = self._use(op, at("add", here, step), two, 0, made, at)
+                made = self._use(op, at("add", here, step), two, made, at)
             self.tested.clear()
             at.op("yield", *made, *self._state(keys))
             ends.append(end)
@@ -188,23 +189,16 @@ class Leads(Products):
             self.tested[ring] = b("mbar_test", self.shared[ring].full, self._place(ring, slot, b), parity)
         return Flight(product, tuple(self.current[ring] for ring in rings))
 
-    def _use(self, op: Op, iv: Value, flight: Flight, pending: int, carried: list[Value], b: Builder) -> list[Value]:
-        """What an iteration does with its product, which is awaited where it is first needed: what is carried on."""
+    def _use(self, op: Op, iv: Value, flight: Flight, carried: list[Value], b: Builder) -> list[Value]:
+        """What an iteration does with its product: what is carried on."""
         dot, body = self.plan.leads[op], op.regions[0]
         self.env.update(zip(body.args, [iv, *carried]))
 
-        def arrive(at: Builder) -> None:
-            tile = at.op("dot_wait", flight.product, pending=pending).result
-            tile.name = dot.result.name
-            self.env[dot.result] = tile
-            for ring, slot in zip(rings_of(dot, self.plan), flight.slots):
-                self.current[ring] = slot
-                self._release(ring, at)
-
-        self.arrivals[dot.result] = arrive
+        self._wait(dot, flight.product, b)
+        for ring, slot in zip(rings_of(dot, self.plan), flight.slots):
+            self.current[ring] = slot
+            self._release(ring, b)
         self.block(body, b)
-        if dot.result in self.arrivals:
-            self.arrivals.pop(dot.result)(b)
         return [self.env[v] for v in body.terminator.operands]
 
 

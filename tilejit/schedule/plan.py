@@ -42,6 +42,11 @@ class Ring:
     before: Ring | None = None            # the ring of a loop before, in whose slots and barriers this one goes on
 
     @property
+    def text(self) -> tuple[str, ...]:
+        """The rings of its loads that the text names (`ring=`)."""
+        return tuple(op.attrs["ring"] for op in self.loads if "ring" in op.attrs)
+
+    @property
     def channel(self) -> Ring:
         """The ring that has the slots, barriers and tickets: itself, or the one before."""
         return self.before or self

@@ -5,37 +5,13 @@ from tilejit.ir import Builder, Op, Value
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.ptx.smem import tile_buffer
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import Ring, behind, place, reads_slot, shared_operand
+from tilejit.schedule.plan import behind, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
 from tilejit.schedule.stores import describe, staging_of
 
 
 class Products(RoleState):
     """The part of a role's writer that deals with `dot`, `desc_store` and `desc_atomic`."""
-
-    def _settle(self, op: Op, b: Builder) -> None:
-        """Wait for the products in flight that an op needs: all of them at control flow and other meetings."""
-        for v in op.operands:
-            if v in self.arrivals:
-                self.arrivals.pop(v)(b)
-        if not self.flight:
-            return
-        count = len(self.flight)
-        if not op.regions and "sync" not in op.define.effects and "terminator" not in op.define.traits:
-            used = [i for i, (old, _) in enumerate(self.flight) if old in op.operands]
-            count = max(used) + 1 if used else 0
-        if not count:
-            return
-        settled, self.flight = self.flight[:count], self.flight[count:]
-        groups = sum(self._groups(old) for old, _ in self.flight)
-        tiles = b.op("dot_wait", *(new for _, new in settled), pending=groups).results
-        for (old, _), tile in zip(settled, tiles):
-            tile.name = old.name
-            self.env[old] = tile
-        if not self.flight:
-            for ring in self.owed:
-                self._release(ring, b)
-            self.owed = []
 
     def _dot(self, op: Op, b: Builder) -> None:
         loop = op.parent.parent if op.parent else None
@@ -51,16 +27,22 @@ class Products(RoleState):
         result = b("dot_async", a, bb, acc, **extra)
         result.name = op.result.name
         if op not in chain:
-            self.flight.append((op.result, result))
+            self._wait(op, result, b)
             return
         self.env[op.result] = result
         if op is not list(chain)[-1]:
             return
-        fenced = b.op("dot_fence", *(self.env[dot.result] for dot in chain), pending=len(chain)).results
+        fenced = b.op("dot_fence", *(self.env[dot.result] for dot in chain)).results
         for dot, value in zip(chain, fenced):
             value.name = dot.result.name
             self.env[dot.result] = value
         self._release_all_last(b)
+
+    def _wait(self, dot: Op, product: Value, b: Builder) -> None:
+        """The sums of a product: the wait sinks to where they are needed (`sink_waits`)."""
+        tile = b.op("dot_wait", product).result
+        tile.name = dot.result.name
+        self.env[dot.result] = tile
 
     def _release_all_last(self, b: Builder) -> None:
         """The products of the iteration before are done: release its slots, and keep this one's for later."""
@@ -72,8 +54,8 @@ class Products(RoleState):
     def _in_pieces(self, op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder) -> None:
         """A wgmma group for every piece of the first operand, which is computed while the one before multiplies.
 
-        In a chain a piece's registers are written again in the next iteration, when all but `count - 1` groups are
-        done: those of that piece, and before the last piece all of the iteration before."""
+        In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece
+        all of the iteration before is done."""
         pieces, bb = self.plan.pieces[op], self._operand(op, 1, b)
         self.plan.report.append(f"dot operand a at {place(op)} from registers, in {pieces.count} pieces")
         size = piece_type(pieces, op.operands[0]).shape[1]
@@ -82,23 +64,14 @@ class Products(RoleState):
             acc = b("dot_async", a, bb, acc, k=i * size, **extra)
             acc.name = op.result.name
             if in_chain:
-                acc = b.op("dot_fence", acc, pending=pieces.count - 1).result
+                acc = b.op("dot_fence", acc).result
                 acc.name = op.result.name
                 if i == pieces.count - 2:
                     self._release_all_last(b)
         if in_chain:
             self.env[op.result] = acc
         else:
-            self.flight.append((op.result, acc))
-
-    def _groups(self, result: Value) -> int:
-        """The wgmma groups of a product."""
-        pieces = self.plan.pieces.get(result.op) if isinstance(result.op, Op) else None
-        return pieces.count if pieces else 1
-
-    def _read_into_registers(self, ring: Ring) -> bool:
-        """Whether a ring's slots have been read, by threads, once the product that they are for has been issued."""
-        return all(load in self.piecewise for load in ring.loads)
+            self._wait(op, acc, b)
 
     def _dot_mma(self, op: Op, b: Builder) -> None:
         """A product by mma.sync, of slots or registers."""

@@ -153,17 +153,13 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         releases = self._release_points(src)
         for i, op in enumerate(src.ops):
             b.loc = op.loc
-            self._settle(op, b)
             if "terminator" not in op.define.traits:
                 if op.name != "for":             # those wait when everything else that they need is there
                     self._before_tickets(op, b)
                 self.op(op, b)
                 self._after_tickets(op, b)
             for ring in releases.get(i, ()):
-                if self.flight and not self._read_into_registers(ring):
-                    self.owed.append(ring)
-                else:
-                    self._release(ring, b)
+                self._release(ring, b)
 
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""
@@ -273,7 +269,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
             self.env[e.result] = res
         if chain:
             accs = [op.results[index] for index in chain.values()]
-            for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs), pending=0).results):
+            for old, tile in zip(accs, b.op("dot_wait", *(self.env[v] for v in accs)).results):
                 tile.name = old.name
                 self.env[old] = tile
         for ring in ahead:

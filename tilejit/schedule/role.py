@@ -45,11 +45,8 @@ class RoleState:
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.tested: dict[Ring, Value] = {}       # ring -> whether the next slot was still being filled, if looked at
-        self.flight: list[tuple[Value, Value]] = []      # products issued and not waited for: (old result, new)
-        self.owed: list[Ring] = []                # rings to release when those have read their slots
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
         self.led: set[Op] = set()                 # products that were issued an iteration ahead, and their loads
-        self.arrivals: dict[Value, Callable[[Builder], object]] = {}     # their results -> what waits for them
         self.turn_begins: dict[Op, Callable[[Builder], object]] = {}     # what waits for a turn, before which op
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers

@@ -270,15 +270,16 @@ def dot_mma(o: Op) -> list[Type]:
     return [o.operands[2].type]
 
 
-@op("dot_wait", "accs*", "pending", effects="sync", traits="scheduled takes_pending")
+@op("dot_wait", "accs*", "pending?", effects="sync", traits="scheduled takes_pending")
 def dot_wait(o: Op) -> list[Type]:
-    """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles.
+    """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles. (A pass of the
+    scheduler counts them, `schedule/sink_waits.py`.)
 
     The last round of a chain is not waited for: `dot_fence` is the wait inside of the loop."""
     return [_pending(o, v).tile for v in o.operands]
 
 
-@op("dot_fence", "accs*", "pending", effects="sync", traits="scheduled takes_pending")
+@op("dot_fence", "accs*", "pending?", effects="sync", traits="scheduled takes_pending")
 def dot_fence(o: Op) -> list[Type]:
     """Wait until at most `pending` wgmma groups are in flight; these accumulators stay pending."""
     return [_pending(o, v) for v in o.operands]

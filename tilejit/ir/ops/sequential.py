@@ -165,6 +165,7 @@ def _tma_load(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, desc: An
 @scheduled.row_copy.meaning
 def _row_copy(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, base: Any, size: Any) -> list[Any]:
     elem = o.operands[0].type.elem  # type: ignore[union-attr]
+    assert isinstance(elem, DType)
     index = np.arange(int(np.prod(ring.shape)), dtype=np.int64) * elem.bytes
     value = m.load(o, base + index, elem, index < int(size))
     return _fill(m, ring, slot, value.reshape(ring.shape))

@@ -1,0 +1,70 @@
+"""Attention as its users write it: descriptors, one loop (two with a causal mask), nothing placed by hand."""
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import tilejit
+import tilejit.language as tl
+
+BF16 = ml_dtypes.bfloat16
+
+
+@tilejit.kernel
+def attend(q_desc, k_desc, v_desc, o_desc, length, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+           CAUSAL: tl.constexpr):
+    """One block of BM queries of one head; keys and values [heads * length, D]."""
+    base = tl.program_id(1) * length
+    first = tl.program_id(0) * BM
+    q = q_desc.load([base + first, 0])
+    most = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, D], tl.float32)
+    end = first if CAUSAL else length
+    for n in tl.range(0, end, BN):
+        k = k_desc.load([base + n, 0])
+        scores = tl.dot(q, k.T)
+        new = tl.maximum(most, tl.max(scores, 1) * scale)
+        p = tl.exp2(scores * scale - new[:, None])
+        alpha = tl.exp2(most - new)
+        total = total * alpha + tl.sum(p, 1)
+        v = v_desc.load([base + n, 0])
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+        most = new
+    if CAUSAL:
+        rows, columns = first + tl.arange(0, BM), tl.arange(0, BN)
+        for n in tl.range(first, first + BM, BN):
+            k = k_desc.load([base + n, 0])
+            scores = tl.dot(q, k.T) * scale
+            scores = tl.where(rows[:, None] >= n + columns[None, :], scores, float("-inf"))
+            new = tl.maximum(most, tl.max(scores, 1))
+            p = tl.exp2(scores - new[:, None])
+            alpha = tl.exp2(most - new)
+            total = total * alpha + tl.sum(p, 1)
+            v = v_desc.load([base + n, 0])
+            acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+            most = new
+    o_desc.store([base + first, 0], (acc / total[:, None]).to(o_desc.dtype))
+
+
+def arguments(length: int, heads: int = 1, d: int = 64, bm: int = 64, bn: int = 64, dtype: Any = BF16,
+              causal: bool = False, **options: Any) -> tuple[tuple[int, int], tuple, dict[str, Any]]:
+    """Grid, arguments (the last array is the output) and constants of a launch."""
+    rng = np.random.default_rng(length + d)
+    q, k, v = (rng.standard_normal((heads * length, d), np.float32).astype(dtype) for _ in range(3))
+    out = np.full((heads * length, d), np.nan, np.float32).astype(dtype)
+    descs = [tilejit.TensorDescriptor(x, x.shape, (d, 1), (rows, d)) for x, rows in ((q, bm), (k, bn), (v, bn), (out, bm))]
+    constants = {"BM": bm, "BN": bn, "D": d, "CAUSAL": causal, **options}
+    return (length // bm, heads), (*descs, length, 1.4426950408889634 * d ** -0.5), constants
+
+
+def reference(args: tuple, heads: int, causal: bool) -> np.ndarray:
+    """In float64."""
+    q, k, v = (x.base.astype(np.float64).reshape(heads, -1, x.base.shape[-1]) for x in args[:3])
+    scores = q @ k.transpose(0, 2, 1) * q.shape[-1] ** -0.5
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[1:], bool)), scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return ((p / p.sum(-1, keepdims=True)) @ v).reshape(args[3].base.shape)

@@ -1,0 +1,200 @@
+"""Loops in two stages: what is expanded, what is refused, when it is chosen, and that it computes the same."""
+import random
+import re
+
+import numpy as np
+import pytest
+from attention_form import arguments, attend, reference
+
+import tilejit
+from tilejit.errors import VerificationError
+from tilejit.ir import walk
+from tilejit.ir.evaluate import evaluate
+from tilejit.ir.text import parse_function
+from tilejit.ir.verify import verify
+from tilejit.runtime.compile import tile_ir
+from tilejit.schedule.rotate import copy_function, is_staged, rotate
+from tilejit.testing import rel_error
+
+LOOP = """
+kernel @k(%n: int32, %out: ptr<int32>) {num_warps=4} {
+  %0 = const {value=0} : int32
+  %1 = const {value=1} : int32
+  %r, %t = for %0, %n, %1, %1, %0 : int32, int32 {(%i: int32, %c: int32, %s: int32)
+    BODY
+    yield YIELD
+  }
+  %o = ptr_add %out, %0
+  store %o, %r
+  %p = ptr_add %out, %1
+  store %p, %t
+  return
+}
+"""
+
+
+def numbers(fn, n: int) -> list[int]:
+    out = np.zeros(2, np.int32)
+    evaluate(fn, 1, {"n": n, "out": out})
+    return out.tolist()
+
+
+def test_prologue_steady_state_epilogue():
+    text = LOOP.replace("BODY", "%a = add %i, %c {stage=0, cycle=0}\n    %b = mul %a, %s {stage=1, cycle=1}\n"
+                        "    %d = add %b, %a {stage=1, cycle=1}").replace("YIELD", "%a, %d")
+    fn = parse_function(text)
+    want = [numbers(fn, n) for n in range(5)]
+    verify(rotate(fn))
+    assert [numbers(fn, n) for n in range(5)] == want
+    ops = [op.name for op in walk(fn.body) if op.name in ("add", "mul", "for", "if", "cmp")]
+    #       guard, prologue, second, steady, (stage 0, stage 1), epilogue
+    assert ops == ["cmp", "if", "add", "add", "for", "add", "mul", "add", "mul", "add"]
+    assert not any(key in op.attrs for op in walk(fn.body) for key in ("stage", "cycle"))
+
+
+@pytest.mark.parametrize("stages, message", [
+    ((1, 0, 0), "mul has stage 0 and cycle 1: too early for what add gives it"),
+    ((0, 0, 2), "stage 2: loops have stages 0 and 1")])
+def test_what_no_order_allows_is_refused(stages, message):
+    body = ["%a = add %i, %c {{stage={}, cycle=0}}", "%b = mul %a, %s {{stage={}, cycle=1}}",
+            "%d = add %b, %a {{stage={}, cycle=1}}"]
+    text = LOOP.replace("BODY", "\n".join(x.format(s) for x, s in zip(body, stages))).replace("YIELD", "%a, %d")
+    with pytest.raises(VerificationError, match=message):
+        rotate(parse_function(text))
+
+
+def test_random_loops_compute_the_same():
+    """Any stages and cycles that pass the check: the same numbers for every number of iterations."""
+    rng, rotated = random.Random(3), 0
+    for _ in range(400):
+        names, body = ["i", "c", "s"], []
+        for x in range(rng.randint(2, 7)):
+            a, b = rng.choice(names), rng.choice(names)
+            body.append(f"%v{x} = {rng.choice(['add', 'sub', 'mul', 'xor'])} %{a}, %{b} "
+                        f"{{stage={rng.randint(0, 1)}, cycle={rng.randint(0, 3)}}}")
+            names.append(f"v{x}")
+        ends = [rng.choice(names[3:]) for _ in range(2)]
+        text = LOOP.replace("BODY", "\n".join(body)).replace("YIELD", ", ".join(f"%{e}" for e in ends))
+        fn = parse_function(text)
+        want = [numbers(fn, n) for n in range(5)]
+        try:
+            rotate(fn)
+        except VerificationError:
+            continue
+        verify(fn)
+        rotated += 1
+        assert [numbers(fn, n) for n in range(5)] == want, text
+    assert rotated > 40
+
+
+def compiled(length=128, **options):
+    """The attention kernel and its stages of tile IR by name."""
+    grid, args, constants = arguments(length, **options)
+    k = attend.compile(*args, **constants)
+    seen = {}
+
+    def note(name, fn):
+        seen[name] = copy_function(fn)
+        return fn
+
+    plain = tile_ir(k.kernel, k.args, k.options)
+    from tilejit import schedule as room
+
+    seen["layouts"] = copy_function(plain)
+    seen["scheduled"] = room.run(plain, note)
+    return k, seen, grid, args, constants
+
+
+def test_attention_is_rotated_from_the_form_that_users_write():
+    """The product of the next block in front of the softmax, the second one behind it; the waits count groups."""
+    k, seen, *_ = compiled(length=512, d=128, bm=128, bn=128, num_warps=8)
+    assert "scores of the next iteration is in flight with acc of this one (2 stages" in k.report()
+    assert any(is_staged(op) for op in walk(seen["annotated"].body)) and "pipelined=true" in str(seen["rotated"])
+    (loop,) = [op for op in walk(seen["scheduled"].body) if op.name == "for" and any(
+        x.name == "dot_async" for x in op.regions[0].ops)]
+    shape = [op.name + str(op.attrs.get("pending", "")) for op in loop.regions[0].ops if op.name in (
+        "dot_async", "dot_wait", "mbar_arrive", "reduce", "exp2", "cast", "mbar_wait")]
+    assert shape == ["mbar_wait", "dot_async", "mbar_wait", "dot_async", "dot_wait1", "mbar_arrive", "reduce", "exp2", "exp2",
+                     "reduce", "dot_wait0", "mbar_arrive", "cast"]
+    if k.resources is not None:
+        assert k.resources.registers == 168 and k.resources.clean
+
+
+CASES = {
+    "full": {"length": 192, "bn": 64}, "one block": {"length": 64}, "causal": {"length": 192, "causal": True, "heads": 2},
+    "fp16": {"length": 128, "dtype": np.float16}, "128 wide": {"length": 256, "d": 128, "bm": 128, "bn": 128, "num_warps": 8},
+    "causal, two blocks on the diagonal": {"length": 256, "bm": 128, "bn": 64, "causal": True, "num_warps": 8},
+    "one warpgroup": {"length": 128, "bn": 32, "num_warps": 4}}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_stage_computes_the_same_bits(case):
+    options = {"num_warps": 4, **CASES[case]}
+    _, seen, grid, args, _ = compiled(**options)
+    names = ("q_desc", "k_desc", "v_desc", "o_desc", "length", "scale")
+    found = {}
+    for stage, fn in seen.items():
+        verify(fn)
+        args[3].base[...] = np.nan
+        evaluate(fn, grid, dict(zip(names, args)))
+        found[stage] = args[3].base.copy()
+    assert set(found) == {"layouts", "annotated", "rotated", "scheduled"}
+    for stage, out in found.items():
+        assert np.array_equal(out.view(np.uint16), found["layouts"].view(np.uint16)), stage
+    want = reference(args, options.get("heads", 1), options.get("causal", False))
+    assert rel_error(found["scheduled"].astype(np.float64), want) < 4e-3
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_the_emulator(case):
+    options = {"num_warps": 4, **CASES[case]}
+    grid, args, constants = arguments(**options)
+    with tilejit.knobs(target="emulator"):
+        found = tilejit.check(attend, grid, *args, **constants)
+    assert len(found.check().runs) == 15
+    want = reference(args, options.get("heads", 1), options.get("causal", False))
+    assert rel_error(args[3].base.astype(np.float64), want) < 4e-3
+
+
+def test_no_trip_at_all():
+    """Rows whose loop has no iteration: sums of nothing, divided."""
+    grid, args, constants = arguments(64, num_warps=4)
+    with tilejit.knobs(target="emulator"):
+        attend[grid](*args[:4], 0, args[5], **constants)
+    assert np.isnan(args[3].base.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("options, reason", [
+    ({"bm": 128, "bn": 256, "num_warps": 8}, r"do not overlap: \d+ registers a thread for tiles at once"),
+    ({"products_ahead": False}, None), ({"warp_specialize": False}, "do not overlap: no role of its own loads")])
+def test_when_it_is_not_chosen(options, reason):
+    _, args, constants = arguments(512, **{"num_warps": 4, **options})
+    k = attend.compile(*args, **constants)
+    assert "pipelined" not in k.scheduled and "of the next iteration is in flight" not in k.report()
+    assert reason is None or len([line for line in k.report().split("\n") if re.search(reason, line)]) == 1
+
+
+def test_an_author_can_give_other_stages(tmp_path):
+    """The annotated loop, edited and given back: what is possible is done, what is not is refused at the author's line."""
+    _, args, constants = arguments(512, num_warps=4)
+    with tilejit.knobs(dump=str(tmp_path / "dump")):
+        first = attend.compile(*args, **constants)
+    (path,) = (tmp_path / "dump" / "attend").glob("*-annotated.tile")
+    text = path.read_text()
+    assert "stage=1, cycle=1" in text and 'ring="k"' in text
+    over = tmp_path / "over" / "attend" / "annotated.tile"
+    over.parent.mkdir(parents=True)
+
+    def given(edited):
+        assert edited != text
+        over.write_text(edited)
+        with tilejit.knobs(override=str(tmp_path / "over")):
+            return attend.compile(*args, **constants)
+
+    drained = given(re.sub(r"stage=1, cycle=1", "stage=0, cycle=6", text))
+    assert drained.ptx != first.ptx and "wgmma.wait_group.sync.aligned 1" not in drained.ptx
+    assert "wgmma.wait_group.sync.aligned 1" in first.ptx
+    dot = next(line for line in text.split("\n") if " = dot " in line and "stage=1" in line)
+    with pytest.raises(VerificationError, match="dot has stage 0 and cycle 1: too early for what") as e:
+        given(text.replace(dot, dot.replace("stage=1", "stage=0")))
+    assert e.value.loc.short().startswith("attention_form.py:")

@@ -1,0 +1,219 @@
+"""Products in flight: which wgmma groups may not have retired at a point of a function, and how old they are.
+
+Groups retire in the order in which they were committed, so one number says what a wait does: a group's *age* is how
+many were committed since. `dot_async` makes every group one older and commits one of age 0; after
+`dot_wait {pending=k}` (or `dot_fence`) whatever had age k or more has retired. Where paths meet, and round the back
+edge of a loop, the smaller age counts: a smaller `pending` is the stronger wait. (PTX ISA, wgmma.commit_group and
+wgmma.wait_group.)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tilejit.ir.core import Block, Function, Op, Value, walk
+from tilejit.ir.types import Tile
+
+#: Trips of a loop that are told apart: a product of this trip, of the one before, and of any before that.
+_TRIPS = 2
+#: Trips until what is in flight at a loop's beginning stays the same; two do.
+_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Flight:
+    """One product: how many groups were committed since, under which names its sums and the slots (buffer, slot) that
+    it reads are known here, and the values in whose registers its first operand is."""
+
+    dot: Op
+    age: int
+    sums: frozenset[Value]
+    slots: frozenset[tuple[Value, Value]]
+    registers: frozenset[Value]
+
+    def named(self, names: Mapping[Value, Iterable[Value]], gone: Callable[[Value], bool]) -> Flight:
+        """With more names; `gone`: names that mean something else from here on."""
+        def over(v: Value) -> set[Value]:
+            return {*names.get(v, ()), *([] if gone(v) else [v])}
+
+        return replace(self, sums=frozenset(x for v in self.sums for x in over(v)),
+                       slots=frozenset((b, x) for b, v in self.slots for x in over(v)))
+
+
+#: Products in flight, by the op and how many trips ago it was issued.
+Flights = dict[tuple[Op, int], Flight]
+Visit = Callable[[Op, Flights], None]
+
+
+def _meet(a: Flights, b: Flights) -> Flights:
+    """What may be in flight where two paths meet."""
+    out = dict(a)
+    for key, y in b.items():
+        x = out.get(key)
+        out[key] = y if x is None else Flight(x.dot, min(x.age, y.age), x.sums | y.sums, x.slots | y.slots,
+                                              x.registers | y.registers)
+    return out
+
+
+def _names(old: Iterable[Value], new: Iterable[Value]) -> dict[Value, list[Value]]:
+    names: dict[Value, list[Value]] = {}
+    for v, w in zip(old, new):
+        names.setdefault(v, []).append(w)
+    return names
+
+
+def _slot(view: Value) -> tuple[Value, Value] | None:
+    """(buffer, slot) behind an operand."""
+    op = view.op
+    while isinstance(op, Op) and op.name == "view_trans":
+        op = op.operands[0].op
+    return (op.operands[0], op.operands[1]) if isinstance(op, Op) and op.name == "view" else None
+
+
+def issued(dot: Op) -> Flight:
+    """A product right behind its `dot_async`."""
+    slots = [s for s in map(_slot, dot.operands[:2]) if s is not None]
+    registers = [v for v in dot.operands[:1] if isinstance(v.type, Tile)]
+    return Flight(dot, 0, frozenset(dot.results), frozenset(slots), frozenset(registers))
+
+
+class _Walker:
+    """Follows a function's control flow; loops until what is in flight at their beginnings stays the same."""
+
+    def __init__(self, visit: Visit):
+        self.visit = visit
+        self.steps = {name: getattr(self, f"_{name}") for name in (
+            "dot_async", "dot_fence", "dot_wait", "elect", "roles", "if", "for", "while")}
+
+    def block(self, block: Block, state: Flights) -> Flights:
+        """What is in flight at the block's end."""
+        for op in block.ops:
+            self.visit(op, state)
+            if op.name in self.steps:
+                state = self.steps[op.name](op, state)
+        return state
+
+    def _dot_async(self, op: Op, state: Flights) -> Flights:
+        state = {key: replace(x, age=x.age + 1) for key, x in state.items()}
+        state[op, 0] = issued(op)
+        return state
+
+    def _dot_fence(self, op: Op, state: Flights) -> Flights:
+        k = op.attrs["pending"]
+        names = _names(op.operands, op.results)
+        return {key: x.named(names, lambda v: False) for key, x in state.items() if x.age < k}
+
+    _dot_wait = _dot_fence
+
+    def _elect(self, op: Op, state: Flights) -> Flights:
+        return self.block(op.regions[0], state)
+
+    def _roles(self, op: Op, state: Flights) -> Flights:
+        for region in op.regions:
+            self.block(region, {})
+        return {}
+
+    def _if(self, op: Op, state: Flights) -> Flights:
+        ends = []
+        for region in op.regions:
+            end = self.block(region, dict(state))
+            names = _names(region.terminator.operands, op.results)
+            ends.append({key: x.named(names, lambda v: False) for key, x in end.items()})
+        return _meet(*ends)
+
+    def _for(self, op: Op, state: Flights) -> Flights:
+        body = op.regions[0]
+        return self._loop(op, state, body, body, op.operands[3:], body.args[1:], body.terminator.operands,
+                          body.terminator.operands)
+
+    def _while(self, op: Op, state: Flights) -> Flights:
+        before, body = op.regions
+        return self._loop(op, state, before, body, op.operands, before.args, before.terminator.operands[1:],
+                          body.terminator.operands)
+
+    def _loop(self, op: Op, state: Flights, first: Block, last: Block, inits: list[Value], args: list[Value],
+              left: list[Value], yields: list[Value]) -> Flights:
+        """A loop that begins with `first`, left with the values `left`; `last` is its last block (or the same)."""
+        inner = {v for region in op.regions for x in walk(region) for v in x.results}
+        inner.update(v for region in op.regions for v in region.args)
+        into, back = _names(inits, args), _names(yields, args)
+        head = start = {key: x.named(into, lambda v: False) for key, x in state.items()}
+        for _ in range(_ROUNDS):
+            leaving = self.block(first, head)
+            end = leaving
+            if last is not first:
+                names = _names(left, last.args)
+                end = self.block(last, {key: x.named(names, lambda v: False) for key, x in leaving.items()})
+            again: Flights = {}
+            for (dot, trip), x in end.items():
+                again = _meet(again, {(dot, min(trip + 1, _TRIPS)): x.named(back, inner.__contains__)})
+            new = _meet(start, again)
+            if new == head:
+                break
+            head = new
+        names = _names(left, op.results)
+        out = {key: x.named(names, lambda v: False) for key, x in (end if last is first else leaving).items()}
+        if last is first:
+            names = _names(inits, op.results)
+            out = _meet(out, {key: x.named(names, lambda v: False) for key, x in state.items()})
+        return out
+
+
+def follow(fn: Function, visit: Visit) -> None:
+    """Call `visit(op, products in flight before it)` for every op outside of regions of folds, often several times for
+    those in loops, the last time with all that may be in flight. `visit` may set the `pending` of a wait."""
+    _Walker(visit).block(fn.body, {})
+
+
+def rings(fn: Function) -> dict[Value, str]:
+    """Buffers that copies fill -> the name of the ring whose mbarriers NAME.full and NAME.empty guard them."""
+    found: dict[Value, str] = {}
+    waiting: list[Value] = []
+    for op in walk(fn.body):
+        if op.name in ("tma_load", "row_copy"):
+            full = op.operands[2].op
+        elif op.name in ("async_copy", "block_copy"):
+            waiting.append(op.operands[0])
+            continue
+        elif op.name == "async_arrive":
+            full = op.operands[0].op
+        else:
+            continue
+        assert isinstance(full, Op)
+        name = full.attrs["name"].removesuffix(".full")
+        found.update(dict.fromkeys([*waiting, op.operands[0]] if op.name == "async_arrive" else [op.operands[0]], name))
+        waiting = [] if op.name == "async_arrive" else waiting
+    return found
+
+
+def released(op: Op, rings: Mapping[Value, str], x: Flight) -> bool:
+    """Whether an arrival gives back a slot that a product may still read."""
+    barrier = op.operands[0].op
+    if op.name != "mbar_arrive" or not isinstance(barrier, Op) or not x.slots:
+        return False
+    name = barrier.attrs["name"].removesuffix(".empty")
+    return any(slot is op.operands[1] and rings.get(buffer) == name for buffer, slot in x.slots)
+
+
+def overwritten(op: Op, x: Flight) -> bool:
+    """Whether an op writes registers that a product may still read: those of its results, or of what a loop carries."""
+    if not x.registers:
+        return False
+    if op.name == "yield" and op.parent is not None and op.parent.parent is not None \
+            and op.parent.parent.name == "for":
+        args = op.parent.args[1:]
+        return any(arg in x.registers and v is not arg for arg, v in zip(args, op.operands))
+    return not x.registers.isdisjoint(op.results)
+
+
+def needs(op: Op, rings: Mapping[Value, str], state: Flights) -> list[Flight]:
+    """The products in flight that must have retired before an op: their slots are given back, their registers or the
+    memory that they read written."""
+    if not state:
+        return []
+    if op.name == "mbar_arrive":
+        return [x for x in state.values() if released(op, rings, x)]
+    if op.name == "local_store":
+        slot = _slot(op.operands[0])
+        return [x for x in state.values() if slot in x.slots]
+    return [x for x in state.values() if overwritten(op, x)]

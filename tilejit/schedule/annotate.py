@@ -1,0 +1,177 @@
+"""Decides what of a loop runs when: `stage`, `cycle` and `ring` on the ops of loops whose products wait for each other.
+
+In attention the second product needs the first one's sums, behind a softmax, so that tensor cores and arithmetic take
+turns. In two stages (FlashAttention-3, arXiv 2407.08608, section 3.2) they overlap: the first product of the next
+iteration and the second one of this iteration are issued together, and the softmax runs under the second one.
+
+    cycle 0   stage 0   what the products at stage 0 need, and they themselves
+    cycle 1   stage 1   what the products at stage 1 need that is no result of stage 0, and they themselves
+    cycle 2   stage 0   what uses the sums of stage 0, and what else there is        (the softmax)
+    cycle 3   stage 1   what uses the sums of stage 1
+    cycle 4   stage 0   what uses what stage 1 has carried on                       (sums that are scaled)
+    cycle 5   stage 0   first operands, in registers, of products at stage 1: their registers are read until then
+"""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, uses, walk
+from tilejit.ir.target import target_of
+from tilejit.schedule.pieces import from_registers
+from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
+from tilejit.schedule.registers import peak
+from tilejit.schedule.rewrite import register_split
+from tilejit.schedule.rotate import TIMES, copy_function, is_staged, rotate
+
+#: Registers of a thread beside its tiles: addresses, tickets, loop counters, masks.
+BESIDE = 28
+
+
+def annotate(fn: Function) -> Function:
+    """A copy of the function with the times of overlapped loops; the function itself where there is none.
+
+    `products_ahead=False` leaves all loops as they are. Reasons against are lines of the report."""
+    found = [(loop, times) for loop in walk(fn.body) if loop.name == "for"
+             for times in [_times(loop)] if times is not None]
+    if not found or fn.attrs.get("products_ahead") is False:
+        return fn
+    report = fn.attrs.setdefault("report", [])
+    new = copy_function(fn)
+    loops = dict(zip(walk(fn.body), walk(new.body)))
+    rings: dict[str, tuple] = {}
+    share = _share(fn)
+    for loop, times in found:
+        problem = _problem(fn, loop, times)
+        if not problem:
+            _mark(loop, loops, times, rings)
+            need = _registers(new, loops[loop])
+            if need > share - BESIDE:
+                problem = f"{need} registers a thread for tiles at once, {share - BESIDE} of {share} are there for them"
+                _unmark(loops[loop])
+        if problem:
+            report.append(f"loop at {place(loop)}: products and what is between them do not overlap: {problem}")
+        else:
+            names = [", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
+                     for s in (0, 1)]
+            report.append(f"loop at {place(loop)}: {names[0]} of the next iteration is in flight with {names[1]} of "
+                          f"this one (2 stages; {need} registers a thread for tiles at once)")
+    return new if any(is_staged(op) for op in walk(new.body)) else fn
+
+
+def _share(fn: Function) -> int:
+    """Registers of a consumer's thread."""
+    launch, _, consumer = register_split(fn.attrs["num_warps"])
+    return consumer or launch
+
+
+def _dots(loop: Op) -> list[Op]:
+    return [op for op in loop.regions[0].ops if op.name == "dot"]
+
+
+def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
+    """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
+    body, dots = loop.regions[0], _dots(loop)
+    if len(dots) < 2:
+        return None
+    ops = body.ops[:-1]
+    needs: dict[Op, set[Op]] = {}            # the products of the same iteration behind an op
+    for op in ops:
+        inner = [v for region in op.regions for x in walk(region) for v in x.operands]
+        makers = {v.op for v in (*op.operands, *inner) if isinstance(v.op, Op) and v.op in needs}
+        needs[op] = {d for m in makers for d in needs[m] | ({m} if m.name == "dot" else set())}
+    second = {dot for dot in dots if needs[dot]}
+    if not second or len(second) == len(dots):
+        return None
+    users: dict[Op, list[Op]] = {}
+    for op in (*ops, body.terminator):
+        inner = [v for region in op.regions for x in walk(region) for v in x.operands]
+        for v in (*op.operands, *inner):
+            if isinstance(v.op, Op) and v.op.parent is body:
+                users.setdefault(v.op, []).append(op)
+    stage: dict[Op, int] = {}
+    for op in reversed(ops):
+        only = bool(users.get(op)) and all(stage.get(u) == 1 for u in users[op])
+        stage[op] = int(op in second or bool(needs[op] & second) or only and not needs[op])
+    carried = {body.args[1 + i]: v for i, v in enumerate(body.terminator.operands)}
+    late = {arg for arg, v in carried.items() if isinstance(v.op, Op) and stage.get(v.op) == 1}
+    behind: set[Op] = set()                  # stage 0 that uses what stage 1 has carried on
+    for op in ops:
+        if stage[op] == 0 and any(v in late or isinstance(v.op, Op) and v.op in behind for v in op.operands):
+            behind.add(op)
+    ahead: set[Op] = set()                   # stage 1 that its products need
+    for op in reversed(ops):
+        if stage[op] == 1 and (op in second or any(u in ahead for u in users.get(op, ()))):
+            ahead.add(op)
+    first = {op for op in ops if op.name == "dot" and not stage[op]}
+    for op in reversed(ops):                 # stage 0 that its products need
+        if any(u in first for u in users.get(op, ())):
+            first.add(op)
+    last = {dot.operands[0].op for dot in second if from_registers(dot)}
+    times = {}
+    for op in ops:
+        if stage[op]:
+            times[op] = 1, 1 if op in ahead else 3
+        elif op in last and set(users[op]) <= second:
+            times[op] = 0, 5
+        elif op in behind:
+            times[op] = 0, 4
+        else:
+            times[op] = 0, 0 if op in first or kind_of(op) else 2
+    return times
+
+
+def _problem(fn: Function, loop: Op, times: dict[Op, tuple[int, int]]) -> str:
+    """Why a loop cannot be rotated; empty if it can."""
+    body, table = loop.regions[0], uses(fn.body)
+    if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or \
+            loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12):
+        return "no role of its own loads"
+    for dot in _dots(loop):
+        if "unit" in dot.attrs:
+            return "mma.sync multiplies"
+        if reads_slot(dot, 1) is None or reads_slot(dot, 0) is None and not from_registers(dot):
+            return f"an operand of {dot.result.name or 'a product'} goes through shared memory"
+    for op in body.ops[:-1]:
+        if op.name not in ("reduce", "scan") and (op.regions or op.define.effects - {"read"}):
+            return f"{op.name} ({place(op)}) may have to wait for others"
+        if kind_of(op) not in ("", "tensor"):
+            return "the threads that compute also copy"
+        if kind_of(op):
+            readers = {times[u][0] for u, _ in table.get(op.result, ()) if u in times}
+            if in_place(op.result, table) and readers != {times[op][0]}:
+                return f"{op.result.name or 'a load'} is read at both stages"
+    if any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands)):
+        return "values change places from iteration to iteration"
+    return ""
+
+
+def _mark(loop: Op, copies: dict[Op, Op], times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
+    """Write times and rings down. Loads of loops next to each other that are alike share a ring."""
+    for op, time in times.items():
+        copies[op].attrs.update(zip(TIMES, time))
+        if kind_of(op):
+            kind = (loop.parent, loop.attrs.get("num_stages"), op.result.type, op.operands[0], time[0])
+            base = name = op.result.name or "load"
+            number = 1
+            while rings.setdefault(name, kind) != kind or any(
+                    x.attrs.get("ring") == name for x in copies[loop].regions[0].ops if x is not copies[op]):
+                number += 1
+                name = f"{base}.{number}"
+            copies[op].attrs["ring"] = name
+
+
+def _unmark(loop: Op) -> None:
+    for op in loop.regions[0].ops:
+        for key in (*TIMES, "ring"):
+            op.attrs.pop(key, None)
+
+
+def _registers(fn: Function, loop: Op) -> int:
+    """Registers for tiles in the steady state of a loop, once it is rotated."""
+    trial = copy_function(fn)
+    twin = dict(zip(walk(fn.body), walk(trial.body)))[loop]
+    for other in walk(trial.body):
+        if other.name == "for" and other is not twin:
+            _unmark(other)
+    before = {op for op in walk(trial.body) if op.name == "for"}
+    rotate(trial)
+    (steady,) = [op for op in walk(trial.body) if op.name == "for" and op not in before]
+    return peak(steady.regions[0])

@@ -1,0 +1,67 @@
+"""How many registers a thread needs at once, from the layouts of the tiles that are alive.
+
+Elementwise ops next to each other are a run, computed a few elements at a time (`ptx/runs.py`): what only they need
+takes no registers, and results take the place of operands that are used for the last time. Broadcasts and other names
+of registers, constants and scalars count nothing; first operands that products read from registers stay until the
+product's sums are used.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Block, Op, Value, walk
+from tilejit.ir.types import DType, Pending, Tile, elem_of
+
+#: Ops whose results are other names of registers, or are made where they are used.
+_NAMES = frozenset({"broadcast", "expand_dims", "splat", "reshape", "trans", "arange", "const", "hint", "view_trans"})
+
+
+def size(v: Value) -> int:
+    """32-bit registers of a thread for a tile (or sums in flight); 0 for what is no tile."""
+    t = v.type.tile if isinstance(v.type, Pending) else v.type
+    if not isinstance(t, Tile) or t.layout is None:
+        return 0
+    elem = elem_of(t)
+    bits = elem.bits if isinstance(elem, DType) else 64
+    return -(-t.layout.num_registers * max(8, bits) // 32)
+
+
+def root(v: Value) -> list[Value]:
+    """The values whose registers a value is in."""
+    if isinstance(v.op, Op) and v.op.name in _NAMES:
+        return [r for x in v.op.operands for r in root(x)]
+    return [v]
+
+
+def peak(body: Block) -> int:
+    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside."""
+    steps = [step for step in _runs(body) if step]
+    at = {op: i for i, step in enumerate(steps) for op in step}
+    ends: dict[Value, int] = {}              # value -> the step of its last use
+    for op in body.ops:
+        for v in op.operands:
+            ends.update((r, max(ends.get(r, 0), at[op])) for r in root(v))
+    for op in body.ops:
+        if op.name == "dot" and isinstance(op.operands[0].type, Tile):
+            used = min((at[x] for x in body.ops if op.result in x.operands), default=len(steps))
+            ends.update((r, max(ends[r], used)) for r in root(op.operands[0]))
+    inside = {v for op in walk(body) for v in op.results} | set(body.args)
+    alive = {v for v in ends if v not in inside or v.op is body}
+    ends.update((v, len(steps)) for v in ends if v not in inside)
+    ends.update((r, len(steps)) for v in body.terminator.operands for r in root(v))
+    most = sum(map(size, alive))
+    for i, step in enumerate(steps):
+        alive -= {v for v in alive if ends[v] <= i}
+        alive |= {v for op in step for v in op.results if ends.get(v, 0) > i and root(v) == [v]}
+        most = max(most, sum(map(size, alive)))
+    return most
+
+
+def _runs(body: Block) -> list[list[Op]]:
+    """The ops, those of a run together."""
+    out: list[list[Op]] = [[]]
+    for op in body.ops:
+        tile = any(isinstance(v.type, Tile) for v in (*op.operands, *op.results))
+        if op.name in _NAMES or not tile and op.define.pure or "elementwise" in op.define.traits and op.define.pure:
+            out[-1].append(op)
+        else:
+            out += [[op], []]
+    return out

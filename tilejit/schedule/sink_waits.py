@@ -1,0 +1,146 @@
+"""Waits for products, each as late as it can be, and how many groups may stay in flight at each.
+
+A role is written as if products were done where they are issued: `dot_async` and its `dot_wait` side by side, the
+release of a slot behind its last reader. Here waits sink, with the releases that they are for, to what needs them, and
+this is the one place that knows `pending` (`ir/flight.py` says what is in flight):
+
+    %p = dot_async %a, %b, %s                          %p = dot_async %a, %b, %s
+    %x = dot_wait %p                                   %q = dot_async %c, %d, %t
+    mbar_arrive %ab_empty, %slot                       %x = dot_wait %p {pending=1}
+    %q = dot_async %c, %d, %t                ->        mbar_arrive %ab_empty, %slot
+    %y = dot_wait %q                                   %u = exp2 %x
+    %u = exp2 %x                                       %y = dot_wait %q {pending=0}
+    %v = mul %y, %u                                    %v = mul %y, %u
+
+A `dot_fence` is where products that stay in flight round a loop are waited for: it stays where it is, and waits for the
+slots and registers that are given back or written before the next product.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tilejit.ir import Block, Function, Op, Value
+from tilejit.ir.flight import Flights, follow, issued, needs, released, rings
+
+
+@dataclass
+class Sinking:
+    """A wait on its way down, the products of this block that it is for, and the releases behind it."""
+
+    wait: Op
+    products: tuple[Op, ...]
+    releases: list[Op] = field(default_factory=list)
+
+
+def sink_waits(fn: Function) -> Function:
+    """Move waits down and set `pending` on each, in place; returns the function."""
+    guarded = rings(fn)
+    for block in _blocks(fn.body):
+        if any(op.name == "dot_wait" for op in block.ops):
+            _sink(block, guarded)
+    follow(fn, lambda op, state: _count(op, state, guarded))
+    return fn
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for region in op.regions:
+            yield from _blocks(region)
+
+
+def _sink(block: Block, guarded: dict[Value, str]) -> None:
+    """Move the waits of one block to what needs them, each with its releases."""
+    sinking: list[Sinking] = []
+    out: list[Op] = []
+    adjacent = False
+
+    def flush(count: int, at: Op) -> None:
+        ready, sinking[:] = sinking[:count], sinking[count:]
+        if not ready:
+            return
+        wait = ready[0].wait
+        for other in ready[1:]:
+            wait.operands += other.wait.operands
+            wait.results += other.wait.results
+        for i, v in enumerate(wait.results):
+            v.op, v.index = wait, i
+        moved = [wait, *(op for x in ready for op in x.releases)]
+        for op in moved:
+            op.loc = at.loc
+        out.extend(moved)
+
+    for op in block.ops:
+        if op.name == "dot_wait" and not _left_by_loop(op):
+            sinking.append(Sinking(op, _products(op)))
+            adjacent = True
+            continue
+        holder = _holder(op, sinking, guarded, adjacent)
+        if holder is not None:
+            holder.releases.append(op)
+            continue
+        adjacent = False
+        flush(_needed(op, sinking), op)
+        out.append(op)
+    block.ops = out
+
+
+def _left_by_loop(wait: Op) -> bool:
+    """Whether a wait is for the sums of a loop next to it: then it stays there."""
+    loop = wait.operands[0].op
+    return isinstance(loop, Op) and bool(loop.regions) and loop.parent is wait.parent
+
+
+def _products(wait: Op) -> tuple[Op, ...]:
+    """The products behind the sums that are waited for, as far as they are in this block."""
+    found, v = [], wait.operands[0]
+    while isinstance(v.op, Op) and v.op.name in ("dot_async", "dot_fence"):
+        if v.op.name == "dot_async":
+            found.append(v.op)
+        v = v.op.operands[2 if v.op.name == "dot_async" else v.index]
+    return tuple(found)
+
+
+def _holder(op: Op, sinking: list[Sinking], guarded: dict[Value, str], adjacent: bool) -> Sinking | None:
+    """The wait that a release must stay behind: of the last product that reads the slot; if the product was issued
+    elsewhere, the wait that it stands right behind."""
+    if op.name != "mbar_arrive":
+        return None
+    for x in reversed(sinking):
+        if any(released(op, guarded, flight) for dot in x.products for flight in [issued(dot)]):
+            return x
+    return sinking[-1] if adjacent and not sinking[-1].products else None
+
+
+def _needed(op: Op, sinking: list[Sinking]) -> int:
+    """How many of the waits, the first ones, must be over before an op: those whose sums it uses, all of them at
+    control flow, at meetings of other threads and at a block's end."""
+    folds = op.name in ("reduce", "scan")
+    ends = op.regions and op.name != "elect" and not folds or "terminator" in op.define.traits
+    if ends or "sync" in op.define.effects and "scheduled" not in op.define.traits:
+        return len(sinking)
+    return max((i for i, x in enumerate(sinking, 1) if not set(x.wait.results).isdisjoint(op.operands)), default=0)
+
+
+def _count(op: Op, state: Flights, guarded: dict[Value, str]) -> None:
+    """Set how many groups may stay in flight at a wait."""
+    if op.name == "dot_wait":
+        ages = [x.age for x in state.values() if not x.sums.isdisjoint(op.operands)]
+        op.attrs["pending"] = min(ages, default=max((x.age + 1 for x in state.values()), default=0))
+    elif op.name == "dot_fence":
+        here = max((x.age + 1 for (_, trip), x in state.items() if not trip), default=0)
+        op.attrs["pending"] = min((x.age for y in _behind(op) for x in needs(y, guarded, state)), default=here)
+        op.attrs["pending"] = min(here, op.attrs["pending"])
+
+
+def _behind(fence: Op) -> Iterator[Op]:
+    """What comes between a fence and the next product or wait, round the loop that it is in."""
+    block = fence.parent
+    assert block is not None
+    at = block.ops.index(fence)
+    around = block.ops[:at] if block.parent is not None and block.parent.name == "for" else []
+    for op in (*block.ops[at + 1:], *around):
+        if op.regions and op.name != "elect" or op.name in ("dot_async", "dot_fence", "dot_wait"):
+            return
+        yield op
