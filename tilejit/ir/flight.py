@@ -82,15 +82,14 @@ class _Walker:
 
     def __init__(self, visit: Visit):
         self.visit = visit
-        self.steps = {name: getattr(self, f"_{name}") for name in (
-            "dot_async", "dot_fence", "dot_wait", "elect", "roles", "if", "for", "while")}
 
     def block(self, block: Block, state: Flights) -> Flights:
         """What is in flight at the block's end."""
         for op in block.ops:
             self.visit(op, state)
-            if op.name in self.steps:
-                state = self.steps[op.name](op, state)
+            step = getattr(self, f"_{op.name}", None)
+            if step is not None:
+                state = step(op, state)
         return state
 
     def _dot_async(self, op: Op, state: Flights) -> Flights:
@@ -170,13 +169,13 @@ def rings(fn: Function) -> dict[Value, str]:
     found: dict[Value, str] = {}
     waiting: list[Value] = []
     for op in walk(fn.body):
-        if op.name in ("tma_load", "row_copy"):
-            full = op.operands[2].op
-        elif op.name in ("async_copy", "block_copy"):
+        if "cp_async" in op.define.traits:
             waiting.append(op.operands[0])
             continue
-        elif op.name == "async_arrive":
+        if op.name == "async_arrive":
             full = op.operands[0].op
+        elif "fills" in op.define.traits:
+            full = op.operands[2].op
         else:
             continue
         assert isinstance(full, Op)

@@ -130,7 +130,7 @@ def _problem(fn: Function, loop: Op, times: dict[Op, tuple[int, int]]) -> str:
         if reads_slot(dot, 1) is None or reads_slot(dot, 0) is None and not from_registers(dot):
             return f"an operand of {dot.result.name or 'a product'} goes through shared memory"
     for op in body.ops[:-1]:
-        if op.name not in ("reduce", "scan") and (op.regions or op.define.effects - {"read"}):
+        if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}):
             return f"{op.name} ({place(op)}) may have to wait for others"
         if kind_of(op) not in ("", "tensor"):
             return "the threads that compute also copy"

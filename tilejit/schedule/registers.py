@@ -10,9 +10,6 @@ from __future__ import annotations
 from tilejit.ir import Block, Op, Value, walk
 from tilejit.ir.types import DType, Pending, Tile, elem_of
 
-#: Ops whose results are other names of registers, or are made where they are used.
-_NAMES = frozenset({"broadcast", "expand_dims", "splat", "reshape", "trans", "arange", "const", "hint", "view_trans"})
-
 
 def size(v: Value) -> int:
     """32-bit registers of a thread for a tile (or sums in flight); 0 for what is no tile."""
@@ -26,7 +23,7 @@ def size(v: Value) -> int:
 
 def root(v: Value) -> list[Value]:
     """The values whose registers a value is in."""
-    if isinstance(v.op, Op) and v.op.name in _NAMES:
+    if isinstance(v.op, Op) and "registers" in v.op.define.traits:
         return [r for x in v.op.operands for r in root(x)]
     return [v]
 
@@ -60,7 +57,8 @@ def _runs(body: Block) -> list[list[Op]]:
     out: list[list[Op]] = [[]]
     for op in body.ops:
         tile = any(isinstance(v.type, Tile) for v in (*op.operands, *op.results))
-        if op.name in _NAMES or not tile and op.define.pure or "elementwise" in op.define.traits and op.define.pure:
+        alone = not tile or "elementwise" in op.define.traits
+        if "registers" in op.define.traits or alone and op.define.pure:
             out[-1].append(op)
         else:
             out += [[op], []]
