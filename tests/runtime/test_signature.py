@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tilejit
 import tilejit.language as tl
 from tilejit.errors import LaunchError
-from tilejit.frontend import Const, Param
+from tilejit.frontend import Const, Group, Param
 from tilejit.ir.types import DTYPES, Desc, Ptr
 from tilejit.runtime.compile import plain
 from tilejit.runtime.signature import ArgumentError, ArgumentKeys, ConstantKeys, common_device, describe_argument
@@ -41,7 +41,7 @@ def key(keys, x):
     (-16, Param(int32, 16)), (2 ** 31 - 1, PLUS), (2 ** 31, Param(int64, 16, True)), (-2 ** 31 - 1, Param(int64)),
     (2 ** 63, Param(uint64, 16, True)), (True, Param(int1)), (np.bool_(True), Param(int1)), (1.0, Param(fp32)),
     (np.int64(5), PLUS), (np.int64(32), PLUS16), (np.float32(2), Param(fp32)),
-    (np.float64(5), Param(fp32)), (None, Const(None)), ((1, 2), Const((1, 2))), (tl.float16, Const(fp16)),
+    (np.float64(5), Param(fp32)), (None, Const(None)), ((1, 2), Group(tuple, (Const(1), PLUS))), (tl.float16, Const(fp16)),
     (ALIGNED, Param(Ptr(fp16), 16)), (SHIFTED, Param(Ptr(fp16), 2))], ids=repr)
 def test_described(x, told):
     """Specialisation follows Triton."""

@@ -6,8 +6,9 @@
 Every parameter of the kernel is described by a `Param` (a value at run time, with the divisibility that is
 known of it) or a `Const` (a constant of this specialisation).
 """
-from tilejit.frontend.build import Const, Param, build
+from tilejit.frontend.build import Arg, Const, Group, Param, build, run_time
 from tilejit.frontend.functions import constexpr_function, must_use_result
 from tilejit.frontend.source import KernelSource
 
-__all__ = ["Const", "KernelSource", "Param", "build", "constexpr_function", "must_use_result"]
+__all__ = ["Arg", "Const", "Group", "KernelSource", "Param", "build", "constexpr_function", "must_use_result",
+           "run_time"]

@@ -1,6 +1,7 @@
 """Builds the tile IR function of a kernel for one description of its arguments."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -32,7 +33,38 @@ class Const:
     value: Any
 
 
-Arg = Union[Param, Const]
+@dataclass(frozen=True)
+class Group:
+    """A tuple of arguments; `kind` is its type (of named tuples theirs)."""
+
+    kind: type
+    items: tuple[Arg, ...]
+
+
+Arg = Union[Param, Const, Group]
+
+
+def run_time(args: Mapping[str, Arg]) -> dict[tuple, tuple[str, Param]]:
+    """The run-time arguments, those in tuples too, by their places (a parameter's name, then indices): a name for each,
+    and what it is."""
+    found: dict[tuple, Param] = {}
+
+    def visit(place: tuple, arg: Arg) -> None:
+        if isinstance(arg, Param):
+            found[place] = arg
+        elif isinstance(arg, Group):
+            for i, item in enumerate(arg.items):
+                visit((*place, i), item)
+
+    for n, arg in args.items():
+        visit((n,), arg)
+    names: dict[tuple, str] = {}
+    for place in found:
+        name = "_".join(map(str, place))
+        while len(place) > 1 and (name in args or name in names.values()):
+            name += "_"
+        names[place] = name
+    return {place: (names[place], p) for place, p in found.items()}
 
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
@@ -44,7 +76,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     loc = Loc(source.file, source.tree.lineno, source.tree.col_offset, source.tree.col_offset + 3, source.name)
     warps, stages = attrs.get("num_warps"), attrs.get("num_stages")
     if warps not in (1, 2, 4, 8, 12, 16, 32):
-        raise CompilationError(f"num_warps={warps!r} is not legal: use 1, 2, 4, 8, 12, 16 or 32", loc)
+        raise CompilationError(f"num_warps={warps!r} is not legal (it must be a power of 2, or 12): use 1, 2, 4, 8, "
+                               "12, 16 or 32", loc)
     if stages is not None and (not isinstance(stages, int) or stages < 1):
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
     if attrs.get("num_ctas", 1) not in (1, 2, 4, 8):
@@ -66,22 +99,25 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     for n in names:
         if n not in args:
             raise CompilationError(f"{source.name}: no description of argument {n!r}", loc)
-    params = [n for n in names if isinstance(args[n], Param)]
-    fn = Function(source.name, [args[n].type for n in params], params,  # type: ignore[union-attr]
-                  [_known(args[n]) for n in params], attrs, loc)  # type: ignore[arg-type]
+    params = run_time({n: args[n] for n in names})
+    fn = Function(source.name, [p.type for _, p in params.values()], [n for n, _ in params.values()],
+                  [_known(p) for _, p in params.values()], attrs, loc)
     b = KernelBuilder(fn.body, loc=loc)
     b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
     b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
     b.target = target                                               # type: ignore[attr-defined]
-    env: dict[str, Any] = {}
     values = dict(zip(params, fn.body.args))
-    for n in names:
-        arg = args[n]
+
+    def value(place: tuple, arg: Arg) -> Any:
         if isinstance(arg, Const):
-            env[n] = arg.value
-        else:
-            v = values[n]
-            env[n] = tensor_descriptor(v, arg.padding) if isinstance(v.type, Desc) else tensor(v)
+            return arg.value
+        if isinstance(arg, Group):
+            items = [value((*place, i), item) for i, item in enumerate(arg.items)]
+            return arg.kind(*items) if hasattr(arg.kind, "_fields") else tuple(items)
+        v = values[place]
+        return tensor_descriptor(v, arg.padding) if isinstance(v.type, Desc) else tensor(v)
+
+    env = {n: value((n,), args[n]) for n in names}
     Walker(source, b, env, None).function()
     b.loc = loc
     b.op("return")
@@ -104,6 +140,7 @@ def check_target(attrs: dict[str, Any], loc: Loc) -> Target:
     if not target.hopper:
         for option in ("num_ctas", "num_consumer_groups"):
             if (attrs.get(option) or 1) > 1:
-                raise CompilationError(f"{option}={attrs[option]}: {target.name} has no clusters and no roles of "
-                                       f"warps: leave it out, or use target={DEFAULT!r}", loc)
+                raise CompilationError(f"{option}={attrs[option]}: {option} > 1 requires NVIDIA SM90+ (Hopper), "
+                                       f"{target.name} has no clusters and no roles of warps: leave it out, or "
+                                       f"use target={DEFAULT!r}", loc)
     return target

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from tilejit.errors import LaunchError
-from tilejit.frontend import Const, KernelSource, Param, build
+from tilejit.frontend import Arg, Const, Group, KernelSource, build
 from tilejit.ir.core import Function
 from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
@@ -24,8 +24,6 @@ from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import cache, knobs, ptxas
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
-
-Arg = Union[Param, Const]
 
 
 @dataclass
@@ -201,6 +199,9 @@ def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 def _argument(name: str, a: Arg) -> dict[str, Any]:
     if isinstance(a, Const):
         return {"const": plain(a.value, name)}
+    if isinstance(a, Group):
+        return {"tuple": f"{a.kind.__module__}.{a.kind.__qualname__} {getattr(a.kind, '_fields', '')}",
+                "items": [_argument(name, item) for item in a.items]}
     extra = {"padding": a.padding} if isinstance(a.type, Desc) else {}
     return {"type": str(a.type), "divisible": a.divisible, "nonnegative": a.nonnegative, **extra}
 

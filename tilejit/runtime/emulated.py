@@ -10,6 +10,7 @@ from tilejit.runtime.compile import compile_kernel
 from tilejit.runtime.jit import Kernel
 from tilejit.runtime.launch import EmulatorEntry, Grid
 from tilejit.runtime.signature import common_device
+from tilejit.runtime.tuples import Spread, leaves
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[
         raise LaunchError(f"{what} needs a kernel, found {kernel!r}")
     plan, flat = kernel._bound(args, constants)
     dims = kernel.grid(grid, plan, flat)
-    arguments = {n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs}
+    arguments = leaves({n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs})
     if common_device(arguments) not in (HOST, None):
         raise LaunchError(f"{kernel.__name__}: {what} runs on the CPU and needs host arrays, these are on a GPU")
-    compiled = compile_kernel(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
-    return Emulated(EmulatorEntry(compiled, plan.at, flat), dims, flat, arguments)
+    described = kernel.describe(plan, flat)
+    compiled = compile_kernel(kernel.source, described, kernel.options(plan, flat))
+    spread = Spread(described, plan.at, flat)
+    flat = spread(flat)
+    return Emulated(EmulatorEntry(compiled, spread.at, flat), dims, flat, arguments)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.errors import LaunchError
+from tilejit.errors import CompilationError, LaunchError
 from tilejit.frontend import Const, KernelSource
 from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
@@ -29,11 +29,13 @@ from tilejit.runtime.signature import (
     ArgumentKeys,
     ConstantKeys,
     Keys,
+    UnknownOption,
     common_device,
     describe_argument,
     device_of,
 )
 from tilejit.runtime.target import default_target
+from tilejit.runtime.tuples import Spread, SpreadEntry, leaves
 
 _overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
@@ -145,6 +147,7 @@ class Kernel(Partial):
         self.annotated = {n: _dtype(p.annotation) for n, p in self.source.signature.parameters.items()}
         self.defaults = {**OPTIONS, "debug": debug}
         plain, unaligned = self._names(do_not_specialize), self._names(do_not_specialize_on_alignment)
+        self.plain = plain
         kinds = {k: ArgumentKeys(*k) for k in ((True, True), (False, True), (False, False))}
         self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
         self.entries: dict[tuple, Entry] = {}
@@ -188,7 +191,8 @@ class Kernel(Partial):
                 options[k] = i
             elif k not in IGNORED:
                 near = difflib.get_close_matches(k, [*self.names, *self.defaults], 1)
-                raise ArgumentError(f"{self.__name__}() got an unknown option {k!r}"
+                raise UnknownOption(f"{self.__name__}() got an unknown option {k!r} (keyword argument {k} was "
+                                    "specified but unrecognised)"
                                     + (f"; did you mean {near[0]!r}?" if near else f"; its signature is {sign}"))
         rest: list[Any] = list(given.values())
         missing: list[str] = []
@@ -215,7 +219,9 @@ class Kernel(Partial):
         return {k: v for k, v in given.items() if v is not None}
 
     def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:
-        """What the compiler is told of each argument."""
+        """What the compiler is told of each argument. Raises CompilationError for an unspecialised constant."""
+        for n in self.constexprs & self.plain:
+            raise CompilationError(f"{n} marked as constexpr and listed in do_not_specialize. {n} cannot be both")
         return {n: Const(flat[plan.at[n]]) if n in self.constexprs else
                 describe_argument(n, flat[plan.at[n]], self.keys[n], self.annotated[n], typed) for n in self.names}
 
@@ -268,15 +274,16 @@ class Kernel(Partial):
         try:
             hash(key)
         except TypeError:
-            for n, i in plan.at.items():
-                if n in self.constexprs and getattr(type(flat[i]), "__hash__", None) is None:
-                    raise ArgumentError(f"argument {n!r}: a {type(flat[i]).__name__} cannot be a constant of a kernel; "
+            for n, x in leaves({n: flat[i] for n, i in plan.at.items()}).items():
+                if getattr(type(x), "__hash__", None) is None and (n.split("[")[0] in self.constexprs
+                                                                   or isinstance(x, (list, dict, set))):
+                    raise ArgumentError(f"argument {n!r}: a {type(x).__name__} cannot be a constant of a kernel; "
                                         "use numbers, strings, dtypes and tuples of them") from None
-            raise
+            raise ArgumentError(f"{self.__name__}: an argument is neither an array, a number nor a constant") from None
         return key
 
     def _load(self, plan: Plan, flat: tuple, stream: Any, compiled: CompiledKernel | None) -> Entry:
-        arguments = {n: flat[i] for n, i in plan.at.items() if n not in self.constexprs}
+        arguments = leaves({n: flat[i] for n, i in plan.at.items() if n not in self.constexprs})
         place, target = common_device(arguments), default_target()
         if target == "cuda" and place == HOST or target != "cuda" and place not in (HOST, None):
             name = next(n for n, x in arguments.items() if device_of(x) == place)
@@ -284,12 +291,18 @@ class Kernel(Partial):
                 raise ArgumentError(f"argument {name!r} is on the cpu; move it with tilejit.to_device(array) or "
                                     "tensor.cuda(), or set TILEJIT_TARGET=emulator")
             raise ArgumentError(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
-        compiled = compiled or compile_kernel(self.source, self.describe(plan, flat), self.options(plan, flat))
+        described = self.describe(plan, flat)
+        compiled = compiled or compile_kernel(self.source, described, self.options(plan, flat))
+        spread = Spread(described, plan.at, flat)
+        at, flat = spread.at, spread(flat)
+        entry: Entry
         if target == "emulator":
-            return EmulatorEntry(compiled, plan.at, flat)
-        if target == "evaluator":
-            return EvaluatorEntry(compiled, plan.at)
-        return DeviceEntry(compiled, plan.at, flat, place, stream, knobs.current().launch_blocking)
+            entry = EmulatorEntry(compiled, at, flat)
+        elif target == "evaluator":
+            entry = EvaluatorEntry(compiled, at)
+        else:
+            entry = DeviceEntry(compiled, at, flat, place, stream, knobs.current().launch_blocking)
+        return SpreadEntry(entry, spread) if spread.places else entry
 
     # -- torch's compiler: what it follows (see traced.py), and what its operators call ---------------------------
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -350,7 +363,8 @@ def _dtype(annotation: Any) -> DType | None:
     from tilejit import language
 
     if isinstance(annotation, str):
-        annotation = getattr(language, annotation.rsplit(".", 1)[-1], None)
+        word = annotation.rsplit(".", 1)[-1]
+        annotation = getattr(language, "int1" if word == "uint1" else word, None)
     return annotation if isinstance(annotation, DType) else None
 
 

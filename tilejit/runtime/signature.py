@@ -16,16 +16,22 @@ from typing import Any
 import numpy as np
 
 from tilejit.errors import LaunchError
-from tilejit.frontend import Const, KernelSource, Param
+from tilejit.frontend import Arg, Const, Group, KernelSource, Param
 from tilejit.ir.types import DTYPES, Desc, DType, Ptr, fp32, int1, int32, int64, uint64
 from tilejit.language.tensor import constexpr
 from tilejit.runtime.arrays import HOST, DeviceArray, StandIn, as_dtype, describe, is_torch, is_torch_dtype, stand_in
-from tilejit.runtime.compile import Arg
 from tilejit.runtime.descriptor import TensorDescriptor
 
 
 class ArgumentError(LaunchError, TypeError):
     """The arguments of a launch do not fit the kernel's signature."""
+
+
+class UnknownOption(ArgumentError, KeyError):
+    """A keyword that is neither an argument nor an option."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 Keyer = Callable[[Any], Hashable]
@@ -86,7 +92,9 @@ class ArgumentKeys(Keys):
             return lambda x: ints(int(x))
         if issubclass(kind, (float, np.floating)):
             return self[float]
-        if issubclass(kind, (tuple, list, str, DType, constexpr)):
+        if issubclass(kind, tuple):
+            return lambda x: (kind, *[self[type(e)](e) for e in x])
+        if issubclass(kind, (list, str, DType, constexpr)):
             return constant_key
         align = self.align
         return lambda x: _array_key(x, align)
@@ -135,7 +143,9 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
     Raises ArgumentError for what is no argument."""
     if isinstance(x, str):
         return _from_text(name, x) if typed else Const(x)
-    if x is None or isinstance(x, (DType, tuple, list, Enum, constexpr)) or isinstance(
+    if isinstance(x, tuple):
+        return Group(type(x), tuple(describe_argument(f"{name}[{i}]", e, keys, None, typed) for i, e in enumerate(x)))
+    if x is None or isinstance(x, (DType, list, Enum, constexpr)) or isinstance(
             getattr(x, "source", None), KernelSource):
         return Const(x)
     if isinstance(x, Ptr):
@@ -175,6 +185,8 @@ def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> 
     if annotated is not None and annotated.is_float:
         return Param(annotated)
     if annotated is not None:
+        if annotated == int1:
+            return Param(int1)
         low, high = (-2 ** (annotated.bits - 1), 2 ** (annotated.bits - 1)) if annotated.is_signed else (
             0, 2 ** annotated.bits)
         if not low <= x < high:
