@@ -116,6 +116,18 @@ def of_xor_shuffle(op: Op) -> int:
     return _of_all(t, t.layout.num_registers) if crossed(t, op.attrs["axis"], op.attrs["mask"])["warp"] else 0
 
 
+def of_gather(op: Op) -> int:
+    """The tile that is read from."""
+    t = op.operands[1].type
+    assert isinstance(t, Tile)
+    return -(-t.numel * element_bytes(t) // 16) * 16
+
+
+def of_histogram(op: Op) -> int:
+    """A count of 32 bits for each bin."""
+    return -(-4 * op.attrs["bins"] // 16) * 16
+
+
 def crossed(t: Tile, axis: int, mask: int) -> dict[str, int]:
     """Which bits of the register, lane and warp an xor of the coordinate along `axis` by `mask` changes."""
     assert t.layout is not None

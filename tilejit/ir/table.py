@@ -67,6 +67,7 @@ LAYOUTS = {
     "access": "that of operand 0, a tile of pointers, for all operands and results",
     "maps": "`backward` gives the operand's from the result's, `forward` the result's from the operand's",
     "follows": "operands have that of operand 0, results what `forward` makes of it",
+    "picks": "operand 0 and the results have one; the other operands, which their threads read from shared memory, any",
     "flow": "one along each of `core.edges`",
     "block": "any: the block lies in shared memory on its way; 16 bytes a thread where nothing else decides",
     "product": "the accumulator's and the result's is that of the unit that computes it",
@@ -79,6 +80,7 @@ REGIONS = {
     "for": "one: an induction variable and the carried values in, the next carried values out",
     "while": "two over the carried values: the first ends in `condition`, the second in `yield`",
     "if": "two without arguments that yield the results",
+    "map": "one that takes `pack` scalars, elements of each operand, and yields as many of each result",
     "fold": "one that folds two groups of scalars, an element of each variadic operand, into one",
     "warps": "run by some of the warps or threads only",
 }

@@ -205,6 +205,15 @@ def _fold(op: Op) -> None:
     _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands), scalars)
 
 
+def _map(op: Op) -> None:
+    _count(op, 1)
+    pack = op.attrs["pack"]
+    scalars: list[Type] = [elem_of(v.type) for v in op.operands for _ in range(pack)]
+    _expect(op, "region arguments", _types(op.regions[0].args), scalars)
+    _expect(op, "yielded values", _types(_terminated(op, op.regions[0], "yield").operands),
+            [elem_of(r.type) for r in op.results for _ in range(pack)])
+
+
 def _condition_owner(op: Op) -> None:
     owner = op.parent.parent if op.parent is not None else None
     if owner is None or owner.name != "while":
@@ -212,4 +221,4 @@ def _condition_owner(op: Op) -> None:
 
 
 #: kind of regions -> what must hold of them.
-_REGIONS = {"for": _for, "while": _while, "if": _if, "fold": _fold}
+_REGIONS = {"for": _for, "while": _while, "if": _if, "fold": _fold, "map": _map}

@@ -10,6 +10,7 @@ from tilejit.ir.types import DType, fp32, int32, uint32
 from tilejit.language import semantics as sem
 from tilejit.language.creation import arange
 from tilejit.language.elementwise import where
+from tilejit.language.memory import mask_to
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.shape import expand_dims, reshape
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
@@ -189,4 +190,49 @@ def argmin(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_di
     return _arg("minimum", "<", input, axis, tie_break_left, keep_dims, _b)[1]
 
 
-__all__ = ["argmax", "argmin", "max", "min", "reduce", "reduce_or", "sum", "xor_sum"]
+@builtin(method=True)
+def histogram(input: tensor, num_bins: Any, mask: Any = None, *, _b: KernelBuilder) -> tensor:
+    """int32 counts of the elements 0, 1, .. num_bins - 1 (a power of two) of an integer tile of rank 1, where `mask` is
+    true; other elements are not counted."""
+    x = to_tensor(_b, input)
+    if len(x.shape) != 1:
+        raise CompilationError(f"histogram only supports 1D input, found {list(x.shape)}")
+    if not (isinstance(x.elem, DType) and x.elem.is_int and x.elem.bits <= 32):
+        raise CompilationError(f"histogram only supports 32-bit integer input, but got {x.elem}")
+    (bins,) = sem.as_shape((sem.constant(num_bins, "histogram's num_bins"),))
+    x = sem.cast(_b, x, int32) if x.elem.bits == 1 else x
+    masks = [] if unwrap(mask) is None else [mask_to(_b, mask, x.shape, "histogram").value]
+    return tensor(_b("histogram", x.value, *masks, bins=bins))
+
+
+@builtin
+def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1, _b: KernelBuilder) -> Any:
+    """scalar_fn, a kernel function of scalars that may branch on them, applied to each element of `args`, which are
+    broadcast to one shape; as many tensors as it returns.
+
+    With `pack` it takes so many elements of the first argument, then of the second, .., and returns in that order."""
+    count = sem.constant(pack, "map_elementwise's pack")
+    if not args:
+        raise CompilationError("map_elementwise must have at least 1 input tensor")
+    if not isinstance(count, int) or count < 1 or count & (count - 1):
+        raise CompilationError(f"map_elementwise: pack must be >= 1 and a power of two, found {count!r}")
+    xs = sem.broadcast(_b, *(to_tensor(_b, a) for a in args))
+    region = Block(tuple(x.elem for x in xs for _ in range(count)))
+    outer, _b.block, at, _b.at = _b.block, region, _b.at, None
+    try:
+        r = _b.call(scalar_fn, [tensor(v) for v in region.args], {})
+        many = isinstance(r, (tuple, list))
+        made = [to_tensor(_b, v) for v in (r if many else (r,))]
+        types = [t.elem for t in made[::count]]
+        if any(t.shape for t in made) or [t.elem for t in made] != [t for t in types for _ in range(count)]:
+            raise CompilationError(f"map_elementwise: {count} scalars of one type for each result expected, found "
+                                   f"{', '.join(map(repr, made))}")
+        _b.op("yield", *(t.value for t in made))
+    finally:
+        _b.block, _b.at = outer, at
+    op = _b.op("map", *(x.value for x in xs), regions=[region], pack=count, dtypes=tuple(types))
+    out = tuple(tensor(v) for v in op.results)
+    return out if many else out[0]
+
+
+__all__ = ["argmax", "argmin", "histogram", "map_elementwise", "max", "min", "reduce", "reduce_or", "sum", "xor_sum"]

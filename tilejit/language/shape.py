@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.errors import CompilationError
+from tilejit.ir.types import DType
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
@@ -90,6 +91,24 @@ def unsqueeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
     return expand_dims(x, _dim(dim, len(x.shape) + 1, "unsqueeze"), _b=_b)
 
 
+@builtin(method=True)
+def gather(src: tensor, index: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
+    """src[.., index[i, j, ..], ..] along `axis`, in the shape of `index`, which has src's sizes along the other
+    dimensions. An index outside of src counts modulo its size."""
+    x, at = to_tensor(_b, src), to_tensor(_b, index)
+    axis = _dim(axis, len(x.shape), "gather")
+    if not (isinstance(at.elem, DType) and at.elem.is_int):
+        raise CompilationError(f"gather: index must be an integer tensor, found {at.elem}")
+    if len(at.shape) != len(x.shape):
+        raise CompilationError(f"gather: source and index tensors must have the same rank, found {list(x.shape)} and "
+                               f"{list(at.shape)}")
+    if any(n != m for d, (n, m) in enumerate(zip(at.shape, x.shape)) if d != axis):
+        raise CompilationError(f"gather: index dim must match the corresponding source dim but along axis {axis}, "
+                               f"found {list(at.shape)} for {list(x.shape)}")
+    sem.whole_powers(x, "gather")
+    return tensor(_b("gather", at.value, x.value, axis=axis))
+
+
 def _dim(dim: Any, rank: int, what: str) -> int:
     at = sem.constant(dim, f"{what}'s dim")
     if not isinstance(at, int) or not -rank <= at < rank:
@@ -158,5 +177,5 @@ def interleave(a: Any, b: Any, *, _b: KernelBuilder) -> tensor:
     return reshape(c, (*x.shape[:-1], 2 * x.shape[-1]), _b=_b) if x.shape else c
 
 
-__all__ = ["broadcast", "broadcast_to", "cat", "expand_dims", "interleave", "item", "join", "permute", "ravel",
-           "reshape", "split", "squeeze", "trans", "unsqueeze", "view"]
+__all__ = ["broadcast", "broadcast_to", "cat", "expand_dims", "gather", "interleave", "item", "join", "permute",
+           "ravel", "reshape", "split", "squeeze", "trans", "unsqueeze", "view"]

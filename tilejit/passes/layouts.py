@@ -226,6 +226,8 @@ class Assignment:
                 self.set_all(op.operands, layout)
         elif kind == "same":
             self.set_all((*op.operands, *op.results), layout)
+        elif kind == "picks":
+            self.set(op.operands[0], layout)
         else:
             for x in op.operands:
                 if x not in self.chosen and (found := backward(op, layout)) is not None:
@@ -247,6 +249,9 @@ class Assignment:
                 self.set_all((*op.operands, *op.results), layout)
         elif kind == "same":
             self.set_all((*op.results, *op.operands), layout)
+        elif kind == "picks":
+            if index == 0:
+                self.set_all(op.results, layout)
         else:
             if kind == "follows":
                 self.set_all(op.operands, layout)

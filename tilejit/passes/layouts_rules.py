@@ -88,6 +88,6 @@ def operand_layout(dot: Op, index: int, accumulator: LinearLayout) -> LinearLayo
 def natural(op: Op) -> LinearLayout | None:
     """The layout in which an op produces its results, where its first operand decides it."""
     source = layout_of(op.operands[0]) if op.operands else None
-    if op.define.layout == "access" or source is None:
+    if op.define.layout in ("access", "picks") or source is None:
         return source
     return forward(op, source) if op.define.layout == "follows" else None

@@ -8,9 +8,9 @@ import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op
-from tilejit.ir.scratch import of_convert, of_xor_shuffle
+from tilejit.ir.scratch import of_convert, of_gather, of_xor_shuffle
 from tilejit.ir.table import op
-from tilejit.ir.types import Tile, Type, int32
+from tilejit.ir.types import DType, Tile, Type, int32
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
@@ -168,6 +168,24 @@ def xor_shuffle(o: Op) -> list[Type]:
 @xor_shuffle.meaning
 def _xor_shuffle(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.take(x, np.arange(x.shape[o.attrs["axis"]]) ^ o.attrs["mask"], o.attrs["axis"])
+
+
+@op("gather", "index x", "axis", traits="collective", layout="picks", scratch=of_gather)
+def gather(o: Op) -> list[Type]:
+    """Element index along `axis` of x, for every element of a tile of indices: of x's shape but for the axis.
+
+    Indices count modulo the size, a power of two."""
+    index, t, axis = _tile(o), _tile(o, 1), o.attrs["axis"]
+    if not isinstance(index.elem, DType) or not index.elem.is_int or len(index.shape) != len(t.shape) or any(
+            a != b for d, (a, b) in enumerate(zip(index.shape, t.shape)) if d != axis):
+        raise CompilationError(f"gather: indices {index} along dimension {axis} of {t}", o.loc)
+    return [Tile(index.shape, t.elem)]
+
+
+@gather.meaning
+def _gather(m: Any, o: Op, index: np.ndarray, x: np.ndarray) -> Any:
+    axis = o.attrs["axis"]
+    return np.take_along_axis(x, index.astype(np.int64) & (x.shape[axis] - 1), axis)
 
 
 @op("convert", "x", traits="shape identity collective same_memory keeps_sign", layout="free", scratch=of_convert)

@@ -1,4 +1,4 @@
-"""Program ids, matrix products and reductions."""
+"""Program ids, matrix products, reductions, scans, counts, and functions mapped over elements."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -8,9 +8,9 @@ import numpy as np
 from tilejit.errors import CompilationError
 from tilejit.ir import numeric as num
 from tilejit.ir.core import Op
-from tilejit.ir.scratch import of_fma, of_reduce, of_scan
+from tilejit.ir.scratch import of_fma, of_histogram, of_reduce, of_scan
 from tilejit.ir.table import op
-from tilejit.ir.types import DType, Tile, Type, elem_of, int32
+from tilejit.ir.types import DType, Tile, Type, elem_of, int32, shape_of, with_elem
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
@@ -130,6 +130,44 @@ def _reduce(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
         out = m.region(o.regions[0], [p[:half] for p in parts] + [p[half:] for p in parts])
         parts = [np.broadcast_to(r, shape) for r in out]
     return tuple(p[0] for p in parts)
+
+
+@op("histogram", "x mask?", "bins", traits="collective", layout="follows", scratch=of_histogram)
+def histogram(o: Op) -> list[Type]:
+    """How many elements of x, an integer tile of rank 1, equal 0, 1, .. bins - 1, where the mask is true; as int32."""
+    return [Tile((o.attrs["bins"],), int32)]
+
+
+@histogram.meaning
+def _histogram(m: Any, o: Op, x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    bins = o.attrs["bins"]
+    counted = (x >= 0) & (x < bins) & (True if mask is None else mask)
+    return np.bincount(x[counted].astype(np.int64), minlength=bins).astype(np.int32)
+
+
+@op("map", "inputs*", "pack dtypes", traits="elementwise structural packs", regions="map")
+def map_(o: Op) -> list[Type]:
+    """The region applied to every `pack` elements: `pack` scalars of each input in, `pack` of each result out.
+
+    Which elements go together is open. The region may branch from element to element."""
+    shapes = {shape_of(v.type) for v in o.operands}
+    if len(shapes) != 1:
+        raise CompilationError(f"map: shapes differ: {', '.join(str(v.type) for v in o.operands)}", o.loc)
+    return [with_elem(o.operands[0].type, t) for t in o.attrs["dtypes"]]
+
+
+@map_.meaning
+def _map(m: Any, o: Op, *xs: np.ndarray) -> list[np.ndarray]:
+    pack, shape = o.attrs["pack"], xs[0].shape
+    flat = [x.reshape(-1) for x in xs]
+    out = [np.empty(flat[0].size, num.np_dtype(elem_of(r.type))) for r in o.results]
+    for start in range(0, flat[0].size, pack):
+        at = [min(i, flat[0].size - 1) for i in range(start, start + pack)]
+        results = m.region(o.regions[0], [np.asarray(x[i]) for x in flat for i in at])
+        for k, y in enumerate(out):
+            for j, i in enumerate(at):
+                y[i] = results[k * pack + j]
+    return [y.reshape(shape) for y in out]
 
 
 @op("scan", "inputs*", "axis reverse", traits="structural collective", layout="follows", regions="fold",
