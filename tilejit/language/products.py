@@ -58,7 +58,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
         raise CompilationError(f"dot: expected accumulator shape {list(shape)}, got {list(start.shape)}: "
                                "accumulator shape is incompatible")
     attrs = _precision(ta, unwrap(input_precision), unwrap(allow_tf32))
-    attrs |= _promotion(a.shape[-1], ta.is_fp8 and tc.is_fp8, unwrap(max_num_imprecise_acc))
+    attrs |= _promotion(a.shape[-1], bool(ta.is_fp8 and tc.is_fp8), unwrap(max_num_imprecise_acc))
     attrs |= _depth(unwrap(depth), a)
     start = sem.splat_const(_b, 0, shape, total) if start is None else sem.cast(_b, start, total)
     values = [a.value, c.value, start.value]
