@@ -75,5 +75,5 @@ def pretend() -> None:
     torch.Tensor.to = lambda self, *args, **kwargs: move(
         self, *("cpu" if isinstance(a, (str, torch.device)) and _is_gpu(a) else a for a in args),
         **{k: "cpu" if k == "device" and _is_gpu(v) else v for k, v in kwargs.items()})
-    for module in (torch.nn.Module,):
-        module.cuda = lambda self, *args: self
+    torch.nn.Module.cuda = lambda self, *args: self
+    torch.Tensor.is_cuda = property(lambda self: True)

@@ -1,0 +1,291 @@
+"""Other people's kernels, run through `tilejit.compat.triton`: kernel by kernel, whether it runs, whether the results
+that it has a part in are right, and on a GPU its speed against Triton on the same source.
+
+    python benchmarks/compat.py [--only WORD ...] [--large] [--speed] [--json FILE]
+
+The kernels are those of installed packages (Liger-Kernel, flash-linear-attention) and of Triton's tutorials
+(--tutorials FOLDER); none of their code is here. What is right is told by formulas in torch, or by a package's own
+reference in Python. Without a GPU everything runs in the emulator, at small sizes. `--speed` runs every kernel under
+Triton too, in a process of its own (`--triton`), and compares the times of single launches.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+#: modules of cases, each with CASES: name -> function(Sizes) -> Check
+FAMILIES = ("compat_liger", "compat_fla", "compat_tutorials")
+
+
+@dataclass
+class Sizes:
+    """How large the inputs of a case are, and where they lie."""
+
+    device: str
+    large: bool
+    tutorials: Path
+    dtype: torch.dtype = torch.float32
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
+
+    def pick(self, small: int, large: int) -> int:
+        """One of two sizes."""
+        return large if self.large else small
+
+    def randn(self, *shape: int, scale: float = 1.0) -> torch.Tensor:
+        """Normal numbers."""
+        return (torch.randn(shape, generator=self.generator) * scale).to(self.device, self.dtype)
+
+    def rand(self, *shape: int) -> torch.Tensor:
+        """Numbers between 0 and 1."""
+        return torch.rand(shape, generator=self.generator).to(self.device, self.dtype)
+
+    def randint(self, high: int, *shape: int) -> torch.Tensor:
+        """Integers below `high`."""
+        return torch.randint(0, high, shape, generator=self.generator).to(self.device)
+
+
+@dataclass
+class Check:
+    """What a case computes and what it should: `ours` and `reference` take `inputs`; with `grads`, the gradients of the
+    floating inputs are compared as well."""
+
+    ours: Callable[..., Any]
+    reference: Callable[..., Any]
+    inputs: tuple
+    tolerance: float = 2e-3
+    grads: bool = True
+    exact: bool = False                 # the reference runs in the inputs' own type
+
+
+def results(function: Callable[..., Any], inputs: tuple, grads: bool, wide: bool) -> list[torch.Tensor]:
+    """What a function returns, and the gradients of its floating inputs for fixed cotangents."""
+    def leaf(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        x = x.detach().clone()
+        if x.is_floating_point():
+            x = (x.double() if wide else x).requires_grad_(grads)
+        return x
+
+    leaves = [leaf(x) for x in inputs]
+    made = function(*leaves)
+    outs = [x for x in (made if isinstance(made, (tuple, list)) else [made]) if isinstance(x, torch.Tensor)]
+    found = [o.detach().clone() for o in outs]
+    if grads:
+        roots = [o for o in outs if o.requires_grad]
+        wave = torch.Generator().manual_seed(1)
+        into = [torch.randn(o.shape, generator=wave).to(o.device, o.dtype) for o in roots]
+        torch.autograd.backward(roots, into)
+        found += [x.grad for x in leaves if isinstance(x, torch.Tensor) and x.grad is not None]
+    return found
+
+
+def worst(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """The largest relative error (Frobenius norm) of any tensor."""
+    if len(ours) != len(theirs):
+        return math.inf
+    errors = []
+    for a, b in zip(ours, theirs):
+        if a.shape != b.shape:
+            return math.inf
+        a, b = a.double(), b.double()
+        scale = float(b.norm()) or 1.0
+        gap = float((a - b).norm()) / scale
+        errors.append(math.inf if math.isnan(gap) else gap)
+    return max(errors, default=math.inf)
+
+
+class Recorder:
+    """Notes every kernel that is launched, and the arguments of its first launch."""
+
+    def __init__(self, triton: Any):
+        self.found: dict[str, tuple[Any, Any, tuple, dict]] = {}
+        kind = triton.runtime.jit.JITFunction
+        if hasattr(kind, "_run"):
+            run = kind._run
+
+            def noted(fn: Any, grid: Any, warmup: bool, /, *args: Any, **kwargs: Any) -> Any:
+                made = run(fn, grid, warmup, *args, **kwargs)
+                self.note(fn, grid, args, kwargs)
+                return made
+
+            kind._run = noted
+        else:
+            launch = kind.run
+
+            def seen(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+                made = launch(fn, *args, grid=grid, warmup=warmup, **kwargs)
+                self.note(fn, grid, args, kwargs)
+                return made
+
+            kind.run = seen
+
+    def note(self, fn: Any, grid: Any, args: tuple, kwargs: dict) -> None:
+        """Remember a launch."""
+        self.found.setdefault(f"{fn.fn.__module__.split('.')[0]}:{fn.__name__}", (fn, grid, args, dict(kwargs)))
+
+    def times(self) -> dict[str, float]:
+        """Microseconds of one launch of each kernel, with the arguments of its first (median of bursts)."""
+        out = {}
+        for name, (fn, grid, args, kwargs) in self.found.items():
+            bursts = []
+            for _ in range(7):
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                graph = torch.cuda.CUDAGraph()
+                fn[grid](*args, **kwargs)
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    for _ in range(20):
+                        fn[grid](*args, **kwargs)
+                graph.replay()
+                torch.cuda.synchronize()
+                start.record()
+                graph.replay()
+                end.record()
+                end.synchronize()
+                bursts.append(start.elapsed_time(end) * 1e3 / 20)
+            out[name] = sorted(bursts)[len(bursts) // 2]
+        return out
+
+
+def fewer_configurations() -> None:
+    """In the emulator nobody waits for the best of forty: autotuners take their first two."""
+    import triton
+    from triton.runtime.autotuner import Autotuner
+
+    make = Autotuner.__init__
+
+    def init(self: Any, fn: Any, names: Any, configs: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, fn, names, list(configs)[:1], *args, **kwargs)
+
+    Autotuner.__init__ = init
+    assert triton
+
+
+def run_cases(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run what was asked for in this process."""
+    gpu = torch.cuda.is_available()
+    sys.path.insert(0, str(HERE))
+    if not gpu:
+        importlib.import_module("compat_host").pretend()
+    if not options.triton:
+        importlib.import_module("tilejit.compat.triton").install()
+    import triton
+
+    if not gpu:
+        fewer_configurations()
+    recorder = Recorder(triton)
+    rows = []
+    for family in FAMILIES:
+        try:
+            cases = importlib.import_module(family).CASES
+        except ImportError as error:
+            print(f"{family}: left out ({error})", flush=True)
+            continue
+        for name, make in cases.items():
+            full = f"{family.removeprefix('compat_')}.{name}"
+            if options.only and not any(w in full for w in options.only):
+                continue
+            rows.append(one(full, make, Sizes("cuda" if gpu else "cpu", options.large, options.tutorials), recorder,
+                            options))
+            row = rows[-1]
+            print(f"{full:34} {'runs' if row['runs'] else 'FAILS':6} {'right' if row['right'] else 'WRONG':6}"
+                  f"{row['error']:10.2e}  {len(row['kernels']):2} kernels {row['seconds']:6.1f} s  {row['why']}", flush=True)
+    return rows
+
+
+def one(name: str, make: Callable[[Sizes], Check], sizes: Sizes, recorder: Recorder,
+        options: argparse.Namespace) -> dict[str, Any]:
+    """One case: does it run, is it right, how long does each of its kernels take."""
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"over {options.limit} s")
+
+    row: dict[str, Any] = {"case": name, "runs": False, "right": False, "error": math.inf, "why": "", "times": {}}
+    recorder.found.clear()
+    began = time.perf_counter()
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(options.limit)
+    try:
+        check = make(sizes)
+        ours = results(check.ours, check.inputs, check.grads, False)
+        row["runs"] = True
+        theirs = results(check.reference, check.inputs, check.grads, not check.exact)
+        row["error"] = worst(ours, theirs)
+        row["right"] = row["error"] <= check.tolerance
+        if options.speed or options.triton:
+            row["times"] = recorder.times()
+    except Exception as error:
+        row["why"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:150]
+        if options.verbose:
+            traceback.print_exc()
+    finally:
+        signal.alarm(0)
+    row["kernels"] = sorted(recorder.found)
+    row["seconds"] = time.perf_counter() - began
+    return row
+
+
+def table(rows: list[dict[str, Any]], theirs: list[dict[str, Any]] | None) -> None:
+    """Kernel by kernel: runs, right, speed."""
+    peer = {(r["case"], k): t for r in theirs or () for k, t in r["times"].items()}
+    seen: dict[str, dict[str, Any]] = {}
+    for r in rows:
+        for k in r["kernels"]:
+            mine = seen.setdefault(k, {"right": True, "ratio": []})
+            mine["right"] &= r["right"]
+            if (r["case"], k) in peer and k in r["times"]:
+                mine["ratio"].append((peer[r["case"], k] / r["times"][k], r["times"][k]))
+    print(f"\n{'kernel':56} right  speed of Triton's (microseconds)")
+    ratios = []
+    for k, found in sorted(seen.items()):
+        speed = "  ".join(f"{q:.2f} ({t:.1f})" for q, t in found["ratio"])
+        ratios += [q for q, _ in found["ratio"]]
+        print(f"{k:56} {'yes' if found['right'] else 'NO':5}  {speed}")
+    right = sum(f["right"] for f in seen.values())
+    print(f"\n{len(seen)} kernels ran, {right} of them only in right results; {sum(r['right'] for r in rows)} of {len(rows)} "
+          "cases are right" + (f"; geomean of speed {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}, least "
+                               f"{min(ratios):.2f}" if ratios else ""))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", help="cases whose names contain one of these words")
+    parser.add_argument("--large", action="store_true", help="sizes of real use (a GPU is needed)")
+    parser.add_argument("--speed", action="store_true", help="time each kernel, under Triton too")
+    parser.add_argument("--triton", action="store_true", help="run under Triton itself")
+    parser.add_argument("--tutorials", type=Path, default=Path("tutorials"), help="folder of Triton's tutorials")
+    parser.add_argument("--limit", type=int, default=120, help="seconds for a case")
+    parser.add_argument("--json", type=Path, help="write the rows there")
+    parser.add_argument("--verbose", action="store_true", help="print tracebacks")
+    options = parser.parse_args()
+    rows = run_cases(options)
+    theirs = None
+    if options.speed and not options.triton:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "rows.json")
+            command = [sys.executable, __file__, "--triton", "--json", str(out), "--tutorials", str(options.tutorials),
+                       *(["--large"] if options.large else []), *(["--only", *options.only] if options.only else [])]
+            subprocess.run(command, check=False)
+            theirs = json.loads(out.read_text()) if out.exists() else None
+    if options.json:
+        options.json.write_text(json.dumps(rows))
+    table(rows, theirs)
+
+
+if __name__ == "__main__":
+    main()
