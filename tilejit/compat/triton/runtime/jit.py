@@ -19,11 +19,12 @@ from tilejit.runtime.jit import OPTIONS, Kernel
 from tilejit.runtime.launch import Entry
 from tilejit.runtime.signature import ArgumentError
 
-#: Options of Triton's compiler for NVIDIA's GPUs that tilejit lacks: accepted, no effect.
+#: Options of Triton's compilers, the last ones for other makers' GPUs, that tilejit lacks: accepted, no effect.
 ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", "extern_libs", "sanitize_overflow",
                       "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
                       "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name", "arch",
-                      "instrumentation_mode", "enable_reflect_ftz", "cluster_dims"})
+                      "instrumentation_mode", "enable_reflect_ftz", "cluster_dims",
+                      "grf_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
 #: what carries out a launch instead of the device, while a configuration is being measured
 CARRIED_OUT_BY: ContextVar[Callable[..., Any] | None] = ContextVar("tilejit_triton_run", default=None)
 #: Triton's short names of the element types
@@ -126,7 +127,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         self.handles: dict[int, CompiledKernel] = {}
         self.hash: str | None = None
         self.params = [KernelParam(i, p, self) for i, p in enumerate(self.signature.parameters.values())]
-        self.arg_names = [p.name for p in self.params]
+        self.arg_names = [p.name for p in self.params]  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"JITFunction({self.module}:{self.fn.__qualname__})"
@@ -174,7 +175,9 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         self.pre_run_hooks.append(hook)
 
     # -- compiling and launching --------------------------------------------------------------------------------
-    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
+    def run(self, *args: Any, grid: Any, warmup: bool = False,  # type: ignore[override]
+            **kwargs: Any) -> CompiledKernel | None:
+        """Launch, or with `warmup` only compile; None where a hook took over."""
         return self._run(grid, warmup, *args, **kwargs)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel | None:  # type: ignore[override]
@@ -233,7 +236,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         info = compile_info(self, self.describe(plan, flat), self.options(plan, flat), False)
         if _asked(knobs.runtime.jit_cache_hook, self, info):
             raise _Skipped
-        load = (None, None, self.__name__, {}, info["key"])
+        load: tuple = (None, None, self.__name__, {}, info["key"])
         knobs.runtime.kernel_load_start_hook(*load)
         entry = super()._entry(plan, flat, stream)
         knobs.runtime.kernel_load_end_hook(*load)
