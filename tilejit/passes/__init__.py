@@ -14,6 +14,7 @@ from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.pointer_tma import raise_pointers
 from tilejit.passes.products import legalise
 from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
@@ -32,8 +33,9 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
     ("products", legalise),
     ("flatten", flatten),
-    ("lower_desc", lower_desc),
     ("assumptions", check_signs),
+    ("pointer_tma", raise_pointers),
+    ("lower_desc", lower_desc),
     ("rows", find_rows),
     ("simplify2", simplify),
     ("contract", contract),

@@ -31,7 +31,12 @@ def check_signs(fn: Function) -> Function:
         if not roots:
             continue
         for root in roots:
-            _check(fn, root, op)
+            check(fn, root, op)
+            where = op.loc.short() if op.loc else "?"
+            fn.attrs.setdefault("report", []).append(
+                f"{op.name} {op.result.name or 'of a tile'} at {where}: wide accesses ask that "
+                f"{root.name or 'a number'} is not negative: each program checks it and stops if it is "
+                "(check_signs=False: exact, an element at a time)")
         facts = analyse(fn)
     return fn
 
@@ -90,8 +95,13 @@ def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
     return all(_meant(x, facts) for x in (v.op.operands[:1] if v.op.name in ("idiv", "irem") else v.op.operands))
 
 
-def _check(fn: Function, root: Value, op: Op) -> None:
-    """A check behind the definition of a scalar, whose uses then take what was checked."""
+def may_check(fn: Function, v: Value, facts: dict[Value, AxisInfo]) -> bool:
+    """Whether a scalar's sign may be checked by the program."""
+    return fn.attrs.get("check_signs") is not False and not isinstance(v.type, Tile) and _meant(v, facts)
+
+
+def check(fn: Function, root: Value, op: Op) -> Value:
+    """A check behind the definition of a scalar, whose uses then take what was checked, the result."""
     block = root.op if isinstance(root.op, Block) else root.op.parent if root.op is not None else None
     assert block is not None
     at = block.ops.index(root.op) + 1 if isinstance(root.op, Op) else 0
@@ -101,7 +111,4 @@ def _check(fn: Function, root: Value, op: Op) -> None:
     for user in walk(fn.body):
         if user is not new.op:
             user.operands = [new if x is root else x for x in user.operands]
-    where = op.loc.short() if op.loc else "?"
-    fn.attrs.setdefault("report", []).append(
-        f"{op.name} {op.result.name or 'of a tile'} at {where}: wide accesses ask that {root.name or 'a number'} is "
-        "not negative: each program checks it and stops if it is (check_signs=False: exact, an element at a time)")
+    return new

@@ -134,7 +134,9 @@ def tensor_map(e: Emitter, op: Op) -> str:
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle, fill)  # type: ignore[union-attr]
+    raised = isinstance(desc.op, Op) and bool(desc.op.attrs.get("raised"))
+    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
+                           fill, raised)
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)

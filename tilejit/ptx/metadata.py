@@ -43,6 +43,7 @@ class TensorMapParam:
     dtype: str
     swizzle: int
     fill: str = "zero"
+    raised: bool = False                 # of pointers: arguments that TMA does not take are no error of the kernel
 
 
 Param = Union[PointerParam, ScalarParam, TensorMapParam]

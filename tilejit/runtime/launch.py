@@ -17,7 +17,7 @@ from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
 from tilejit.runtime.compile import CompiledKernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
-from tilejit.runtime.params import Packer, Reader
+from tilejit.runtime.params import NotForTMA, Packer, Reader
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
@@ -32,6 +32,8 @@ class Entry(Protocol):
     """What a signature leads to."""
 
     compiled: CompiledKernel
+    #: the same kernel without descriptors made of pointers, for arguments that TMA does not take
+    exact: Callable[[tuple, Any], Any]
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Run on a grid of blocks; `stream` None is the caller's current one."""
@@ -74,7 +76,10 @@ class DeviceEntry:
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         packer = self.packer
-        frame = packer.frame(flat)
+        try:
+            frame = packer.frame(flat)
+        except NotForTMA:
+            return self.exact(flat, stream).launch(grid, flat, stream)
         if stream is None:
             stream = self.current_stream(self.index)
         elif type(stream) is not int:
@@ -88,7 +93,11 @@ class DeviceEntry:
     def repeated(self, grid: Grid, flat: tuple, stream: Any = None, keep: tuple = ()) -> Callable[[], None]:
         """A function that launches with these arguments' values and addresses, which it holds in a frame of its own, on
         the stream (None: the current one); `keep` stays alive as long as the function does."""
-        frame, launch, index, current = self.packer.frame(flat), self.loaded.launch, self.index, self.current_stream
+        try:
+            frame = self.packer.frame(flat)
+        except NotForTMA:
+            return self.exact(flat, stream).repeated(grid, flat, stream, keep)
+        launch, index, current = self.loaded.launch, self.index, self.current_stream
         fixed = None if stream is None else driver.stream_handle(stream)
 
         def repeat(keep: tuple = keep) -> None:
@@ -117,9 +126,14 @@ class EmulatorEntry:
     def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
         """Run and say what happened; `options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
+        try:
+            params = self.packer.as_bytes(flat)
+        except NotForTMA:
+            found: Report = self.exact(flat, None).run(grid, flat, **options)
+            return found
         grid = (grid[0] * meta.cluster[0], *grid[1:])
-        return self.program.launch(grid, meta.num_threads, self.packer.as_bytes(flat), meta.shared_bytes, meta.cluster,
-                                   host_memory(flat), **options)
+        return self.program.launch(grid, meta.num_threads, params, meta.shared_bytes, meta.cluster, host_memory(flat),
+                                   **options)
 
 
 class EvaluatorEntry:

@@ -63,6 +63,10 @@ def _bits(value: float, dtype: str) -> int:
     return int(np.array(value, kind).view(unsigned))
 
 
+class NotForTMA(LaunchError):
+    """Arguments that TMA does not take, of a kernel whose pointers the compiler made descriptors of."""
+
+
 class Packer:
     """The parameters of one compiled kernel, for one way of passing its arguments.
 
@@ -117,7 +121,10 @@ class Packer:
         if found is None:
             p = self.map_params[number]
             address, shape, strides, fill = key
-            validate_map(p, address, shape, strides)
+            try:
+                validate_map(p, address, shape, strides)
+            except LaunchError as error:
+                raise NotForTMA(str(error)) if p.raised else error
             found = self.encode(address, p.dtype, shape, strides, p.box, p.swizzle, fill)
             if len(self.maps) >= _MAPS_KEPT:
                 self.maps.clear()

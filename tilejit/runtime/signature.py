@@ -3,7 +3,7 @@
 Every kind of argument has a *key*, which is computed at every launch and must be cheap, and a description (`Param`
 or `Const`), which is made when a key is new. Equal keys have equal descriptions. Specialisation follows Triton: an
 integer that is 1 becomes a constant, integers divisible by 16 and pointers aligned to 16 bytes are marked so, and
-(more than Triton knows) integers that are not negative;
+(more than Triton knows) integers divisible by 8, and those that are not negative;
 `do_not_specialize` turns that off for an argument. Constants are told apart by type: 1, 1.0 and True differ.
 """
 from __future__ import annotations
@@ -104,8 +104,13 @@ def _int_key(x: int) -> Hashable:
     if x == 1:
         return "1"
     if 0 <= x < 2 ** 31:
-        return "i32" if x & 15 else "i32:16"
-    return (-2 ** 31 <= x < 0, x < 2 ** 63, x & 15 == 0, x < 0)
+        return "i32" if x & 7 else "i32:8" if x & 8 else "i32:16"
+    return (-2 ** 31 <= x < 0, x < 2 ** 63, _divisor(x), x < 0)
+
+
+def _divisor(x: int) -> int:
+    """Which of 16 and 8 divides an integer, or 1: rows of 16-bit elements are read in whole vectors by eight."""
+    return 1 if x & 7 else 8 if x & 8 else 16
 
 
 def _int_key_plain(x: int) -> Hashable:
@@ -194,7 +199,7 @@ def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> 
     elif x == 1 and keys.ones:
         return Const(1)
     t = annotated or (int32 if -2 ** 31 <= x < 2 ** 31 else int64 if x < 2 ** 63 else uint64)
-    return Param(t, 16 if keys.align and x % 16 == 0 else 1, keys.align and keys.ones and x >= 0)
+    return Param(t, _divisor(x) if keys.align else 1, keys.align and keys.ones and x >= 0)
 
 
 def _scalar(name: str, x: Any, natural: DType, annotated: DType | None) -> Param:

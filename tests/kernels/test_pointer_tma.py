@@ -1,0 +1,124 @@
+"""Products through pointers that go by TMA: the usual pointer matmul, at sizes that divide and that do not, is the
+product in the evaluator and the emulator, with and without descriptors, and for arguments that TMA does not take."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+
+TARGETS = ["evaluator", "emulator"]
+RNG = np.random.default_rng(7)
+
+
+@tilejit.kernel
+def grouped_matmul(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    """Tiles in groups of rows; indices beyond a matrix wrap around, K is masked."""
+    pid = tl.program_id(axis=0)
+    tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    width = GROUP * tiles_n
+    first = pid // width * GROUP
+    size = min(tiles_m - first, GROUP)
+    pid_m = first + ((pid % width) % size)
+    pid_n = (pid % width) // size
+    rows = (pid_m * BM + tl.arange(0, BM)) % M
+    columns = (pid_n * BN + tl.arange(0, BN)) % N
+    ks = tl.arange(0, BK)
+    pa = a + (rows[:, None] * stride_am + ks[None, :] * stride_ak)
+    pb = b + (ks[:, None] * stride_bk + columns[None, :] * stride_bn)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BK)):
+        x = tl.load(pa, mask=ks[None, :] < K - k * BK, other=0.0)
+        y = tl.load(pb, mask=ks[:, None] < K - k * BK, other=0.0)
+        acc = tl.dot(x, y, acc)
+        pa += BK * stride_ak
+        pb += BK * stride_bk
+    rows = pid_m * BM + tl.arange(0, BM)
+    columns = pid_n * BN + tl.arange(0, BN)
+    at = c + stride_cm * rows[:, None] + stride_cn * columns[None, :]
+    tl.store(at, acc.to(c.dtype.element_ty), mask=(rows[:, None] < M) & (columns[None, :] < N))
+
+
+@tilejit.kernel
+def plain_matmul(a, b, c, M, N, K, sam, sak, sbk, sbn, scm, scn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Masks on both dimensions, addresses computed anew in every iteration, rows by the second program id."""
+    rows = tl.program_id(1) * BM + tl.arange(0, BM)
+    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        ks = k + tl.arange(0, BK)
+        x = tl.load(a + rows[:, None] * sam + ks[None, :] * sak, (rows < M)[:, None] & (ks < K)[None, :], 0.0)
+        y = tl.load(b + ks[:, None] * sbk + columns[None, :] * sbn, (ks[:, None] < K) & (columns[None, :] <= N - 1), 0.0)
+        acc += tl.dot(x, y)
+    tl.store(c + rows[:, None] * scm + columns[None, :] * scn, acc.to(c.dtype.element_ty),
+             (rows < M)[:, None] & (columns < N)[None, :])
+
+
+def matrix(m, n, dtype, turned=False, pad=0):
+    """A matrix of small integers, its rows (columns, if turned) `pad` elements apart."""
+    x = RNG.integers(-3, 4, (n, m + pad) if turned else (m, n + pad)).astype(dtype)
+    return x.T[:m] if turned else x[:, :n]
+
+
+def launch(kernel, m, n, k, turned=False, dtype=np.float16, pad=0, tiles=(64, 64, 32), **options):
+    """(what the kernel computes, the product, the report)"""
+    a, b, c = matrix(m, k, dtype, pad=pad), matrix(k, n, dtype, turned, pad), np.full((m, n + pad), 7, np.float32)
+    bm, bn, bk = tiles
+    step = a.itemsize
+    tiles_m, tiles_n = -(-m // bm), -(-n // bn)
+    grid = (tiles_m * tiles_n,) if kernel is grouped_matmul else (tiles_n, tiles_m)
+    more = {"GROUP": 2} if kernel is grouped_matmul else {}
+    made = kernel[grid](a, b, c, m, n, k, *(s // step for s in (*a.strides, *b.strides)), n + pad, 1, BM=bm, BN=bn, BK=bk,
+                        **more, **options)
+    assert (c[:, n:] == 7).all()
+    return c[:, :n], a.astype(np.float32) @ b.astype(np.float32), made.report()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", [grouped_matmul, plain_matmul], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("m,n,k,turned", [(128, 128, 64, False), (130, 72, 40, False), (130, 72, 40, True),
+                                          (40, 200, 96, False), (64, 136, 8, True)])
+def test_products(kernel, m, n, k, turned, target):
+    with tilejit.knobs(target=target):
+        got, want, report = launch(kernel, m, n, k, turned)
+    assert (got == want).all()
+    assert report.count("by TMA") == 3 and "through pointers" not in report, report
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32, ml_dtypes.float8_e4m3fn], ids=str)
+def test_dtypes(dtype, turned):
+    with tilejit.knobs(target="emulator"):
+        got, want, report = launch(grouped_matmul, 96, 80, 96, turned, dtype, tiles=(64, 64, 64))
+    assert (got == want).all() and report.count("by TMA") == 3, report
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_without(target):
+    with tilejit.knobs(target=target):
+        got, want, report = launch(grouped_matmul, 130, 72, 40, pointer_tma=False)
+    assert (got == want).all() and "by TMA" not in report
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("m,n,k,pad", [(64, 72, 39, 1), (64, 71, 40, 1), (64, 72, 40, 4)])
+def test_rows_that_tma_does_not_take(m, n, k, pad, target):
+    """Rows that start anywhere: through pointers, with the reason."""
+    with tilejit.knobs(target=target):
+        got, want, report = launch(grouped_matmul, m, n, k, pad=pad)
+    assert (got == want).all() and "multiple of 16 bytes" in report
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_strides_that_only_the_launch_knows(target):
+    """One row for all: a stride of zero is no stride of TMA's. Same signature, another kernel."""
+    with tilejit.knobs(target=target):
+        a, b = matrix(64, 32, np.float16), matrix(32, 64, np.float16)
+        for stride in (32, 0, 32):
+            c = np.zeros((64, 64), np.float32)
+            grouped_matmul[(1,)](a, b, c, 64, 64, 32, stride, 1, 64, 1, 64, 1, BM=64, BN=64, BK=32, GROUP=2)
+            rows = a if stride else np.broadcast_to(a[:1], a.shape)
+            assert (c == rows.astype(np.float32) @ b.astype(np.float32)).all(), stride
+        grouped_matmul[(1,)](a, b, c, 64, 64, 0, 32, 1, 64, 1, 64, 1, BM=64, BN=64, BK=32, GROUP=2)
+        assert (c == 0).all()

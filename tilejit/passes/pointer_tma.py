@@ -1,0 +1,400 @@
+"""Loads and stores through pointers that TMA can do: they go through a descriptor that the host makes at the launch.
+
+A tile of pointers is an argument plus, for each dimension, (a start + the index) times a stride that the host knows;
+its mask bounds indices only. Where the starts are known not to be negative and the rules of TMA hold as far as the
+specialisation tells, the access becomes one of a descriptor; sizes come from the mask, or are without a limit.
+
+    %p = ptr_add splat(%a), (%m + arange) * %lda + (%k + arange)
+    %x = load %p, (arange < %K - %k)                ->    %d = make_desc %a, 2147483647, %K, %lda, 1 {raised=true}
+                                                          %x = desc_load %d, %m, %k
+
+An index modulo a size (`offs % N`) repeats rows beyond the size, where the descriptor gives zeros. That is the same
+program if those rows end where a store's mask leaves them out, which is followed through it; else the load stays.
+
+What only the launch can tell (a stride that is zero or too large, a size of zero) is asked when the tensor map is made:
+a launch whose arguments TMA does not take runs the kernel compiled with `pointer_tma=False` instead.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
+from tilejit.ir.core import edge_at
+from tilejit.ir.target import target_of
+from tilejit.ir.types import DType, Tile, int32, int64, shape_of
+from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number
+from tilejit.passes.assumptions import check, may_check
+from tilejit.passes.axis import ANY, analyse
+from tilejit.passes.copies import is_volatile, pipelined_loops, wants_copies
+from tilejit.passes.rules import const_of
+
+#: The size of a dimension that nothing bounds.
+_ENDLESS = 2 ** 31 - 1
+#: Bytes that bases, strides and starts of rows are multiples of; most elements of a box along a dimension; dimensions.
+_UNIT, _BOX, _RANK = 16, 256, 5
+_FOLLOWED = frozenset({"convert", "hint", "cast", "bitcast", "select"})
+
+
+def raise_pointers(fn: Function) -> Function:
+    """Rewrite accesses in place; what was raised, and why others of the same loops were not, goes to the report."""
+    if fn.attrs.get("pointer_tma") is False or not target_of(fn).hopper:
+        return fn
+    loops = pipelined_loops(fn)
+    groups: dict[Op, list[Op]] = {}
+    for op in walk(fn.body):
+        if op.name == "load" and len(shape_of(op.operands[0].type)) > 1 and wants_copies(fn, op, loops):
+            loop = next(x for x in loops if op.parent is x.regions[0] or op.parent in _blocks(x))
+            groups.setdefault(loop, []).append(op)
+    raised = False
+    for loads in groups.values():
+        pass_ = _Raising(fn)
+        plans = [pass_.load(op) for op in loads]
+        problems = [p for p in plans if isinstance(p, str)]
+        if problems:
+            for op, plan in zip(loads, plans):
+                _report(fn, op, f"through pointers, not TMA: {plan}" if isinstance(plan, str) else
+                        "through pointers, not TMA: another load of the loop cannot")
+            continue
+        for op, plan in zip(loads, plans):
+            assert isinstance(plan, _Plan)
+            pass_.rewrite(op, plan)
+        raised = True
+    if raised:
+        _stores(fn)
+    return fn
+
+
+def _stores(fn: Function) -> None:
+    """The stores of tiles in a function whose loads are TMA's."""
+    for op in [op for op in walk(fn.body) if op.name == "store" and len(shape_of(op.operands[0].type)) > 1]:
+        pass_ = _Raising(fn)
+        plan = pass_.store(op)
+        if isinstance(plan, str):
+            _report(fn, op, f"through pointers, not TMA: {plan}")
+        else:
+            pass_.rewrite(op, plan)
+
+
+def _blocks(loop: Op) -> list[Block]:
+    return [r for op in walk(loop.regions[-1]) for r in op.regions] + list(loop.regions)
+
+
+def _report(fn: Function, op: Op, what: str) -> None:
+    name = op.result.name if op.name == "load" else op.operands[1].name
+    where = op.loc.short() if op.loc else "?"
+    fn.attrs.setdefault("report", []).append(f"{op.name} {name or 'of a tile'} at {where}: {what}")
+
+
+@dataclass
+class _Axis:
+    """One dimension of the tensor: `of` is the tile's (None: the tile has one index of it)."""
+
+    stride: Poly
+    box: int
+    of: int | None
+    start: Poly = field(default_factory=Poly)
+    sizes: list[Poly] = field(default_factory=list)
+
+
+@dataclass
+class _Plan:
+    """How an access becomes one of a descriptor: its dimensions from the outermost to the innermost."""
+
+    base: Value
+    axes: list[_Axis]
+    checks: list[Value]
+
+
+class _Raising:
+    """Looks at accesses of one function, and rewrites them."""
+
+    def __init__(self, fn: Function):
+        self.fn, self.forms, self.facts = fn, Forms(), analyse(fn)
+        self.table = uses(fn.body)
+
+    # -- may it be raised? ----------------------------------------------------------------------------------
+    def load(self, op: Op) -> _Plan | str:
+        """The plan of a load, or why there is none."""
+        if is_volatile(op):
+            return "it is volatile"
+        if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
+            return "masked elements are not zero"
+        if problem := ahead_problem(op):
+            return problem
+        if any("write" in x.define.effects and may_alias(argument_of(op.operands[0]), x) for x in walk(self.fn.body)):
+            return "the kernel may write what it reads, through another proxy"
+        plan = self.access(op, op.operands[1] if len(op.operands) > 1 else None)
+        if isinstance(plan, str):
+            return plan
+        at = self.forms.address(op.operands[0])
+        assert at is not None
+        for d, wrap in at.offset.wraps.items():
+            if not self.left_out(op.result, d, wrap):
+                return "indices are taken modulo a size, and no store's mask is known to leave the repeated ones out"
+        return plan
+
+    def store(self, op: Op) -> _Plan | str:
+        """The plan of a store, or why there is none."""
+        source = argument_of(op.operands[0])
+        if op.attrs.get("volatile"):
+            return "it is volatile"
+        if any("read" in x.define.effects and x.operands and may_alias(source, x) for x in walk(self.fn.body)):
+            return "the kernel may read what it writes, through another proxy"
+        if any(x is not op and x.define.effects & {"write"} and x.operands and may_alias(source, x)
+               for x in walk(self.fn.body)):
+            return "the kernel writes there in other ways too"
+        plan = self.access(op, op.operands[2] if len(op.operands) > 2 else None)
+        if not isinstance(plan, str) and (at := self.forms.address(op.operands[0])) and at.offset.wraps:
+            return "indices are taken modulo a size"
+        return plan
+
+    def access(self, op: Op, mask: Value | None) -> _Plan | str:
+        """The dimensions of an access."""
+        t = op.operands[0].type
+        assert isinstance(t, Tile)
+        at = self.forms.address(op.operands[0])
+        elem = op.result.type.elem if op.name == "load" else op.operands[1].type.elem  # type: ignore[union-attr]
+        if at is None:
+            return "its addresses are not an argument plus multiples of strides"
+        if not isinstance(elem, DType) or elem.kind == "bool":
+            return f"elements of {elem} are not copied as they are"
+        bounds = [] if mask is None else self.forms.bounds(mask)
+        if bounds is None:
+            return "its mask is more than bounds of indices"
+        axes = self.axes(at, t.shape, elem.bytes)
+        if isinstance(axes, str):
+            return axes
+        return self.bounded(at, axes, bounds, elem.bytes)
+
+    def axes(self, at: Address, shape: tuple[int, ...], size: int) -> list[_Axis] | str:
+        """The tensor's dimensions, with where the tile starts along each."""
+        axes = []
+        for d, step in enumerate(at.offset.steps):
+            if len(step) != 1 or not self.on_host(step):
+                return f"its stride along dimension {d} is not known to the host as one argument or number"
+            axes.append(_Axis(step, shape[d], d))
+        inner = [a for a in axes if a.stride.constant == 1]
+        if len(inner) != 1:
+            return "no dimension is contiguous" if not inner else "two dimensions are contiguous"
+        outer = sorted((a for a in axes if a is not inner[0]), key=lambda a: self.rank_of(a.stride), reverse=True)
+        for m, c in at.offset.start.items():
+            home = next((a for a in outer if _divides(a.stride, m, c)), None)
+            hosts = tuple(v for v in m if v.op is self.fn.body)
+            if home is not None:
+                home.start = home.start + _quotient(m, c, home.stride)
+            elif not hosts:
+                inner[0].start = inner[0].start + Poly({m: c})
+            elif len(hosts) == len(m):
+                return "it starts at an offset that is an argument"
+            else:
+                stride = Poly({hosts: c})
+                extra = next((a for a in axes if a.of is None and a.stride == stride), None)
+                if extra is None:
+                    extra = _Axis(stride, 1, None)
+                    axes.insert(0, extra)
+                extra.start = extra.start + _quotient(m, c, stride)
+        order = [a for a in axes if a.of is None] + [a for a in axes if a.of is not None and a is not inner[0]] + inner
+        if len(order) > _RANK:
+            return f"it has {len(order)} dimensions, TMA at most {_RANK}"
+        if any(a.box > _BOX for a in order[:-1]):
+            return f"a dimension of its tile is above {_BOX}"
+        if inner[0].box * size % _UNIT or self.divides(inner[0].start) * size % _UNIT:
+            return f"its rows are not known to start at multiples of {_UNIT} bytes"
+        if any(self.divides(a.stride) * size % _UNIT for a in order[:-1]):
+            return f"a stride is not known to be a multiple of {_UNIT} bytes"
+        if self.facts[at.base].divisibility[0] % _UNIT:
+            return f"its base {at.base.name} is not known to be aligned to {_UNIT} bytes"
+        return order
+
+    def bounded(self, at: Address, axes: list[_Axis], bounds: list[Bound], size: int) -> _Plan | str:
+        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative."""
+        by_dim = {a.of: a for a in axes if a.of is not None}
+        low: set[int] = set()
+        for b in bounds:
+            axis = by_dim[b.dim]
+            if b.below:
+                axis.sizes.append(b.size + axis.start)
+            elif b.size + axis.start == Poly():
+                low.add(b.dim)
+            else:
+                return "its mask bounds indices from below"
+        for d, wrap in at.offset.wraps.items():
+            if wrap.start != by_dim[d].start:
+                return "an index is taken modulo a size and moved then"
+            by_dim[d].sizes.append(wrap.size)
+        if any(not self.on_host(s) for a in axes for s in a.sizes):
+            return "its mask's bounds are not known to the host"
+        checks: list[Value] = []
+        for a in axes:
+            if a.of in low:
+                continue
+            missing = self.negative(a.start)
+            if missing is None:
+                return "a start is not known to be not negative"
+            checks += [v for v in missing if v not in checks]
+        return _Plan(at.base, axes, checks)
+
+    def negative(self, p: Poly) -> list[Value] | None:
+        """Atoms whose sign must be checked so that a polynomial is not negative; None if that is not enough."""
+        if any(c < 0 for c in p.values()):
+            return None
+        found = [v for v in p.atoms if not self.facts[v].nonnegative]
+        return found if all(may_check(self.fn, v, self.facts) for v in found) else None
+
+    def on_host(self, p: Poly) -> bool:
+        """Whether the host can compute it: of integer arguments alone."""
+        return all(v.op is self.fn.body and isinstance(v.type, DType) and v.type.is_int for v in p.atoms)
+
+    def rank_of(self, stride: Poly) -> tuple[int, int]:
+        ((m, c),) = stride.items()
+        return len(m), abs(c)
+
+    def divides(self, p: Poly) -> int:
+        """A power of two that divides a polynomial."""
+        out = 0
+        for m, c in p.items():
+            term = c
+            for v in m:
+                term *= self.facts[v].divisibility[0]
+            out = gcd(out, term)
+        return min(out & -out, ANY) if out else ANY
+
+    # -- rows that no store writes ----------------------------------------------------------------------------
+    def left_out(self, v: Value, d: int, wrap: Wrap) -> bool:
+        """Whether elements of v whose index along d, from `wrap.start` on, is not below `wrap.size` reach no memory and
+        decide nothing: all they come to, element by element and as rows or columns of products, is masked off."""
+        seen: set[tuple[Value, int]] = set()
+        work = [(v, d)]
+        while work:
+            key = work.pop()
+            if key in seen:
+                continue
+            seen.add(key)
+            for user, index in self.table.get(key[0], ()):
+                after = self.follow(user, index, key[1], wrap)
+                if after is None:
+                    return False
+                work += after
+        return True
+
+    def follow(self, op: Op, index: int, d: int, wrap: Wrap) -> list[tuple[Value, int]] | None:
+        """Where elements at index d of operand `index` of an op go; None if it cannot be told."""
+        if (edge := edge_at(op, index)) is not None:
+            return [(x, d) for x in (*edge[1].args, edge[1].result)]
+        if op.name == "dot":
+            if index == 2 or index == d:             # rows of a, columns of b, and either of the sum so far
+                return [(op.result, d)]
+            return None
+        if op.name == "store":
+            return [] if index == 1 and len(op.operands) > 2 and self.masked(op.operands[2], d, wrap) else None
+        if op.name in ("expand_dims", "trans", "broadcast"):
+            at = d + (d >= op.attrs["axis"]) if op.name == "expand_dims" else \
+                list(op.attrs["order"]).index(d) if op.name == "trans" else d
+            same = shape_of(op.result.type)[at] == shape_of(op.operands[0].type)[d]
+            return [(op.result, at)] if same else None
+        plain = "elementwise" in op.define.traits and op.define.pure or op.name in _FOLLOWED
+        return [(op.result, d)] if plain and len(op.results) == 1 else None
+
+    def masked(self, mask: Value, d: int, wrap: Wrap) -> bool:
+        """Whether a mask leaves out the elements from `wrap.size - wrap.start` on along d."""
+        bounds = self.conjuncts(mask)
+        return any(b.dim == d and b.below and b.size == wrap.size - wrap.start for b in bounds)
+
+    def conjuncts(self, mask: Value) -> list[Bound]:
+        """The bounds among what must hold for a mask's element."""
+        whole = self.forms.bounds(mask)
+        if whole is not None:
+            return whole
+        if isinstance(mask.op, Op) and mask.op.name == "and":
+            return [b for x in mask.op.operands for b in self.conjuncts(x)]
+        return []
+
+    # -- rewriting --------------------------------------------------------------------------------------------
+    def rewrite(self, op: Op, plan: _Plan) -> None:
+        """Put the descriptor's access in place of the pointers'."""
+        block = op.parent
+        assert block is not None
+        checked = {v: check(self.fn, v, op) for v in plan.checks}
+        top = Block()
+        b = Builder(top, loc=op.loc)
+        sizes, strides = [], []
+        for a in plan.axes:
+            limits = [build(b, s) for s in a.sizes] or [b.const(_ENDLESS, int32)]
+            size = limits[0]
+            for other in limits[1:]:
+                size = b("minimum", size, other)
+            sizes.append(size)
+            strides.append(build(b, a.stride, int64))
+        elem = op.result.type.elem if op.name == "load" else op.operands[1].type.elem  # type: ignore[union-attr]
+        desc = b("make_desc", plan.base, *sizes, *strides, block_shape=tuple(a.box for a in plan.axes), padding="zero",
+                 raised=True)
+        desc.name = plan.base.name
+        self._insert(self.fn.body, 0, top)
+        here = Block()
+        b = Builder(here, loc=op.loc)
+        offsets = [build(b, _with(a.start, checked)) for a in plan.axes]
+        dims = [a.of for a in plan.axes if a.of is not None]
+        shape = tuple(a.box for a in plan.axes if a.of is not None)
+        turned = dims != sorted(dims)
+        at = block.ops.index(op)
+        if op.name == "load":
+            extra = {"shape": shape} if len(shape) < len(plan.axes) else {}
+            evict = op.attrs.get("evict") or ""
+            if evict in ("evict_first", "evict_last"):
+                extra["evict"] = evict
+            new = b("desc_load", desc, *offsets, **extra)
+            if turned:
+                new = b("trans", new, order=tuple(dims.index(d) for d in range(len(dims))))
+            new.name = op.result.name
+            assert new.type == op.result.type, (new.type, op.result.type, elem)
+            self._insert(block, at, here)
+            replace(self.fn.body, {op.result: new})
+        else:
+            value = op.operands[1]
+            if turned:
+                value = b("trans", value, order=tuple(dims))
+            b.op("desc_store", desc, value, *offsets)
+            self._insert(block, at, here)
+        erase({op}, block)
+        wraps = self.forms.address(op.operands[0]).offset.wraps  # type: ignore[union-attr]
+        ways = "modulo a size: rows beyond it, which no store writes, are zeros" if wraps else ""
+        _report(self.fn, op, "by TMA, through a descriptor made at the launch"
+                + (f" ({ways})" if ways else "") + ("" if not plan.checks else
+                f"; each program checks that {', '.join(v.name or 'a number' for v in plan.checks)} is not negative"))
+
+    @staticmethod
+    def _insert(block: Block, at: int, new: Block) -> None:
+        for x in new.ops:
+            x.parent = block
+        block.ops[at:at] = new.ops
+
+
+def _divides(stride: Poly, m: Monomial, c: int) -> bool:
+    ((of, by),) = stride.items()
+    rest = list(m)
+    for v in of:
+        if v not in rest:
+            return False
+        rest.remove(v)
+    return bool(c % by == 0)
+
+
+def _quotient(m: Monomial, c: int, stride: Poly) -> Poly:
+    """A monomial (with its coefficient) over a stride that divides it."""
+    ((of, by),) = stride.items()
+    rest = list(m)
+    for v in of:
+        rest.remove(v)
+    return Poly({tuple(rest): c // by})
+
+
+def _with(p: Poly, checked: dict[Value, Value]) -> Poly:
+    out = Poly()
+    for m, c in p.items():
+        term = number(c)
+        for v in m:
+            term = term * Poly({(checked.get(v, v),): 1})
+        out = out + term
+    return out
