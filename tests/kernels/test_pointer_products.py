@@ -17,6 +17,13 @@ BF16, F16, F32, I8 = ml_dtypes.bfloat16, np.float16, np.float32, np.int8
 pytestmark = pytest.mark.one_schedule        # its launches explore by themselves
 
 
+@pytest.fixture(autouse=True)
+def copies():
+    """Pointers stay pointers, which TMA could do too."""
+    with tilejit.knobs(pointer_tma=False):
+        yield
+
+
 @tilejit.kernel
 def gathered(table, rows, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """Rows of a table by index, read before the loop; the address of a step comes from the loop's counter."""

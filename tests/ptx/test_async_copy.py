@@ -10,6 +10,13 @@ import tilejit.language as tl
 pytestmark = pytest.mark.one_schedule          # nothing is launched
 
 
+@pytest.fixture(autouse=True)
+def copies():
+    """Pointers stay pointers, which TMA could do too."""
+    with tilejit.knobs(pointer_tma=False):
+        yield
+
+
 @tilejit.kernel
 def row_sums(x, out, n, stride, HINT: tl.constexpr, CACHE: tl.constexpr, BLOCK: tl.constexpr):
     stride = tl.multiple_of(stride, HINT)

@@ -39,7 +39,7 @@ _FOLLOWED = frozenset({"convert", "hint", "cast", "bitcast", "select"})
 
 def raise_pointers(fn: Function) -> Function:
     """Rewrite accesses in place; what was raised, and why others of the same loops were not, goes to the report."""
-    if fn.attrs.get("pointer_tma") is False or not target_of(fn).hopper:
+    if not fn.attrs.get("pointer_tma") or not target_of(fn).hopper:
         return fn
     loops = pipelined_loops(fn)
     groups: dict[Op, list[Op]] = {}

@@ -216,6 +216,7 @@ class Kernel(Partial):
         """The options of a call; those that are None are left out."""
         given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
         given["target"] = given["target"] or knobs.current().arch or None
+        given["pointer_tma"] = given["pointer_tma"] and knobs.current().pointer_tma
         return {k: v for k, v in given.items() if v is not None}
 
     def describe(self, plan: Plan, flat: tuple, typed: bool = False) -> dict[str, Arg]:

@@ -39,6 +39,8 @@ class Knobs:
     override: str = ""
     #: path of ptxas; empty: look for it. `driver` leaves assembling to the driver
     ptxas: str = ""
+    #: let TMA do accesses through pointers that it can do (as the launch option of that name, which says it of one)
+    pointer_tma: bool = True
     #: use the disk cache
     cache: bool = True
     #: its folder; empty: $XDG_CACHE_HOME/tilejit or ~/.cache/tilejit
