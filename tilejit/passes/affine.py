@@ -182,19 +182,17 @@ class Forms:
             return None
         x = known[0]
         assert x is not None
-        if op.name in ("hint", "convert", "broadcast") or op.name == "cast" and _widens(op):
+        if "identity" in op.define.traits or op.name == "broadcast" or op.name == "cast" and _widens(op):
             return x
         if op.name in ("expand_dims", "trans"):
             return _moved(op, x)
-        if op.name in ("add", "sub", "mul", "irem"):
-            y = known[1]
-            assert y is not None
-            if op.name == "mul":
-                return x.times(y.start) if y.scalar else y.times(x.start) if x.scalar else None
-            if op.name == "irem":
-                return _wrapped(x, y)
-            return x.plus(y, 1 if op.name == "add" else -1)
-        return None
+        y = known[-1]
+        assert y is not None
+        if op.name == "mul":
+            return x.times(y.start) if y.scalar else y.times(x.start) if x.scalar else None
+        if op.name == "irem":
+            return _wrapped(x, y)
+        return x.plus(y, 1 if op.name == "add" else -1) if op.name in ("add", "sub") else None
 
     def _clamped(self, op: Op) -> Affine | None:
         """`where(x < n, x, other)`: x below n."""
@@ -225,7 +223,7 @@ class Forms:
             at = self.address(found[0])
             moved = at and at.offset.plus(Affine(step * found[2], [Poly()] * rank))
             return Address(at.base, moved) if at and moved else None
-        if not isinstance(op, Op) or op.name not in ("ptr_add", "splat", "hint", "broadcast", "expand_dims", "trans"):
+        if not isinstance(op, Op) or "same_memory" not in op.define.traits and op.name != "trans":
             return None
         at = self.address(op.operands[0])
         if at is None:
@@ -264,7 +262,7 @@ class Forms:
         if op.name == "and":
             both = [self.bounds(x) for x in op.operands]
             return None if both[0] is None or both[1] is None else both[0] + both[1]
-        if op.name in ("broadcast", "convert", "hint", "expand_dims", "trans"):
+        if op.define.traits & {"identity", "spreads"} or op.name == "trans":
             inner = self.bounds(op.operands[0])
             return None if inner is None else [Bound(_dim(op, b.dim), b.below, b.size) for b in inner]
         if op.name != "cmp" or op.attrs["pred"] not in ("lt", "le", "gt", "ge"):

@@ -34,7 +34,6 @@ from tilejit.passes.rules import const_of
 _ENDLESS = 2 ** 31 - 1
 #: Bytes that bases, strides and starts of rows are multiples of; most elements of a box along a dimension; dimensions.
 _UNIT, _BOX, _RANK = 16, 256, 5
-_FOLLOWED = frozenset({"convert", "hint", "cast", "bitcast", "select"})
 
 
 def raise_pointers(fn: Function) -> Function:
@@ -294,7 +293,7 @@ class _Raising:
                 list(op.attrs["order"]).index(d) if op.name == "trans" else d
             same = shape_of(op.result.type)[at] == shape_of(op.operands[0].type)[d]
             return [(op.result, at)] if same else None
-        plain = "elementwise" in op.define.traits and op.define.pure or op.name in _FOLLOWED
+        plain = "elementwise" in op.define.traits and op.define.pure or "identity" in op.define.traits
         return [(op.result, d)] if plain and len(op.results) == 1 else None
 
     def masked(self, mask: Value, d: int, wrap: Wrap) -> bool:
