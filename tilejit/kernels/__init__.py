@@ -1,5 +1,6 @@
 """Ready kernels, written in the tile language, each with a host function that takes arrays."""
 from tilejit.kernels.add import add
+from tilejit.kernels.attention import attention
 from tilejit.kernels.batched import batched_matmul
 from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
@@ -12,6 +13,6 @@ from tilejit.kernels.scaled import matmul_blockscaled
 from tilejit.kernels.softmax import softmax
 from tilejit.kernels.streamk import matmul_streamk
 
-__all__ = ["add", "batched_matmul", "fused_matmul", "gated_matmul", "grouped_matmul", "layernorm",
+__all__ = ["add", "attention", "batched_matmul", "fused_matmul", "gated_matmul", "grouped_matmul", "layernorm",
            "masked_grouped_matmul", "matmul", "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "rmsnorm",
            "softmax", "swiglu", "weight_only_matmul"]

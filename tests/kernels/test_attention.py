@@ -1,0 +1,115 @@
+"""Forward attention against float64, in the evaluator and in the emulator: shapes that nobody chose, every option."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit import kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.attention.kernel import attention_kernel
+from tilejit.testing import rel_error
+
+BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
+BOUNDS = {F16: 1e-3, BF16: 5e-3}
+
+
+def inputs(batch: int, queries: int, keys: int, heads: int, kv_heads: int, d: int, dv: int, dtype: Any = BF16) -> Any:
+    rng = np.random.default_rng(queries + keys + d)
+    return [rng.standard_normal(shape, F32).astype(dtype) for shape in (
+        (batch, queries, heads, d), (batch, keys, kv_heads, d), (batch, keys, kv_heads, dv))]
+
+
+def reference(q: Any, k: Any, v: Any, causal: bool, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Result and logarithms of sums, in float64; rows that see nothing are 0 and -inf."""
+    q, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(0, 1, 3, 2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    rows, columns = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None]
+    keep = (columns <= rows + k.shape[2] - q.shape[2]) if causal else np.ones(scores.shape[2:], bool)
+    most = np.where(keep, scores, -np.inf).max(-1, keepdims=True)
+    most = np.where(np.isinf(most), 0, most)
+    p = np.where(keep, np.exp(scores - most), 0)
+    total = p.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.log(total) + most)[..., 0]
+    return (p / np.where(total == 0, 1, total) @ v).transpose(0, 2, 1, 3), lse
+
+
+#: batch, queries, keys, heads, kv heads, d, dv, causal
+SHAPES = [(1, 128, 256, 1, 1, 64, 64, False), (2, 70, 200, 2, 1, 64, 64, True), (1, 200, 90, 2, 2, 128, 128, True),
+          (1, 1, 300, 4, 2, 40, 72, False), (1, 130, 1, 1, 1, 8, 8, False), (1, 140, 130, 1, 1, 192, 128, True),
+          (1, 130, 140, 1, 1, 256, 256, False)]
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_against_float64(target: str, shape: tuple) -> None:
+    *sizes, causal = shape
+    dtype = F16 if sizes[1] % 4 else BF16
+    q, k, v = inputs(*sizes, dtype)
+    lse = np.full((sizes[0], sizes[3], sizes[1]), np.nan, F32)
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, F32).astype(dtype)
+    with tilejit.knobs(target=target):
+        assert kernels.attention(q, k, v, causal=causal, out=out, lse=lse) is out
+    want, logs = reference(q, k, v, causal)
+    assert rel_error(out.astype(np.float64), want) <= BOUNDS[dtype]
+    some = np.isfinite(logs)
+    assert np.array_equal(np.isneginf(lse), ~some) and np.abs(lse[some] - logs[some]).max() < 1e-5
+    assert (out.astype(F32)[~some.transpose(0, 2, 1)] == 0).all()
+
+
+def test_heads_ahead_of_the_sequence_and_a_scale() -> None:
+    """[batch, heads, sequence, d] in memory, seen through strides; large scores stay finite."""
+    q, k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in inputs(2, 96, 160, 2, 2, 64, 64))
+    with tilejit.knobs(target="emulator"):
+        out = kernels.attention(q, k, v, scale=3.0)
+    assert rel_error(out.astype(np.float64), reference(q, k, v, False, 3.0)[0]) <= 1e-2
+
+
+def test_nothing_to_do() -> None:
+    q, k, v = inputs(1, 0, 16, 1, 1, 64, 64)
+    with tilejit.knobs(target="emulator"):
+        assert kernels.attention(q, k, v).shape == (1, 0, 1, 64)
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda q, k, v: (q[0], k, v), r"q must be \[batch, sequence, heads, d\], found shape \[16, 2, 64\]"),
+    (lambda q, k, v: (q, k.astype(F16), v), "q, k and v must all be fp16 or all bf16, found k of fp16 and q of bf16"),
+    (lambda q, k, v: (q, k[:, :8], v), "do not go together"),
+    (lambda q, k, v: (q, np.repeat(k, 3, 2)[:, :, :3], np.repeat(v, 3, 2)[:, :, :3]), "2 query heads cannot share 3 heads"),
+    (lambda q, k, v: (q[..., 1:], k[..., 1:], v), "q needs a contiguous last dimension, an address and strides"),
+    (lambda q, k, v: (np.repeat(q, 5, 3), np.repeat(k, 5, 3), v), "heads of 320 and 64 elements; at most 256")])
+def test_what_does_not_fit(change: Any, message: str) -> None:
+    with tilejit.knobs(target="emulator"), pytest.raises(LaunchError, match=message):
+        kernels.attention(*change(*inputs(1, 16, 16, 2, 2, 64, 64)))
+
+
+def test_outputs_are_checked() -> None:
+    q, k, v = inputs(1, 16, 16, 2, 2, 64, 64)
+    with tilejit.knobs(target="emulator"):
+        with pytest.raises(LaunchError, match=r"out must be \[1, 16, 2, 64\] of bf16, found \[1, 16, 2, 64\] of fp16"):
+            kernels.attention(q, k, v, out=np.zeros(q.shape, F16))
+        with pytest.raises(LaunchError, match=r"lse must be a contiguous fp32 array \[1, 2, 16\]"):
+            kernels.attention(q, k, v, lse=np.zeros((1, 16, 2), F32))
+
+
+def test_no_keys() -> None:
+    q, k, v = inputs(1, 16, 0, 1, 1, 64, 64)
+    with tilejit.knobs(target="emulator"), pytest.raises(LaunchError, match="there are no keys"):
+        kernels.attention(q, k, v)
+
+
+@pytest.mark.parametrize("width, keys", [(64, 128), (128, 128), (192, 64), (256, 64)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_softmax_and_products_overlap(width: int, keys: int, causal: bool) -> None:
+    """Every loop is in two stages, and nothing is spilled for it."""
+    blocks = [f"desc<bf16[1x{rows}x1x{width}]>" for rows in (128, keys, keys, 128)]
+    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", GROUP=1, CAUSAL=causal, TAIL=causal,
+                                 LSE=True, BM=128, BN=keys, D=width, DV=width, num_warps=8)
+    assert len(re.findall(r"is in flight with acc of this one \(2 stages", k.report())) == 1 + causal
+    assert re.findall(r"ring (\S+): ", k.report()) == ["q", "k", "v"]
