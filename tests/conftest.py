@@ -16,6 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+#: How long an example takes depends on what else the machine does, and on what ran before.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 def cuda_device() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.types import DType, fp32
+from tilejit.ir.types import DTYPES, DType, fp32
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
@@ -59,9 +59,13 @@ def fma(x: Any, y: Any, z: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def umulhi(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """High half of the unsigned product."""
+    """High half of the product of the bits of x and y as unsigned integers; the result has their type."""
     a, c = sem.common(_b, x, y)
-    return tensor(_b("mulhi", a.value, c.value))
+    of = a.dtype
+    if not of.is_int_signed():
+        return tensor(_b("mulhi", a.value, c.value))
+    bits = [_b("bitcast", v.value, dtype=DTYPES[f"u{of.name}"]) for v in (a, c)]
+    return tensor(_b("bitcast", _b("mulhi", *bits), dtype=of))
 
 
 @builtin
