@@ -48,6 +48,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f"tilejit.{name}")
+    if name == "hooks":
+        from tilejit.runtime.hooks import HOOKS
+
+        return HOOKS
     if name == "torch_op":
         from tilejit.frameworks.torch_op import torch_op
 
@@ -62,5 +66,5 @@ def __getattr__(name: str) -> Any:
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
            "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs",
            "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "empty",
-           "empty_like", "heuristics", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
+           "empty_like", "heuristics", "hooks", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
            "next_power_of_2", "timeline", "to_device", "torch_op", "zeros"]

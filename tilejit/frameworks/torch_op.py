@@ -22,7 +22,8 @@ from typing import Any
 
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DType
-from tilejit.runtime.arrays import stand_in, to_torch_dtype, tracing
+from tilejit.runtime import arrays
+from tilejit.runtime.arrays import stand_in, to_torch_dtype
 from tilejit.runtime.traced import number_of, targets
 
 
@@ -50,7 +51,7 @@ class TorchOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is None or not tracing() and not self._transformed(args, kwargs):
+        if torch is None or not arrays.tracing() and not self._transformed(args, kwargs):
             return self.fn(*args, **kwargs)
         named = {n: to_torch_dtype(v) if isinstance(v, DType) else v
                  for n, v in (*zip(self.names, args), *kwargs.items())}
@@ -58,7 +59,7 @@ class TorchOp:
         if self.taken is not None:
             taken = {n: v for n, v in named.items() if n in self.taken}
             if any([v is not None for n, v in named.items() if n not in self.taken]):
-                if not tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
+                if not arrays.tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
                     raise LaunchError(f"{self.name}: {', '.join(n for n in named if n not in taken)} cannot be given "
                                       "where a gradient is asked for: use torch.no_grad(), or leave it out")
                 return self.fn(*args, **kwargs)

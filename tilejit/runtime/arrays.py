@@ -105,7 +105,9 @@ def stands_in(*arguments: Any) -> bool:
 
 
 def tracing() -> bool:
-    """Whether torch's compiler is following this very code (never true when it is run)."""
+    """Whether torch's compiler is following this very code (never true when it is run).
+
+    Once a torch tensor was met this name stands for torch's own function: ask as `arrays.tracing()`."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
@@ -162,9 +164,14 @@ class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
             kind, torch.Tensor) else \
             _of_ours if issubclass(kind, DeviceArray) else _of_numpy if issubclass(kind, np.ndarray) else _of_protocol
         self[kind] = found
+        if found is _of_torch:
+            plain_tensors.add(kind)
+            globals()["tracing"] = sys.modules["torch"].compiler.is_dynamo_compiling
         return found
 
 
+#: Types of torch tensors that have memory of their own, as far as they were met.
+plain_tensors: set[type] = set()
 _describers = _Describers()
 
 

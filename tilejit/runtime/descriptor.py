@@ -1,12 +1,87 @@
 """The host's tensor descriptor: a tensor seen in blocks, which kernels load and store through TMA."""
 from __future__ import annotations
 
+import sys
 from operator import index
 from typing import Any
 
 from tilejit.errors import LaunchError
-from tilejit.ir.types import odd_size
-from tilejit.runtime.arrays import STAND_IN, ArrayInfo, array_info, stands_in, tracing
+from tilejit.ir.types import DType, odd_size
+from tilejit.runtime import arrays
+from tilejit.runtime.arrays import STAND_IN, ArrayInfo, array_info, plain_tensors, stands_in, torch_dtype
+
+_KEPT = 8192
+
+
+class Facts:
+    """What descriptors of equal tensors at other addresses share: everything but the base."""
+
+    __slots__ = ("dtype", "shape", "strides", "block_shape", "padding", "tma", "device", "aligned", "signature",
+                 "__weakref__")
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block_shape: tuple[int, ...],
+                 padding: str, aligned: bool, device: int):
+        self.dtype, self.shape, self.strides, self.block_shape = dtype, shape, strides, block_shape
+        self.padding, self.aligned, self.device = padding, aligned, device
+        self.tma = (aligned and min(shape) > 0 and max(shape) <= 2 ** 32
+                    and all(s * dtype.bytes % 16 == 0 and 0 < s * dtype.bytes < 2 ** 40 for s in strides[:-1]))
+        #: what kernels are specialised by; equal texts are one object
+        self.signature: Any = sys.intern(f"desc<{dtype}{block_shape} tma={self.tma} {padding} {device}>")
+
+
+#: what facts are computed from -> facts
+_known: dict[tuple, Facts] = {}
+
+
+def _facts(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...], padding: str,
+           aligned: bool, device: int) -> Facts:
+    """The facts for valid values. Raises LaunchError."""
+    key = dtype, shape, strides, block, padding, aligned, device
+    found = _known.get(key)
+    if found is None:
+        _validate(dtype, shape, strides, block, padding)
+        found = _remember(key, Facts(*key))
+    return found
+
+
+def _remember(key: tuple, facts: Facts) -> Facts:
+    if len(_known) >= _KEPT:
+        _known.clear()
+    return _known.setdefault(key, facts)
+
+
+def _validate(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...],
+              padding: str) -> None:
+    rank = len(shape)
+    if not 1 <= rank <= 5:
+        raise LaunchError(f"TensorDescriptor: rank 1 to 5, found shape {shape}")
+    if len(strides) != rank or len(block) != rank:
+        raise LaunchError(f"TensorDescriptor: shape {shape}, strides {strides} and block_shape {block} must have the "
+                          "same rank")
+    if strides[-1] != 1:
+        raise LaunchError(f"TensorDescriptor: the last stride must be 1, found {strides[-1]}: pass the transposed "
+                          "tensor, or a contiguous copy")
+    if min(shape) < 0:
+        raise LaunchError(f"TensorDescriptor: shape {shape} has a negative size")
+    for axis, n in enumerate(block):
+        if n < 1 or n & (n - 1) and not odd_size(block, axis):
+            below, above = 1 << max(0, n.bit_length() - 1), 1 << max(0, n.bit_length())
+            raise LaunchError(f"TensorDescriptor: block_shape {block} must be powers of two, or multiples of 16 up to "
+                              f"512; axis {axis} is {n}" + (f", next to it {below} and {above}" if n > 0 else ""))
+    if padding not in ("zero", "nan") or padding == "nan" and not dtype.is_float:
+        raise LaunchError(f"TensorDescriptor: padding must be 'zero' or, for floats, 'nan'; found {padding!r} for "
+                          f"{dtype}")
+
+
+class _Traced:
+    """The facts of a descriptor of a tensor that torch's compiler put in place of another: they are looked at when the
+    program runs."""
+
+    aligned, tma, device, signature = True, True, 0, STAND_IN
+
+    def __init__(self, dtype: DType, shape: Any, strides: Any, block_shape: Any, padding: str):
+        self.dtype, self.shape, self.strides = dtype, tuple(shape), tuple(strides)
+        self.block_shape, self.padding = tuple(block_shape), padding
 
 
 class TensorDescriptor:
@@ -19,53 +94,40 @@ class TensorDescriptor:
     instead, which their report says.
     Raises LaunchError for anything else."""
 
-    __slots__ = ("base", "shape", "strides", "_block", "padding", "dtype", "address", "tma", "device",
-                 "signature", "map_key")
+    __slots__ = ("base", "address", "facts")
+
+    base: Any
+    address: int
+    facts: Any
 
     def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero"):
-        self._fill(base, array_info(base), _integers("shape", shape), _integers("strides", strides), block_shape,
-                   padding)
+        self._fill(base, array_info(base), shape, strides, block_shape, padding)
 
-    def _fill(self, base: Any, info: ArrayInfo, shape: tuple[int, ...], strides: tuple[int, ...], block_shape: Any,
-              padding: str) -> None:
-        self.base, self.padding, self.shape, self.strides = base, padding, shape, strides
-        self._block = _integers("block_shape", block_shape)
-        self.dtype, self.address, self.device = info.dtype, info.address, info.device
-        if tracing() or stands_in(base):
-            self.signature: Any = STAND_IN
-            return                              # what is made of it when the program runs is looked at then
-        rank = len(self.shape)
-        if not 1 <= rank <= 5:
-            raise LaunchError(f"TensorDescriptor: rank 1 to 5, found shape {self.shape}")
-        if len(self.strides) != rank or len(self.block_shape) != rank:
-            raise LaunchError(f"TensorDescriptor: shape {self.shape}, strides {self.strides} and block_shape "
-                              f"{self.block_shape} must have the same rank")
-        if self.strides[-1] != 1:
-            raise LaunchError(f"TensorDescriptor: the last stride must be 1, found {self.strides[-1]}: pass the "
-                              "transposed tensor, or a contiguous copy")
-        if min(self.shape) < 0:
-            raise LaunchError(f"TensorDescriptor: shape {self.shape} has a negative size")
-        for axis, n in enumerate(self.block_shape):
-            if n < 1 or n & (n - 1) and not odd_size(self.block_shape, axis):
-                below, above = 1 << max(0, n.bit_length() - 1), 1 << max(0, n.bit_length())
-                raise LaunchError(f"TensorDescriptor: block_shape {self.block_shape} must be powers of two, or "
-                                  f"multiples of 16 up to 512; axis {axis} is {n}"
-                                  + (f", next to it {below} and {above}" if n > 0 else ""))
-        if padding not in ("zero", "nan") or padding == "nan" and not info.dtype.is_float:
-            raise LaunchError(f"TensorDescriptor: padding must be 'zero' or, for floats, 'nan'; found {padding!r} for "
-                              f"{info.dtype}")
-        size = info.dtype.bytes
-        self.tma = (info.address % 16 == 0 and min(self.shape) > 0 and max(self.shape) <= 2 ** 32
-                    and all(s * size % 16 == 0 and 0 < s * size < 2 ** 40 for s in self.strides[:-1]))
-        #: what kernels are specialised by
-        self.signature = f"desc<{self.dtype}{self.block_shape} tma={self.tma} {padding} {self.device}>"
-        #: what a tensor map depends on
-        self.map_key = (self.address, self.shape, self.strides, padding)
+    def _fill(self, base: Any, info: ArrayInfo, shape: Any, strides: Any, block_shape: Any, padding: str) -> None:
+        self.base, self.address = base, info.address
+        if arrays.tracing() or stands_in(base):
+            self.facts = _Traced(info.dtype, shape, strides, block_shape, padding)
+            return
+        self.facts = _facts(info.dtype, _integers("shape", shape), _integers("strides", strides),
+                            _integers("block_shape", block_shape), padding, info.address % 16 == 0, info.device)
+
+    dtype: DType = property(lambda self: self.facts.dtype)  # type: ignore[assignment]
+    shape: tuple[int, ...] = property(lambda self: self.facts.shape)  # type: ignore[assignment]
+    strides: tuple[int, ...] = property(lambda self: self.facts.strides)  # type: ignore[assignment]
+    padding: str = property(lambda self: self.facts.padding)  # type: ignore[assignment]
+    tma: bool = property(lambda self: self.facts.tma)  # type: ignore[assignment]
+    device: int = property(lambda self: self.facts.device)  # type: ignore[assignment]
+    signature: Any = property(lambda self: self.facts.signature)
+
+    @property
+    def map_key(self) -> tuple:
+        """What a tensor map depends on."""
+        return self.address, self.shape, self.strides, self.padding
 
     @property
     def block_shape(self) -> tuple[int, ...]:
         """The shape of a block. It may be set, as hooks of autotuning do: later launches see the new blocks."""
-        return self._block
+        return self.facts.block_shape  # type: ignore[no-any-return]
 
     @block_shape.setter
     def block_shape(self, shape: Any) -> None:
@@ -74,8 +136,19 @@ class TensorDescriptor:
     @staticmethod
     def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
         """The descriptor of a whole array."""
-        info = array_info(tensor)
         out = TensorDescriptor.__new__(TensorDescriptor)
+        if not arrays.tracing() and type(tensor) in plain_tensors:
+            out.base, out.address = tensor, tensor.data_ptr()
+            strides, device = tensor.stride(), tensor.get_device()
+            key = tensor.dtype, tensor.shape, strides, *block_shape, padding, out.address & 15, device
+            found = _known.get(key)
+            if found is None:
+                found = _remember(key, _facts(torch_dtype(tensor.dtype), tuple(tensor.shape), tuple(strides),
+                                              _integers("block_shape", block_shape), padding, out.address % 16 == 0,
+                                              device))
+            out.facts = found
+            return out
+        info = array_info(tensor)
         out._fill(tensor, info, info.shape, info.strides, block_shape, padding)
         return out
 
@@ -84,23 +157,21 @@ class TensorDescriptor:
                  padding: str = "zero") -> TensorDescriptor:
         """A descriptor without an array, to be put `over` arrays like the one that `info` describes."""
         out = TensorDescriptor.__new__(TensorDescriptor)
-        out._fill(None, info, _integers("shape", shape), _integers("strides", strides), block_shape, padding)
+        out._fill(None, info, shape, strides, block_shape, padding)
         return out
 
     def over(self, base: Any, info: ArrayInfo | None = None) -> TensorDescriptor:
         """The same view of another array of the same dtype, in a fraction of the time; `info` is its `array_info`,
         if known. Raises LaunchError for another dtype."""
         info = info or array_info(base)
-        if info.dtype != self.dtype:
+        facts = self.facts
+        if info.dtype != facts.dtype:
             raise LaunchError(f"TensorDescriptor.over: expected an array of {self.dtype}, found {info.dtype}")
         out = TensorDescriptor.__new__(TensorDescriptor)
-        if info.device != self.device or (info.address ^ self.address) & 15:
+        if info.device != facts.device or (info.address & 15 == 0) is not facts.aligned:
             out._fill(base, info, self.shape, self.strides, self.block_shape, self.padding)
             return out
-        out.base, out.address, out.device, out.dtype = base, info.address, self.device, self.dtype
-        out.shape, out.strides, out._block, out.padding = self.shape, self.strides, self._block, self.padding
-        out.tma, out.signature = self.tma, self.signature
-        out.map_key = (out.address, self.shape, self.strides, self.padding)
+        out.base, out.address, out.facts = base, info.address, facts
         return out
 
     def __repr__(self) -> str:
@@ -110,6 +181,6 @@ class TensorDescriptor:
 
 def _integers(what: str, values: Any) -> tuple[int, ...]:
     try:
-        return tuple(index(v) for v in values)
+        return tuple(map(index, values))
     except TypeError:
         raise LaunchError(f"TensorDescriptor: {what} must be integers, found {values!r}") from None

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 from tilejit.errors import CudaError, LaunchError
 from tilejit.ir.target import DEFAULT, TARGETS, Target
@@ -105,10 +105,14 @@ class Device:
         if os.getpid() != self.pid:
             raise LaunchError("CUDA was initialised before this process was forked: use the 'spawn' start method")
         if self.lost:
-            raise CudaError(self.lost)
+            self.raise_lost()
         driver = api()
         if int(check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")) != int(self.context):
             self.check(driver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent")
+
+    def raise_lost(self) -> NoReturn:
+        """Raise the error that names how the context was lost."""
+        raise CudaError(self.lost)
 
     def check(self, result: tuple, doing: str) -> Any:
         """The values of a driver call; an error that destroys the context is remembered."""
@@ -238,7 +242,7 @@ class LoadedKernel:
         if shared_bytes > 48 * 1024:
             key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
-        self._call, self._success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
+        self.call, self.success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self._config: tuple[Any, Any] = (None, None)
 
     def _load(self, image: bytes) -> Any:
@@ -261,23 +265,22 @@ class LoadedKernel:
         """Launch a grid of programs (a cluster of blocks each) with a prepacked `void*` array at address `params`."""
         dev = self.device
         if dev.lost:
-            raise CudaError(dev.lost)
-        x, y, z = grid
+            dev.raise_lost()
         dev.last = self.name
         key, config = self._config
         if key != (grid, stream):
-            config = self._configure(grid, stream)
+            config = self.configure(grid, stream)
             self._config = (grid, stream), config
-        result = self._call(config, self.function, params, 0)
-        if result[0] is self._success:
+        result = self.call(config, self.function, params, 0)
+        if result[0] is self.success:
             return
         if int(result[0]) in (_INVALID_CONTEXT, _NOT_INITIALIZED):
             dev.activate()                # a thread without a context, or a forked process (which raises)
-            result = self._call(config, self.function, params, 0)
+            result = self.call(config, self.function, params, 0)
         dev.check(result, f"launching {self.name} with grid {grid}, {self.threads} threads and {self.shared} "
                           "bytes of shared memory")
 
-    def _configure(self, grid: tuple[int, int, int], stream: int) -> Any:
+    def configure(self, grid: tuple[int, int, int], stream: int) -> Any:
         """The CUlaunchConfig of a grid on a stream. It is never changed, so threads may share it."""
         driver = api()
         attributes = []

@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,12 @@ from tilejit.frontend import Const, KernelSource
 from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime import knobs, traced
+from tilejit.runtime import arrays, knobs, launcher, traced
 from tilejit.runtime.arrays import HOST, StandIn
 from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
+from tilejit.runtime.hooks import HOOKS, Launch, nvtx_range
 from tilejit.runtime.launch import DeviceEntry, EmulatorEntry, Entry, EvaluatorEntry, Grid
+from tilejit.runtime.launcher import MISSING
 from tilejit.runtime.signature import (
     ArgumentError,
     ArgumentKeys,
@@ -47,7 +51,7 @@ OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "c
                            "enable_fp_fusion": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.
 IGNORED = frozenset({"launch_cooperative_grid"})
-_DECORATOR_IGNORED = frozenset({"version", "repr", "launch_metadata", "noinline"})
+_DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})
 
 
 class StaleGlobalError(LaunchError):
@@ -56,30 +60,35 @@ class StaleGlobalError(LaunchError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How calls of one shape are bound. The flat tuple of a call is its positional arguments, its keyword values, then
-    `rest`: what was given before, and defaults. `at` has the place of each parameter, `options` that of each option.
+    """How calls of one shape are bound. The flat tuple of a call is the kernel's parameters in their order, then the
+    options that were given, by name: `pick` makes it of positional arguments, keyword values and `rest` (what was given
+    before, and defaults). `at` has the place of each parameter, `options` that of each option."""
 
-    Keys of the call's own arguments come from `keyers`; those of the rest are `rest_keys`."""
-
-    shape: tuple
+    pick: Callable[[tuple], tuple]
+    rest: tuple
     keyers: tuple[Keys, ...]
     at: dict[str, int]
     options: dict[str, int]
-    rest: tuple
-    rest_keys: tuple
+    #: equal for calls that differ only in what is given by keyword
+    shape: tuple[str, ...]
 
 
 class Partial:
     """A kernel some of whose arguments are given (none, of a `Kernel` itself): `p[grid](*args, **more)` launches it.
 
-    What is given is looked at once, so that a launch only looks at the rest."""
+    `fast` is the way that the next launch goes: launchers (`launcher.py`) of the signatures seen so far, the newest
+    first, and behind them `_slowly`."""
+
+    _MOST = 16
 
     def __init__(self, kernel: Kernel, given: dict[str, Any]):
         self.kernel, self.given = kernel, given
         self.plans: dict[tuple, Plan] = {}
+        self.fast: Callable[..., CompiledKernel | None] = self._slowly
+        self.seen: set[tuple] = set()           # signatures that have a launcher, or cannot have one
 
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
-        return partial(self._launch, grid)
+        return partial(self._launch if arrays.tracing() else self.fast, grid)
 
     def partial(self, **given: Any) -> Partial:
         """The kernel with these keyword arguments given as well: constants, options, and numbers."""
@@ -93,23 +102,32 @@ class Partial:
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Plan, tuple]:
         """(plan, flat arguments)."""
         plan = self._plan(args, kwargs)
-        return plan, (*args, *kwargs.values(), *plan.rest)
+        return plan, plan.pick((*args, *kwargs.values(), *plan.rest))
 
     def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        if traced.tracing():
+        if arrays.tracing():
             self.kernel.traced(grid, args, {**self.given, **kwargs})
             return None
+        return self.fast(grid, *args, **kwargs)
+
+    def _slowly(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        """A launch of any signature, and of any kind of argument; launchers hand it all parameters by position."""
         kernel = self.kernel
+        if type(MISSING) in map(type, args):
+            more = args[len(kernel.names):]
+            args, kwargs = (), {**{n: v for n, v in zip(kernel.names, args) if v is not MISSING}, **kwargs}
+            if more:
+                kernel.plan(len(kernel.names) + len(more), (), {})      # raises
         stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in kernel.keys else None
         plan, flat = self._bound(args, kwargs)
         try:
-            entry = kernel.entries.get((_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)],
-                                        *plan.rest_keys))
+            key = (_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)])
+            entry = kernel.entries.get(key)
         except StandIn:
             kernel.traced(grid, args, {**self.given, **kwargs})
             return None
         except TypeError:
-            entry = None                        # an argument that cannot be a constant: _entry says which
+            key, entry = None, None                   # an argument that cannot be a constant: _entry says which
         dims = kernel.grid(grid, plan, flat)
         if 0 in dims:
             return None
@@ -118,8 +136,41 @@ class Partial:
         for table, name, value in kernel.captured:
             if table.get(name) is not value:
                 _check_captured(kernel.__name__, table, name, value)
-        entry.launch(dims, flat, stream)
+        if HOOKS.active or entry.nvtx:
+            self._observed(entry, dims, plan, flat, stream)
+        else:
+            entry.launch(dims, flat, stream)
+            if isinstance(entry, DeviceEntry) and len(self.seen) < self._MOST:
+                self._quicken(key, entry, plan, flat, {k: v for k, v in kwargs.items() if k not in kernel.keys})
         return entry.compiled
+
+    def _quicken(self, key: tuple | None, entry: DeviceEntry, plan: Plan, flat: tuple, options: dict[str, Any]) -> None:
+        """Make a launcher for calls like this one."""
+        kernel = self.kernel
+        signature = (key, tuple(options.items()), *map(type, flat))
+        with kernel.lock:
+            if signature in self.seen:
+                return
+            self.seen.add(signature)
+            made = launcher.make(
+                kernel.__name__, dict(zip(kernel.names, flat)), kernel.constexprs, kernel.keys,
+                kernel.parameter_defaults, self.given.keys(), options, entry,
+                partial(_dims, kernel, {k: v for k, v in self.given.items() if k not in kernel.keys}),
+                kernel.captured, self.fast)
+            if made is not None:
+                self.fast = made
+
+    def _observed(self, entry: Entry, dims: Grid, plan: Plan, flat: tuple, stream: Any) -> None:
+        """A launch between hooks."""
+        kernel = self.kernel
+        told = Launch(kernel.__name__, dims, entry.compiled, {n: flat[i] for n, i in plan.at.items()}, stream,
+                      kernel.launch_metadata)
+        for hook in [*HOOKS.entering]:
+            hook(told)
+        with nvtx_range(kernel.__name__) if entry.nvtx else nullcontext():
+            entry.launch(dims, flat, stream)
+        for hook in [*HOOKS.leaving]:
+            hook(told)
 
     def again(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None] | None:
         """A function that repeats this launch for arrays that lie where these do, of which it keeps none alive; None
@@ -134,11 +185,16 @@ class Partial:
         return entry.repeated(dims, flat)
 
 
+def _dims(kernel: Kernel, given: dict[str, Any], grid: Any, named: dict[str, Any], options: dict[str, Any]) -> Grid:
+    """A grid's three numbers, for a launcher."""
+    return kernel.sizes(grid, lambda: {**kernel.defaults, **given, **options, **named})
+
+
 class Kernel(Partial):
     """A kernel function: `k[grid](*args, **options)` launches, `k.compile(*args)` only compiles."""
 
     def __init__(self, fn: Callable[..., Any], debug: bool = False, do_not_specialize: tuple = (),
-                 do_not_specialize_on_alignment: tuple = ()):
+                 do_not_specialize_on_alignment: tuple = (), launch_metadata: Callable[..., Any] | None = None):
         super().__init__(self, {})
         self.source = KernelSource(fn)
         self.fn, self.__name__, self.__doc__, self.__module__ = fn, fn.__name__, fn.__doc__, fn.__module__
@@ -157,6 +213,7 @@ class Kernel(Partial):
         self.parameter_defaults = {n: p.default for n, p in self.source.signature.parameters.items()
                                    if p.default is not p.empty}
         self.number = traced.number_of(self)
+        self.launch_metadata = launch_metadata
 
     def _names(self, given: tuple) -> set[str]:
         out = {self.names[i] if isinstance(i, int) else i for i in given}
@@ -204,13 +261,11 @@ class Kernel(Partial):
         if missing:
             raise ArgumentError(f"{self.__name__}() misses argument{'s' * (len(missing) > 1)} "
                                 f"{', '.join(map(repr, missing))}; its signature is {sign}")
-        own = count + len(keywords)
-        keyers: list[Keys] = [ConstantKeys()] * (own + len(rest))
-        for n, i in at.items():
-            if n not in self.constexprs:
-                keyers[i] = self.keys[n]
-        return Plan((count, *keywords, *given), tuple(keyers[:own]), at, options, tuple(rest),
-                    tuple(k[type(x)](x) for k, x in zip(keyers[own:], rest)))
+        order = [*(at[n] for n in self.names), *(options[k] for k in sorted(options))]
+        keyers = [ConstantKeys() if n in self.constexprs else self.keys[n] for n in self.names]
+        return Plan(_picker(order), tuple(rest), (*keyers, *[ConstantKeys()] * len(options)),
+                    {n: i for i, n in enumerate(self.names)},
+                    {k: i for i, k in enumerate(sorted(options), len(self.names))}, tuple(sorted(options)))
 
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
         """The options of a call; those that are None are left out."""
@@ -286,7 +341,7 @@ class Kernel(Partial):
         return entry
 
     def _key(self, plan: Plan, flat: tuple) -> tuple:
-        key = (_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)], *plan.rest_keys)
+        key = (_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)])
         try:
             hash(key)
         except TypeError:
@@ -317,7 +372,8 @@ class Kernel(Partial):
         elif target == "evaluator":
             entry = EvaluatorEntry(compiled, at)
         else:
-            entry = DeviceEntry(compiled, at, flat, place, stream, knobs.current().launch_blocking)
+            settings = knobs.current()
+            entry = DeviceEntry(compiled, at, flat, place, stream, settings.launch_blocking, settings.nvtx)
         return SpreadEntry(entry, spread) if spread.places else entry
 
     # -- torch's compiler: what it follows (see traced.py), and what its operators call ---------------------------
@@ -357,9 +413,13 @@ class Kernel(Partial):
 
     def grid(self, grid: Any, plan: Plan, flat: tuple) -> Grid:
         """The grid as three integers; raises LaunchError for anything that is no grid."""
+        return self.sizes(grid, lambda: {**self.defaults, **{k: flat[i] for k, i in plan.options.items()},
+                                         **{n: flat[i] for n, i in plan.at.items()}})
+
+    def sizes(self, grid: Any, meta: Callable[[], dict[str, Any]]) -> Grid:
+        """The same; `meta` makes what a function is given."""
         if callable(grid):
-            grid = grid({**self.defaults, **{k: flat[i] for k, i in plan.options.items()},
-                         **{n: flat[i] for n, i in plan.at.items()}})
+            grid = grid(meta())
         if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and 0 <= grid[0] < 2 ** 31:
             return grid[0], 1, 1
         if type(grid) is int or isinstance(grid, np.integer):
@@ -372,6 +432,13 @@ class Kernel(Partial):
         if min(x, y, z) < 0 or x > 2 ** 31 - 1 or y > 65535 or z > 65535:
             raise LaunchError(f"{self.__name__}: grid {(x, y, z)} is out of range: 0..2^31-1, 0..65535, 0..65535")
         return x, y, z
+
+
+def _picker(order: list[int]) -> Callable[[tuple], tuple]:
+    """A function that takes these places of a tuple."""
+    if len(order) > 1:
+        return itemgetter(*order)
+    return lambda values: tuple([values[i] for i in order])
 
 
 def _dtype(annotation: Any) -> DType | None:
@@ -399,15 +466,18 @@ def _check_captured(kernel: str, table: Mapping[str, Any], name: str, value: Any
 
 
 def kernel(fn: Callable[..., Any] | None = None, *, debug: bool = False, do_not_specialize: tuple = (),
-           do_not_specialize_on_alignment: tuple = (), **ignored: Any) -> Any:
+           do_not_specialize_on_alignment: tuple = (), launch_metadata: Callable[..., Any] | None = None,
+           **ignored: Any) -> Any:
     """Make a GPU kernel of a Python function written in the tile language.
 
     Usable bare or with arguments: `do_not_specialize` lists parameters (names or indices) whose values and alignment
     do not matter to the code, `do_not_specialize_on_alignment` those that are only told apart when 1; `debug` keeps
-    `tl.device_assert`. Raises ArgumentError for an argument that neither tilejit nor Triton knows."""
+    `tl.device_assert`. `launch_metadata(grid, kernel, arguments)` returns what hooks of launches are told
+    (`Launch.metadata`), as Triton's. Raises ArgumentError for an argument that neither tilejit nor Triton knows."""
     for k in ignored.keys() - _DECORATOR_IGNORED:
         raise ArgumentError(f"@kernel got an unknown argument {k!r}")
     if fn is None:
         return partial(kernel, debug=debug, do_not_specialize=do_not_specialize,
-                       do_not_specialize_on_alignment=do_not_specialize_on_alignment)
-    return Kernel(fn, debug, tuple(do_not_specialize), tuple(do_not_specialize_on_alignment))
+                       do_not_specialize_on_alignment=do_not_specialize_on_alignment,
+                       launch_metadata=launch_metadata)
+    return Kernel(fn, debug, tuple(do_not_specialize), tuple(do_not_specialize_on_alignment), launch_metadata)

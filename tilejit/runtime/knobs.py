@@ -53,6 +53,8 @@ class Knobs:
     always_compile: bool = False
     #: wait for every launch and report its errors at once
     launch_blocking: bool = False
+    #: put an NVTX range, as profilers show, around every launch
+    nvtx: bool = False
     #: `perf`: print what makes a compiled kernel slow (spills, serialised wgmma, lost TMA) to stderr
     warn: str = ""
     #: print what autotuning chose

@@ -34,6 +34,7 @@ class Entry(Protocol):
     compiled: CompiledKernel
     #: the same kernel without descriptors made of pointers, for arguments that TMA does not take
     exact: Callable[[tuple, Any], Any]
+    nvtx: bool                  # whether launches are ranges in a profiler's timeline
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Run on a grid of blocks; `stream` None is the caller's current one."""
@@ -56,13 +57,13 @@ class DeviceEntry:
     """A kernel loaded on one GPU."""
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
-                 stream: Any, blocking: bool):
+                 stream: Any, blocking: bool, nvtx: bool = False):
         dev = driver.current_device() if index is None else driver.device(index)
         if driver.capturing(driver.current_stream(dev.index) if stream is None else driver.stream_handle(stream)):
             raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
                               ".warmup(...), before the capture")
         meta = compiled.metadata
-        self.compiled, self.index, self.blocking = compiled, dev.index, blocking
+        self.compiled, self.index, self.blocking, self.nvtx = compiled, dev.index, blocking, nvtx
         target, cubin = target_named(meta.target), compiled.cubin
         if dev.capability[0] != target.sm // 10:
             cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
@@ -89,7 +90,6 @@ class DeviceEntry:
         if self.blocking:
             self.loaded.device.synchronize(stream)
 
-
     def repeated(self, grid: Grid, flat: tuple, stream: Any = None, keep: tuple = ()) -> Callable[[], None]:
         """A function that launches with these arguments' values and addresses, which it holds in a frame of its own, on
         the stream (None: the current one); `keep` stays alive as long as the function does."""
@@ -108,6 +108,8 @@ class DeviceEntry:
 
 class EmulatorEntry:
     """A kernel whose PTX runs on the CPU; its arrays are in host memory. `report` is the last launch's."""
+
+    nvtx = False
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
@@ -138,6 +140,8 @@ class EmulatorEntry:
 
 class EvaluatorEntry:
     """A kernel whose tile IR runs in numpy, program by program; its arrays are in host memory."""
+
+    nvtx = False
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int]):
         self.compiled, self.at = compiled, at

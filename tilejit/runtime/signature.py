@@ -77,6 +77,7 @@ class ArgumentKeys(Keys):
 
     def __init__(self, align: bool, ones: bool):
         self.align, self.ones = align, ones
+        self.guards = _GUARDS if align and ones else _GUARDS_VALUE if ones else _GUARDS_PLAIN
         super().__init__({int: _int_key if align and ones else _int_key_value if ones else _int_key_plain,
                           float: lambda x: "fp32", bool: lambda x: "int1", TensorDescriptor: lambda x: x.signature,
                           DeviceArray: lambda x: x.signature, type(None): lambda x: None})
@@ -106,6 +107,13 @@ def _int_key(x: int) -> Hashable:
     if 0 <= x < 2 ** 31:
         return "i32" if x & 7 else "i32:8" if x & 8 else "i32:16"
     return (-2 ** 31 <= x < 0, x < 2 ** 63, _divisor(x), x < 0)
+
+
+#: key of an integer -> the same as a comparison, for launchers (`launcher.py`)
+_GUARDS = {"1": "{n} == 1", "i32": "{n} & 7 and 1 < {n} < 2147483648", "i32:8": "{n} & 15 == 8 and 0 < {n} < 2147483648",
+           "i32:16": "not {n} & 15 and 0 <= {n} < 2147483648"}
+_GUARDS_PLAIN = {"i32": "-2147483648 <= {n} < 2147483648"}
+_GUARDS_VALUE = {"1": "{n} == 1", "i32": "{n} != 1 and -2147483648 <= {n} < 2147483648"}
 
 
 def _divisor(x: int) -> int:

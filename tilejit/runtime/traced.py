@@ -15,10 +15,8 @@ from typing import Any
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime.arrays import tracing
 from tilejit.runtime.descriptor import TensorDescriptor
 
-__all__ = ["flat_grid", "launch", "number_of", "targets", "tracing"]
 _numbers = itertools.count()
 #: kernels and tuners by number
 targets: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from tilejit.errors import LaunchError
+from tilejit.runtime import arrays
 from tilejit.runtime.arrays import StandIn
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import IGNORED, OPTIONS, Kernel
 from tilejit.runtime.signature import ArgumentError
-from tilejit.runtime.traced import tracing
 
 #: kernel, positional arguments, keyword arguments: what a wrapped call comes down to
 Call = tuple[Kernel, tuple, dict[str, Any]]
@@ -42,7 +42,7 @@ class Wrapper:
         return partial(self._launch, grid)
 
     def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        if tracing():
+        if arrays.tracing():
             self.traced(grid, args, kwargs)
             return None
         try:

@@ -1,0 +1,116 @@
+"""Hooks of launches: functions that are called before and after every launch with what is known of it, and NVTX ranges.
+
+    tilejit.hooks.enter(lambda launch: print(launch.name, launch.grid))
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilejit.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as hooks see it: the kernel's name, the grid in programs, the compiled kernel, the arguments by name,
+    and the stream that was given (None: the current one)."""
+
+    name: str
+    grid: tuple[int, int, int]
+    compiled: Any
+    arguments: dict[str, Any]
+    stream: Any = None
+    make_metadata: Callable[..., Any] | None = None
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of the arrays among the arguments, each counted once."""
+        from tilejit.runtime.arrays import describe
+        from tilejit.runtime.descriptor import TensorDescriptor
+
+        found: dict[int, int] = {}
+        for x in self.arguments.values():
+            base = x.base if isinstance(x, TensorDescriptor) else x
+            if base is None or isinstance(base, (bool, int, float, str, tuple)):
+                continue
+            info = describe(base)
+            if info is not None:
+                low, high = info.span()
+                found[low] = max(found.get(low, 0), high - low)
+        return sum(found.values())
+
+    @property
+    def flops(self) -> int | None:
+        """Floating-point operations, where the kernel's `launch_metadata` says so (key `flops`, or `flops16`, ...)."""
+        return next((v for k, v in self.metadata.items() if k.startswith("flops")), None)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What the kernel's own `launch_metadata(grid, kernel, arguments)` returns; empty without one."""
+        make = self.make_metadata
+        return dict(make(self.grid, self.compiled.metadata, self.arguments)) if make else {}
+
+
+Hook = Callable[[Launch], Any]
+
+
+class Hooks:
+    """The functions that launches call. `active` is a list that is empty while there is nothing to call."""
+
+    def __init__(self) -> None:
+        self.entering: list[Hook] = []
+        self.leaving: list[Hook] = []
+        self.active: list[Hook] = []
+
+    def enter(self, hook: Hook) -> Hook:
+        """Call `hook(launch)` before each launch from now on."""
+        return self._add(self.entering, hook)
+
+    def exit(self, hook: Hook) -> Hook:
+        """Call `hook(launch)` after each launch from now on (when the launch was made: it may not have run)."""
+        return self._add(self.leaving, hook)
+
+    def _add(self, to: list[Hook], hook: Hook) -> Hook:
+        if not callable(hook):
+            raise LaunchError(f"hooks: expected a function, found {hook!r}")
+        to.append(hook)
+        self.active.append(hook)
+        return hook
+
+    def remove(self, hook: Hook) -> None:
+        """Call it no more. Raises LaunchError for what is no hook."""
+        for hooks in (self.entering, self.leaving):
+            if hook in hooks:
+                hooks.remove(hook)
+                self.active.remove(hook)
+                return
+        raise LaunchError(f"hooks: {hook!r} is none")
+
+
+#: The hooks of this process.
+HOOKS = Hooks()
+
+
+@contextmanager
+def nvtx_range(name: str) -> Iterator[None]:
+    """A range with a name in the timelines of Nsight: by torch if that is loaded, else by the package `nvtx`.
+
+    Raises LaunchError where neither is there."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        push, pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+    else:
+        try:
+            import nvtx
+        except ImportError:
+            raise LaunchError("TILEJIT_NVTX needs torch with CUDA, or the package nvtx") from None
+        push, pop = nvtx.push_range, nvtx.pop_range
+    push(name)
+    try:
+        yield
+    finally:
+        pop()

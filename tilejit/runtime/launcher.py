@@ -1,0 +1,223 @@
+"""Launchers: a function generated for one signature of one kernel, which a launch goes through in a microsecond or two.
+
+A launcher takes the grid and the kernel's parameters under their own names, so that Python itself binds the call. It
+first looks whether the call is of its signature, by comparisons that stand in its text (types, dtypes, devices,
+alignment, constants, the class of integers); another call goes on to the next launcher, and at last to the way that
+every call can go (`Partial._slowly`). Then it writes addresses and numbers into a parameter block that is otherwise
+ready, and calls the driver. Facts of arrays count, not where they lie.
+
+    def add_kernel(_grid, /, x=_M, y=_M, out=_M, n=_M, BLOCK=_M, *_more, **_options): ...
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tilejit.ptx.metadata import Expr, PointerParam, TensorMapParam
+from tilejit.runtime import driver, knobs
+from tilejit.runtime.arrays import DeviceArray, plain_tensors
+from tilejit.runtime.descriptor import TensorDescriptor
+from tilejit.runtime.hooks import HOOKS
+from tilejit.runtime.params import _AS_BITS, Frame, NotForTMA, Packer, bits, divide, is_whole
+from tilejit.runtime.signature import ArgumentKeys
+
+if TYPE_CHECKING:
+    from tilejit.runtime.launch import DeviceEntry
+
+#: A parameter that a call leaves out.
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+_SIMPLE = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "_divide({}, {})",
+           "min": "min({}, {})", "max": "max({}, {})"}
+
+
+class _Text:
+    """The text of a launcher, and the objects that it names."""
+
+    def __init__(self, arguments: Mapping[str, Any]):
+        self.arguments = arguments
+        self.space: dict[str, Any] = {"_divide": divide, "_bits": bits, "_NotForTMA": NotForTMA}
+        self.guards: list[str] = []
+        self.aligned: list[str] = []
+        self.addresses: dict[str, str] = {}           # array or descriptor -> local variable of its address
+        self.fetch: list[str] = []
+        self.assign: list[str] = []
+
+    def name(self, value: Any) -> str:
+        """A name for an object."""
+        name = f"_c{len(self.space)}"
+        self.space[name] = value
+        return name
+
+    def expression(self, e: Expr) -> str:
+        """A host expression (ptx/metadata.py) over the launcher's variables."""
+        kind = e[0]
+        if kind == "const":
+            return repr(e[1])
+        if kind == "arg":
+            return str(e[1])
+        if kind in ("shape", "stride"):
+            return f"_f_{e[1]}.{'shape' if kind == 'shape' else 'strides'}[{e[2]}]"
+        return _SIMPLE[kind].format(self.expression(e[1]), self.expression(e[2]))
+
+
+def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Mapping[str, ArgumentKeys],
+         defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], entry: DeviceEntry,
+         resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
+         following: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The launcher for calls like one with these arguments (by name, all of them; those in `given` are no part of the
+    call) and options; None where an argument is of a kind that only the slow way knows.
+
+    `following` is what other calls go on to; `resolve(grid, arguments, options)` makes three numbers of a grid."""
+    packer: Packer = entry.packer
+    if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):
+        return None
+    text = _Text(arguments)
+    for n, x in arguments.items():
+        if n in given:
+            text.guards.append(f"{n} is _M")
+            text.assign.append(f"{n} = {text.name(x)}")
+            if n not in constexprs and not isinstance(x, (int, float)):
+                return None
+        elif not (_constant(text, n, x) if n in constexprs else _argument(text, n, x, keys[n])):
+            return None
+    for table, key, value in captured:
+        text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
+    names = ", ".join("_M" if n in given else n for n in arguments)
+    onward = f"_grid, {names}{', ' if names else ''}*_more, **_options"
+    body = _block(text, packer, onward)
+    if body is None:
+        return None
+    space = text.space
+    loaded, box = entry.loaded, [(None, 0, None)]
+    space.update(_M=MISSING, _O=dict(options), _overrides=knobs.overrides, _K=knobs.overrides(), _hooks=HOOKS.active,
+                 _next=following, _box=box, _free=packer.free, _Frame=Frame, _packer=packer, _place=packer.place,
+                 _pack=packer.struct.pack_into, _device=loaded.device, _name=loaded.name, _call=loaded.call,
+                 _function=loaded.function, _done=loaded.success, _again=loaded.launch, _index=entry.index,
+                 _current=entry.current_stream, _handle=driver.stream_handle, _compiled=entry.compiled,
+                 _resolve=resolve, _configure=loaded.configure, _lost=loaded.device.raise_lost)
+    head = ", ".join(f"{n}=_d_{n}" for n in arguments)
+    space.update({f"_d_{n}": MISSING if n in given else defaults.get(n, MISSING) for n in arguments})
+    by_name = ", ".join(f"{n!r}: {n}" for n in arguments)
+    lines = [
+        f"def {name}(_grid, /, {head}{', ' if head else ''}*_more, **_options):",
+        "    _stream = _options.pop('stream', None) if _options else None",
+        f"    if not (_options == _O and not _more and not _hooks and _overrides() is _K{_and(text.guards)}):",
+        "        if _stream is not None: _options['stream'] = _stream",
+        f"        return _next({onward})",
+        *(f"    {line}" for line in text.fetch)]
+    if text.aligned:
+        lines += [f"    if ({' | '.join(text.aligned)}) & 15:",
+                  "        if _stream is not None: _options['stream'] = _stream",
+                  f"        return _next({onward})"]
+    lines += [
+        *(f"    {line}" for line in text.assign),
+        "    if type(_grid) is not tuple:",
+        f"        _grid = _resolve(_grid, {{{by_name}}}, _options)",
+        "    _h = _current(_index) if _stream is None else _handle(_stream)",
+        "    _g, _s, _config = _box[0]",
+        "    if _g != _grid or _s != _h:",
+        f"        _dims = _resolve(_grid, {{{by_name}}}, _options)",
+        "        if 0 in _dims: return None",
+        "        _config = _configure(_dims, _h)",
+        "        _box[0] = _grid, _h, _config",
+        "    try: _frame = _free.pop()",
+        "    except IndexError: _frame = _Frame(_packer)",
+        *(f"    {line}" for line in body),
+        "    if _device.lost: _lost()",
+        "    _device.last = _name",
+        "    if _call(_config, _function, _frame.address, 0)[0] is not _done:",
+        f"        _again(_resolve(_grid, {{{by_name}}}, _options), _h, _frame.address)",
+        "    _free.append(_frame)",
+        "    return _compiled"]
+    exec(compile("\n".join(lines), f"<launcher of {name}>", "exec"), space)
+    made: Callable[..., Any] = space[name]
+    return made
+
+
+def _and(guards: list[str]) -> str:
+    return "".join(f" and {g}" for g in guards)
+
+
+def _constant(text: _Text, n: str, x: Any) -> bool:
+    """A guard for a compile-time constant. (A float that is 0 or no number has no comparison of its own.)"""
+    if type(x) in (int, str) or type(x) is float and x and x == x:
+        c = text.name(x)                                # mostly the same object: a literal of the caller
+        text.guards.append(f"({n} is {c} or {n} == {c} and type({n}) is {text.name(type(x))})")
+    elif type(x) in (list, dict, set):
+        return False
+    else:
+        text.guards.append(f"{n} is {text.name(x)}")
+    return True
+
+
+def _argument(text: _Text, n: str, x: Any, keys: ArgumentKeys) -> bool:
+    """Guards for a run-time argument; False for a kind that has none."""
+    kind = type(x)
+    same = f"type({n}) is {text.name(kind)}"
+    if x is None:
+        text.guards.append(f"{n} is None")
+    elif kind in plain_tensors:
+        text.guards.append(f"{same} and {n}.dtype is {text.name(x.dtype)} and {n}.get_device() == {x.get_device()}")
+        _address(text, n, f"{n}.data_ptr()", keys.align, x.data_ptr())
+    elif kind is DeviceArray:
+        text.guards.append(f"{same} and {n}.signature == {text.name(x.signature)}")
+        _address(text, n, f"{n}.address", False, 0)
+    elif kind is TensorDescriptor:
+        text.guards.append(f"{same} and {n}.facts.signature is {text.name(x.signature)}")
+        text.fetch.append(f"_f_{n} = {n}.facts")
+        _address(text, n, f"{n}.address", False, 0)
+    elif kind is bool or kind is float:
+        text.guards.append(same)
+    elif kind is int:
+        ints = keys[int]
+        guard = keys.guards.get(ints(x), f"{text.name(ints)}({{n}}) == {text.name(ints(x))}")
+        text.guards.append(f"{same} and {guard.format(n=n)}")
+    else:
+        return False
+    return True
+
+
+def _address(text: _Text, n: str, fetch: str, align: bool, address: int) -> None:
+    """Read an address; one that a kernel is specialised on must be as aligned as the first was."""
+    local = text.addresses[n] = f"_a_{n}"
+    text.fetch.append(f"{local} = {fetch}")
+    if align and not address & 15:
+        text.aligned.append(local)
+    elif align:
+        text.aligned.append(f"(not {local} & 15)")        # True counts as 1
+
+
+def _block(text: _Text, packer: Packer, onward: str) -> list[str] | None:
+    """Lines that fill the parameter block; None for what they cannot do."""
+    lines: list[str] = []
+    scalars: list[str] = []
+    for p in packer.params:
+        if isinstance(p, PointerParam):
+            scalars.append(text.addresses[p.arg])
+        elif not isinstance(p, TensorMapParam):
+            value = text.expression(p.expr)
+            scalars.append(f"_bits({value}, {p.dtype!r})" if p.dtype in _AS_BITS else value)
+    if packer.map_params:
+        lines.append("_maps = _frame.maps")
+        lines.append("_words = _frame.words")
+    for number, m in enumerate(packer.map_params):
+        local = text.addresses[m.base_arg]
+        if is_whole(m):
+            facts, differ = f"_f_{m.base_arg}", "is not"
+        else:
+            if m.fill == "desc" or local not in text.aligned and type(text.arguments[m.base_arg]) is not DeviceArray:
+                return None                     # an address that TMA may refuse is looked at by the slow way
+            shape, strides = (", ".join(map(text.expression, es)) for es in (m.shape, m.strides))
+            facts, differ = f"_m{number}", "!="
+            lines.append(f"{facts} = (({shape},), ({strides},), {m.fill!r})")
+        lines += [f"if _maps[{number}] {differ} {facts}:",
+                  f"    try: _place(_frame, {number}, {local}, {facts})",
+                  "    except _NotForTMA:",
+                  "        if _stream is not None: _options['stream'] = _stream",
+                  f"        return _next({onward})",
+                  f"else: _words[{16 * number}] = {local}"]
+    if scalars:
+        lines += [f"try: _pack(_frame.memory, _frame.scalars, {', '.join(scalars)})",
+                  "except Exception as _error:",
+                  f"    raise _packer.unfit_values([{', '.join(scalars)}], _error) from None"]
+    return lines
