@@ -411,6 +411,74 @@ def forked():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def launchers():
+    """From the second launch on a signature goes its own way: the same parameters, grids, streams and errors; other
+    signatures in between, other addresses, options and devices lead where they did."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    expect([])
+    x, y, o = tensors(3)
+    slow = tilejit.runtime.jit.Partial._slowly
+    seen = []
+    tilejit.runtime.jit.Partial._slowly = lambda self, *args, **kwargs: seen.append(args) or slow(self, *args, **kwargs)
+    k = tilejit.kernel(add_kernel.fn)
+    params = [getattr(p, "arg", None) or p.expr[1] for p in k[(1,)](x, y, o, 1000, BLOCK=512).metadata.params]
+
+    def launched(call, x, n, grid, stream=STREAM):
+        expect([4 if name == "n" else 8 for name in params if name != "n" or n != 1])
+        call()
+        expect([])
+        read = {name: int.from_bytes(parameter(i, 4 if name == "n" else 8), "little")
+                for i, name in enumerate(p for p in params if p != "n" or n != 1)}
+        assert read == {"x": x.address, "y": y.address, "out": o.address, **({"n": n} if n != 1 else {})}, read
+        assert list(state.grid) == grid and state.stream == stream, (list(state.grid), state.stream)
+
+    halves, odd = tensors(1, dtype=HALF)[0], Tensor((1024,), FLOAT, 0x70004)
+    signatures = [(x, 1000), (x, 1008), (x, 1), (halves, 1000), (odd, 1000), (x, 1000)]
+    for t, n in signatures:
+        k[(3,)](t, y, o, n, BLOCK=512)
+        k[(2,)](t, y, o, n, 512)
+    assert len(k.entries) == 5 == state.loads
+    before = len(seen)
+    for t, n in signatures * 2:
+        for move in (0, 0x100):
+            t.address += move
+            launched(lambda: k[(3,)](t, y, o, n, BLOCK=512), t, n, [3, 1, 1])
+            launched(lambda: k[lambda m: (m["n"] // m["BLOCK"] + 1, m["num_warps"])](t, out=o, y=y, n=n, BLOCK=512), t,
+                     n, [n // 512 + 1, 4, 1])
+            launched(lambda: k[[2, 2]](t, y, o, n, 512, stream=9), t, n, [2, 2, 1], 9)
+    assert len(seen) == before, "all by launchers"
+    k[(3,)](x, y, o, 1000, BLOCK=512, num_warps=8)
+    k[(3,)](x, y, o, 1000, BLOCK=512, num_warps=8, stream=4)
+    assert state.block[0] == 256 and state.stream == 4 and len(seen) == before + 1
+    for wrong, hint in (((x, y, o), "misses argument"), ((x, y, o, 1000, 512, 3), "takes 5 arguments"),
+                        ((x, y, Tensor((4,), FLOAT, 0x100, 1), 1000, 512), "on gpu 1")):
+        raises(tilejit.LaunchError, hint, lambda: k[(1,)](*wrong))
+    raises(tilejit.LaunchError, "unknown option 'warps'", lambda: k[(1,)](x, y, o, 1000, 512, warps=3))
+    raises(tilejit.LaunchError, "a grid is", lambda: k["no"](x, y, o, 1000, BLOCK=512))
+    launches = state.launches
+    assert k[(0,)](x, y, o, 1000, BLOCK=512) is None and state.launches == launches
+    told = []
+    enter, leave = tilejit.hooks.enter(told.append), tilejit.hooks.exit(lambda launch: told.append(state.launches))
+    k[(3,)](x, y, o, 1000, BLOCK=512)
+    assert told[1] == launches + 1 and (told[0].name, told[0].grid, told[0].bytes) == ("add_kernel", (3, 1, 1), 3 * 4096)
+    tilejit.hooks.remove(enter)
+    tilejit.hooks.remove(leave)
+    k[(3,)](x, y, o, 1000, BLOCK=512)
+    assert len(told) == 2
+    p = k.partial(BLOCK=512, num_warps=8)
+    for n in (1000, 1000, 24, 1000):
+        launched(lambda: p[(5,)](x, y, o, n), x, n, [5, 1, 1])
+    assert state.block[0] == 256
+    raises(tilejit.LaunchError, "multiple values", lambda: p[(5,)](x, y, o, 1000, 512))
+    with tilejit.knobs(launch_blocking=True):
+        waits = state.waits
+        k[(3,)](x, y, o, 1000, BLOCK=512)
+        assert state.waits == waits + 1
+
+
 def quick():
     """A launch of three tensors and a number takes a few microseconds (the driver's own time aside)."""
     fake_torch()
