@@ -108,24 +108,24 @@ def launch():
     x, y, o = tensors(3)
     expect([8, 8, 8, 4])
     assert tilejit.multiprocessors() == tilejit.multiprocessors(0) == tilejit.multiprocessors(-1) == 132
-    k = add_kernel[lambda meta: (tilejit.cdiv(1000, meta["BLOCK"]), 2)](x, y, o, 1000, BLOCK=512)
+    k = add_kernel[lambda meta: (tilejit.cdiv(1000, meta["BLOCK"]), 2)](x, y, o, 1001, BLOCK=512)
     assert list(state.grid) == [2, 2, 1] and list(state.block) == [k.metadata.num_threads, 1, 1]
     assert state.stream == STREAM and state.launches == state.loads == 1
     named = dict(zip((getattr(p, "arg", None) or p.expr[1] for p in k.metadata.params), range(4)))
     for name, t in (("x", x), ("y", y), ("out", o)):
         assert struct.unpack("<Q", parameter(named[name], 8)) == (t.address,), name
-    assert struct.unpack("<i", parameter(named["n"], 4)) == (1000,)
-    add_kernel[(3,)](x, y, o, 1001, BLOCK=512, stream=5)
-    assert state.loads == 1 and state.stream == 5 and list(state.grid) == [3, 1, 1]
     assert struct.unpack("<i", parameter(named["n"], 4)) == (1001,)
+    add_kernel[(3,)](x, y, o, 1003, BLOCK=512, stream=5)
+    assert state.loads == 1 and state.stream == 5 and list(state.grid) == [3, 1, 1]
+    assert struct.unpack("<i", parameter(named["n"], 4)) == (1003,)
     add_kernel[(3,)](x, y, o, 1008, BLOCK=512)                  # a multiple of 16: another signature
     assert state.loads == 2
-    add_kernel[(3,)](Tensor((1024,), FLOAT, 0x10004), y, o, 1001, BLOCK=512)
+    add_kernel[(3,)](Tensor((1024,), FLOAT, 0x10004), y, o, 1003, BLOCK=512)
     assert state.loads == 3
     before = state.launches
-    assert add_kernel[(0,)](x, y, o, 1001, BLOCK=512) is None and state.launches == before
+    assert add_kernel[(0,)](x, y, o, 1003, BLOCK=512) is None and state.launches == before
     stream = types.SimpleNamespace(__cuda_stream__=lambda: (0, 99))
-    add_kernel[(3,)](x, y, o, 1001, BLOCK=512, stream=stream)
+    add_kernel[(3,)](x, y, o, 1003, BLOCK=512, stream=stream)
     assert state.stream == 99
 
 
@@ -436,11 +436,11 @@ def launchers():
         assert list(state.grid) == grid and state.stream == stream, (list(state.grid), state.stream)
 
     halves, odd = tensors(1, dtype=HALF)[0], Tensor((1024,), FLOAT, 0x70004)
-    signatures = [(x, 1000), (x, 1008), (x, 1), (halves, 1000), (odd, 1000), (x, 1000)]
+    signatures = [(x, 1001), (x, 1008), (x, 1000), (x, 1), (halves, 1001), (odd, 1001), (x, 1003)]
     for t, n in signatures:
         k[(3,)](t, y, o, n, BLOCK=512)
         k[(2,)](t, y, o, n, 512)
-    assert len(k.entries) == 5 == state.loads
+    assert len(k.entries) == 6 == state.loads
     before = len(seen)
     for t, n in signatures * 2:
         for move in (0, 0x100):

@@ -82,9 +82,9 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
             return None
     for table, key, value in captured:
         text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
-    names = ", ".join("_M" if n in given else n for n in arguments)
-    onward = f"_grid, {names}{', ' if names else ''}*_more, **_options"
-    body = _block(text, packer, onward)
+    comma = ", " if arguments else ""
+    onward = f"_grid, {', '.join(arguments)}{comma}*_more, **_options"
+    body = _block(text, packer, f"_grid, {', '.join('_M' if n in given else n for n in arguments)}{comma}**_options")
     if body is None:
         return None
     space = text.space
@@ -99,7 +99,7 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
     space.update({f"_d_{n}": MISSING if n in given else defaults.get(n, MISSING) for n in arguments})
     by_name = ", ".join(f"{n!r}: {n}" for n in arguments)
     lines = [
-        f"def {name}(_grid, /, {head}{', ' if head else ''}*_more, **_options):",
+        f"def {name}(_grid, /, {head}{comma}*_more, **_options):",
         "    _stream = _options.pop('stream', None) if _options else None",
         f"    if not (_options == _O and not _more and not _hooks and _overrides() is _K{_and(text.guards)}):",
         "        if _stream is not None: _options['stream'] = _stream",

@@ -110,7 +110,8 @@ def _int_key(x: int) -> Hashable:
 
 
 #: key of an integer -> the same as a comparison, for launchers (`launcher.py`)
-_GUARDS = {"1": "{n} == 1", "i32": "{n} & 7 and 1 < {n} < 2147483648", "i32:8": "{n} & 15 == 8 and 0 < {n} < 2147483648",
+_GUARDS = {"1": "{n} == 1", "i32": "{n} & 7 and 1 < {n} < 2147483648",
+           "i32:8": "{n} & 15 == 8 and 0 < {n} < 2147483648",
            "i32:16": "not {n} & 15 and 0 <= {n} < 2147483648"}
 _GUARDS_PLAIN = {"i32": "-2147483648 <= {n} < 2147483648"}
 _GUARDS_VALUE = {"1": "{n} == 1", "i32": "{n} != 1 and -2147483648 <= {n} < 2147483648"}
