@@ -48,7 +48,7 @@ def product_unit(target: Target, warps: int, m: int, n: int, k: int, elem_bytes:
     """What computes an m x n x k product over `warps` warps: "wgmma" where it can, else "mma" (mma.sync).
 
     wgmma takes warpgroups of 4 warps with 64 rows and 8 columns or more each, and 32 bytes of K a step."""
-    if not target.hopper or warps % 4 or m % 64 or k * elem_bytes % 32:
+    if not target.hopper or warps % 4 or m % 64 or k * elem_bytes % 32 or elem_bytes > 4:
         return "mma"
     split_n = max(1, warps // 4 // (m // 64))
     return "wgmma" if n // split_n >= 8 else "mma"
