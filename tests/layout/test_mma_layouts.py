@@ -1,6 +1,6 @@
 """The layouts of mma.sync against the fragments of the PTX ISA, and ldmatrix against what the ISA says it moves."""
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilejit.layout.convert import address_bits
@@ -50,6 +50,7 @@ def test_warps_share_a_tile_sensibly():
     assert warp_grid(16, 8, 4) == (1, 1), "warps without a part hold copies"
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.sampled_from([1, 2, 8]), st.sampled_from([1, 2, 8, 16, 32]), st.sampled_from([1, 2, 4, 8, 32]), WARPS,
        st.sampled_from([1, 2, 4, 8]))
 def test_batches_and_tiles_smaller_than_a_fragment(batch, m, n, warps, size):
@@ -67,6 +68,7 @@ def test_batches_and_tiles_smaller_than_a_fragment(batch, m, n, warps, size):
             assert {x[1 + index] for x in held[w].reshape(-1, 3)} == {x[1 + index] for x in table[w].reshape(-1, 3)}
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.sampled_from([(), (1,), (4,)]), st.sampled_from([1, 2, 16, 64]), st.sampled_from([1, 4, 32, 128]), WARPS)
 def test_multiply_adds_use_every_thread(batch, m, n, warps):
     """Every element once where there are enough, and a block of rows and columns a thread."""

@@ -1,8 +1,8 @@
 """How to move a tile from one distributed layout to another, as cheaply as the two layouts allow.
 
 `plan(src, dst)` asks, in this order: is every element already in the right thread (`Registers`), in the
-right warp (`Shuffles`), or must it go through shared memory (`ThroughShared`)? The answer is data; emitters
-and the numpy `simulate` carry it out.
+right warp (`Swaps` where lanes exchange halves of their registers, else `Shuffles`), or must it go through
+shared memory (`ThroughShared`)? The answer is data; emitters and the numpy `simulate` carry it out.
 
 A tile in shared memory is a layout of `offset`, so where a thread finds its registers is one more layout,
 `regs^-1 . memory`: an address is the xor of one constant per set bit of register, lane and warp
@@ -24,6 +24,8 @@ from tilejit.layout.named import shared
 _BANK_BYTES, _CYCLE_BYTES, _VECTOR_BYTES = 4, 128, 16
 #: More possible source registers than this per shuffled element, and shared memory is cheaper.
 _MAX_CHOICES = 4
+#: More exchanges between lanes than this, and shared memory is cheaper.
+_MOST_SWAPS = 2
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,25 @@ class Registers:
     """Register r of the result is register `source[r]` of the operand, in the same thread."""
 
     source: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """Lanes that differ in one bit exchange halves of what they have, one step after another: half a shuffle for each.
+
+    `steps`: (lane bit, register bit) that change places: of the registers r and r with that bit, lanes without the lane
+    bit give away the second and lanes with it the first. Then result register r is register `source[r]`."""
+
+    steps: tuple[tuple[int, int], ...]
+    source: tuple[int, ...]
+
+    def words(self, elem_bytes: int) -> int:
+        """How many neighbouring registers travel together in 32 bits: they stay neighbours."""
+        pack = max(1, 4 // elem_bytes)
+        firsts = [self.source[r // pack * pack] for r in range(len(self.source))]
+        together = all(1 << j >= pack for _, j in self.steps) and len(self.source) % pack == 0 and all(
+            x % pack == 0 and at == x + r % pack for r, (x, at) in enumerate(zip(firsts, self.source)))
+        return pack if together else 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,7 @@ class ThroughShared:
     within_warp: bool
 
 
-Plan = Union[Registers, Shuffles, ThroughShared]
+Plan = Union[Registers, Swaps, Shuffles, ThroughShared]
 
 
 @lru_cache(maxsize=1024)
@@ -77,10 +98,33 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
                 return Registers(tuple(src.place_of(at, ("register",))["register"] for at in dst.registers()))
         except ValueError:
             pass                      # some elements are in other lanes only
-        found = _shuffles(src, dst)
+        found = _swaps(src, dst) or _shuffles(src, dst)
         if found is not None:
             return found
     return _through_shared(src, dst, elem_bytes)
+
+
+def _swaps(src: LinearLayout, dst: LinearLayout) -> Swaps | None:
+    """The lane bits of src that are register bits in dst, exchanged for others; None if lanes differ in another way."""
+    before, after = src.bases_of("lane"), dst.bases_of("lane")
+    registers = list(src.bases_of("register"))
+    if len(before) != len(after) or src.odd_dims or src.num_registers != dst.num_registers:
+        return None
+    steps = []
+    for i, (old, new) in enumerate(zip(before, after)):
+        if old == new:
+            continue
+        if new not in registers or not any(old):
+            return None
+        steps.append((i, registers.index(new)))
+        registers[steps[-1][1]] = old
+    if len(steps) > _MOST_SWAPS:
+        return None
+    between = LinearLayout.from_bases({"register": registers, "lane": after, "warp": src.bases_of("warp")}, src.shape)
+    try:
+        return Swaps(tuple(steps), tuple(between.place_of(at, ("register",))["register"] for at in dst.registers()))
+    except ValueError:
+        return None
 
 
 def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
@@ -138,6 +182,8 @@ def cost(p: Plan) -> int:
     """Roughly the cycles that one warp spends on a plan; meeting the other warps twice counts as 40."""
     if isinstance(p, Registers):
         return 0
+    if isinstance(p, Swaps):
+        return len(p.steps) * len(p.source)
     if isinstance(p, Shuffles):
         return 2 * sum(len(set(options)) for options in p.registers)
     return p.cycles + (10 if p.within_warp else 40)
@@ -212,6 +258,17 @@ def simulate(p: Plan, src: LinearLayout, dst: LinearLayout, held: np.ndarray) ->
     """Carry a plan out on `held` [warps, lanes, src registers]: [warps, lanes, dst registers]."""
     if isinstance(p, Registers):
         return held[:, :, list(p.source)]
+    if isinstance(p, Swaps):
+        now = held.copy()
+        lanes = np.arange(held.shape[1])
+        for i, j in p.steps:
+            upper = (lanes >> i & 1).astype(bool)
+            for r in range(held.shape[2]):
+                if not r >> j & 1:
+                    first, second = now[:, :, r].copy(), now[:, :, r | 1 << j].copy()
+                    given = np.where(upper, first, second)[:, lanes ^ 1 << i]
+                    now[:, :, r], now[:, :, r | 1 << j] = np.where(upper, given, first), np.where(upper, second, given)
+        return now[:, :, list(p.source)]
     if isinstance(p, Shuffles):
         out = np.zeros((*held.shape[:2], dst.num_registers), held.dtype)
         for r in range(dst.num_registers):

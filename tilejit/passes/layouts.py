@@ -266,6 +266,8 @@ class Assignment:
             return True
         best = self.accesses.coalesced(op, layout)
         here, there = (self.accesses.cycles(op, x) for x in (layout, best))
+        if into and self.accesses.narrower(op, layout):
+            return False
         if here <= there:
             return True
         ends = (layout, best) if into else (best, layout)

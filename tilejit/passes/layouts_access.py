@@ -8,6 +8,7 @@ import numpy as np
 from tilejit.ir import Function, Op, Value, total_warps, walk
 from tilejit.ir.types import Ptr, Tile, elem_of
 from tilejit.layout.clusters import copies, cta_bases, parts_of
+from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import Basis, LinearLayout
 from tilejit.layout.named import blocked
 from tilejit.passes.axis import AxisInfo, vector_width
@@ -64,8 +65,28 @@ class Accesses:
                                     for b in near.bases_of("warp")):
             other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))
             if self.cycles(op, other) <= self.cycles(op, best):
-                return other
+                best = other
+        turned = self.turned(op, near)
+        if turned is not None and near is not None:
+            size = max(1, elem_of(t).elem.bits // 8)                   # type: ignore[union-attr]
+            costs = [self.cycles(op, x) + cost(plan(near, x, size)) for x in (turned, best)]
+            if costs[0] <= costs[1]:
+                return turned
         return best
+
+    def turned(self, op: Op, held: LinearLayout | None) -> LinearLayout | None:
+        """The layout of a store nearest to that of its value in which every thread writes whole vectors: lanes that
+        hold a vector's neighbours exchange them for other registers. None where they cannot, or hold vectors."""
+        if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
+            return None
+        t, dim = tile(op.operands[0].type), fastest(op, self.facts)
+        width = min(access_width(op, self.facts, dim), self.widths[t.shape, dim])
+        return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
+
+    def narrower(self, op: Op, layout: LinearLayout) -> bool:
+        """Whether a value's layout has threads write parts of vectors only, where exchanging registers mends that."""
+        better = self.turned(op, layout)
+        return better is not None and self.cycles(op, better) <= self.cycles(op, layout)
 
     def cycles(self, op: Op, layout: LinearLayout) -> float:
         """Cycles of one warp for the access in this layout: each instruction takes one per cache line that it
@@ -91,6 +112,26 @@ def _distinct(layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, u
     if run > 1:
         blocks[:, dim] = at[:, dim] // run * run + at[:, dim] % run * elem_bytes // unit
     return len(set(map(tuple, blocks.tolist())))
+
+
+@lru_cache(maxsize=1024)
+def with_vectors(held: LinearLayout, dim: int, width: int) -> LinearLayout | None:
+    """The layout, with registers and lanes exchanged, whose low registers are `width` neighbours along `dim`; None
+    where other warps hold some, or the thread has no register to give."""
+    registers, lanes = list(held.bases_of("register")), list(held.bases_of("lane"))
+    vector = [tuple(1 << i if d == dim else 0 for d in range(held.rank)) for i in range(width.bit_length() - 1)]
+    free = [b for b in registers if b not in vector]
+    free.sort(key=lambda b: (any(x for d, x in enumerate(b) if d != dim), b[dim]))
+    for b in vector:
+        if b in registers:
+            continue
+        if b not in lanes or not free:
+            return None
+        given = free.pop(0)
+        registers[registers.index(given)], lanes[lanes.index(b)] = b, given
+    rest = [b for b in registers if b not in vector]
+    return LinearLayout.from_bases({"register": [*vector, *rest], "lane": lanes, "warp": held.bases_of("warp")},
+                                   held.shape)
 
 
 def fastest(op: Op, facts: Facts) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.types import Tile
-from tilejit.layout.convert import Registers, Shuffles, plan
+from tilejit.layout.convert import Registers, Shuffles, Swaps, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.passes.layouts_rules import backward, natural, tile, wanted
 
@@ -157,7 +157,7 @@ def describe(fn: Function) -> list[str]:
             raise CompilationError(f"a tile {dst} cannot change its layout: {e}", op.loc) from None
         if isinstance(found, Registers):
             continue
-        how = "by shuffles" if isinstance(found, Shuffles) else f"{found.bytes} bytes through shared memory"
+        how = "by shuffles" if isinstance(found, (Shuffles, Swaps)) else f"{found.bytes} bytes through shared memory"
         users = ", ".join(dict.fromkeys(u.name for u, _ in table.get(op.result, ())))
         where = op.loc.short() if op.loc else "?"
         lines.append(f"convert at {where}: {dst} for {users}, {how}")

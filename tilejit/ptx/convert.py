@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from tilejit.ir import Op
 from tilejit.ir.scratch import conversion
-from tilejit.ir.types import Buffer, DType, Ptr, Tile, int64, uint8
+from tilejit.ir.types import Buffer, DType, Ptr, Tile, int32, int64, uint8
 from tilejit.layout.clusters import within
-from tilejit.layout.convert import Registers, Shuffles, ThroughShared
+from tilejit.layout.convert import Registers, Shuffles, Swaps, ThroughShared
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.ldmatrix import load_tile
-from tilejit.ptx.pack import store_shared
+from tilejit.ptx.pack import store_shared, unpack, words
 from tilejit.ptx.smem import accesses
 
 
@@ -19,6 +19,8 @@ def _convert(e: Emitter, op: Op) -> None:
     assert isinstance(t, Tile)
     if isinstance(found, Registers):
         e.set(op.result, [regs[i] for i in found.source])
+    elif isinstance(found, Swaps):
+        e.set(op.result, _swapped(e, found, regs, t))
     elif isinstance(found, Shuffles):
         e.set(op.result, _shuffled(e, found, regs, t))
     else:
@@ -42,6 +44,35 @@ def shuffle(e: Emitter, elem: DType | Ptr, reg: str, lane: str | int, mode: str 
     lo, hi = p.regs("b32", 2)
     p("mov.b64", f"{{{lo}, {hi}}}", reg)
     return p.new(cls, "mov.b64", f"{{{word(lo)}, {word(hi)}}}")
+
+
+def _swapped(e: Emitter, s: Swaps, regs: list[str], t: Tile) -> list[str]:
+    """For every two registers that change places: choose what to give away, one shuffle, choose where it goes. What
+    fills a 32-bit register travels as one."""
+    elem = t.elem
+    pack = s.words(max(1, elem.bits // 8))
+    held, cls = (words(e, elem, regs), "b32") if pack > 1 else (list(regs), reg_class(elem))
+    travels = int32 if pack > 1 else elem
+    for i, j in s.steps:
+        bit = 1 << j - (pack.bit_length() - 1)
+        upper = _lane_bit(e, i)
+        for r in range(len(held)):
+            if not r & bit:
+                first, second = held[r], held[r | bit]
+                given = shuffle(e, travels, choose(e, cls, upper, first, second), 1 << i, "bfly")
+                held[r], held[r | bit] = choose(e, cls, upper, given, first), choose(e, cls, upper, second, given)
+    if pack == 1:
+        return [held[r] for r in s.source]
+    out = e.fresh(t)
+    packed = [held[s.source[r] // pack] for r in range(0, len(out), pack)]
+    unpack(e, elem, packed, out)
+    e.packed.update((tuple(out[k * pack:(k + 1) * pack]), word) for k, word in enumerate(packed))
+    return out
+
+
+def _lane_bit(e: Emitter, bit: int) -> str:
+    """Predicate: whether this lane's index has the bit."""
+    return e.p.new("pred", "setp.ne.u32", e.p.new("b32", "and.b32", e.role.lane, 1 << bit), 0)
 
 
 def _shuffled(e: Emitter, s: Shuffles, regs: list[str], t: Tile) -> list[str]:

@@ -50,7 +50,8 @@ def _instruction(out: DType, elems: list, step: int) -> Callable[..., None]:
     """The instruction m16n8k`step` for these types, as a function of its registers."""
     acc = "s32" if out.is_int else f"f{out.bits}"
     names = [NAMES[t.name] for t in elems]
-    kind = f"mma.sync.aligned.m16n8k{step}.row.col.{acc}.{names[0]}.{names[1]}.{acc}"
+    clamps = ".satfinite" if out.is_int else ""
+    kind = f"mma.sync.aligned.m16n8k{step}.row.col{clamps}.{acc}.{names[0]}.{names[1]}.{acc}"
 
     def emit(e: Emitter, d: list[str], a: list[str], b: list[str], c: list[str]) -> None:
         e.p(kind, *map(_list, (d, a, b, c)))

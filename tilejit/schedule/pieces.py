@@ -40,7 +40,7 @@ def from_registers(dot: Op) -> bool:
     """Whether a product's first operand is a computed tile whose layout is wgmma's own."""
     t = dot.operands[0].type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
-    if t.layout is None or shared_operand(dot.operands[0]) is not None:
+    if "unit" in dot.attrs or t.layout is None or shared_operand(dot.operands[0]) is not None:
         return False
     try:
         return t.layout == wgmma_a_operand(t.shape, len(t.layout.coords("warp")), t.elem.bytes)  # type: ignore[arg-type]

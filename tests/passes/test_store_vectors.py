@@ -1,0 +1,55 @@
+"""Accumulators that are stored through pointers: whole 16-byte vectors, lanes side by side, counted by the layouts."""
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.ir import walk
+from tilejit.runtime.compile import tile_ir
+
+
+@tilejit.kernel
+def product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, COLUMNS: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + m[:, None] * K + k[None, :])
+    y = tl.load(b + n[:, None] * K + k[None, :])
+    z = tl.dot(x, y.T)
+    if COLUMNS:
+        tl.store(c + m[:, None] + n[None, :] * M, z.to(c.dtype.element_ty))
+    else:
+        tl.store(c + m[:, None] * N + n[None, :], z.to(c.dtype.element_ty))
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("m, n, warps", [(64, 64, 4), (128, 128, 4), (128, 64, 8), (32, 64, 2), (64, 32, 1)])
+def test_sectors(m, n, warps, dtype, columns):
+    """Every instruction of a warp writes 512 bytes in 16 sectors; four lanes write 64 bytes side by side, or all that
+    the warp has of a column (16 rows)."""
+    k, size = 32, np.dtype(dtype).itemsize
+    run = min(64, 16 * size) if columns else 64
+    a, b = np.zeros((m, k), ml_dtypes.bfloat16), np.zeros((n, k), ml_dtypes.bfloat16)
+    made = product.compile(a, b, np.zeros((m, n), dtype), m, n, k, columns, num_warps=warps)
+    (store,) = [op for op in walk(tile_ir(made.kernel, made.args, made.options).body) if op.name == "store"]
+    assert store.attrs["vec"] * size == 16 and "st.global.v4" in made.ptx
+    table = store.operands[0].type.layout.table()
+    address = (table[..., 0] + table[..., 1] * m if columns else table[..., 0] * n + table[..., 1]) * size
+    for warp in range(warps):
+        for first in range(0, address.shape[2], store.attrs["vec"]):
+            touched = (address[warp, :, first, None] + np.arange(16)).ravel()
+            assert len(set(touched // 32)) == 16 and len(set(touched // run)) == 512 // run
+
+
+def test_values_arrive():
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 32)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    want = a.astype(np.float32) @ b.astype(np.float32).T
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        for columns in (False, True):
+            c = np.zeros((64, 64), dtype)
+            with tilejit.knobs(target="emulator"):
+                product[(1,)](a, b, c, 64, 64, 32, columns)
+            assert np.allclose(c.T if columns else c, want.astype(dtype).astype(np.float32), rtol=1e-2, atol=1e-2)
