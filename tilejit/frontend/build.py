@@ -104,6 +104,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
                   [_known(p) for _, p in params.values()], attrs, loc)
     b = KernelBuilder(fn.body, loc=loc)
     b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
+    b.notes = []
     b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
     b.target = target                                               # type: ignore[attr-defined]
     values = dict(zip(params, fn.body.args))
@@ -121,6 +122,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     Walker(source, b, env, None).function()
     b.loc = loc
     b.op("return")
+    if b.notes:
+        fn.attrs["report"] = [*fn.attrs.get("report", ()), *b.notes]
     return fn
 
 

@@ -13,6 +13,7 @@ from tilejit.language import math
 from tilejit.language.aggregates import *  # noqa: F403
 from tilejit.language.assembly import *  # noqa: F403
 from tilejit.language.atomics import *  # noqa: F403
+from tilejit.language.block_pointers import *  # noqa: F403
 from tilejit.language.creation import *  # noqa: F403
 from tilejit.language.debug import *  # noqa: F403
 from tilejit.language.descriptors import *  # noqa: F403

@@ -6,6 +6,7 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.ir.types import Ptr, int1
 from tilejit.language import semantics as sem
+from tilejit.language.block_pointers import BlockPointer, load_block, store_block
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor, tensor_descriptor
 
@@ -26,6 +27,12 @@ def pointer_elem(x: Any, what: str) -> Ptr:
     return x.elem
 
 
+def _no_checks(what: str, boundary_check: Any, padding_option: Any) -> None:
+    if unwrap(boundary_check) or unwrap(padding_option):
+        raise CompilationError(f"{what}: `padding_option` or `boundary_check` argument is not supported for loading a "
+                               "tensor of pointers or loading a scalar: use mask and other")
+
+
 @builtin
 def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: Any = (),
          padding_option: str = "", cache_modifier: str = "", eviction_policy: str = "",
@@ -33,6 +40,14 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
     """Elements at `pointer` (a scalar or tile of pointers); where `mask` is false: `other`, or zero."""
     if isinstance(pointer, tensor_descriptor):
         raise CompilationError("load of a descriptor: write desc.load(offsets)")
+    cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
+    if isinstance(pointer, BlockPointer):
+        if unwrap(mask) is not None or unwrap(other) is not None:
+            raise CompilationError("load: `mask` and `other` arguments cannot be specified for loading block pointers; "
+                                   "use boundary_check and padding_option")
+        return load_block(_b, pointer, boundary_check, padding_option, cache=cache, evict=evict,
+                          volatile=bool(unwrap(volatile)))
+    _no_checks("load", boundary_check, padding_option)
     elem = pointer_elem(pointer, "load").elem
     mask, other = unwrap(mask), unwrap(other)
     if mask is None and other is not None:
@@ -46,14 +61,21 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
     if other is not None:
         o = sem.cast(_b, to_tensor(_b, other), elem)
         operands.append(sem.broadcast_to(_b, o, shape).value)
-    return tensor(_b("load", *operands, cache=sem.constant(cache_modifier, "cache_modifier"),
-                     evict=sem.constant(eviction_policy, "eviction_policy"), volatile=bool(unwrap(volatile))))
+    return tensor(_b("load", *operands, cache=cache, evict=evict, volatile=bool(unwrap(volatile))))
 
 
 @builtin
 def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (),
           cache_modifier: str = "", eviction_policy: str = "", *, _b: KernelBuilder) -> None:
     """Write `value` (cast to the element type) at `pointer` where `mask` is true."""
+    cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
+    if isinstance(pointer, BlockPointer):
+        if unwrap(mask) is not None:
+            raise CompilationError("store: `mask` argument cannot be specified for storing to a block pointer; use "
+                                   "boundary_check")
+        store_block(_b, pointer, value, boundary_check, cache=cache, evict=evict)
+        return
+    _no_checks("store", boundary_check, "")
     elem = pointer_elem(pointer, "store").elem
     v = sem.cast(_b, to_tensor(_b, value), elem)
     if len(v.shape) > len(pointer.shape):
@@ -62,8 +84,7 @@ def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (
     operands = [pointer.value, sem.broadcast_to(_b, v, pointer.shape).value]
     if unwrap(mask) is not None:
         operands.append(mask_to(_b, mask, pointer.shape, "store").value)
-    _b.op("store", *operands, cache=sem.constant(cache_modifier, "cache_modifier"),
-          evict=sem.constant(eviction_policy, "eviction_policy"))
+    _b.op("store", *operands, cache=cache, evict=evict)
 
 
 __all__ = ["load", "store"]

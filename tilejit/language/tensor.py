@@ -18,6 +18,13 @@ class KernelBuilder(Builder):
     """An IR builder that can also inline a kernel function: `call(fn, args, kwargs)`."""
 
     call: Callable[..., Any]
+    notes: list[str]
+
+    def note(self, line: str) -> None:
+        """A line of the report, about what is being built."""
+        at = f" ({self.loc.short()})" if self.loc is not None else ""
+        if line + at not in self.notes:           # loops are built more than once
+            self.notes.append(line + at)
 
 
 #: name -> builtin that is also a method of `tensor`.

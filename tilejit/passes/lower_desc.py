@@ -13,6 +13,7 @@ argument; without the attribute TMA is assumed.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -20,6 +21,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
+from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.rules import const_of
 
 
@@ -41,8 +43,9 @@ def lower_desc(fn: Function) -> Function:
     return fn
 
 
-def why_pointers(desc: Value, fn: Function) -> str | None:
-    """Why a descriptor cannot be a tensor map made on the host, or None if it can."""
+def why_pointers(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str | None:
+    """Why a descriptor cannot be a tensor map made on the host, or None if it can; `facts`: of those that may
+    be anywhere."""
     t = desc.type
     assert isinstance(t, Desc)
     if not t.tma:
@@ -77,6 +80,27 @@ def why_pointers(desc: Value, fn: Function) -> str | None:
     only = _divisible(base, fn)
     if only is not None and only % 16:
         return f"its base {base.name} is aligned to {only} bytes only, TMA needs 16"
+    return _unknown(desc, fn, facts) if desc.op.attrs.get("anywhere") else None
+
+
+def _unknown(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str | None:
+    """Which of TMA's rules is not known to hold of a descriptor that may start anywhere."""
+    t, made = desc.type, desc.op
+    assert isinstance(t, Desc) and isinstance(made, Op)
+    base, rank = made.operands[0], len(t.block_shape)
+    if facts[base].every(t.elem.bytes) % 16:
+        return f"its base {base.name} is not known to be aligned to 16 bytes"
+    for v in made.operands[1 + rank:-1]:
+        if facts[v].every() * t.elem.bytes % 16:
+            return f"its stride {v.name or '(unnamed)'} is not known to be a multiple of 16 bytes"
+    for op in walk(fn.body):
+        if desc not in op.operands[:1] or "tma" not in op.define.traits:
+            continue
+        offsets = op.operands[-rank:]
+        if facts[offsets[-1]].every() * t.elem.bytes % 16:
+            return "a block is not known to start at a multiple of 16 bytes of its rows"
+        if op.name != "desc_load" and not all(facts[v].nonnegative for v in offsets):
+            return "a block is written that is not known to start inside the tensor"
     return None
 
 
@@ -116,6 +140,8 @@ def _not_on_host(v: Value, fn: Function) -> str | None:
 class _Lowering:
     def __init__(self, fn: Function):
         self.fn = fn
+        anywhere = any(op.name == "make_desc" and op.attrs.get("anywhere") for op in walk(fn.body))
+        self.facts: Mapping[Value, AxisInfo] = analyse(fn) if anywhere else {}
         self.mapping: dict[Value, Value] = {}
         self.reasons: dict[Value, str | None] = {}
 
@@ -155,7 +181,7 @@ class _Lowering:
                 loc = desc.op.loc if isinstance(desc.op, Op) else None
                 raise CompilationError(f"descriptor {desc.name} is chosen while the kernel runs: "
                                        "make it before the loop or branch that uses it", loc)
-            why = why_pointers(desc, self.fn)
+            why = why_pointers(desc, self.fn, self.facts)
             if why is None and not target_of(self.fn).hopper:
                 why = ""
             self.reasons[desc] = why

@@ -130,11 +130,12 @@ def _atomic_cas(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, value: np.
     return m.read_modify_write(o, elem_of(o.results[0].type), ptr, None, swap, expected, value)
 
 
-@op("make_desc", "base dims*", "block_shape padding raised?", traits="same_memory", layout="none")
+@op("make_desc", "base dims*", "block_shape padding raised? anywhere?", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
     """A descriptor from a base pointer, then rank sizes, then rank strides (elements; the last is 1).
 
-    `raised`: the compiler made it of pointers; arguments that TMA does not take are no error of the kernel."""
+    `raised`: the compiler made it of pointers; arguments that TMA does not take are no error of the kernel. `anywhere`:
+    any base, strides and offsets mean something; TMA may only serve it where its rules surely hold."""
     e = o.operands[0].type
     block = tuple(o.attrs["block_shape"])
     if not isinstance(e, Ptr) or len(o.operands) != 1 + 2 * len(block):
