@@ -124,3 +124,60 @@ def test_arguments_of_another_element_type(triton):
     x, out = torch.full((64,), -1, dtype=torch.int16), torch.zeros(64, dtype=torch.int32)
     adder(triton)[(1,)](triton.reinterpret(x, tl.uint16), out, 64)
     assert (out == 65536).all()
+
+
+def test_names_of_default_values_are_not_the_kernels(triton):
+    """A global that a default value was computed from may change: the default was taken when the kernel was made."""
+    import triton.language as tl
+
+    global START
+    START = 3
+
+    @triton.jit
+    def fill(out, K: tl.constexpr = START):
+        tl.store(out + tl.arange(0, 16), K)
+
+    out = np.zeros(16, np.int32)
+    fill[(1,)](out)
+    START = 4
+    fill[(1,)](out)
+    assert (out == 3).all()
+    with pytest.raises(OverflowError, match="does not fit 64 bits"):
+        fill[(1,)](2 ** 64)
+
+
+def test_a_text_that_other_kernels_use_is_replaced_for_them_too(triton):
+    import triton.language as tl
+
+    @triton.jit
+    def one():
+        return 1
+
+    @triton.jit
+    def fill(out, F: tl.constexpr):
+        tl.store(out + tl.arange(0, 16), F())
+
+    out = np.zeros(16, np.int32)
+    fill[(1,)](out, one)
+    one._unsafe_update_src(one.src.replace("1", "7"))
+    fill[(1,)](out, one)
+    assert (out == 7).all()
+
+
+def test_kernels_are_compiled_ahead(triton):
+    """By what a hook was told in another process, and by threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    add, told = adder(triton), []
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_cache_hook = lambda **k: told.append(k["compile"]["specialization_data"])
+        first = add.warmup("*i32", "*i32", 100, grid=(1,))
+        add.device_caches[0][0].clear()
+        assert add.preload(told[0]).hash == first.hash
+        launch(add)
+        assert len(told) == 2
+        with pytest.raises(RuntimeError, match="Specialization data is for"):
+            adder(triton, noinline=True).preload(told[0].replace("add", "sub"))
+        with ThreadPoolExecutor(2) as pool, triton.AsyncCompileMode(pool):
+            made = [add.warmup("*i32", "*i32", 100, K=k, grid=(1,)) for k in (2, 3)]
+        assert [m.result().metadata.num_warps for m in made] == [4, 4]

@@ -42,7 +42,7 @@ class Capture:
 def captures(source: KernelSource) -> list[Capture]:
     """What one function reads, each thing once, sorted by name."""
     found: dict[str, Capture] = {}
-    for node in ast.walk(source.tree):
+    for node in (n for statement in source.tree.body for n in ast.walk(statement)):
         names = list(_chain(node))
         if names and names[0] not in source.locals and ".".join(names) not in found:
             one = _follow(source, names)

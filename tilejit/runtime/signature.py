@@ -27,6 +27,10 @@ class ArgumentError(LaunchError, TypeError):
     """The arguments of a launch do not fit the kernel's signature."""
 
 
+class IntegerOverflow(ArgumentError, OverflowError):
+    """An integer that no integer type of kernels holds."""
+
+
 class UnknownOption(ArgumentError, KeyError):
     """A keyword that is neither an argument nor an option."""
 
@@ -195,7 +199,7 @@ def _stand_in(x: Any, keys: ArgumentKeys) -> Param:
 
 def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> Arg:
     if not -2 ** 63 <= x < 2 ** 64:
-        raise ArgumentError(f"argument {name!r}: {x} does not fit 64 bits")
+        raise IntegerOverflow(f"argument {name!r}: {x} does not fit 64 bits")
     if annotated is not None and annotated.is_float:
         return Param(annotated)
     if annotated is not None:

@@ -1,11 +1,14 @@
 """`triton.compiler.compiler`: compiled kernels under Triton's names, and compiling without arguments."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tilejit.compat.triton import knobs
 from tilejit.compat.triton.runtime.driver import GPUTarget
 from tilejit.runtime.compile import CompiledKernel as Compiled
 from tilejit.runtime.compile import compiler_hash
@@ -64,11 +67,12 @@ class CompiledKernel:
     """One specialisation of a kernel: what Triton shows of it, over tilejit's own (`compiled`)."""
 
     def __init__(self, compiled: Compiled, fn: JITFunction | None, info: Mapping[str, Any]):
-        self.compiled, self.fn, self.hash = compiled, fn, info["key"]
+        self.compiled, self.fn, self.hash, self.info = compiled, fn, info["key"], info
         self.asm = Stages(compiled)
         self.kernel: Any = compiled.cubin
         self.module = self.function = compiled
         self.src = compiled.kernel
+        self.loaded = 0                         # the process that loaded it
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -82,10 +86,15 @@ class CompiledKernel:
                          "enable_fp_fusion": options.get("enable_fp_fusion", True),
                          "launch_cooperative_grid": options.get("launch_cooperative_grid", False)})
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """The kernel function's name."""
-        return self.compiled.name
+        """The kernel function's name, or what the `repr` of its decorator makes of this specialisation."""
+        if self.fn is None or self.fn._repr is None or "signature" not in self.info:
+            return self.compiled.name
+        names = list(self.info["signature"])
+        constants = {names[k[0]]: v for k, v in self.info["constants"].items()}
+        return self.fn.repr(SimpleNamespace(name=self.compiled.name, fn=self.fn, constants=constants,
+                                            signature=self.info["signature"]))
 
     @property
     def n_regs(self) -> int:
@@ -105,7 +114,13 @@ class CompiledKernel:
         return self.compiled.metadata.num_threads
 
     def _init_handles(self) -> None:
-        """It is loaded at its first launch."""
+        """Counts as loaded; in fact it is at its first launch."""
+        self.loaded = os.getpid()
+
+    def __del__(self) -> None:
+        if self.loaded == os.getpid() and knobs is not None:
+            self.loaded = 0
+            knobs.runtime.kernel_unload_hook(None, None, self.name, {}, self.hash)
 
     def report(self) -> str:
         """What tilejit's compiler decided, and why."""

@@ -2,8 +2,14 @@
 from __future__ import annotations
 
 from tilejit.errors import AssemblyError as PTXASError
-from tilejit.errors import AutotuneError as AutotunerError
-from tilejit.errors import TileJitError
+from tilejit.errors import AutotuneError, TileJitError
+
+
+class AutotunerError(AutotuneError):
+    """No configuration is left, or none works."""
+
+    def __str__(self) -> str:
+        return f"Autotuner error: {super().__str__()}"
 
 
 class OutOfResources(TileJitError):

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilejit.compat.triton.runtime.driver import driver
-from tilejit.frontend import Const
-from tilejit.ir.types import Desc, DType, Ptr
+from tilejit.frontend import Const, KernelSource
+from tilejit.frontend.build import Group
+from tilejit.ir.types import DTYPES, Desc, DType, Ptr
+from tilejit.language.tensor import constexpr
 
 if TYPE_CHECKING:
     from tilejit.compat.triton.runtime.jit import JITFunction
+
+#: kernels that were constants of others, by name, for what is preloaded later
+_FUNCTIONS: dict[str, Any] = {}
 
 
 @dataclass
@@ -34,33 +39,83 @@ def type_name(t: Any) -> str:
     return str(t)
 
 
+def _described(arg: Any) -> Any:
+    """A type's short name, `constexpr`, or a tuple of them."""
+    if isinstance(arg, Group):
+        return tuple(map(_described, arg.items))
+    return "constexpr" if isinstance(arg, Const) else type_name(arg.type)
+
+
 def compile_info(fn: JITFunction, described: Mapping[str, Any], options: Mapping[str, Any],
                  warmup: bool) -> dict[str, Any]:
     """A compilation as Triton's hooks are told of it."""
-    signature = {n: "constexpr" if isinstance(a, Const) else type_name(a.type) for n, a in described.items()}
+    signature = {n: _described(a) for n, a in described.items()}
     constants = {(i,): a.value for i, (n, a) in enumerate(described.items()) if isinstance(a, Const)}
     divisible = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(described.values())
-                 if not isinstance(a, Const) and getattr(a, "divisible", 1) % 16 == 0}
+                 if not isinstance(a, (Const, Group)) and getattr(a, "divisible", 1) % 16 == 0}
     shown = {"num_warps": options.get("num_warps", 4), "num_ctas": options.get("num_ctas", 1),
              "num_stages": options.get("num_stages", 3), "enable_fp_fusion": options.get("enable_fp_fusion", True),
              "launch_cooperative_grid": options.get("launch_cooperative_grid", False)}
     special = ["D" if k in divisible else "" for k in ((i,) for i in range(len(described)))]
-    key = str([(s, constants.get((i,), d)) for i, (s, d) in enumerate(zip(signature.values(), special))]) + str(
-        {**options, **shown})
+    parts = [str(a) if isinstance(a, Group) else (s, _plain(constants.get((i,), d)))
+             for i, (a, s, d) in enumerate(zip(described.values(), signature.values(), special))]
+    key = f"{parts}{ {**options, **shown} }{fn.cache_key}"
     arguments = ", ".join(f"{n}: {t}" for n, t in signature.items())
     settings = ", ".join(f"{k}={v}" for k, v in shown.items())
     name = f"{fn.fn.__module__}.{fn.fn.__qualname__}"
     data = {"name": name, "signature": signature, "constant_keys": [list(k) for k in constants],
             "constant_vals": [_plain(v) for v in constants.values()], "attrs_keys": [list(k) for k in divisible],
-            "attrs_vals": list(divisible.values()), "options": {k: _plain(v) for k, v in options.items()}, "key": key}
+            "attrs_vals": list(divisible.values()), "options": {k: _plain(v) for k, v in options.items()}, "key": key,
+            "target": vars(driver.active.get_current_target())}
     return {"key": key, "repr": f"{fn.fn.__qualname__}[{settings}]({arguments})", "signature": signature,
             "device": driver.active.get_current_device(), "constants": constants, "extern_libs": (),
             "configs": [divisible], "specialization_data": json.dumps(data), "is_warmup": warmup, **shown}
 
 
 def _plain(value: Any) -> Any:
-    """A constant as JSON can hold it."""
+    """A constant as JSON can hold it (`_made` undoes it)."""
+    if isinstance(value, constexpr):
+        return _plain(value.value)
+    if isinstance(getattr(value, "source", None), KernelSource):
+        _FUNCTIONS[f"{value.fn.__module__}:{value.fn.__qualname__}"] = value
+        return {"jit_function": f"{value.fn.__module__}:{value.fn.__qualname__}", "key": value.cache_key}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
     return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def _made(value: Any) -> Any:
+    """The constant of a text. Raises RuntimeError for a kernel that is not there."""
+    if isinstance(value, list):
+        return tuple(map(_made, value))
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value:
+        return DTYPES[value["dtype"]]
+    if value["jit_function"] not in _FUNCTIONS:
+        raise RuntimeError(f"Unable to resolve JITFunction {value['jit_function']} for preload")
+    return _FUNCTIONS[value["jit_function"]]
+
+
+def preloaded(fn: JITFunction, text: str) -> dict[str, Any]:
+    """Arguments and options of `compile` for what `specialization_data` describes."""
+    data, name = json.loads(text), f"{fn.fn.__module__}.{fn.fn.__qualname__}"
+    if data["name"] != name:
+        raise RuntimeError(f"Specialization data is for {data['name']} but trying to preload for {name}")
+    target = vars(driver.active.get_current_target())
+    if data["target"] != target:
+        raise RuntimeError(f"Specialization data is for {data['target']} but trying to preload for {target}")
+    constants = {k[0]: _made(v) for k, v in zip(data["constant_keys"], data["constant_vals"])}
+    divisible = {k[0] for k in data["attrs_keys"]}
+    given = {}
+    for i, (parameter, kind) in enumerate(data["signature"].items()):
+        if i in constants:
+            given[parameter] = constants[i]
+        else:
+            given[parameter] = f"{kind}:{16 if i in divisible else 1}" if "<" not in kind else kind
+    return {**given, **{k: v for k, v in data["options"].items() if k in fn.defaults and k not in given}}
 
 
 class LazyDict:

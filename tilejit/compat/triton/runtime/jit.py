@@ -10,10 +10,12 @@ from typing import Any
 
 from tilejit.compat.triton import knobs
 from tilejit.compat.triton.compiler.compiler import CompiledKernel
+from tilejit.compat.triton.runtime._async_compile import FutureKernel, active_mode
 from tilejit.compat.triton.runtime.driver import driver
-from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, launch_data
+from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, launch_data, preloaded
 from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, reinterpret
 from tilejit.frontend import KernelSource
+from tilejit.frontend.captures import captures
 from tilejit.language.tensor import constexpr
 from tilejit.runtime.jit import OPTIONS, Kernel
 from tilejit.runtime.launch import Entry
@@ -25,6 +27,8 @@ ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", 
                       "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name", "arch",
                       "instrumentation_mode", "enable_reflect_ftz", "cluster_dims",
                       "grf_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
+#: how often a kernel's text was replaced: every kernel may have been built from it
+_EDITS = [0]
 #: what carries out a launch instead of the device, while a configuration is being measured
 CARRIED_OUT_BY: ContextVar[Callable[..., Any] | None] = ContextVar("tilejit_triton_run", default=None)
 #: Triton's short names of the element types
@@ -64,20 +68,20 @@ class KernelParam:
         self.do_not_specialize_on_alignment = not kernel.keys[param.name].align
 
 
-class _Compiled(MutableMapping[str, CompiledKernel]):
-    """The compiled kernels of a JITFunction, by key; what is taken out is compiled anew."""
+class _Compiled(MutableMapping[str, Any]):
+    """The compiled kernels of a JITFunction (or those to come), by key; what is taken out is compiled anew."""
 
     def __init__(self, fn: JITFunction):
-        self.fn, self.found = fn, dict[str, CompiledKernel]()
+        self.fn, self.found = fn, dict[str, Any]()
 
-    def __getitem__(self, key: str) -> CompiledKernel:
+    def __getitem__(self, key: str) -> Any:
         return self.found[key]
 
-    def __setitem__(self, key: str, value: CompiledKernel) -> None:
+    def __setitem__(self, key: str, value: Any) -> None:
         self.found[key] = value
 
     def __delitem__(self, key: str) -> None:
-        del self.found[key]
+        self.found.pop(key)
         self.fn.forget()
 
     def __iter__(self) -> Iterator[str]:
@@ -126,6 +130,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         self.device_caches = _DeviceCaches(self)
         self.handles: dict[int, CompiledKernel] = {}
         self.hash: str | None = None
+        self.seen_edits = _EDITS[0]
+        self.used_global_vals: dict[tuple[str, int], tuple[Any, Any]] = {}
         self.params = [KernelParam(i, p, self) for i, p in enumerate(self.signature.parameters.values())]
         self.arg_names = [p.name for p in self.params]  # type: ignore[assignment]
 
@@ -153,13 +159,16 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         """Replace the text; what was compiled from the old one is forgotten."""
         self.source = KernelSource(self.fn, text)
         self.hash = None
-        self.forget()
+        _EDITS[0] += 1
 
     @property
     def cache_key(self) -> str:
         """Identifies what the kernel does: its text and what it reads from its surroundings."""
         if self.hash is None:
             self.hash = self.source.fingerprint()
+            self.used_global_vals = {
+                (c.key, id(c.table)): (c.value, c.table) for c in captures(self.source) if not c.sources
+                and c.value is not None and not (c.table or {}).get("__name__", "").startswith("tilejit.")}
         return self.hash
 
     def parse(self) -> Any:
@@ -187,6 +196,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         kwargs = self._options(kwargs)
+        if self.seen_edits != _EDITS[0]:
+            self.forget()
         if warmup:
             return self._warmup(args, kwargs)
         carried_out_by = CARRIED_OUT_BY.get()
@@ -226,14 +237,34 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
             return cache[info["key"]]
         if _asked(knobs.runtime.jit_cache_hook, self, info):
             return None
-        handle = self._handle(super().compile(*args, **kwargs), info)
-        _asked(knobs.runtime.jit_post_compile_hook, self, info)
-        return handle
+        def finish(compiled: Any) -> CompiledKernel:
+            handle = self._handle(compiled, info)
+            _asked(knobs.runtime.jit_post_compile_hook, self, info)
+            return handle
+
+        mode = active_mode.get()
+        if mode is None:
+            return finish(super().compile(*args, **kwargs))
+        cache[info["key"]] = mode.submit(partial(super().compile, *args, **kwargs), finish)
+        return cache[info["key"]]
+
+    def preload(self, specialization_data: str) -> CompiledKernel | None:
+        """Compile what a hook was told of another process's kernel (`compile["specialization_data"]`).
+
+        Raises RuntimeError if that is another kernel, or for another chip."""
+        return self._warmup((), preloaded(self, specialization_data))
 
     def _entry(self, plan: Any, flat: tuple, stream: Any) -> Entry:
         """The loaded kernel for a call whose key is new, with Triton's hooks around compiling and loading."""
         before = len(self.entries)
         info = compile_info(self, self.describe(plan, flat), self.options(plan, flat), False)
+        known = self.device_caches[driver.active.get_current_device()][0].get(info["key"])
+        if known is not None:
+            handle = known.result() if isinstance(known, FutureKernel) else known
+            self.prepared[self._key(plan, flat)] = handle.compiled
+            entry = super()._entry(plan, flat, stream)
+            self.handles[id(entry.compiled)] = handle
+            return entry
         if _asked(knobs.runtime.jit_cache_hook, self, info):
             raise _Skipped
         load: tuple = (None, None, self.__name__, {}, info["key"])
@@ -251,7 +282,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return handle
 
     def forget(self) -> None:
-        """Compile everything anew from now on."""
+        """Compile everything anew from now on (or find it on disk)."""
+        self.seen_edits, self.hash = _EDITS[0], None
         self.entries.clear()
         self.prepared.clear()
         self.captured = []
