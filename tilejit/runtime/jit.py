@@ -461,8 +461,8 @@ def _check_captured(kernel: str, table: Mapping[str, Any], name: str, value: Any
     now = table.get(name)
     was, now = (v.value if isinstance(v, constexpr) else v for v in (value, now))
     if type(was) is not type(now) or was != now:
-        raise StaleGlobalError(f"{kernel}: global variable {name} has changed since we compiled this kernel, from {was!r} "
-                               f"to {now!r}: pass it as a tl.constexpr argument")
+        raise StaleGlobalError(f"{kernel}: global variable {name} has changed since we compiled this kernel, from "
+                               f"{was!r} to {now!r}: pass it as a tl.constexpr argument")
 
 
 def kernel(fn: Callable[..., Any] | None = None, *, debug: bool = False, do_not_specialize: tuple = (),

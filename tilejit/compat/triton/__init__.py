@@ -11,8 +11,8 @@ from tilejit.compat.triton import _names, backends, compiler, errors, knobs, lan
 from tilejit.compat.triton._alias import install, installed, uninstall
 from tilejit.compat.triton.compiler import compile
 from tilejit.compat.triton.errors import TritonError
-from tilejit.compat.triton.runtime._async_compile import AsyncCompileMode, FutureKernel
 from tilejit.compat.triton.runtime._allocation import set_allocator
+from tilejit.compat.triton.runtime._async_compile import AsyncCompileMode, FutureKernel
 from tilejit.compat.triton.runtime.autotuner import Config, autotune, heuristics
 from tilejit.compat.triton.runtime.errors import InterpreterError, OutOfResources
 from tilejit.compat.triton.runtime.jit import (
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
     return _names.find(__name__, name)
 
 
-__all__ = ["AsyncCompileMode", "CompilationError", "Config", "FutureKernel", "InterpreterError", "JITFunction", "KernelInterface", "MockTensor",
-           "OutOfResources", "TensorWrapper", "TritonError", "autotune", "backends", "compile", "compiler", "errors",
-           "heuristics", "install", "installed", "jit", "knobs", "language", "reinterpret", "runtime", "set_allocator",
-           "testing", "tools", "uninstall"]
+__all__ = ["AsyncCompileMode", "CompilationError", "Config", "FutureKernel", "InterpreterError", "JITFunction",
+           "KernelInterface", "MockTensor", "OutOfResources", "TensorWrapper", "TritonError", "autotune", "backends",
+           "compile", "compiler", "errors", "heuristics", "install", "installed", "jit", "knobs", "language",
+           "reinterpret", "runtime", "set_allocator", "testing", "tools", "uninstall"]
