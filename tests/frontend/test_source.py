@@ -117,7 +117,7 @@ def test_constants_behind_dots(monkeypatch, owner, name):
         assert out[0] == 17
         monkeypatch.setattr(owner, name, 5)
         assert reads_far.source.fingerprint() != before
-        with pytest.raises(tilejit.LaunchError, match=f"'{name}' was"):
+        with pytest.raises(tilejit.LaunchError, match=f"{name} has changed"):
             reads_far[(1,)](out)
 
 
