@@ -51,7 +51,7 @@ def drained(q: Any, k: Any, v: Any, causal: bool) -> Callable[[], Any]:
     infos = [tilejit.array_info(x) for x in (q, k, v)]
     out = torch.empty_like(q)
     infos.append(tilejit.array_info(out))
-    launch = _launch(*infos, None, causal, tilejit.active_knobs())
+    launch = _launch(*infos, None, causal, None, tilejit.active_knobs())
     assert launch is not None
     scale = q.shape[-1] ** -0.5 * 1.4426950408889634
 

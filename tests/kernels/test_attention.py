@@ -63,6 +63,15 @@ def test_against_float64(target: str, shape: tuple) -> None:
     assert (out.astype(F32)[~some.transpose(0, 2, 1)] == 0).all()
 
 
+@pytest.mark.parametrize("tiles, causal", [((192, 112), True), ((192, 96), False), ((128, 80), True), ((64, 16), False)])
+def test_blocks_of_other_sizes(tiles: tuple[int, int], causal: bool) -> None:
+    """Three warpgroups of 192 queries, blocks of keys that are no power of two."""
+    q, k, v = inputs(1, 200, 250, 1, 1, 64, 64)
+    with tilejit.knobs(target="emulator"):
+        out = kernels.attention(q, k, v, causal=causal, tiles=tiles)
+    assert rel_error(out.astype(np.float64), reference(q, k, v, causal)[0]) <= 5e-3
+
+
 def test_heads_ahead_of_the_sequence_and_a_scale() -> None:
     """[batch, heads, sequence, d] in memory, seen through strides; large scores stay finite."""
     q, k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in inputs(2, 96, 160, 2, 2, 64, 64))

@@ -119,11 +119,6 @@ def test_nothing_behind_the_vector_is_touched(size, warps):
 
 
 @tilejit.kernel
-def folded(x, y, n, N: tl.constexpr):
-    tl.store(y, tl.sum(tl.load(x + tl.arange(0, N)), 0))
-
-
-@tilejit.kernel
 def squared(x, y, n, N: tl.constexpr):
     value = tl.load(x + tl.arange(0, N))
     tl.store(y + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :], value[:, None] * value[None, :])
@@ -145,7 +140,6 @@ def a_block(x, y, n, N: tl.constexpr):
 @pytest.mark.parametrize("kernel, size, why", [
     (masked, 100, "found 100 in .* multiple of 16 columns up to 256, for each of the CTAs"),
     (masked, 528, "found 528 in "),
-    (folded, 96, "expected a tile whose sizes are powers of two"),
     (squared, 96, "no layout for a tile .*96 is no power of two"),
     (reshaped, 96, r"reshape: a size that is no power of two may only become another one and powers .* \[96\] and \[2, 48\]"),
     (joined, 96, r"a tile fp32\[96x2\] cannot change its layout: 96 is no power of two"),

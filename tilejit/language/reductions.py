@@ -69,13 +69,13 @@ def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Combine, keep_d
     if not shape:
         raise CompilationError(f"{what}: expected a tile, found a scalar")
     if unwrap(axis) is None:
+        sem.whole_powers(xs[0], what)
         xs = [reshape(x, (x.numel,), _b=b) for x in xs]
         axis = 0
         final = (1,) * len(shape)
     else:
         axis = axis_of(axis, len(shape), what)
         final = (*shape[:axis], 1, *shape[axis + 1:])
-    sem.whole_powers(xs[0], what)
     op = b.op("reduce", *(x.value for x in xs), regions=[region_of(b, xs, combine)], axis=axis)
     out = [tensor(r) for r in op.results]
     if keep_dims:

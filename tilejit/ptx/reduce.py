@@ -44,7 +44,7 @@ def separate(op: Op) -> LinearLayout:
     assert isinstance(t, Tile) and t.layout is not None
     moving = [b for _, row in t.layout.canonical().bases for b in row if b[axis]]
     bits = sorted(b[axis] for b in moving)
-    if bits != [1 << i for i in range(t.shape[axis].bit_length() - 1)] \
+    if bits != [1 << i for i in range((t.shape[axis] - 1).bit_length())] \
             or any(x for b in moving for d, x in enumerate(b) if d != axis):
         raise CompilationError(f"{op.name}: dimension {axis} is not one bit at a time in {t.layout}", op.loc)
     return t.layout

@@ -22,7 +22,7 @@ from tilejit.schedule.rewrite import register_split
 from tilejit.schedule.rotate import TIMES, copy_function, is_staged, rotate
 
 #: Registers of a thread beside its tiles: addresses, tickets, loop counters, masks.
-BESIDE = 28
+BESIDE = 30
 
 
 def annotate(fn: Function) -> Function:

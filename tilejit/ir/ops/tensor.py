@@ -123,13 +123,14 @@ def reduce(o: Op) -> list[Type]:
 
 @reduce.meaning
 def _reduce(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Folds halves onto each other: sizes are powers of two, and this is how the GPU sums as well."""
+    """Folds halves onto each other, as the GPU sums as well; what is left of an odd size goes into the next round."""
     parts = [np.moveaxis(x, o.attrs["axis"], 0) for x in xs]
     while len(parts[0]) > 1:
         half = len(parts[0]) // 2
         shape = parts[0][:half].shape
-        out = m.region(o.regions[0], [p[:half] for p in parts] + [p[half:] for p in parts])
-        parts = [np.broadcast_to(r, shape) for r in out]
+        out = m.region(o.regions[0], [p[:half] for p in parts] + [p[half:2 * half] for p in parts])
+        parts = [np.concatenate([np.broadcast_to(r, shape), p[2 * half:]]) if len(p) % 2 else np.broadcast_to(r, shape)
+                 for r, p in zip(out, parts)]
     return tuple(p[0] for p in parts)
 
 

@@ -21,7 +21,7 @@ _WIDTHS = (64, 128, 192, 256)
                   "(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None) -> Tensor",
                   fake=lambda q, k, v, causal=False, scale=None: tilejit.empty_like(q, (*q.shape[:3], v.shape[3])))
 def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None, out: Any = None,
-              lse: Any = None) -> Any:
+              lse: Any = None, tiles: tuple[int, int] | None = None) -> Any:
     """softmax(scale * q @ k^T) @ v for every batch and head, with fp32 sums.
 
     q [batch, queries, heads, d], k [batch, keys, kv heads, d], v [batch, keys, kv heads, dv], fp16 or bf16; any strides
@@ -29,16 +29,17 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     the middle ones, too); d and dv up to 256, heads a multiple of kv heads (grouped queries). scale: 1/sqrt(d) if None.
     causal: query i sees keys up to i + keys - queries; one that sees none gives zeros. out [batch, queries, heads, dv]:
     where the result goes. lse [batch, heads, queries], fp32, contiguous: where the logarithms of the sums of
-    exponentials go, if given. Raises LaunchError for what does not fit."""
+    exponentials go, if given. tiles: queries (64, 128 or, for three warpgroups, 192) and keys (a multiple of 16) of a
+    block, instead of a choice. Raises LaunchError for what does not fit."""
     iq, ik, iv = infos_of(q, k, v)
     if out is None:
         shape = _checked(*facts_of(iq, ik, iv))
         out = tilejit.empty_like(q, shape, iq.dtype)
     (io, il) = infos_of(out, lse)
-    key = iq, ik, iv, io, il, causal, scale, active_knobs()
+    key = iq, ik, iv, io, il, causal, scale, tiles, active_knobs()
     if _calls.repeat(key):
         return out
-    launch = _launch(*facts_of(iq, ik, iv, io, il), bool(causal), active_knobs())
+    launch = _launch(*facts_of(iq, ik, iv, io, il), bool(causal), tiles, active_knobs())
     if launch is not None:
         scaled = (iq.shape[-1] ** -0.5 if scale is None else float(scale)) * _LOG2E
         sizes = iq.shape[1], ik.shape[1]
@@ -88,14 +89,15 @@ def _width(d: int) -> int:
     return next(width for width in _WIDTHS if d <= width)
 
 
-def _keys(wide: int, wide_v: int) -> int:
-    """Keys of a block: as many as leave registers for the sums and shared memory for two blocks of each operand."""
-    return 128 if wide_v <= 128 and wide <= 192 else 64
+def _tiles(queries: int, wide: int, wide_v: int) -> tuple[int, int]:
+    """Queries and keys of a block: as many keys as leave registers for the sums and shared memory for two blocks of
+    each operand."""
+    return 64 if queries <= 64 else 128, 128 if wide_v <= 128 and wide <= 192 else 64
 
 
 @lru_cache(maxsize=1024)
 def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, causal: bool,
-            knobs: Any) -> Launch | None:
+            tiles: tuple[int, int] | None, knobs: Any) -> Launch | None:
     """The launch; None where the result is empty."""
     shape = _checked(q, k, v)
     batch, queries, heads, dv = shape
@@ -111,7 +113,7 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
     if 0 in shape:
         return None
     wide, wide_v = _width(d), _width(dv)
-    bm, bn = (64 if queries <= 64 else 128), _keys(wide, wide_v)
+    bm, bn = tiles or _tiles(queries, wide, wide_v)
     descriptors = tuple(
         tilejit.TensorDescriptor.template(x, x.shape, tuple(_pitches(x)), (1, rows, 1, columns))
         for x, rows, columns in ((q, bm, wide), (k, bn, wide), (v, bn, wide_v), (out, bm, wide_v)))
