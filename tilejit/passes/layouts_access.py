@@ -158,12 +158,18 @@ def mask_of(op: Op) -> Value | None:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """The `vec` attribute of loads and stores: elements per instruction in their final layout.
+    """The `vec` attribute of loads and stores: elements per instruction in their final layout; `runs` of compares.
 
     `facts` are those of before conversions were put in, which they add theirs to."""
     for op in walk(fn.body):
         if op.name == "convert":
             facts[op.result] = facts[op.operands[0]]
+        if op.name == "cmp" and isinstance(op.result.type, Tile) and op.result in facts:
+            layout, constancy = op.result.type.layout, facts[op.result].constancy
+            runs = max((min(layout.contiguous_registers(d), constancy[d]) for d in range(len(constancy))), default=1) \
+                if layout is not None else 1
+            if runs > 1:
+                op.attrs["runs"] = runs
         if op.define.layout != "access" or "atomic" in op.define.traits:
             continue
         t = op.operands[0].type

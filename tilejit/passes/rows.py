@@ -1,4 +1,5 @@
-"""Loads of contiguous rows in pipelined loops become `row_load`: one bulk copy from a scalar address.
+"""Loads of contiguous rows become `row_load`, one bulk copy from a scalar address: in pipelined loops, and of rows so
+wide that they stay in shared memory until all that needs them has read them (`schedule/strips.py`).
 
 A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`,
 with n and the first i known to be multiples of 16 bytes) or switch it off as a whole; the bound becomes its limit.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
@@ -20,6 +21,8 @@ from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.copies import is_volatile, pipelined_loops, wants_copies
 from tilejit.passes.rules import const_of
 
+#: Elements of a row a thread from which on it is kept in shared memory where it is needed behind a reduction.
+LEAST = 32
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
 UNIT = 16
 
@@ -27,8 +30,9 @@ UNIT = 16
 def find_rows(fn: Function) -> Function:
     """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
     loops = pipelined_loops(fn)
+    table = uses(fn.body)
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
-             and len(op.result.type.shape) == 1 and wants_copies(fn, op, loops)]
+             and len(op.result.type.shape) == 1 and (wants_copies(fn, op, loops) or _is_read_again(fn, op, table))]
     if not loads or fn.attrs.get("num_ctas", 1) > 1 or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)
@@ -53,6 +57,28 @@ def find_rows(fn: Function) -> Function:
     return fn
 
 
+def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether a load outside of loops is of a row that is reduced and needed again behind that, and is so wide that it
+    is better kept in shared memory meanwhile (`schedule/strips.py`)."""
+    size = load.result.type.shape[0]  # type: ignore[union-attr]
+    if load.parent is not fn.body or size < LEAST * 32 * fn.attrs["num_warps"]:
+        return False
+    reduced, used, work, seen = False, False, [load.result], set()
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        for op, _ in table.get(v, ()):
+            if op.name == "reduce":
+                reduced = True
+            elif op.define.pure and "elementwise" in op.define.traits:
+                work += op.results
+            else:
+                used = True
+    return reduced and used
+
+
 _NO_ROW = "its addresses do not count up"
 
 
@@ -69,14 +95,17 @@ class _Row:
         """Why the load stays a load; empty if `result` replaces it."""
         load, elem = self.load, self.load.result.type.elem  # type: ignore[union-attr]
         info = self.facts[load.operands[0]]
-        if info.contiguity[0] < self.size or ahead_problem(load) or is_volatile(load):
+        if info.contiguity[0] < self.size or is_volatile(load):
+            return _NO_ROW
+        if load.parent is not self.fn.body and ahead_problem(load):
             return _NO_ROW
         if any("write" in x.define.effects and may_alias(argument_of(load.operands[0]), x) for x in walk(self.fn.body)):
             return "the kernel may write what it reads, through another proxy"
         if not isinstance(elem, DType) or elem.kind == "bool" or self.size * elem.bytes % UNIT:
             return _NO_ROW
-        if len(load.operands) > 2 and str(const_of(load.operands[2])) not in ("0", "0.0"):
-            return "masked elements are not zero"
+        other = const_of(load.operands[2]) if len(load.operands) > 2 else 0
+        if other is None:
+            return "masked elements are not a constant"
         if info.multiple(0, self.size, elem.bytes) % UNIT:
             return f"the row is not known to start at a multiple of {UNIT} bytes"
         base = self.first(load.operands[0])
@@ -88,7 +117,8 @@ class _Row:
             if limit is None:
                 return f"its mask is not known to end at a multiple of {UNIT} bytes"
             operands.append(limit)
-        self.result = self.b("row_load", *operands, size=self.size)
+        fill = {} if str(other) in ("0", "0.0") else {"fill": other}
+        self.result = self.b("row_load", *operands, size=self.size, **fill)
         self.result.name = load.result.name
         return ""
 

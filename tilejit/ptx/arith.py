@@ -308,6 +308,12 @@ def _cmp(e: Emitter, op: Op) -> None:
         each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, fp16),
                                        cast_element(e, b, t, fp16)))
         return
+    runs = op.attrs.get("runs", 1)
+    if runs > 1:                     # one for all of a run: its registers lie side by side
+        a, b = (e.get(v)[::runs] for v in op.operands)
+        firsts = p.repeat(lambda x, y: p.new("pred", f"setp.{pred}.{suffix(t)}", x, y), list(zip(a, b)))
+        e.set(op.result, [r for r in firsts for _ in range(runs)])
+        return
     each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.{suffix(t)}", a, b))
 
 

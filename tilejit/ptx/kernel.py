@@ -331,6 +331,15 @@ def _return(e: Emitter, op: Op) -> None:
     e.p("ret")
 
 
+def _resident(e: Emitter, threads: int, shared: int) -> int:
+    """Programs that a multiprocessor shall have room for: one, or as many as shared memory has, where the schedule says
+    how many registers a thread needs at least (`resident_registers`)."""
+    registers = e.fn.attrs.get("resident_registers")
+    if not registers or not shared or e.fn.attrs.get("maxnreg"):
+        return 1
+    return max(1, min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads)))
+
+
 def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     """The module text and its launch metadata."""
     attrs = e.fn.attrs
@@ -340,7 +349,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     params = tuple(e.params)
     shared = attrs.get("shared_bytes", 0)
     shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
-    directives = [f".maxntid {threads}, 1, 1", ".minnctapersm 1", *cluster]
+    directives = [f".maxntid {threads}, 1, 1", f".minnctapersm {_resident(e, threads, shared)}", *cluster]
     if attrs.get("maxnreg"):
         directives.append(f".maxnreg {attrs['maxnreg']}")
     target = e.target

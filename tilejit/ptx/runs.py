@@ -43,7 +43,7 @@ def _joins(e: Emitter, op: Op) -> bool:
             or not isinstance(op.result.type, Tile) or not op.operands \
             or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
-    if op.name == "ptr_add" and steps_of(op.operands[1]):           # a whole range of addresses costs one
+    if "runs" in op.attrs or op.name == "ptr_add" and steps_of(op.operands[1]):      # many registers for one
         return False
     count = e.count(op.result.type)
     if count < _LEAST or count % _PAIR:

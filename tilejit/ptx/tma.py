@@ -251,13 +251,14 @@ def _local_load(e: Emitter, op: Op) -> None:
         e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
     regs = e.fresh(tile)
-    for a in accesses(e, tile.layout, view.type, e.views[view]):
+    start: tuple[int, ...] = op.attrs.get("at", (0,))
+    for a in accesses(e, tile.layout, view.type, e.views[view], at=start):
         taken = [regs[i] for i in a.registers]
-        (here,) = tile.layout.apply(register=a.registers[0])
-        at = e.p.new("b32", "xor.b32", e.thread_coord(tile.layout, 0), here)
+        here = start[0] + tile.layout.apply(register=a.registers[0])[0]
+        at = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), here)
         pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
         for r in taken:
-            e.p(f"mov.{reg_class(tile.elem)}", r, literal(0, tile.elem))
+            e.p(f"mov.{reg_class(tile.elem)}", r, literal(op.attrs.get("fill", 0), tile.elem))
         load_shared(e, tile.elem, taken, a.address, pred)
     e.set(op.result, regs)
 

@@ -34,6 +34,7 @@ from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
 from tilejit.schedule.rotate import is_staged, rotate
 from tilejit.schedule.sink_waits import sink_waits
+from tilejit.schedule.strips import strip_rows
 
 __all__ = ["run"]
 
@@ -132,4 +133,5 @@ def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, 
     plan = make_plan(fn, wishes)
     new = sink_waits(carry_out(fn, plan))
     issue_early(new, plan.report)
+    strip_rows(new, plan.report)
     return new, plan

@@ -86,7 +86,8 @@ class Channels(RoleState):
             assert isinstance(t, Tile)
             if t.layout is None:
                 t = t.with_layout(default_blocked(t.shape, self.fn.attrs["num_warps"]))
-            value = b("local_load", self.views[load], *limit, type=t)
+            fill = {"fill": load.attrs["fill"]} if limit and "fill" in load.attrs else {}
+            value = b("local_load", self.views[load], *limit, type=t, **fill)
             value.name = load.result.name
             self.env[result] = value
 

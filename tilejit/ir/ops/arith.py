@@ -96,9 +96,10 @@ _declare("exp exp2 log log2 sqrt rsqrt sin cos tanh sigmoid erf floor ceil", "x"
 _declare("fma", "a b c", _floats, {"fma": "a*b + c with one rounding."})
 
 
-@op("cmp", "lhs rhs", "pred", traits="elementwise cheap")
+@op("cmp", "lhs rhs", "pred runs?", traits="elementwise cheap")
 def cmp(o: Op) -> list[Type]:
-    """Comparison to int1; `pred` is eq ne lt le gt ge. On floats `ne` is unordered, the rest ordered."""
+    """Comparison to int1; `pred` is eq ne lt le gt ge. On floats `ne` is unordered, the rest ordered. `runs`: so many
+    neighbouring registers of a thread are known to have one result."""
     return [with_elem(same(o)[0], int1)]
 
 

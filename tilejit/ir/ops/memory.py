@@ -56,11 +56,11 @@ def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -
     return m.load(o, ptr, elem_of(o.results[0].type), mask, other)
 
 
-@op("row_load", "base limit?", "size", effects="read", layout="block")
+@op("row_load", "base limit?", "size fill?", effects="read", layout="block")
 def row_load(o: Op) -> list[Type]:
-    """The `size` contiguous elements at base, which starts 16 bytes; zeros from element `limit` (0 to size) on.
+    """The `size` contiguous elements at base, which starts 16 bytes; from element `limit` on `fill`, or zeros.
 
-    limit is a multiple of 16 bytes."""
+    limit, 0 to size, is a multiple of 16 bytes."""
     e = o.operands[0].type
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
         raise CompilationError(f"row_load: expected a pointer, found {e}", o.loc)
@@ -73,7 +73,9 @@ def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     at = np.arange(t.shape[0])
     address = base + (at * t.elem.bytes).astype(base.dtype)
-    return m.load(o, address, t.elem, None if limit is None else at < limit)
+    inside = None if limit is None else at < limit
+    other = np.full(at.shape, o.attrs["fill"], t.elem.numpy) if "fill" in o.attrs else None
+    return m.load(o, address, t.elem, inside, other)
 
 
 @op("store", "ptr value mask?", "cache? evict?", effects="write", traits="elementwise", layout="access")

@@ -134,10 +134,10 @@ def view_trans(o: Op) -> list[Type]:
                    tuple(order.index(d) for d in b.order))]
 
 
-@op("local_load", "view limit?", "type at?", effects="shared_read", traits="scheduled generic own_buffer")
+@op("local_load", "view limit?", "type at? fill?", effects="shared_read", traits="scheduled generic own_buffer")
 def local_load(o: Op) -> list[Type]:
     """A slot's elements in registers, in the layout of the result's type; with `at` the part that starts there.
-    Elements of a row from `limit` on, which ends 16 bytes, are zero and not read."""
+    Elements of a row from `limit` on, which ends 16 bytes, are `fill`, or zero, and not read."""
     return [o.attrs["type"]]
 
 

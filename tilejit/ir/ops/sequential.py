@@ -199,7 +199,8 @@ def _local_load(m: Any, o: Op, view: View, limit: Any = None) -> Any:
     value, shape = _read(m, o, view), shape_of(o.results[0].type)
     at = o.attrs.get("at") or (0,) * len(shape)
     value = value[tuple(slice(a, a + n) for a, n in zip(at, shape))]
-    return value if limit is None else np.where(np.arange(shape[-1]) < limit, value, np.zeros((), value.dtype))
+    return value if limit is None else np.where(at[-1] + np.arange(shape[-1]) < limit, value,
+                                                    np.asarray(o.attrs.get("fill", 0), value.dtype))
 
 
 @scheduled.local_store.meaning

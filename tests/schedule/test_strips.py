@@ -1,0 +1,103 @@
+"""Wide rows in strips: the text, and the same numbers as without."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+
+
+@tilejit.kernel
+def norm(x, residual, weight, out, columns, stride, BLOCK: tl.constexpr, MEAN: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < columns
+    v = tl.load(x + row * stride + cols, mask, other=0.0).to(tl.float32)
+    if residual is not None:
+        v += tl.load(residual + row * stride + cols, mask, other=0.0).to(tl.float32)
+    if MEAN:
+        v = tl.where(mask, v - tl.sum(v, 0) / columns, 0.0)
+    y = v * tl.rsqrt(tl.sum(v * v, 0) / columns + 1e-5)
+    y *= tl.load(weight + cols, mask, other=0.0).to(tl.float32)
+    tl.store(out + row * stride + cols, y.to(out.dtype.element_ty), mask)
+
+
+@tilejit.kernel
+def softmax(x, out, columns, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < columns
+    v = tl.load(x + row * stride + cols, mask, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(out + row * stride + cols, (e / tl.sum(e, 0)).to(out.dtype.element_ty), mask)
+
+
+@tilejit.kernel
+def ends(x, out, columns, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + cols, cols < columns, other=0.0).to(tl.float32)
+    low, high = tl.min(v, 0), tl.max(v, 0)
+    tl.store(out + row * stride + cols, ((v - low) / (high - low)).to(out.dtype.element_ty), cols < columns)
+
+
+def normed(x, residual, weight, mean):
+    v = x.astype(np.float64) + (0 if residual is None else residual.astype(np.float64))
+    if mean:
+        v -= v.mean(1, keepdims=True)
+    return v / np.sqrt((v * v).mean(1, keepdims=True) + 1e-5) * weight.astype(np.float64)
+
+
+def close(out, want, dtype):
+    np.testing.assert_allclose(out.astype(np.float64), want, rtol=0 if dtype == np.float32 else 2 ** -7,
+                               atol=2e-5 if dtype == np.float32 else 4e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("columns", [2048, 2000])
+@pytest.mark.parametrize("mean, more", [(True, False), (False, True)])
+def test_norms(columns, dtype, mean, more):
+    rng = np.random.default_rng(columns)
+    x, r = (rng.standard_normal((2, columns)).astype(dtype) for _ in "xr")
+    w, residual = rng.standard_normal(columns).astype(dtype), r if more else None
+    out = np.full((2, columns), np.nan, dtype)
+    with tilejit.knobs(target="emulator"):
+        norm[(2,)](x, residual, w, out, columns, columns, BLOCK=2048, MEAN=mean, num_warps=1)
+    close(out, normed(x, residual, w, mean), dtype)
+    k = norm.compile(x, residual, w, out, columns, columns, BLOCK=2048, MEAN=mean, num_warps=1)
+    assert k.report().count("stays in shared memory") == 1 + more - more       # one row leads, others come with it
+
+
+@pytest.mark.parametrize("columns", [2048, 1984])
+def test_softmax_under_every_schedule(columns):
+    """Elements outside of the row are what `other` says, and the slot is given back behind the last strip."""
+    x = np.random.default_rng(1).standard_normal((2, columns)).astype(np.float16)
+    out = np.empty_like(x)
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(softmax, (2,), x, out, columns, columns, BLOCK=2048, num_warps=2, seeds=[0]).check()
+    v = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
+    close(out, v / v.sum(1, keepdims=True), np.float16)
+
+
+def test_text():
+    x = np.zeros((1, 4096), np.float16)
+    k = softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=4)
+    text = str(k.scheduled)
+    assert text.count("local_load") == 3 * 4 and "fp32[4096" not in text and "{fill=-inf, at=(3072,)}" in text
+    assert text.index("mbar_arrive") > text.rindex("local_load")
+    assert "4 strips of 1024, read by each of 3 passes" in k.report()
+
+
+def test_reductions_that_do_not_need_one_another_share_a_pass():
+    x = np.random.default_rng(2).standard_normal((1, 2048)).astype(np.float32)
+    out = np.empty_like(x)
+    with tilejit.knobs(target="emulator"):
+        ends[(1,)](x, out, 2048, 2048, BLOCK=2048, num_warps=2)
+    close(out, (x - x.min()) / (x.max() - x.min()), np.float32)
+    assert "read by each of 2 passes" in ends.compile(x, out, 2048, 2048, BLOCK=2048, num_warps=2).report()
+
+
+def test_narrow_rows_stay_in_registers():
+    x = np.zeros((1, 4096), np.float16)
+    k = softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8)
+    assert "strips of" not in k.report() and "row_load" not in k.ir.__str__()
