@@ -14,6 +14,7 @@
                 products and stores
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
     early       loads that follow products, issued before the wait for them
+    strips      wide rows, which stay in shared memory, worked on strip by strip
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
                 (liveness, packing), behind separations that are there or that it puts in (separate)
 """
