@@ -26,8 +26,6 @@ LEAST = 32
 REGISTERS = 56
 #: Bytes of a strip a thread: one access of shared memory.
 STRIP = 16
-#: Ops without tiles as operands whose parts are the same op with other attributes.
-_MADE = ("const", "arange", "splat")
 
 
 def strip_rows(fn: Function, report: list[str]) -> None:
@@ -116,8 +114,9 @@ class _Strips:
                 return False
         elif op.name == "local_load":
             return op.parent is self.block and self.begin <= self.block.ops.index(op) < self.end or op is self.load
-        elif not (op.name in _MADE or "elementwise" in op.define.traits and op.define.pure):
-            return False
+        elif not op.define.pure or not ("elementwise" in op.define.traits or "registers" in op.define.traits and
+                                        not any(isinstance(x.type, Tile) for x in op.operands)):
+            return False             # (constants, ranges and splats are those of a strip)
         return all(self.can(x, seen) for x in op.operands)
 
     # -- writing ----------------------------------------------------------------------------------------------
