@@ -185,8 +185,8 @@ def bound():
 
 
 def calls():
-    """A library call that comes a second time is repeated from then on, with the same parameters. Arrays that lie
-    elsewhere make another call; none is kept alive. The device's state and the knobs are looked at as always."""
+    """A library call that comes a second time is repeated from then on, with the same parameters; arrays that lie
+    elsewhere only change their addresses; none is kept alive. The device's state and the knobs are looked at as always."""
     fake_torch()
     import weakref
 
@@ -208,10 +208,22 @@ def calls():
     usual, looked = seen(a, b, out=c), tilejit.TensorDescriptor.over
     tilejit.TensorDescriptor.over = None                      # who looks at arguments once more puts descriptors over them
     assert seen(a, b, out=c) == usual and state.stream == STREAM
-    tilejit.TensorDescriptor.over = looked
     other = [seen(a, b, out=d) for _ in range(3)]
     assert other[0] == other[1] == other[2] != usual
     assert seen(a, b, out=c) == usual
+    for t in (a, b, c):
+        t.address += 0x100000
+    moved = seen(a, b, out=c)
+    changed = {i for i, (x, y) in enumerate(zip(usual, moved)) if x != y}
+    assert changed == {i for i, size in enumerate(sizes) if size == 128}, changed
+    assert [int.from_bytes(moved[i][:8], "little") - int.from_bytes(usual[i][:8], "little") for i in changed] == [0x100000] * 3
+    told = []
+    tilejit.TensorDescriptor.over = looked
+    hook = tilejit.hooks.enter(lambda launch: told.append(launch.grid))
+    assert seen(a, b, out=c) == moved and len(told) == 1
+    tilejit.hooks.remove(hook)
+    twice = [seen(a, a, out=c) for _ in range(3)]
+    assert twice[0] == twice[1] == twice[2] != moved, "which arrays are one is a fact"
     entry.loaded.device.lost = "gone"
     raises(tilejit.CudaError, "gone", lambda: kernels.matmul(a, b, out=c))
     entry.loaded.device.lost = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -180,8 +180,11 @@ def describe_as(kind: type, describer: Callable[[Any], ArrayInfo]) -> None:
     _describers[kind] = describer
 
 
+_info = partial(tuple.__new__, ArrayInfo)           # a third of the time of ArrayInfo(...)
+
+
 def _of_torch(x: Any) -> ArrayInfo:
-    return ArrayInfo(x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device())
+    return _info((x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device()))
 
 
 def _of_traced(x: Any) -> ArrayInfo:

@@ -115,7 +115,8 @@ class Partial:
         kernel = self.kernel
         if type(MISSING) in map(type, args):
             more = args[len(kernel.names):]
-            args, kwargs = (), {**{n: v for n, v in zip(kernel.names, args) if v is not MISSING}, **kwargs}
+            named: dict[str, Any] = {n: x for n, x in zip(kernel.names, args) if x is not MISSING}
+            args, kwargs = (), {**named, **kwargs}
             if more:
                 kernel.plan(len(kernel.names) + len(more), (), {})      # raises
         stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in kernel.keys else None
@@ -172,17 +173,19 @@ class Partial:
         for hook in [*HOOKS.leaving]:
             hook(told)
 
-    def again(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None] | None:
-        """A function that repeats this launch for arrays that lie where these do, of which it keeps none alive; None
-        where kernels run on the CPU, or every launch is waited for."""
+    def again(self, addresses: tuple[int, ...], grid: Any, /, *args: Any,
+              **kwargs: Any) -> Callable[[tuple[int, ...]], bool] | None:
+        """A function that repeats this launch for arrays elsewhere: it takes their addresses in the order of
+        `addresses`, where they are now. It keeps no array alive, and returns False, having done nothing, while
+        there are hooks. None where kernels run on the CPU, or every launch is waited for."""
         plan, flat = self._bound(args, kwargs)
         dims = self.kernel.grid(grid, plan, flat)
         if 0 in dims:
-            return lambda: None
+            return lambda addresses: True
         entry = self.kernel._entry(plan, flat, None)
-        if not isinstance(entry, DeviceEntry) or entry.blocking:
+        if not isinstance(entry, DeviceEntry) or entry.blocking or entry.nvtx:
             return None
-        return entry.repeated(dims, flat)
+        return entry.again(addresses, dims, flat)
 
 
 def _dims(kernel: Kernel, given: dict[str, Any], grid: Any, named: dict[str, Any], options: dict[str, Any]) -> Grid:

@@ -17,7 +17,8 @@ from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
 from tilejit.runtime.compile import CompiledKernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
-from tilejit.runtime.params import NotForTMA, Packer, Reader
+from tilejit.runtime.hooks import HOOKS
+from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
@@ -55,6 +56,8 @@ def _address(i: int, x: Any) -> Reader:
 
 class DeviceEntry:
     """A kernel loaded on one GPU."""
+
+    exact: Callable[[tuple, Any], Any]
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
                  stream: Any, blocking: bool, nvtx: bool = False):
@@ -106,10 +109,43 @@ class DeviceEntry:
         return repeat
 
 
+    def again(self, addresses: tuple[int, ...], grid: Grid, flat: tuple) -> Callable[[tuple[int, ...]], bool] | None:
+        """A function that launches with these arguments' values and arrays at other addresses, given in the order of
+        `addresses`; False while there are hooks. None if a tensor map changes in more than its address."""
+        try:
+            first = self.packer.frame(flat)
+        except NotForTMA:
+            return self.exact(flat, None).again(addresses, grid, flat)
+        words = self.packer.address_words(first)
+        if words is None:
+            return None
+        slots = [(word, addresses.index(first.words[word])) for word in words if first.words[word] in addresses]
+        free, packer, loaded, index, current = [first], self.packer, self.loaded, self.index, self.current_stream
+        contents, active = bytes(first.words), HOOKS.active
+
+        def repeat(addresses: tuple[int, ...]) -> bool:
+            if active:
+                return False
+            try:
+                frame = free.pop()
+            except IndexError:
+                frame = Frame(packer)
+                frame.words.cast("B")[:] = contents
+            words = frame.words
+            for word, i in slots:
+                words[word] = addresses[i]
+            loaded.launch(grid, current(index), frame.address)
+            free.append(frame)
+            return True
+
+        return repeat
+
+
 class EmulatorEntry:
     """A kernel whose PTX runs on the CPU; its arrays are in host memory. `report` is the last launch's."""
 
     nvtx = False
+    exact: Callable[[tuple, Any], Any]
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
@@ -142,6 +178,7 @@ class EvaluatorEntry:
     """A kernel whose tile IR runs in numpy, program by program; its arrays are in host memory."""
 
     nvtx = False
+    exact: Callable[[tuple, Any], Any]
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int]):
         self.compiled, self.at = compiled, at

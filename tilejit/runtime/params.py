@@ -161,6 +161,14 @@ class Packer:
         ctypes.memmove(frame.base + 128 * number, found, 128)
         frame.maps[number] = None if template is None else facts
 
+    def address_words(self, frame: Frame) -> list[int] | None:
+        """The words of a filled frame that are addresses; None if a tensor map in it has its address elsewhere too."""
+        if None in frame.maps:
+            return None
+        scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
+        first = 16 * len(self.map_params)
+        return [*range(0, first, 16), *(first + i for i, p in enumerate(scalars) if isinstance(p, PointerParam))]
+
     def as_bytes(self, flat: tuple) -> list[bytes]:
         """Every parameter's bytes, in order."""
         packed = self.pack(flat)
