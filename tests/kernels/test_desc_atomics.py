@@ -94,7 +94,7 @@ def test_release_waits_for_the_bulk_group():
     """Between the last TMA write and the atomic that releases: wait_group 0, not .read."""
     text = handed_on.compile("desc<fp32[16x64]>", "desc<fp32[16x64]>", "*int32", "*fp32", BLOCK=64).ptx
     lines = [line.strip() for line in text.splitlines()]
-    release = next(i for i, line in enumerate(lines) if "atom.release" in line)
+    release = next(i for i, line in enumerate(lines) if "atom.global.gpu.release" in line)
     waits = [i for i, line in enumerate(lines[:release]) if "wait_group" in line and ".read" not in line]
     stores = [i for i, line in enumerate(lines[:release]) if "reduce.async" in line]
     assert waits and stores and max(stores) < max(waits) < release

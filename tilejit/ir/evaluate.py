@@ -24,7 +24,7 @@ from tilejit.ir import numeric as num
 from tilejit.ir.core import Block, Function, Op, Value
 from tilejit.ir.roles import Barriers, Role, Stuck
 from tilejit.ir.text import print_op
-from tilejit.ir.types import Desc, DType, Ptr
+from tilejit.ir.types import Desc, DType, Ptr, Scalar
 
 _WINDOW = 40                    # bits of byte address that each buffer owns
 _ORIGIN = 1 << (_WINDOW - 1)    # where in its window a buffer begins, so that small negative offsets show
@@ -246,7 +246,7 @@ def _argument(machine: Machine, param: Value, args: Mapping[str, Any]) -> Any:
     return num.constant(given, t)
 
 
-def _checked(array: Any, elem: DType, name: str) -> np.ndarray:
+def _checked(array: Any, elem: Scalar, name: str) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise EvaluationError(f"parameter {name}: expected a numpy array, found {type(array).__name__}")
     if array.dtype.itemsize != elem.bytes:

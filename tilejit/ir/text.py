@@ -358,7 +358,10 @@ class _Parser:
             return Pending(tile)
         elem2: Scalar
         if self.take(r"ptr<"):
-            elem2 = Ptr(self.dtype())
+            inner = self.type()
+            if not isinstance(inner, (DType, Ptr)):
+                raise self.fail("expected an element type inside ptr<>")
+            elem2 = Ptr(inner)
             self.need(">", "`>`")
         else:
             elem2 = self.dtype()

@@ -86,14 +86,19 @@ fp64 = DType("fp64", "float", 64)
 class Ptr:
     """A 64-bit global address of elements of type `elem`."""
 
-    elem: DType
+    elem: Scalar
 
     @property
     def bits(self) -> int:
         return 64
 
     @property
-    def element_ty(self) -> DType:
+    def bytes(self) -> int:
+        """8."""
+        return 8
+
+    @property
+    def element_ty(self) -> Scalar:
         """What it points to, as the tile language calls it."""
         return self.elem
 

@@ -143,6 +143,11 @@ FORMS: tuple[Form, ...] = (
          proxy="generic"),
     Form(f"atom[sem:{_SEM}][scope:{_SCOPE}][space:global|{_SHARED}].cas[hint:L2::cache_hint]"
          "<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaaa?", proxy="generic"),
+    # ptxas takes the three in these orders as well
+    Form(f"atom[space:global|{_SHARED}][scope:{_SCOPE}][sem:{_SEM}]<op:exch|{_REDUCE}>[noftz:noftz]"
+         "<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dma", proxy="generic"),
+    Form(f"atom[space:global|{_SHARED}][sem:{_SEM}][scope:{_SCOPE}].cas<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaa",
+         proxy="generic"),
     Form(f"red[sem:relaxed|release][scope:{_SCOPE}][space:global|{_SHARED}]<op:{_REDUCE}>[noftz:noftz]"
          "[hint:L2::cache_hint][vec:v2|v4|v8]<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2>", "maa?",
          proxy="generic"),

@@ -96,12 +96,12 @@ _SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
 def _atom(op: Op) -> str:
-    """The opcode up to the operation: ordering, scope, state space."""
+    """The opcode up to the operation: state space, scope, ordering (in the order that Triton writes them)."""
     sem, scope = op.attrs.get("sem") or "acq_rel", op.attrs.get("scope") or "gpu"
     if sem not in _SEMANTICS or scope not in _SCOPES:
         raise CompilationError(f"{op.name}: sem is one of {_SEMANTICS} and scope of {_SCOPES}; "
                                f"found {sem!r} and {scope!r}", op.loc)
-    return f"atom.{sem}.{scope}.global"
+    return f"atom.global.{sem}.{scope}" if op.name == "atomic_cas" else f"atom.global.{scope}.{sem}"
 
 
 def _suffix(op: Op, kind: str, t: DType) -> str:
@@ -127,14 +127,24 @@ def _atomic_rmw(e: Emitter, op: Op) -> None:
     assert isinstance(t, DType)
     cls = reg_class(t)
     ordered = t.is_float and kind in ("max", "min")
-    opcode = "" if ordered else f"{atom}.{_suffix(op, kind, t)}"
+    plain = kind in ("load", "store")
+    opcode = f"{op.attrs['sem']}.{op.attrs['scope']}.global" if plain else \
+        "" if ordered else f"{atom}.{_suffix(op, kind, t)}"
 
     def one(out: str, ptr: str, pred: str | None, value: str) -> None:
         if ordered:
             _float_extremum(e, op, atom, out, ptr, pred, value)
             return
-        if pred:
+        if kind == "store":
+            store(e, f"st.{opcode}", t, [value], f"[{ptr}]", pred)
+            return
+        if pred and cls == "pred":
+            p("setp.ne.b32", out, 0, 0)
+        elif pred:
             p(f"mov.{cls}", out, literal(0, t))
+        if kind == "load":
+            load(e, f"ld.{opcode}", t, [out], f"[{ptr}]", pred)
+            return
         p(opcode, out, f"[{ptr}]", value, pred=pred)
 
     _each_once(e, op, op.operands[1:2], op.operands[2] if len(op.operands) > 2 else None, one)
@@ -160,6 +170,33 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
     for sign, name in ((plus, f"{kind}.s{t.bits}"), (minus, f"{other}.u{t.bits}")):
         p(f"{atom}.{name}", old, f"[{ptr}]", bits, pred=_both(e, sign, pred))
     p(f"mov.{ints}", out, old)
+
+
+@emits("atomic_poll")
+def _atomic_poll(e: Emitter, op: Op) -> None:
+    """Each first holder of an element loads it again and again."""
+    p, t = e.p, elem_of(op.operands[1].type)
+    assert isinstance(t, DType)
+    cls, opcode = reg_class(t), f"ld.{op.attrs['sem']}.{op.attrs['scope']}.global.b{t.bits}"
+    limit = e.scalar(op.operands[2]) if len(op.operands) > 2 else None
+    since = p.new("b64", "mov.u64", "%globaltimer") if limit else ""
+
+    def one(out: str, ptr: str, pred: str | None, value: str) -> None:
+        again, done = p.label("poll"), p.label("polled")
+        p("setp.ne.b32", out, 0, 0)
+        if pred:
+            p("bra", done, pred=f"!{pred}")
+        p.place(again)
+        p(f"setp.eq.b{t.bits}", out, p.new(cls, opcode, f"[{ptr}]"), value)
+        p("bra", done, pred=out)
+        if limit:
+            waited = p.new("b64", "sub.u64", p.new("b64", "mov.u64", "%globaltimer"), since)
+            p("bra", again, pred=p.new("pred", "setp.lt.u64", waited, limit))
+        else:
+            p("bra", again)
+        p.place(done)
+
+    _each_once(e, op, op.operands[1:2], None, one)
 
 
 @emits("atomic_cas")

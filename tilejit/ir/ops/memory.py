@@ -19,6 +19,7 @@ from tilejit.ir.types import (
     Tile,
     Type,
     elem_of,
+    int1,
     int32,
     int64,
     shape_of,
@@ -97,13 +98,15 @@ def _store(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) 
 COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "max": lambda a, b: num.extremum(a, b, True, False), "min": lambda a, b: num.extremum(a, b, False, False),
-    "xchg": lambda a, b: b}
+    "xchg": lambda a, b: b, "store": lambda a, b: b, "load": lambda a, b: a}
 
 
 @op("atomic_rmw", "ptr value mask?", "kind sem scope alone?", effects="read write", traits="elementwise atomic",
     layout="access", scratch=of_atomic)
 def atomic_rmw(o: Op) -> list[Type]:
     """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
+
+    Two kinds more: `store`, of which nobody reads the result, and `load`, which does nothing with its value.
 
     `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
     _shapes_agree(o)
@@ -132,6 +135,21 @@ def _atomic_cas(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, value: np.
     return m.read_modify_write(o, elem_of(o.results[0].type), ptr, None, swap, expected, value)
 
 
+@op("atomic_poll", "ptr expected timeout?", "sem scope alone?", effects="read write", traits="atomic",
+    layout="access", scratch=of_atomic)
+def atomic_poll(o: Op) -> list[Type]:
+    """Wait until what is at ptr equals expected (int1: true); at most `timeout` nanoseconds (then false), if given."""
+    return [with_elem(o.operands[0].type, int1)]
+
+
+@atomic_poll.meaning
+def _atomic_poll(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, timeout: Any = None) -> np.ndarray:
+    found = m.load(o, ptr, elem_of(o.operands[1].type)) == expected
+    if timeout is None and not found.all():
+        raise m.error(o, "waits for ever: programs run one after the other here")
+    return found
+
+
 @op("make_desc", "base dims*", "block_shape padding raised? anywhere?", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
     """A descriptor from a base pointer, then rank sizes, then rank strides (elements; the last is 1).
@@ -140,7 +158,7 @@ def make_desc(o: Op) -> list[Type]:
     any base, strides and offsets mean something; TMA may only serve it where its rules surely hold."""
     e = o.operands[0].type
     block = tuple(o.attrs["block_shape"])
-    if not isinstance(e, Ptr) or len(o.operands) != 1 + 2 * len(block):
+    if not isinstance(e, Ptr) or not isinstance(e.elem, DType) or len(o.operands) != 1 + 2 * len(block):
         raise CompilationError(f"make_desc: {len(o.operands) - 1} sizes and strides for a block of "
                                f"rank {len(block)} at {e}", o.loc)
     return [Desc(e.elem, block)]

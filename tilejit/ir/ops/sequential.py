@@ -179,7 +179,7 @@ def _async_copy(m: Any, o: Op, ring: Ring, slot: Any, ptr: Any, mask: Any = None
 
 @block.block_copy.meaning
 def _block_copy(m: Any, o: Op, ring: Ring, slot: Any, base: Any, *dims: Any) -> list[Any]:
-    elem = elem_of(o.operands[2].type).elem  # type: ignore[union-attr]
+    elem: DType = elem_of(o.operands[2].type).elem  # type: ignore[union-attr, assignment]
     address, inside = block.place_block(m, o, elem, base, dims)
     return _fill(m, ring, slot, m.load(o, address, elem, inside, num.constant(0, elem)).reshape(ring.shape))
 
