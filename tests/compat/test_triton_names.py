@@ -181,3 +181,22 @@ def test_kernels_are_compiled_ahead(triton):
         with ThreadPoolExecutor(2) as pool, triton.AsyncCompileMode(pool):
             made = [add.warmup("*i32", "*i32", 100, K=k, grid=(1,)) for k in (2, 3)]
         assert [m.result().metadata.num_warps for m in made] == [4, 4]
+
+
+def test_no_warp_specialisation_asked_for_is_not_one_forbidden(triton):
+    """Triton's default of `tl.range`, written out: the scheduler may give loads a role of their own."""
+    import triton.language as tl
+
+    @triton.jit
+    def multiply(a, b, c, K, SPECIALIZE: tl.constexpr):
+        acc = tl.zeros((128, 128), tl.float32)
+        for k in tl.range(0, K, 64, warp_specialize=SPECIALIZE):
+            acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+        c.store([0, 0], acc.to(tl.bfloat16))
+
+    import tilejit
+
+    kernel = tilejit.kernel(multiply.fn) if hasattr(multiply, "fn") else multiply
+    blocks = "desc<bf16[128x64]>", "desc<bf16[64x128]>", "desc<bf16[128x128]>"
+    for asked in (False, True, None):
+        assert "producer warp" in kernel.compile(*blocks, "int32", SPECIALIZE=asked, num_warps=8).report()

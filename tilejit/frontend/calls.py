@@ -13,6 +13,7 @@ from tilejit.ir.predicates import Answer
 from tilejit.ir.types import DType, Ptr
 from tilejit.language import debug, elementwise, math
 from tilejit.language.aggregates import Aggregate
+from tilejit.language.loops import range as device_range
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import block_type, constexpr, tensor
 
@@ -88,7 +89,7 @@ class Calls(Expressions):
         if isinstance(fn, Method):
             return self.python(where, lambda: f"{name}()", lambda: fn(self.b, args, kwargs))
         if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") or isinstance(fn, Answer) \
-                or isinstance(fn, type) and issubclass(fn, (tuple, Ptr)) \
+                or isinstance(fn, type) and issubclass(fn, (tuple, Ptr, device_range)) \
                 or isinstance(getattr(fn, "__self__", None), (DType, Ptr, block_type, str, tuple)):
             return fn(*plain, **named)
         raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a @tilejit.kernel "

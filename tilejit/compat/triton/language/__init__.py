@@ -8,6 +8,15 @@ from tilejit.compat.triton import _names
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
 
+
+class range(_language.range):
+    """tilejit's, but for Triton's default `warp_specialize=False`, which asks for nothing: the scheduler decides."""
+
+    def __init__(self, *args: Any, warp_specialize: Any = None, **options: Any):
+        asked = getattr(warp_specialize, "value", warp_specialize)
+        super().__init__(*args, warp_specialize=True if asked else None, **options)
+
+
 from tilejit.compat.triton.language import (  # noqa: E402  (these names last)
     core,
     extra,
