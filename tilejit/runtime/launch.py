@@ -19,6 +19,7 @@ from tilejit.runtime.compile import CompiledKernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
 from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
+from tilejit.runtime.pointed import pointed_at
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
@@ -225,12 +226,10 @@ def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def host_memory(flat: tuple) -> list[np.ndarray]:
-    """Byte arrays over the memory of all array arguments; overlapping ones become one."""
-    spans = []
-    for x in flat:
-        info = _memory_of(x)
-        if info is not None and info.span()[1] > info.span()[0]:
-            spans.append(info.span())
+    """Byte arrays over the memory of all array arguments, and what addresses in them point to; overlapping ones become
+    one."""
+    infos = [info for x in flat if (info := _memory_of(x)) is not None and info.span()[1] > info.span()[0]]
+    spans = [info.span() for info in infos] + pointed_at(infos)
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low < merged[-1][1]:
