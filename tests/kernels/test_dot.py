@@ -175,3 +175,28 @@ def test_sums_that_do_not_fit_are_said_to():
         report = product.compile(*args).report()
     assert rel_error(c[0], a[0].astype(np.float64) @ b[0].astype(np.float64).T) < 1e-6
     assert "takes 512 registers a thread" in report
+
+
+@tilejit.kernel
+def halves(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BK: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, BK)
+    acc = tl.zeros((M, N), tl.float16)
+    for i in range(0, K, BK):
+        acc = tl.dot(tl.load(a + m[:, None] * K + i + k[None, :]), tl.load(b + n[:, None] * K + i + k[None, :]).T, acc)
+    tl.store(c + m[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize("m, n, unit", [(128, 64, "m64n64k16.f16.f16.f16"), (32, 16, "k16.row.col.f16.f16.f16.f16"),
+                                        (8, 2, "k16.row.col.f16.f16.f16.f16")])
+def test_sums_of_fp16(m, n, unit):
+    """The tensor cores' own sums of fp16, two to a register, carried through a loop."""
+    rng = np.random.default_rng(5)
+    for k in (128, 0):
+        a, b = (rng.standard_normal((r, k)).astype(F16) for r in (m, n))
+        want = a.astype(np.float64) @ b.astype(np.float64).T
+        for target in ("evaluator", "emulator"):
+            c = np.ones((m, n), F16)
+            with tilejit.knobs(target=target):
+                halves[(1,)](a, b, c, m, n, k, 32)
+            assert rel_error(c, want) < 2e-3 if k else not c.any()
+        assert unit in halves.compile(a, b, c, m, n, k, 32).ptx or not k

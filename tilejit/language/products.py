@@ -27,7 +27,8 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     """input [.., M, K] @ other [.., K, N] (+ acc [.., M, N]), batched over the dimensions ahead; any size from 1 on.
 
     fp16, bf16, fp32, fp64, int8 or uint8 on both sides, or any two kinds of fp8. Sums are fp32 (fp64 of fp64, int32 of
-    integers); the result has the dtype of `acc`, or `out_dtype`: float32, or float16 where inputs are fp16 or fp8.
+    integers, fp16 where fp16 inputs give a result of fp16); the result has the dtype of `acc`, or `out_dtype`: float32,
+    or float16 where inputs are fp16 or fp8.
     input_precision, of fp32 inputs: "tf32" (10 bits of fraction, the default), "tf32x3" and "bf16x6" (about fp32),
     "bf16x3" (about 16 bits), "ieee" (fp32 multiply-adds, without tensor cores). allow_tf32: "tf32" or "ieee".
     max_num_imprecise_acc, of fp8 inputs: after so many elements of K what tensor cores have summed, with fewer bits
@@ -50,13 +51,15 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
                 warnings.warn("the use of fp8e4b15 is deprecated on Hopper and later architectures and can cause "
                               "significant slow down: it is converted to fp16", stacklevel=2)
         a, c = sem.cast(_b, a, fp16), sem.cast(_b, c, fp16)
-    total = int32 if ta.is_int else fp64 if ta == fp64 else fp32
+    total: DType = int32 if ta.is_int else fp64 if ta == fp64 else fp32
     start = unwrap(acc)
     start = None if start is None else to_tensor(_b, start)
     out = _result_dtype(ta, total, start, None if out_dtype is None else sem.as_dtype(out_dtype))
     if start is not None and start.shape != shape:
         raise CompilationError(f"dot: expected accumulator shape {list(shape)}, got {list(start.shape)}: "
                                "accumulator shape is incompatible")
+    if out == fp16 and ta == tc == fp16:
+        total = fp16
     attrs = _precision(ta, unwrap(input_precision), unwrap(allow_tf32))
     attrs |= _promotion(a.shape[-1], bool(ta.is_fp8 and tc.is_fp8), unwrap(max_num_imprecise_acc))
     attrs |= _depth(unwrap(depth), a)

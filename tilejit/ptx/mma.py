@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tilejit.ir import Block, Op, Value
-from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.ir.types import Buffer, DType, Tile, fp16
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.ldmatrix import MatrixReader, load_tile
-from tilejit.ptx.pack import words
+from tilejit.ptx.pack import unpack, words
 from tilejit.ptx.wgmma import NAMES
 
 
@@ -35,6 +35,8 @@ def _dot(e: Emitter, op: Op) -> None:
     regs = source if _dies(e, acc, op) else e.fresh(tc)
     now = source
     fragments = _fragments(tc.layout)
+    if tc.elem.bits == 16:
+        multiply = _Halves(multiply)
     for k in range(start, end, step):
         for (*ahead, m, n), held in fragments:
             left = [a.at((*ahead, m + 8 * (j % 2), k + 4 * pack * (j // 2))) for j in range(4)]
@@ -66,6 +68,22 @@ def _f64_of_eight_rows(e: Emitter, d: list[str], a: list[str], b: list[str], c: 
             e.p("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64",
                 *map(_list, (d[2 * i:2 * i + 2], [a[i + 2 * k]], [b[k]], now)))
             now = d[2 * i:2 * i + 2]
+
+
+class _Halves:
+    """A product into sums of fp16, which the instruction takes two to a register, and this one by one.
+
+    What one step of K gave stays packed for the next."""
+
+    def __init__(self, multiply: Callable[..., None]):
+        self.multiply = multiply
+        self.held: dict[tuple[str, ...], list[str]] = {}
+
+    def __call__(self, e: Emitter, d: list[str], a: list[str], b: list[str], c: list[str]) -> None:
+        found = e.p.regs("b32", 2)
+        self.multiply(e, found, a, b, self.held.get(tuple(c)) or words(e, fp16, c))
+        unpack(e, fp16, found, d)
+        self.held[tuple(d)] = found
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ from tilejit.ir.types import Buffer, DType, Pending, Tile
 from tilejit.layout.clusters import divided_dim, own
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.pack import words
+from tilejit.ptx.pack import unpack, words
 from tilejit.ptx.smem import slot_rows, span_elements
 
 _MODE = {128: 1, 64: 2, 32: 3, 0: 0}
@@ -59,14 +59,17 @@ class Operand:
 
 @emits("pend")
 def _pend(e: Emitter, op: Op) -> None:
-    """Give the accumulator its own registers, which then never move; a product that starts at zero fills them."""
-    source = e.get(op.operands[0])
-    regs = e.fresh(op.operands[0].type)
+    """Give the accumulator its own registers, which then never move; a product that starts at zero fills them. Sums of
+    fp16 are two to a register until they are waited for."""
+    t = op.operands[0].type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    cls = "b32" if t.elem.bits == 16 else reg_class(t.elem)
+    regs = e.p.regs(cls, e.count(t) * t.elem.bits // 32)
     if _starts_at_zero(e, op):
         e.set(op.result, regs)
         return
-    cls = reg_class(op.operands[0].type.elem)  # type: ignore[union-attr]
-    for d, s in zip(regs, source):
+    source = e.get(op.operands[0])
+    for d, s in zip(regs, words(e, t.elem, source) if t.elem.bits == 16 else source):
         e.p(f"mov.{cls}", d, s)
     e.set(op.result, regs)
 
@@ -106,7 +109,8 @@ def _dot_async(e: Emitter, op: Op) -> None:
     b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
     n, instructions = _instructions(layout)
     base_b = e.matrices.get((op, 1)) or _descriptor(e, op, 1, e.views[vb])
-    kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else 'f32'}"
+    kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else f'f{tile.elem.bits}'}"
+    per = 32 // tile.elem.bits                        # sums in a register: neighbours along N
     kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"
     if tile.elem.is_int and elem != vb.type.elem:
         e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
@@ -129,7 +133,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
         for m0, n0, held in instructions:
             da = left(m0, k)
             db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)
-            acc_list = "{" + ", ".join(regs[i] for i in held) + "}"
+            acc_list = "{" + ", ".join(regs[i // per] for i in held[::per]) + "}"
             p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k > start_k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)
@@ -193,4 +197,8 @@ def _descriptor(e: Emitter, dot: Op, index: int, address: str) -> str:
 def _dot_wait(e: Emitter, op: Op) -> None:
     e.p("wgmma.wait_group.sync.aligned", op.attrs["pending"])
     for result, acc in zip(op.results, op.operands):
-        e.set(result, e.get(acc))
+        regs = e.get(acc)
+        if isinstance(result.type, Tile) and isinstance(result.type.elem, DType) and result.type.elem.bits == 16:
+            packed, regs = regs, e.fresh(result.type)
+            unpack(e, result.type.elem, packed, regs)
+        e.set(result, regs)

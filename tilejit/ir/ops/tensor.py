@@ -47,8 +47,8 @@ def dot(o: Op) -> list[Type]:
     products of so many elements of K are summed apart before they are added to the rest. `unit`, set with the layouts,
     says what computes it: mma (mma.sync), or else wgmma.
 
-    Products are exact and sums at least fp32 (int32 for int8); their order is not fixed. Where a sum of integers does
-    not fit, mma.sync clamps it and wgmma drops what is above 32 bits."""
+    Products are exact and sums at least fp32 (int32 for int8, fp16 if acc is); their order is not fixed.
+    Where a sum of integers does not fit, mma.sync clamps it and wgmma drops what is above 32 bits."""
     return _product(o)
 
 
