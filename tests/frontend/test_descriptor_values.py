@@ -120,3 +120,16 @@ def different_blocks(x, n, N: tl.constexpr):
 def test_blocks_must_agree():
     with pytest.raises(tilejit.CompilationError, match=r"desc<fp32\[1x32\]> before the loop.*desc<fp32\[2x32\]> after"):
         different_blocks[(1,)](np.zeros((3, N), np.float32), 3, N)
+
+
+@tilejit.kernel
+def beside_a_division(x, out, n, N: tl.constexpr):
+    desc = tl.make_tensor_descriptor(x, [n, N], [N, 1], [2, N])
+    lane = tl.arange(0, N)
+    tl.store(out + (lane + n) % N, desc.load([0, 0]).sum(0) * 0 + lane // n)
+
+
+def test_descriptors_beside_divisions():
+    out = np.zeros(N, np.float32)
+    beside_a_division[(1,)](np.ones((4, N), np.float32), out, 4, N)
+    assert out.sum() == (np.arange(N) // 4).sum()

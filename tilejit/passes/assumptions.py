@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, walk
 from tilejit.ir.core import edge_of
-from tilejit.ir.types import Ptr, Tile, elem_of
+from tilejit.ir.types import Ptr, Tile
 from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
 
@@ -50,7 +50,7 @@ def _gains(op: Op, known: list[AxisInfo]) -> bool:
 def _addresses(fn: Function) -> set[Value]:
     """All that addresses and masks of accesses through tiles of pointers are computed from."""
     work = [v for op in walk(fn.body) for v in op.operands
-            if isinstance(elem_of(v.type), Ptr) and isinstance(v.type, Tile) or op.name in ("load", "store")]
+            if isinstance(v.type, Tile) and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")]
     found: set[Value] = set()
     while work:
         v = work.pop()
