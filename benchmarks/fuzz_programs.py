@@ -15,7 +15,7 @@ from typing import Any
 #: arrays of the arguments: name -> dtype; each has ELEMENTS of them
 INPUTS = {"i8": "int8", "i32": "int32", "u32": "uint32", "i64": "int64", "f16": "float16", "b16": "bfloat16",
           "f32": "float32"}
-ELEMENTS = 8192
+ELEMENTS = 16384
 PROGRAMS = 2
 #: integers up to this are exact in the type
 EXACT = {"float16": 2 ** 11, "bfloat16": 2 ** 8, "float32": 2 ** 24}
