@@ -158,6 +158,20 @@ def test_import_is_light():
     assert done.stdout.strip() == ""
 
 
+def test_import_loads_nothing_of_the_package():
+    """Names are loaded when they are asked for; decorating loads no part of the compiler behind the frontend."""
+    code = ("import sys, tilejit\n"
+            "print(*sorted(m for m in sys.modules if m.startswith('tilejit.')))\n"
+            "import tilejit.language as tl\n"
+            "@tilejit.kernel\n"
+            "def k(x, B: tl.constexpr): tl.store(x, 1.0)\n"
+            "late = ('passes', 'schedule', 'ptx.emit', 'ptx.kernel', 'emulator', 'tools', 'kernels', 'frontend.walker')\n"
+            "print(*[m for m in late if 'tilejit.' + m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["", ""]
+
+
 def test_import_is_quick():
     """Below two seconds even on a busy machine (0.2 s on an idle one), numpy included."""
     code = "import time; t = time.perf_counter(); import tilejit; print(time.perf_counter() - t)"

@@ -1,29 +1,60 @@
-"""tilejit: Python functions in Triton's tile language, compiled to PTX for Hopper GPUs."""
-from typing import Any
+"""tilejit: Python functions in Triton's tile language, compiled to PTX for Hopper GPUs.
 
-from tilejit.errors import (
-    AssemblyError,
-    AutotuneError,
-    CompilationError,
-    CudaError,
-    LaunchError,
-    TileJitError,
-)
-from tilejit.frontend.functions import constexpr_function, must_use_result
-from tilejit.language.aggregates import aggregate
-from tilejit.language.math import cdiv as _cdiv
-from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, empty, empty_like, to_device, zeros
-from tilejit.runtime.compile import CompiledKernel
-from tilejit.runtime.descriptor import TensorDescriptor
-from tilejit.runtime.driver import multiprocessors
-from tilejit.runtime.jit import Kernel, kernel
-from tilejit.runtime.knobs import chip, knobs
-from tilejit.runtime.knobs import overrides as active_knobs
-from tilejit.tools.autotune import Config, autotune
-from tilejit.tools.wrapper import heuristics
+The names are loaded when they are first asked for: `import tilejit` by itself loads none of the package.
+"""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilejit.errors import (
+        AssemblyError,
+        AutotuneError,
+        CompilationError,
+        CudaError,
+        LaunchError,
+        TileJitError,
+    )
+    from tilejit.frameworks.torch_op import torch_op
+    from tilejit.frontend.functions import constexpr_function, must_use_result
+    from tilejit.language.aggregates import aggregate
+    from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, empty, empty_like, to_device, zeros
+    from tilejit.runtime.check import check
+    from tilejit.runtime.compile import CompiledKernel
+    from tilejit.runtime.descriptor import TensorDescriptor
+    from tilejit.runtime.driver import multiprocessors
+    from tilejit.runtime.hooks import HOOKS as hooks
+    from tilejit.runtime.jit import Kernel, kernel
+    from tilejit.runtime.jit import kernel as jit
+    from tilejit.runtime.knobs import chip, knobs
+    from tilejit.runtime.knobs import overrides as active_knobs
+    from tilejit.runtime.timeline import timeline
+    from tilejit.tools.autotune import Config, autotune
+    from tilejit.tools.wrapper import heuristics
 
 __version__ = "0.1.0"
-jit = kernel
+
+#: module -> the names that it gives; `a=b`: its name a is b here
+_HOMES = {
+    "errors": "AssemblyError AutotuneError CompilationError CudaError LaunchError TileJitError",
+    "frameworks.torch_op": "torch_op",
+    "frontend.functions": "constexpr_function must_use_result",
+    "language.aggregates": "aggregate",
+    "runtime.arrays": "ArrayInfo DeviceArray array_info empty empty_like to_device zeros",
+    "runtime.check": "check",
+    "runtime.compile": "CompiledKernel",
+    "runtime.descriptor": "TensorDescriptor",
+    "runtime.driver": "multiprocessors",
+    "runtime.hooks": "HOOKS=hooks",
+    "runtime.jit": "Kernel kernel kernel=jit",
+    "runtime.knobs": "chip knobs overrides=active_knobs",
+    "runtime.timeline": "timeline",
+    "tools.autotune": "Config autotune",
+    "tools.wrapper": "heuristics",
+}
+_WHERE = {name.split("=")[-1]: (module, name.split("=")[0]) for module, names in _HOMES.items()
+          for name in names.split()}
 
 
 def cdiv(x: int, y: int) -> int:
@@ -31,7 +62,8 @@ def cdiv(x: int, y: int) -> int:
     return -(-x // y)
 
 
-cdiv.in_kernel = _cdiv  # type: ignore[attr-defined]
+#: what it is in a kernel's body: this function of the language
+cdiv.in_kernel = "cdiv"  # type: ignore[attr-defined]
 
 
 def next_power_of_2(n: int) -> int:
@@ -40,27 +72,17 @@ def next_power_of_2(n: int) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "check":
-        from tilejit.runtime.check import check
-
-        return check
-    if name in ("language", "testing", "kernels", "tools"):
-        import importlib
-
+    if name in ("frameworks", "kernels", "language", "testing", "tools"):
         return importlib.import_module(f"tilejit.{name}")
-    if name == "hooks":
-        from tilejit.runtime.hooks import HOOKS
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
+    module, there = _WHERE[name]
+    value = globals()[name] = getattr(importlib.import_module(f"tilejit.{module}"), there)
+    return value
 
-        return HOOKS
-    if name == "torch_op":
-        from tilejit.frameworks.torch_op import torch_op
 
-        return torch_op
-    if name == "timeline":
-        from tilejit.runtime.timeline import timeline
-
-        return timeline
-    raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",

@@ -189,3 +189,68 @@ def test_many_processes():
     assert [w.exitcode for w in workers] == [0] * 8
     assert failures.empty()
     assert not list(Path(folder).glob("*.tmp"))
+
+
+def test_notes_hold_for_their_stamp():
+    cache.take_note("compiler", "one", "text\nof lines")
+    assert cache.note("compiler", "one") == "text\nof lines"
+    assert cache.note("compiler", "two") is None and cache.note("other", "one") is None
+
+
+def test_the_compiler_is_hashed_again_when_a_source_changes(monkeypatch, tmp_path):
+    """Sizes and times first; the files themselves where those are others."""
+    from tilejit.runtime import compile as line
+
+    for name in ("a.py", "tools/b.py", "ir/c.py"):
+        (tmp_path / "tilejit" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tilejit" / name).write_text("1")
+    (tmp_path / "tilejit" / "runtime").mkdir()
+    monkeypatch.setattr(line, "__file__", str(tmp_path / "tilejit" / "runtime" / "compile.py"))
+    fresh = line.compiler_hash.__wrapped__
+    first, reads = fresh(), []
+    read = type(tmp_path).read_bytes
+    monkeypatch.setattr(type(tmp_path), "read_bytes", lambda self: reads.append(self.name) or read(self))
+    assert fresh() == first and reads == []
+    (tmp_path / "tilejit" / "tools" / "b.py").write_text("tools are no part of it")
+    assert fresh() == first and reads == []
+    (tmp_path / "tilejit" / "ir" / "c.py").write_text("22")
+    assert fresh() != first and sorted(reads) == ["a.py", "c.py"]
+
+
+TOGETHER = """
+import sys, tilejit, tilejit.language as tl
+from tilejit.kernels.add import add_kernel
+from tilejit.runtime import compile as line
+made = line._compiled
+line._compiled = lambda *a: print("compiled") or made(*a)
+for block in (64, 128):
+    add_kernel.compile("*fp32", "*fp32", "*fp32", "int32", BLOCK=block)
+"""
+
+
+def test_processes_that_start_together_compile_once(tmp_path):
+    """And nobody waits for a process that died in its turn."""
+    import os
+    import subprocess
+    import sys
+
+    env = {**os.environ, "TILEJIT_CACHE_DIR": str(tmp_path / "shared"), "TILEJIT_PTXAS": "driver"}
+    dead = ("from tilejit.runtime import cache, compile as line\n"
+            "import os\nline._compiled = lambda *a: os._exit(9)\n")
+    assert subprocess.run([sys.executable, "-c", dead + TOGETHER.replace("made = line._compiled", "").replace(
+        'line._compiled = lambda *a: print("compiled") or made(*a)', "")], env=env).returncode == 9
+    workers = [subprocess.Popen([sys.executable, "-c", TOGETHER], env=env, stdout=subprocess.PIPE, text=True)
+               for _ in range(4)]
+    assert sum(w.communicate(timeout=120)[0].count("compiled") for w in workers) == 2
+
+
+def test_a_disk_that_cannot_be_written_is_said_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cache.tempfile, "NamedTemporaryFile", full)
+    cache._complain.cache_clear()
+    for n in range(3):
+        cache.write({"kernel": n}, ENTRY)
+    assert capsys.readouterr().err.count("could not write") == 1
+
+
+def full(*args, **kwargs):
+    raise OSError(28, "No space left on device")

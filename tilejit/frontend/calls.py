@@ -5,6 +5,7 @@ import ast
 from collections.abc import Hashable
 from typing import Any
 
+from tilejit import language
 from tilejit.frontend.expressions import PYTHON_ERRORS, Bound, Expressions, Method
 from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction, runs_on_constants
 from tilejit.frontend.source import KernelSource
@@ -53,6 +54,7 @@ class Calls(Expressions):
         where = node if node is not None else self.source.tree
         fn = _INSTEAD.get(fn, fn) if isinstance(fn, Hashable) else fn
         fn = getattr(fn, "in_kernel", fn)
+        fn = getattr(language, fn) if isinstance(fn, str) else fn
         if getattr(fn, "is_builtin", False):
             return fn(*args, _b=self.b, **kwargs)
         if isinstance(fn, Bound):

@@ -1,8 +1,8 @@
 """The disk cache of compiled kernels: one file per entry, written atomically, checked on every read.
 
 A file is one JSON header line (the full key, sizes, a checksum, metadata, resources, report), then the PTX,
-then the cubin. Nothing is unpickled. A file that does not check out is deleted and counts as a miss. There are
-no locks: two processes that compile the same kernel write the same bytes. The cache holds code that the GPU
+then the cubin. Nothing is unpickled. A file that does not check out is deleted and counts as a miss. Locks only save
+work (`turn`): two processes that compile the same kernel write the same bytes. The cache holds code that the GPU
 will run, so its folder must belong to the user alone, and links in it are not followed.
 """
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,10 +25,19 @@ from tilejit.ptx.metadata import KernelMetadata, PointerParam, ScalarParam, Tens
 from tilejit.runtime import knobs
 from tilejit.runtime.ptxas import Message, Resources
 
+try:
+    import fcntl
+except ImportError:                         # not on this system
+    fcntl = None  # type: ignore[assignment]
+
 _PARAMS = {c.__name__: c for c in (PointerParam, ScalarParam, TensorMapParam)}
 _SUFFIX = ".kernel"
 #: Suffix of what autotuning keeps in the same folder (tools/tuned.py).
 TUNED = ".tuned"
+#: Suffixes of the files that processes wait at, and of notes (`note`).
+_LOCK, _NOTE = ".lock", ".note"
+#: Files are opened without following links, and not for child processes.
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 #: A temporary file older than this many seconds was left by a process that died.
 _STALE = 3600.0
 
@@ -99,7 +109,7 @@ def _resources(raw: dict[str, Any] | None) -> Resources | None:
 
 def _open(path: Path) -> tuple[dict[str, Any], bytes]:
     """Header and payload of a file. Raises OSError or ValueError for one that cannot be read or is damaged."""
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+    fd = os.open(path, os.O_RDONLY | _PLAIN)
     with open(fd, "rb") as f:
         line, _, payload = f.read().partition(b"\n")
     head = json.loads(line)
@@ -154,11 +164,68 @@ def write(key: dict[str, Any], entry: Cached) -> None:
             os.fsync(f.fileno())
         os.replace(path, _file(base, key_text(key)))
     except OSError as error:
-        print(f"tilejit: could not write the cache ({error})", file=sys.stderr)
+        _complain(str(base), error.strerror or str(error))
         if path is not None:
             _remove(path)
         return
     _evict(base)
+
+
+@lru_cache(maxsize=64)
+def _complain(folder: str, why: str) -> None:
+    """Say what is wrong with the disk, once."""
+    print(f"tilejit: could not write the cache in {folder} ({why}); kernels are compiled anew in each process",
+          file=sys.stderr)
+
+
+@contextlib.contextmanager
+def turn(key: dict[str, Any], patience: float = 60.0) -> Iterator[None]:
+    """One process at a time for a key, so that those that start together compile a kernel once. The system frees the
+    turn of a process that dies; after `patience` seconds, or where files cannot be locked, nobody waits."""
+    base = folder()
+    fd = None
+    if base is not None and fcntl is not None:
+        with contextlib.suppress(OSError):
+            path = _file(base, key_text(key)).with_suffix(_LOCK)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | _PLAIN, 0o600)
+            end = time.monotonic() + patience
+            while not _locked(fd) and time.monotonic() < end:
+                time.sleep(0.02)
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    """Take a lock; False while another has it. Raises OSError where there are none."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def note(name: str, stamp: str) -> str | None:
+    """The text that was noted under this name for a stamp; None for another stamp."""
+    base = folder()
+    with contextlib.suppress(OSError, ValueError):
+        if base is not None:
+            was, _, text = (base / (name + _NOTE)).read_text().partition("\n")
+            return text if was == stamp else None
+    return None
+
+
+def take_note(name: str, stamp: str, text: str) -> None:
+    """Keep a text for a stamp; a disk that cannot be written costs only that."""
+    base = folder()
+    if base is None:
+        return
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile("w", dir=base, suffix=".tmp", delete=False) as f:
+        f.write(f"{stamp}\n{text}")
+        f.close()
+        os.replace(f.name, base / (name + _NOTE))
 
 
 def _remove(path: Path) -> None:
@@ -185,9 +252,10 @@ def _evict(base: Path) -> None:
             break
         _remove(path)
         total -= size
-    for modified, _, path in _stats(base, "*.tmp"):
-        if time.time() - modified > _STALE:
-            _remove(path)
+    for pattern in ("*.tmp", "*" + _LOCK):
+        for modified, _, path in _stats(base, pattern):
+            if time.time() - modified > _STALE:
+                _remove(path)
 
 
 @dataclass(frozen=True)
@@ -214,7 +282,7 @@ def clear() -> int:
     """Delete every entry, and what autotuning keeps; returns how many there were."""
     base = folder()
     rows = _stats(base, "*" + _SUFFIX) + _stats(base, "*" + TUNED) if base else []
-    for _, _, path in rows:
+    for _, _, path in [*rows, *(_stats(base, "*" + _LOCK) + _stats(base, "*" + _NOTE) if base else [])]:
         _remove(path)
     return len(rows)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -108,10 +109,26 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
     key = cache_key(source, args, options)
     found = None if stages.active or settings.always_compile else cache.read(key)
     if found is not None:
-        made = CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources,
-                              found.report, from_cache=True)
-        warn(made, settings)
-        return made
+        return _from_disk(source, args, options, found, settings)
+    if stages.active or settings.always_compile:
+        return _compiled(source, args, options, stages, key, settings)
+    with cache.turn(key):                        # other processes may be about to compile the same
+        found = cache.read(key)
+        if found is not None:
+            return _from_disk(source, args, options, found, settings)
+        return _compiled(source, args, options, stages, key, settings)
+
+
+def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], found: cache.Cached,
+               settings: knobs.Knobs) -> CompiledKernel:
+    made = CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources, found.report,
+                          from_cache=True)
+    warn(made, settings)
+    return made
+
+
+def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], stages: Stages,
+              key: dict[str, Any], settings: knobs.Knobs) -> CompiledKernel:
     with collector_paused():
         fn = tile_ir(source, args, options, stages)
         fn = stages("scheduled", schedule(fn, stages))
@@ -231,12 +248,31 @@ _NOT_COMPILER = ("compat", "emulator", "frameworks", "kernels", "tools", "testin
 
 @lru_cache(maxsize=1)
 def compiler_hash() -> str:
-    """A hash of tilejit's own sources, so that another compiler never meets old code."""
-    digest = hashlib.sha256()
+    """A hash of tilejit's own sources, so that another compiler never meets old code. The sources are read where their
+    sizes or times are not those for which the cache folder has the hash."""
     root = Path(__file__).resolve().parent.parent
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root)
-        if name.parts[0] not in _NOT_COMPILER:
-            text = path.read_bytes()
-            digest.update(f"{name.as_posix()}:{len(text)}:".encode() + text)
-    return digest.hexdigest()[:16]
+    files = sorted(_sources(root, ""))
+    stamp = hashlib.sha256(repr((str(root), files)).encode()).hexdigest()
+    found = cache.note("compiler", stamp)
+    if found is None:
+        digest = hashlib.sha256()
+        for name, _, _ in files:
+            text = (root / name).read_bytes()
+            digest.update(f"{name}:{len(text)}:".encode() + text)
+        found = digest.hexdigest()[:16]
+        cache.take_note("compiler", stamp, found)
+    return found
+
+
+def _sources(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of change (nanoseconds) of each of the compiler's files."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = prefix + entry.name
+            if name in _NOT_COMPILER or name == "__pycache__":
+                continue
+            if entry.name.endswith(".py"):
+                s = entry.stat()
+                yield name, s.st_size, s.st_mtime_ns
+            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                yield from _sources(Path(entry.path), name + "/")
