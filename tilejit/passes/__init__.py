@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tilejit.ir.core import Function, walk
 from tilejit.ir.verify import verify
 from tilejit.passes.assumptions import check_signs
+from tilejit.passes.chunks import chunk
 from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
@@ -40,6 +41,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify2", simplify),
     ("contract", contract),
     ("divide_k", divide_k),
+    ("chunks", chunk),
     ("layouts", layouts),
 )
 

@@ -1,0 +1,99 @@
+"""Tiles of very many elements a thread: through a loop of chunks, with the same results, or a line that says why not."""
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.passes import chunks
+
+RNG = np.random.default_rng(3)
+
+
+@tilejit.kernel
+def chain(x, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + at, mask=at < n, other=1.0)
+    tl.store(y + at, tl.exp(-v) / (1 + v * v), mask=at < n)
+
+
+@tilejit.kernel
+def matrix(x, y, M: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    flat = tl.load(x + tl.arange(0, M * N))
+    tl.store(y + at, tl.reshape(flat, (M, N)) * 2 + tl.arange(0, N)[None, :])
+
+
+@tilejit.kernel
+def in_place(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    for k in range(3):
+        v = tl.load(x + at)
+        tl.store(x + at, v * 3 + k)
+
+
+@tilejit.kernel
+def two_results(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + at)
+    tl.store(y + at, v + 1)
+    tl.store(y + B + at, v - 1)
+
+
+@tilejit.kernel
+def shifted(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(x + at + 1, tl.load(x + at) + 1)
+
+
+@tilejit.kernel
+def whole(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + at)
+    tl.store(y + at, v - tl.sum(v, 0))
+
+
+@tilejit.kernel
+def met(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + at)
+    tl.debug_barrier()
+    tl.store(y + at, v)
+
+
+def results(kernel, *args):
+    """What a kernel makes of x and y in the evaluator and the emulator, and the report."""
+    found = []
+    for target in ("evaluator", "emulator"):
+        x, y = RNG.integers(-8, 8, 2048).astype(np.float32), np.zeros(4096, np.float32)
+        x[:] = np.arange(2048) % 13
+        with tilejit.knobs(target=target):
+            kernel[(1,)](x, y, *args, num_warps=1)
+        found += [x, y]
+    compiled = kernel.compile("*fp32", "*fp32", *("int32" if isinstance(a, np.integer) else a for a in args), num_warps=1)
+    return found, compiled
+
+
+@pytest.mark.parametrize(("kernel", "args", "count"), [
+    (chain, (np.int32(1000), 1024), 8), (matrix, (16, 64), 8), (matrix, (1, 1024), 0), (in_place, (1024,), 8),
+    (two_results, (1024,), 0), (shifted, (1024,), 0), (whole, (1024,), 0), (met, (1024,), 0)],
+    ids=lambda x: getattr(x, "name", str(x)))
+def test_chunks_compute_the_same(monkeypatch, kernel, args, count):
+    before, _ = results(kernel, *args)
+    monkeypatch.setattr(chunks, "MOST", 0)
+    monkeypatch.setattr(chunks, "ELEMENTS", 4)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    fresh = tilejit.kernel(kernel.fn)
+    after, compiled = results(fresh, *args)
+    for was, now in zip(before, after):
+        np.testing.assert_array_equal(was, now)
+    assert (f"through a loop of {count} chunks" in compiled.report()) == bool(count), compiled.report()
+    if not count:
+        assert "as every element of a thread has its own: " in compiled.report()
+
+
+def test_large_tiles_do_not_explode():
+    """2048 elements a thread: a few thousand instructions, and a line in the report; smaller tiles have no loop."""
+    big = chain.compile("*fp32", "*fp32", "int32", 1 << 18, num_warps=4)
+    assert big.ptx.count(";") < 20_000 and "chunks" in big.report()
+    small = chain.compile("*fp32", "*fp32", "int32", 4096, num_warps=4)
+    assert "chunks" not in small.report()

@@ -1,0 +1,198 @@
+"""Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers.
+
+What is loaded, computed element by element and stored again need not be in registers all at once. Where writing it out
+for every register would take more than `MOST` instructions (and the assembler minutes), the stores of a block and all
+that they need become a loop over the first dimension:
+
+    %i = arange {start=0, end=65536}            for %c = 0, 32, 1 {(%c: int32)
+    %v = load ptr_add(%x, %i)             ->      %i = add arange {start=0, end=2048}, splat(%c * 2048)
+    store ptr_add(%y, %i), exp(%v)                store ptr_add(%y, %i), exp(load ptr_add(%x, %i))
+                                                }
+
+Not where anything else needs the tiles (a reduction), or a chunk might load what one before has stored; the report says
+what is unrolled and why.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd, prod
+
+from tilejit.ir import Block, Builder, Function, Op, Value, total_warps, uses, walk
+from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.dead import drop_dead
+from tilejit.ir.types import Tile, int32, shape_of
+from tilejit.passes.axis import analyse
+
+#: Instructions that a block may take before its tiles go through a loop, and elements of a thread in a chunk: some
+#: vectors in flight.
+MOST, ELEMENTS = 20_000, 32
+#: Instructions for an element: of ops that are worth recomputing, of functions, and of accesses.
+_CHEAP, _FUNCTION, _ACCESS = 1, 4, 2
+
+
+def chunk(fn: Function) -> Function:
+    """Put the loops in, in place; returns the function."""
+    if fn.attrs.get("num_ctas", 1) > 1:
+        return fn
+    threads, changed = 32 * total_warps(fn), False
+    for block in list(_blocks(fn.body)):
+        cost = sum(_cost(op, threads) for op in block.ops)
+        if cost <= MOST:
+            continue
+        group = _Group(fn, block)
+        problem = group.problem(ELEMENTS * threads)
+        where = next((op.loc.short() for op in block.ops if _cost(op, threads) and op.loc), "?")
+        report = fn.attrs.setdefault("report", [])
+        if problem:
+            report.append(f"tiles at {where}: about {cost} instructions, as every element of a thread has its own: "
+                          f"{problem}")
+            continue
+        group.loop()
+        changed = True
+        report.append(f"tiles at {where}: about {cost} instructions if every element of a thread had its own; they go "
+                      f"through a loop of {group.count} chunks")
+    if changed:
+        drop_dead(fn)
+    return fn
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for region in op.regions if op.define.regions != "fold" else ():
+            yield from _blocks(region)
+
+
+def _cost(op: Op, threads: int) -> int:
+    """Instructions of a thread for one op on tiles, about."""
+    tiles = [v.type for v in (*op.results, *op.operands) if isinstance(v.type, Tile)]
+    if not tiles or "elementwise" not in op.define.traits or "registers" in op.define.traits:
+        return 0
+    each = _ACCESS if op.define.effects else _CHEAP if "cheap" in op.define.traits else _FUNCTION
+    return each * (tiles[0].numel // threads)
+
+
+class _Group:
+    """The stores of a block and all that they need."""
+
+    def __init__(self, fn: Function, block: Block):
+        self.fn, self.block = fn, block
+        self.stores = [op for op in block.ops if op.define.layout == "access" and "write" in op.define.effects
+                       and isinstance(op.operands[0].type, Tile) and not op.results]
+        self.members: dict[Op, None] = {}
+        self.count = 1
+
+    def problem(self, elements: int) -> str:
+        """Why they cannot go through a loop of so many elements a chunk; empty, and `count` set, if they can."""
+        if not self.stores:
+            return "nothing is stored"
+        for store in self.stores:
+            self.members[store] = None
+            for v in store.operands:
+                problem = self._need(v)
+                if problem:
+                    return problem
+        table = uses(self.fn.body)
+        loads = [op for op in self.members if op.define.effects == {"read"}]
+        for load in loads:
+            if any(user not in self.members for user, _ in table.get(load.result, ())):
+                return f"{load.result.name or 'a loaded tile'} is needed whole"
+            if any(may_alias(argument_of(load.operands[0]), x) and not self._in_place(load, x) for x in self.stores):
+                return "a chunk may load what one before stores"
+        if any(may_alias(argument_of(x.operands[0]), y) for i, x in enumerate(self.stores) for y in self.stores[:i]):
+            return "two stores may be of the same memory"
+        effects = [i for i, op in enumerate(self.block.ops) if op in self.members and op.define.effects]
+        for op in self.block.ops[effects[0]:effects[-1]]:
+            inside = (op, *(x for region in op.regions for x in walk(region)))
+            if op not in self.members and any(not x.define.pure for x in inside):
+                return f"{op.name} comes between what they load and store"
+        rows = 0
+        for v in {v for op in self.members for v in (*op.operands, *op.results) if self._sliced(v)}:
+            rows = gcd(rows, v.type.shape[0])  # type: ignore[union-attr]
+        chunks = max(prod(shape_of(x.operands[0].type)) // elements for x in self.stores)
+        self.count = min(1 << max(0, chunks - 1).bit_length(), rows & -rows)
+        return "" if self.count > 1 else "their first dimension is not long enough"
+
+    def _need(self, v: Value) -> str:
+        """Take in what makes a tile; what is wrong with it, or empty."""
+        if not self._sliced(v) or v.op in self.members:
+            return ""
+        op = v.op
+        name = v.name or "a tile"
+        if not isinstance(op, Op) or op.parent is not self.block and not op.define.pure:
+            return f"{name} comes from outside"
+        loaded = op.define.layout == "access" and op.define.effects == {"read"} and not op.attrs.get("volatile")
+        pure = op.define.pure and op.define.layout == "same"
+        if not (loaded or pure or op.name in _SLICES):
+            return f"{name} is made whole by {op.name}"
+        if op.name == "expand_dims" and op.attrs["axis"] == 0:
+            return f"{name} is one row"
+        self.members[op] = None
+        return next((p for x in op.operands if (p := self._need(x))), "")
+
+    def _in_place(self, load: Op, store: Op) -> bool:
+        """Whether a store writes where a load reads, each address once: what a chunk stores no other one loads."""
+        at = load.operands[0]
+        shape = shape_of(at.type)
+        return at is store.operands[0] and len(shape) == 1 and analyse(self.fn)[at].contiguity[0] >= shape[0]
+
+    @staticmethod
+    def _sliced(v: Value) -> bool:
+        """Whether a value has a part for every chunk: numbers and single rows are the same for all."""
+        return isinstance(v.type, Tile) and v.type.shape[0] > 1
+
+    def loop(self) -> None:
+        """Write the loop where the last store is; the stores before go."""
+        at = self.block.ops.index(self.stores[-1])
+        b = Builder(self.block, at, self.stores[-1].loc)
+        region = Block([int32], ["chunk"])
+        inner = Builder(region)
+        parts: dict[Value, Value] = {}
+        for op in [op for op in walk(self.fn.body) if op in self.members]:
+            inner.loc = op.loc
+            operands = [parts.get(v, v) for v in op.operands]
+            slice_ = _SLICES.get(op.name)
+            if slice_ is not None:
+                new = slice_(op, operands, self.count, region.args[0], inner)
+            else:
+                made = inner.op(op.name, *operands, **op.attrs)
+                if not made.results:
+                    continue
+                new = made.result
+            new.name = op.result.name
+            parts[op.result] = new
+        inner.op("yield")
+        b.op("for", b.const(0, int32), b.const(self.count, int32), b.const(1, int32), regions=[region])
+        gone = set(self.stores)
+        self.block.ops = [op for op in self.block.ops if op not in gone]
+
+
+# -- ops whose attributes say the size: (op, sliced operands, chunks, which, builder) -> the part ---------------------
+def _arange(op: Op, operands: list[Value], count: int, which: Value, b: Builder) -> Value:
+    n = prod(op.result.type.shape) // count  # type: ignore[union-attr]
+    part = b("arange", start=op.attrs["start"], end=op.attrs["start"] + n)
+    return b("add", part, b("splat", b("mul", which, b.const(n, int32)), shape=(n,)))
+
+
+def _const(op: Op, operands: list[Value], count: int, which: Value, b: Builder) -> Value:
+    t = op.result.type
+    assert isinstance(t, Tile)
+    return b("const", value=op.attrs["value"], type=Tile(_rows(t, count), t.elem))
+
+
+def _shaped(op: Op, operands: list[Value], count: int, which: Value, b: Builder) -> Value:
+    t = op.result.type
+    assert isinstance(t, Tile)
+    return b(op.name, *operands, shape=_rows(t, count))
+
+
+def _expand_dims(op: Op, operands: list[Value], count: int, which: Value, b: Builder) -> Value:
+    return b("expand_dims", *operands, axis=op.attrs["axis"])
+
+
+def _rows(t: Tile, count: int) -> tuple[int, ...]:
+    return (t.shape[0] // count, *t.shape[1:])
+
+
+_SLICES = {"arange": _arange, "const": _const, "splat": _shaped, "broadcast": _shaped, "reshape": _shaped,
+           "expand_dims": _expand_dims}
