@@ -100,6 +100,22 @@ class Address:
     offset: Affine
 
 
+@dataclass(frozen=True)
+class _Carried:
+    """What a counted loop carries: at first, as it is handed on; how far the counter has come, and by which steps."""
+
+    init: Value
+    end: Value
+    counted: Poly
+    by: int
+
+    def moved(self, step: Poly, v: Value) -> Poly | None:
+        """How far v has come where every iteration adds `step`; None where that is no polynomial."""
+        if not _stays(step, v) or any(c % self.by for c in step.values()):
+            return None
+        return Poly({m: c // self.by for m, c in step.items()}) * self.counted
+
+
 class Forms:
     """Affine forms of the values of a function, found at need; None for what has none."""
 
@@ -135,22 +151,23 @@ class Forms:
         """A scalar that a counted loop moves by a step that stays the same."""
         found = self._steps_of(v)
         if found is not None:
-            init, end, times = found
-            step = self.scalar(end) - Poly({(v,): 1})
-            if v not in step.atoms and _stays(step, v):
-                return self.scalar(init) + step * times
+            step = self.scalar(found.end) - Poly({(v,): 1})
+            moved = None if v in step.atoms else found.moved(step, v)
+            if moved is not None:
+                return self.scalar(found.init) + moved
         return Poly({(v,): 1})
 
-    def _steps_of(self, v: Value) -> tuple[Value, Value, Poly] | None:
-        """What a value that a counted loop carries is at first, what it is handed on as, and the iteration's number."""
+    def _steps_of(self, v: Value) -> _Carried | None:
+        """How a counted loop with a constant step carries a value; None for other values."""
         found = edge_of(v)
         if found is None or found[0].name != "for" or found[1].init is None or v is found[1].result:
             return None
         loop, edge = found
-        if const_of(loop.operands[2]) != 1:
+        by = const_of(loop.operands[2])
+        if not isinstance(by, int) or by < 1:
             return None
-        times = self.scalar(loop.regions[0].args[0]) - self.scalar(loop.operands[0])
-        return edge.init, edge.ends[0], times  # type: ignore[return-value]
+        counted = self.scalar(loop.regions[0].args[0]) - self.scalar(loop.operands[0])
+        return _Carried(edge.init, edge.ends[0], counted, by)  # type: ignore[arg-type]
 
     # -- tiles of integers ----------------------------------------------------------------------------------
     def tile(self, v: Value) -> Affine | None:
@@ -217,12 +234,12 @@ class Forms:
             if op.parent is None:
                 return Address(v, Affine(Poly(), []))
             found = self._steps_of(v)
-            step = None if found is None else self._step(found[1], v)
-            if found is None or step is None:
+            by = None if found is None else self._step(found, v)
+            at = None if found is None or by is None else self.address(found.init)
+            if at is None or by is None:
                 return None
-            at = self.address(found[0])
-            moved = at and at.offset.plus(Affine(step * found[2], [Poly()] * rank))
-            return Address(at.base, moved) if at and moved else None
+            moved = at.offset.plus(Affine(by, [Poly()] * rank))
+            return None if moved is None else Address(at.base, moved)
         if not isinstance(op, Op) or "same_memory" not in op.define.traits and op.name != "trans":
             return None
         at = self.address(op.operands[0])
@@ -237,9 +254,9 @@ class Forms:
             total = _moved(op, at.offset) if op.name in ("expand_dims", "trans") else at.offset
         return None if total is None else Address(at.base, total)
 
-    def _step(self, end: Value, v: Value) -> Poly | None:
-        """By how much a loop moves a pointer, the same for all elements and in every iteration; None otherwise."""
-        total = Poly()
+    def _step(self, found: _Carried, v: Value) -> Poly | None:
+        """By how much a loop has moved a pointer, all elements alike and the same in every iteration; else None."""
+        total, end = Poly(), found.end
         while end is not v:
             if not isinstance(end.op, Op) or end.op.name not in ("ptr_add", "hint"):
                 return None
@@ -249,7 +266,7 @@ class Forms:
                     return None
                 total = total + by.start
             end = end.op.operands[0]
-        return total if _stays(total, v) else None
+        return found.moved(total, v)
 
     # -- masks ----------------------------------------------------------------------------------------------
     def bounds(self, v: Value) -> list[Bound] | None:
