@@ -246,8 +246,8 @@ class Forms:
         if at is None:
             return None
         if op.name == "ptr_add":
-            by = self.tile(op.operands[1])
-            total = None if by is None else at.offset.plus(by)
+            offset = self.tile(op.operands[1])
+            total = None if offset is None else at.offset.plus(offset)
         elif op.name == "splat":
             total = Affine(at.offset.start, [Poly()] * rank)
         else:
@@ -345,8 +345,8 @@ def _moved(op: Op, x: Affine) -> Affine:
 def _widens(op: Op) -> bool:
     """Whether a cast between integers keeps every value."""
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
-    return isinstance(src, DType) and src.is_int and src.bits > 1 and dst.is_int and dst.bits >= src.bits \
-        and (dst.kind == src.kind or dst.bits > src.bits and src.kind == "uint")
+    return bool(isinstance(src, DType) and src.is_int and src.bits > 1 and dst.is_int and dst.bits >= src.bits
+                and (dst.kind == src.kind or dst.bits > src.bits and src.kind == "uint"))
 
 
 def _stays(p: Poly, v: Value) -> bool:

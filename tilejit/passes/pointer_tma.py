@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import gcd
+from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
@@ -339,7 +340,7 @@ class _Raising:
         turned = dims != sorted(dims)
         at = block.ops.index(op)
         if op.name == "load":
-            extra = {"shape": shape} if len(shape) < len(plan.axes) else {}
+            extra: dict[str, Any] = {"shape": shape} if len(shape) < len(plan.axes) else {}
             evict = op.attrs.get("evict") or ""
             if evict in ("evict_first", "evict_last"):
                 extra["evict"] = evict

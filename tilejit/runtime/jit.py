@@ -324,24 +324,9 @@ class Kernel(Partial):
                     _check_captured(self.__name__, table, name, value)
                 captured = self.captured or captured_globals(self.source)
                 entry = self._load(plan, flat, stream, self.prepared.pop(key, None))
-                entry.exact = self._exact(plan)
                 self.captured = captured
                 self.entries[key] = entry
             return entry
-
-    def _exact(self, plan: Plan) -> Callable[[tuple, Any], Entry]:
-        """Makes, once, the entry that leaves pointers alone: for arguments of the same signature that TMA refuses."""
-        made: list[Entry] = []
-
-        def entry(flat: tuple, stream: Any) -> Entry:
-            with self.lock:
-                if not made:
-                    options = {**self.options(plan, flat), "pointer_tma": False}
-                    compiled = compile_kernel(self.source, self.describe(plan, flat), options)
-                    made.append(self._load(plan, flat, stream, compiled))
-            return made[0]
-
-        return entry
 
     def _key(self, plan: Plan, flat: tuple) -> tuple:
         key = (_overrides(), plan.shape, *[k[type(x)](x) for k, x in zip(plan.keyers, flat)])

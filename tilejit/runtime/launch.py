@@ -5,6 +5,7 @@ that the signature was made from.
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +16,7 @@ from tilejit.ir.target import target_named
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
-from tilejit.runtime.compile import CompiledKernel, tile_ir
+from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
 from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
@@ -34,12 +35,27 @@ class Entry(Protocol):
     """What a signature leads to."""
 
     compiled: CompiledKernel
-    #: the same kernel without descriptors made of pointers, for arguments that TMA does not take
-    exact: Callable[[tuple, Any], Any]
     nvtx: bool                  # whether launches are ranges in a profiler's timeline
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Run on a grid of blocks; `stream` None is the caller's current one."""
+
+
+class Exact:
+    """The entry for arguments that TMA does not take: of the same kernel without descriptors made of pointers. Compiled
+    and made (`make(compiled, flat, stream)`) at need, once."""
+
+    def __init__(self, compiled: CompiledKernel, make: Callable[[CompiledKernel, tuple, Any], Any]):
+        self.compiled, self.make, self.lock = compiled, make, threading.Lock()
+        self.entry: Any = None
+
+    def __call__(self, flat: tuple, stream: Any) -> Any:
+        with self.lock:
+            if self.entry is None:
+                k = self.compiled
+                made = compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False})
+                self.entry = self.make(made, flat, stream)
+        return self.entry
 
 
 def addresses(flat: tuple) -> dict[int, Reader]:
@@ -67,6 +83,7 @@ class DeviceEntry:
             raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
                               ".warmup(...), before the capture")
         meta = compiled.metadata
+        self.exact = Exact(compiled, lambda k, flat, stream: DeviceEntry(k, at, flat, index, stream, blocking, nvtx))
         self.compiled, self.index, self.blocking, self.nvtx = compiled, dev.index, blocking, nvtx
         target, cubin = target_named(meta.target), compiled.cubin
         if dev.capability[0] != target.sm // 10:
@@ -151,6 +168,7 @@ class EmulatorEntry:
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
 
+        self.exact = Exact(compiled, lambda k, flat, stream: EmulatorEntry(k, at, flat))
         self.compiled, self.at, meta = compiled, at, compiled.metadata
         self.program = Program(compiled.ptx)
         self.packer = Packer(meta.params, at, addresses(flat), encode_tensor_map)
