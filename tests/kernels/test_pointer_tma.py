@@ -122,3 +122,29 @@ def test_strides_that_only_the_launch_knows(target):
             assert (c == rows.astype(np.float32) @ b.astype(np.float32)).all(), stride
         grouped_matmul[(1,)](a, b, c, 64, 64, 0, 32, 1, 64, 1, 64, 1, BM=64, BN=64, BK=32, GROUP=2)
         assert (c == 0).all()
+
+
+@tilejit.kernel
+def doubled(x, y, m, n, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """Through descriptors that the kernel makes."""
+    a = tl.make_tensor_descriptor(x, [m, n], [stride, 1], [BM, BN])
+    b = tl.make_tensor_descriptor(y, [m, n], [stride, 1], [BM, BN])
+    at = [tl.program_id(0) * BM, tl.program_id(1) * BN]
+    b.store(at, a.load(at) + a.load(at))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_descriptors_of_arguments_that_tma_does_not_take(target):
+    """The signature promises nothing of a stride: what is odd at a launch goes through pointers there."""
+    kernel = tilejit.kernel(do_not_specialize=("stride", "n"))(doubled.fn)
+    buffer = RNG.integers(-9, 9, 4096).astype(np.float32)
+    with tilejit.knobs(target=target):
+        for first, m, n, stride in ((0, 20, 24, 24), (1, 20, 24, 24), (0, 20, 23, 23), (0, 3, 24, 24), (0, 20, 24, 32)):
+            x = buffer[first:first + m * stride]
+            y = np.zeros_like(x)
+            kernel[(2, 2)](x, y, m, n, stride, BM=16, BN=16)
+            rows = np.lib.stride_tricks.as_strided(x, (m, n), (4 * stride, 4))
+            got = np.lib.stride_tricks.as_strided(y, (m, n), (4 * stride, 4))
+            assert (got == 2 * rows).all(), (first, m, n, stride)
+    if target == "emulator":
+        assert "TMA does not take the arguments of a launch" in kernel.report()

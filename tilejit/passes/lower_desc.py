@@ -60,6 +60,8 @@ def why_pointers(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> 
             return why
     if not isinstance(desc.op, Op):
         return None
+    if fn.attrs.get("refused"):
+        return "TMA does not take the arguments of a launch"
     base, *dims = desc.op.operands
     if base not in fn.body.args:
         return "its base is not a kernel argument but computed in the kernel"

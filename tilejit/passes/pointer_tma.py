@@ -5,14 +5,14 @@ its mask bounds indices only. Where the starts are known not to be negative and 
 specialisation tells, the access becomes one of a descriptor; sizes come from the mask, or are without a limit.
 
     %p = ptr_add splat(%a), (%m + arange) * %lda + (%k + arange)
-    %x = load %p, (arange < %K - %k)                ->    %d = make_desc %a, 2147483647, %K, %lda, 1 {raised=true}
+    %x = load %p, (arange < %K - %k)                ->    %d = make_desc %a, 2147483647, %K, %lda, 1
                                                           %x = desc_load %d, %m, %k
 
 An index modulo a size (`offs % N`) repeats rows beyond the size, where the descriptor gives zeros. That is the same
 program if those rows end where a store's mask leaves them out, which is followed through it; else the load stays.
 
 What only the launch can tell (a stride that is zero or too large, a size of zero) is asked when the tensor map is made:
-a launch whose arguments TMA does not take runs the kernel compiled with `pointer_tma=False` instead.
+a launch whose arguments TMA does not take runs the kernel compiled without (`runtime.launch.Exact`).
 """
 from __future__ import annotations
 
@@ -328,8 +328,7 @@ class _Raising:
             sizes.append(size)
             strides.append(build(b, a.stride, int64))
         elem = op.result.type.elem if op.name == "load" else op.operands[1].type.elem  # type: ignore[union-attr]
-        desc = b("make_desc", plan.base, *sizes, *strides, block_shape=tuple(a.box for a in plan.axes), padding="zero",
-                 raised=True)
+        desc = b("make_desc", plan.base, *sizes, *strides, block_shape=tuple(a.box for a in plan.axes), padding="zero")
         desc.name = plan.base.name
         self._insert(self.fn.body, 0, top)
         here = Block()

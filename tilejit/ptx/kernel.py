@@ -134,9 +134,8 @@ def tensor_map(e: Emitter, op: Op) -> str:
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    raised = isinstance(desc.op, Op) and bool(desc.op.attrs.get("raised"))
     param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
-                           fill, raised)
+                           fill, isinstance(desc.op, Op))
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)

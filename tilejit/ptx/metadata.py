@@ -43,7 +43,7 @@ class TensorMapParam:
     dtype: str
     swizzle: int
     fill: str = "zero"
-    raised: bool = False                 # of pointers: arguments that TMA does not take are no error of the kernel
+    made: bool = False                   # in the kernel: there is another one, for arguments that TMA does not take
 
 
 Param = Union[PointerParam, ScalarParam, TensorMapParam]

@@ -312,7 +312,8 @@ class Kernel(Partial):
 
     def report(self) -> str:
         """What the compiler decided for every signature launched so far."""
-        return "\n\n".join(e.compiled.report() for e in self.entries.values())
+        others = (getattr(getattr(e, "exact", None), "entry", None) for e in self.entries.values())
+        return "\n\n".join(e.compiled.report() for e in (*self.entries.values(), *others) if e is not None)
 
     def _entry(self, plan: Plan, flat: tuple, stream: Any) -> Entry:
         """The loaded kernel for a call; compiled, or found on disk, at the first one."""

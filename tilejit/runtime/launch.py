@@ -42,8 +42,9 @@ class Entry(Protocol):
 
 
 class Exact:
-    """The entry for arguments that TMA does not take: of the same kernel without descriptors made of pointers. Compiled
-    and made (`make(compiled, flat, stream)`) at need, once."""
+    """The entry for arguments that TMA does not take (a stride of zero, a base that is not aligned, a size of zero): of
+    the same kernel without tensor maps of descriptors that are made in it. Compiled and made at need, once, by
+    `make(compiled, flat, stream)`."""
 
     def __init__(self, compiled: CompiledKernel, make: Callable[[CompiledKernel, tuple, Any], Any]):
         self.compiled, self.make, self.lock = compiled, make, threading.Lock()
@@ -53,7 +54,7 @@ class Exact:
         with self.lock:
             if self.entry is None:
                 k = self.compiled
-                made = compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False})
+                made = compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False, "refused": True})
                 self.entry = self.make(made, flat, stream)
         return self.entry
 

@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilejit.errors import LaunchError
+from tilejit.errors import CudaError, LaunchError
 from tilejit.ir.types import DTYPES
 from tilejit.ptx.metadata import Expr, Param, PointerParam, ScalarParam, TensorMapParam
 
@@ -64,7 +64,7 @@ def bits(value: float, dtype: str) -> int:
 
 
 class NotForTMA(LaunchError):
-    """Arguments that TMA does not take, of a kernel whose pointers the compiler made descriptors of."""
+    """Arguments that TMA does not take, of a descriptor that is made in the kernel: another kernel takes them."""
 
 
 class Packer:
@@ -148,9 +148,9 @@ class Packer:
         shape, strides, fill = facts if type(facts) is tuple else (facts.shape, facts.strides, facts.padding)
         try:
             validate_map(p, address, shape, strides)
-        except LaunchError as error:
-            raise NotForTMA(str(error)) if p.raised else error
-        return self.encode(address, p.dtype, shape, strides, p.box, p.swizzle, fill)
+            return self.encode(address, p.dtype, shape, strides, p.box, p.swizzle, fill)
+        except (LaunchError, CudaError) as error:
+            raise NotForTMA(str(error)) if p.made else error
 
     def place(self, frame: Frame, number: int, address: int, facts: Any) -> None:
         """Put a map into a frame."""

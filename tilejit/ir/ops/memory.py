@@ -150,12 +150,11 @@ def _atomic_poll(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, timeout: 
     return found
 
 
-@op("make_desc", "base dims*", "block_shape padding raised? anywhere?", traits="same_memory", layout="none")
+@op("make_desc", "base dims*", "block_shape padding anywhere?", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
     """A descriptor from a base pointer, then rank sizes, then rank strides (elements; the last is 1).
 
-    `raised`: the compiler made it of pointers; arguments that TMA does not take are no error of the kernel. `anywhere`:
-    any base, strides and offsets mean something; TMA may only serve it where its rules surely hold."""
+    `anywhere`: any base, strides and offsets mean something; TMA may only serve it where its rules surely hold."""
     e = o.operands[0].type
     block = tuple(o.attrs["block_shape"])
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType) or len(o.operands) != 1 + 2 * len(block):
