@@ -72,4 +72,4 @@ def copy_matrices(*copies: Copy) -> None:
     others = (sizes[1], orders[1]) if len(copies) > 1 else ((0, 0, 0, 0), (False, False, 1, 1))
     names = ("X_ROWS", "Y_ROWS", "R", "C"), ("X2_ROWS", "Y2_ROWS", "R2", "C2")
     copy_kernel[(sum(grid),)](x, y, *sizes[0], x2, y2, grid[0], *others[0], **dict(zip(names[0], orders[0])),
-                              **dict(zip(names[1], others[1])))
+                              **dict(zip(names[1], others[1])), launch_pdl=True)

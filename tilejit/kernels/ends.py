@@ -86,5 +86,5 @@ def ended(m: int, n: int, b: ArrayInfo, out: ArrayInfo, z: ArrayInfo | None, **c
     bn = elements // bm
     kernel = end_kernel.partial(
         M=m, N=n, sums_stride=pitch(b.shape[1]), out_stride=out.strides[0], z_stride=z.strides[-2] if z else 0,
-        z_apart=z.strides[0] if z else 0, BM=bm, BN=bn, **constants)
+        z_apart=z.strides[0] if z else 0, BM=bm, BN=bn, launch_pdl=True, **constants)
     return Ended(m, b.shape[1], b, Launch(kernel, (tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn),), ()))

@@ -90,5 +90,6 @@ def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | 
     elements = min(max(LEAST, tilejit.next_power_of_2(tiles * bm * bn // PROGRAMS)), MOST, most)
     grid = tiles * (bm * bn // elements)
     kernel = sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
-                                      TURNED=columns, ACTIVATION=activation, ELEMENTS=elements, num_warps=8)
+                                      TURNED=columns, ACTIVATION=activation, ELEMENTS=elements, num_warps=8,
+                                      launch_pdl=True)
     return Launch(kernel, (grid,), ())

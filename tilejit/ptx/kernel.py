@@ -361,8 +361,13 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
 
 
 def _dependent(e: Emitter) -> bool:
-    """Whether the kernel may start before the one ahead of it has ended."""
-    return bool(e.fn.attrs.get("launch_pdl")) and e.target.hopper
+    """Whether the kernel may start before the one ahead of it has ended. Unless the author says so, products and
+    clusters may: kernels that are bound by memory then share it with the end of the one ahead (on an H200, softmax and
+    layer norm of 65536 rows of 1024 take 82 and 84 us so, 69 and 71 without)."""
+    asked = e.fn.attrs.get("launch_pdl")
+    if asked == "auto":
+        asked = e.fn.attrs.get("num_ctas", 1) > 1 or any(op.name.startswith("dot") for op in walk(e.fn.body))
+    return bool(asked) and e.target.hopper
 
 
 def check_instructions(e: Emitter, target: Target) -> None:
