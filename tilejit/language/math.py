@@ -4,10 +4,12 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.types import DTYPES, DType, fp32
+from tilejit.ir.types import DTYPES, DType, fp32, fp64
+from tilejit.language import elementary
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
+from tilejit.language.terms import Term
 
 
 def _unary(name: str, doc: str):
@@ -16,8 +18,10 @@ def _unary(name: str, doc: str):
         if not (isinstance(t.elem, DType) and t.elem.is_float and t.elem.bits >= 32):
             raise CompilationError(f"{name}: expected fp32 or fp64, found {t.elem}: write "
                                    f"tl.{name}(x.to(tl.float32))")
+        if t.elem == fp64 and hasattr(elementary, name):
+            return getattr(elementary, name)(Term(_b, t)).tensor
         return tensor(_b(name, t.value))
-    fn.__name__, fn.__doc__ = name, doc
+    fn.__name__, fn.__qualname__, fn.__doc__ = name, name, doc
     return builtin(fn, method=True)
 
 

@@ -1,0 +1,56 @@
+"""What only NVIDIA's GPUs have: special registers, programmatic dependent launch, and CUDA's math library."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.ir.types import int32, int64
+from tilejit.language.extra import libdevice
+from tilejit.language.tensor import KernelBuilder, builtin, tensor
+
+
+def _special(b: KernelBuilder, name: str, text: str, constraint: str, dtype: Any, volatile: bool) -> tensor:
+    op = "inline_asm_effect" if volatile else "inline_asm"
+    return tensor(b.op(op, asm=f"{text} $0, {name};", constraints=f"={constraint}", pack=1, dtypes=(dtype,)).result)
+
+
+@builtin
+def globaltimer(*, _b: KernelBuilder) -> tensor:
+    """Nanoseconds of the GPU's global timer (int64)."""
+    return _special(_b, "%globaltimer", "mov.u64", "l", int64, True)
+
+
+@builtin
+def smid(*, _b: KernelBuilder) -> tensor:
+    """The number of the multiprocessor that runs this program (int32)."""
+    return _special(_b, "%smid", "mov.u32", "r", int32, False)
+
+
+@builtin
+def num_threads(*, _b: KernelBuilder) -> int:
+    """Threads that compute: 32 for each of num_warps."""
+    return 32 * _b.num_warps  # type: ignore[attr-defined, no-any-return]
+
+
+@builtin
+def num_warps(*, _b: KernelBuilder) -> int:
+    """Warps that compute: the option num_warps."""
+    return _b.num_warps  # type: ignore[attr-defined, no-any-return]
+
+
+@builtin
+def gdc_wait(*, _b: KernelBuilder) -> None:
+    """Wait for the kernel ahead in the stream and its writes, where this one was launched to begin before its end."""
+    _grid_dependency(_b, "wait")
+
+
+@builtin
+def gdc_launch_dependents(*, _b: KernelBuilder) -> None:
+    """Allow the next kernel in the stream to begin, where it is launched so."""
+    _grid_dependency(_b, "launch_dependents")
+
+
+def _grid_dependency(b: KernelBuilder, action: str) -> None:
+    b.op("inline_asm_effect", asm=f"griddepcontrol.{action}; mov.u32 $0, 0;", constraints="=r", pack=1, dtypes=(int32,))
+
+
+__all__ = ["gdc_launch_dependents", "gdc_wait", "globaltimer", "libdevice", "num_threads", "num_warps", "smid"]
