@@ -157,6 +157,17 @@ def test_what_only_these_gpus_have():
     equal(special, [np.arange(32, dtype=np.int32) * 2 + 64], np.zeros(1), N=32, num_warps=2)
 
 
-def test_what_is_missing_says_so():
-    with pytest.raises(AttributeError, match="CUDA's library has it"):
-        libdevice.j0  # noqa: B018
+@tilejit.kernel
+def bessel(y, x):
+    tl.store(y, libdevice.j0(tl.load(x)))
+
+
+@tilejit.kernel
+def narrow(y, x):
+    tl.store(y, tl.load(x).to(tl.float8e4b15))
+
+
+@pytest.mark.parametrize("kernel,name", [(bessel, "j0"), (narrow, "float8e4b15")])
+def test_what_is_missing_says_so(kernel, name):
+    with pytest.raises(tilejit.CompilationError, match=f"Triton has '{name}', tilejit does not"):
+        kernel.compile(np.zeros(1), np.zeros(1))

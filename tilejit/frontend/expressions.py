@@ -246,6 +246,8 @@ class Expressions(Loops):
         try:
             value = getattr(owner, node.attr)
         except AttributeError:
+            if node.attr in getattr(owner, "LACKING", ()):
+                raise self.fail(node, f"Triton has {node.attr!r}, tilejit does not have it") from None
             near = difflib.get_close_matches(node.attr, dir(owner), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             name = getattr(owner, "__name__", type(owner).__name__)

@@ -1,6 +1,7 @@
 """The tile language: what a kernel body may call. `import tilejit.language as tl`."""
 from enum import Enum as _Enum
 
+from tilejit.ir.types import DType as dtype
 from tilejit.ir.types import Ptr as pointer_type
 from tilejit.ir.types import bf16 as bfloat16
 from tilejit.ir.types import fp8e4nv as float8e4nv
@@ -9,7 +10,7 @@ from tilejit.ir.types import fp16 as float16
 from tilejit.ir.types import fp32 as float32
 from tilejit.ir.types import fp64 as float64
 from tilejit.ir.types import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
-from tilejit.language import math
+from tilejit.language import extra, math
 from tilejit.language.aggregates import *  # noqa: F403
 from tilejit.language.assembly import *  # noqa: F403
 from tilejit.language.atomics import *  # noqa: F403
@@ -29,7 +30,7 @@ from tilejit.language.scaled import *  # noqa: F403
 from tilejit.language.scans import *  # noqa: F403
 from tilejit.language.shape import *  # noqa: F403
 from tilejit.language.sorting import *  # noqa: F403
-from tilejit.language.tensor import constexpr, tensor, tensor_descriptor
+from tilejit.language.tensor import block_type, constexpr, tensor, tensor_descriptor
 
 
 class PropagateNan(_Enum):
@@ -39,6 +40,21 @@ class PropagateNan(_Enum):
     ALL = 0xFFFF
 
 
-__all__ = ["PropagateNan", "bfloat16", "constexpr", "float16", "float32", "float64", "float8e4nv", "float8e5",
-           "int1", "int16", "int32", "int64", "int8", "math", "pointer_type", "range", "static_range", "tensor",
-           "tensor_descriptor", "uint16", "uint32", "uint64", "uint8"]
+class const:
+    """Marks a parameter, as an annotation: its pointer is only read. A promise that is not checked."""
+
+
+#: The most elements that a tile may have.
+TRITON_MAX_TENSOR_NUMEL = 1 << 20
+#: A pointer to int32.
+pi32_t = pointer_type(int32)
+tuple = tuple
+
+#: Names of Triton's language that are not here, so that no error takes them for misspelt.
+LACKING = ("constexpr_type", "float8e4b15", "float8e4b8", "float8e5b16", "slice", "void")
+
+__all__ = ["PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "bfloat16", "block_type", "const", "constexpr", "dtype", "extra",
+           "float16", "float32", "float64", "float8e4nv", "float8e5",
+           "int1", "int16", "int32", "int64", "int8", "math", "pi32_t",
+           "pointer_type", "range", "static_range", "tensor",
+           "tensor_descriptor", "tuple", "uint16", "uint32", "uint64", "uint8"]

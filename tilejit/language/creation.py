@@ -54,4 +54,10 @@ def zeros_like(input: tensor, *, _b: KernelBuilder) -> tensor:
     return sem.splat_const(_b, 0, input.shape, input.elem)
 
 
-__all__ = ["arange", "full", "num_programs", "program_id", "zeros", "zeros_like"]
+@builtin
+def to_tensor(x: Any, *, _b: KernelBuilder) -> tensor:
+    """A number as a run-time scalar of its own type (int32, int64, fp32, ..); a tensor as it is."""
+    return sem.to_tensor(_b, x)
+
+
+__all__ = ["arange", "full", "num_programs", "program_id", "to_tensor", "zeros", "zeros_like"]

@@ -53,4 +53,21 @@ def assume(cond: Any, *, _b: KernelBuilder) -> None:
         _b.op("assume", sem.to_bool(_b, cond).value)
 
 
-__all__ = ["assume", "max_constancy", "max_contiguous", "multiple_of", "promote_reuse"]
+@builtin
+def expect_zero(x: Any, mask: Any, *, _b: KernelBuilder) -> tensor:
+    """x, which the author expects to be zero where `mask` is true; kernels compiled with debug=True check it."""
+    t = to_tensor(_b, x)
+    if _b.debug:  # type: ignore[attr-defined]
+        clear = sem.unary(_b, "~", sem.to_bool(_b, mask))
+        held = sem.binary(_b, "|", sem.binary(_b, "==", t, 0), clear)
+        _b.op("device_assert", held.value, message="expect_zero: x is zero where mask is true")
+    return t
+
+
+@builtin
+def condition(arg1: Any, disable_licm: bool = False, *, _b: KernelBuilder) -> Any:
+    """The condition of a `while`, as it is; `disable_licm` changes nothing."""
+    return arg1
+
+
+__all__ = ["assume", "condition", "expect_zero", "max_constancy", "max_contiguous", "multiple_of", "promote_reuse"]

@@ -376,10 +376,10 @@ globals().update(_PUBLIC)
 __all__ = sorted(_PUBLIC)
 
 #: Names of CUDA's library that are not here.
-MISSING = ("cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn")
+LACKING = ("cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn")
 
 
 def __getattr__(name: str) -> Any:
-    if name in MISSING:
+    if name in LACKING:
         raise AttributeError(f"libdevice.{name}: CUDA's library has it, tilejit does not have it yet")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
