@@ -70,6 +70,10 @@ class CompilationError(TileJitError):
         return "\n".join(lines)
 
 
+class StaticAssertionError(CompilationError):
+    """A `static_assert` of a kernel does not hold."""
+
+
 class VerificationError(CompilationError):
     """The tile IR broke one of its own rules: a bug in a pass, not in the kernel."""
 

@@ -200,3 +200,25 @@ def test_no_warp_specialisation_asked_for_is_not_one_forbidden(triton):
     blocks = "desc<bf16[128x64]>", "desc<bf16[64x128]>", "desc<bf16[128x128]>"
     for asked in (False, True, None):
         assert "producer warp" in kernel.compile(*blocks, "int32", SPECIALIZE=asked, num_warps=8).report()
+
+
+def test_errors_say_their_place_in_tritons_way_too(triton):
+    import triton.language as tl
+
+    @triton.jit
+    def wrong(x):
+        y = 1
+        tl.static_assert(y == 2, "two")
+
+    @triton.jit
+    def refused(x):
+        tl.arange(0, 5.5)
+
+    with pytest.raises(triton.compiler.errors.CompileTimeAssertionFailure, match="at 3:4:\ndef wrong") as failed:
+        wrong[(1,)](np.zeros(1, np.float32))
+    assert failed.value.__cause__ is None and str(failed.value).endswith("static_assert failed: two")
+    with pytest.raises(triton.CompilationError, match="at 2:4:") as failed:
+        triton.compile(triton.compiler.ASTSource(refused, {"x": "*fp32"}))
+    assert str(failed.value.__cause__) == failed.value.message
+    with pytest.raises(triton.OutOfResources, match="threads, Required: 4096"):
+        launch(adder(triton), num_warps=128)

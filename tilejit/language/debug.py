@@ -4,7 +4,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from tilejit.errors import CompilationError
+from tilejit.errors import CompilationError, StaticAssertionError
 from tilejit.ir.types import Ptr, fp32, fp64, int1, int32, uint8, uint16, uint32, uint64
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
@@ -73,7 +73,7 @@ def static_assert(cond: Any, msg: str = "", *, _b: KernelBuilder) -> None:
     if isinstance(value, tensor):
         raise CompilationError("static_assert needs a constant condition; use tl.device_assert for tensors")
     if not value:
-        raise CompilationError(f"static_assert failed{': ' + str(unwrap(msg)) if unwrap(msg) else ''}")
+        raise StaticAssertionError(f"static_assert failed{': ' + str(unwrap(msg)) if unwrap(msg) else ''}")
 
 
 @builtin

@@ -16,7 +16,7 @@ _RENAMED = {"dtype": "DType", "_aggregate": "aggregate"}
 _MENTIONED = ("float8e4b15", "float8e4b8", "float8e5b16", "const", "pi32_t", "void", "condition")
 
 #: names that stand for what tilejit does not need to be told
-_PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), **dict.fromkeys(
+_PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), "tuple": tuple, **dict.fromkeys(
     ("constexpr_function", "aggregate", "must_use_result"), lambda x: x)}
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tilejit.compat.triton import knobs
+from tilejit.compat.triton.compiler.errors import placed
 from tilejit.compat.triton.runtime.driver import GPUTarget
 from tilejit.runtime.compile import CompiledKernel as Compiled
 from tilejit.runtime.compile import compiler_hash
@@ -157,7 +158,8 @@ def compile(src: ASTSource, target: GPUTarget | None = None,
     extra = {k: v for k, v in (options or {}).items() if k in src.fn.defaults}
     if target is not None:
         extra["target"] = {90: "sm_90a", 80: "sm_80"}.get(int(target.arch), "sm_90a")
-    made = src.fn.compile(**given, **extra)
+    with placed():
+        made = src.fn.compile(**given, **extra)
     return CompiledKernel(made, src.fn, {"key": src.fn.cache_key})
 
 

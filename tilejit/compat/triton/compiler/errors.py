@@ -1,11 +1,41 @@
-"""`triton.compiler.errors`."""
+"""`triton.compiler.errors`, and errors as Triton's users know them: with the place in the kernel's own lines."""
 from __future__ import annotations
 
-from tilejit import errors
-from tilejit.errors import CompilationError
+import linecache
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-#: a static_assert that failed
-CompileTimeAssertionFailure = getattr(errors, "StaticAssertionError", CompilationError)
+from tilejit.errors import CompilationError, Loc
+from tilejit.errors import StaticAssertionError as CompileTimeAssertionFailure
+
 UnsupportedLanguageConstruct = CompilationError
 
-__all__ = ["CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct"]
+
+@contextmanager
+def placed() -> Iterator[None]:
+    """Errors of compilation inside say their place in Triton's way too: `at 2:4:`, lines of the function from its `def`
+    on, and the message. What a function of the language refuses is their cause, a ValueError."""
+    try:
+        yield
+    except CompilationError as error:
+        if error.loc is None or any(n.startswith("at ") for n in error.notes):
+            raise
+        error.notes = (*error.notes, _place(error.loc, error.message))
+        called = re.match(r"[\w.]+\(", error.loc.source()[error.loc.col:])
+        if isinstance(error, CompileTimeAssertionFailure) or not called:
+            raise
+        raise error from ValueError(error.message)
+
+
+def _place(loc: Loc, message: str) -> str:
+    first = next((n for n in range(loc.line, max(0, loc.line - 2000), -1)
+                  if linecache.getline(loc.file, n).lstrip().startswith(f"def {loc.function}")), loc.line)
+    lines = [linecache.getline(loc.file, n).rstrip("\n") for n in range(first, loc.line + 1)]
+    text = textwrap.dedent("\n".join(lines))
+    column = max(0, loc.col - (len(lines[0]) - len(lines[0].lstrip())))
+    return f"at {loc.line - first + 1}:{column}:\n{text}\n{' ' * column}^\n{message}"
+
+
+__all__ = ["CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "placed"]

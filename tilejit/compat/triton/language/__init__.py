@@ -14,7 +14,7 @@ class range(_language.range):
 
     def __init__(self, *args: Any, warp_specialize: Any = None, **options: Any):
         asked = getattr(warp_specialize, "value", warp_specialize)
-        super().__init__(*args, warp_specialize=True if asked else None, **options)
+        super().__init__(*args, **{**options, "warp_specialize": True if asked else None})
 
 
 from tilejit.compat.triton.language import (  # noqa: E402  (these names last)

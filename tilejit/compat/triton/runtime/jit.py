@@ -10,8 +10,10 @@ from typing import Any
 
 from tilejit.compat.triton import knobs
 from tilejit.compat.triton.compiler.compiler import CompiledKernel
+from tilejit.compat.triton.compiler.errors import placed
 from tilejit.compat.triton.runtime._async_compile import FutureKernel, active_mode
 from tilejit.compat.triton.runtime.driver import driver
+from tilejit.compat.triton.runtime.errors import OutOfResources
 from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, launch_data, preloaded
 from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, reinterpret
 from tilejit.frontend import KernelSource
@@ -217,13 +219,17 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return None if compiled is None else self.handles[id(compiled)]
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones."""
+        """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones, and
+        OutOfResources for more threads than a CTA has."""
         out = {}
         for k, v in kwargs.items():
             if k in self.keys or k in self.defaults or k in ("enable_fp_fusion", "launch_cooperative_grid"):
                 out[k] = v
             elif k not in ACCEPTED:
                 raise KeyError(f"Keyword argument {k} was specified but unrecognised")
+        warps = out.get("num_warps")
+        if isinstance(warps, int) and warps > 32:
+            raise OutOfResources(32 * warps, 1024, "threads")
         if knobs.runtime.debug and "debug" not in out:
             out["debug"] = True
         return out
@@ -244,7 +250,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
         mode = active_mode.get()
         if mode is None:
-            return finish(super().compile(*args, **kwargs))
+            with placed():
+                return finish(super().compile(*args, **kwargs))
         cache[info["key"]] = mode.submit(partial(super().compile, *args, **kwargs), finish)
         return cache[info["key"]]
 
@@ -269,7 +276,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
             raise _Skipped
         load: tuple = (None, None, self.__name__, {}, info["key"])
         knobs.runtime.kernel_load_start_hook(*load)
-        entry = super()._entry(plan, flat, stream)
+        with placed():
+            entry = super()._entry(plan, flat, stream)
         knobs.runtime.kernel_load_end_hook(*load)
         self._handle(entry.compiled, info)
         if len(self.entries) > before:

@@ -38,6 +38,10 @@ class TensorWrapper:
         """A copy."""
         return TensorWrapper(self.base.clone(), self.dtype)
 
+    def new_empty(self, size: Any) -> TensorWrapper:
+        """An uninitialised one of another size."""
+        return TensorWrapper(self.base.new_empty(size), self.dtype)
+
     def copy_(self, other: Any) -> None:
         """Overwrite the elements."""
         self.base.copy_(other.base if isinstance(other, TensorWrapper) else other)
