@@ -65,8 +65,8 @@ def fma(x: Any, y: Any, z: Any, *, _b: KernelBuilder) -> tensor:
 def umulhi(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
     """High half of the product of the bits of x and y as unsigned integers; the result has their type."""
     a, c = sem.common(_b, x, y)
-    of = a.dtype
-    if not of.is_int_signed():
+    of = a.elem
+    if not isinstance(of, DType) or not of.is_int_signed():
         return tensor(_b("mulhi", a.value, c.value))
     bits = [_b("bitcast", v.value, dtype=DTYPES[f"u{of.name}"]) for v in (a, c)]
     return tensor(_b("bitcast", _b("mulhi", *bits), dtype=of))
