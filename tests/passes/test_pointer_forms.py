@@ -111,3 +111,32 @@ def test_wrapped_rows_that_a_store_writes_stay():
     with tilejit.knobs(target="evaluator", ptxas="driver"):
         made = wrapped[(1,)](a, b, c, 24, 32)
     assert (c == 32).all() and "no store's mask" in made.report()
+
+
+def test_other_programs_writes_are_seen():
+    """A load behind a wait for another program's flag stays one of the program's own threads."""
+    @tilejit.kernel
+    def waits(a, b, c, flag, K):
+        m, n, k = tl.arange(0, 32), tl.arange(0, 16), tl.arange(0, 16)
+        while tl.atomic_add(flag, 0) == 0:
+            pass
+        acc = tl.zeros((32, 16), tl.float32)
+        for i in range(0, K, 16):
+            acc += tl.dot(tl.load(a + m[:, None] * K + i + k[None, :]), tl.load(b + (i + k)[:, None] * 16 + n[None, :]))
+        tl.store(c + m[:, None] * 16 + n[None, :], acc)
+
+    report = waits.compile("*fp16", "*fp16", "*fp32", "*int32", 64).report()
+    assert "may wait for other programs' writes" in report and "by TMA" not in report
+
+
+def test_an_atomic_whose_result_nobody_reads_orders_nothing():
+    @tilejit.kernel
+    def counts(a, b, c, total, K):
+        m, n, k = tl.arange(0, 32), tl.arange(0, 16), tl.arange(0, 16)
+        acc = tl.zeros((32, 16), tl.float32)
+        for i in range(0, K, 16):
+            acc += tl.dot(tl.load(a + m[:, None] * K + i + k[None, :]), tl.load(b + (i + k)[:, None] * 16 + n[None, :]))
+        tl.atomic_add(c + m[:, None] * 16 + n[None, :], acc)
+        tl.atomic_add(total, 1)
+
+    assert counts.compile("*fp16", "*fp16", "*fp32", "*int32", 64).report().count("by TMA") == 2

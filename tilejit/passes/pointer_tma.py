@@ -121,7 +121,7 @@ class _Raising:
             return "it is volatile"
         if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
             return "masked elements are not zero"
-        if problem := ahead_problem(op):
+        if problem := ahead_problem(op) or self.waits():
             return problem
         if any("write" in x.define.effects and may_alias(argument_of(op.operands[0]), x) for x in walk(self.fn.body)):
             return "the kernel may write what it reads, through another proxy"
@@ -135,6 +135,14 @@ class _Raising:
                 return "indices are taken modulo a size, and no store's mask is known to leave the repeated ones out"
         return plan
 
+    def waits(self) -> str:
+        """Why loads may be ordered after other programs' writes, which TMA would not see; empty if they are not."""
+        for op in walk(self.fn.body):
+            if "read" in op.define.effects and op.results and self.table.get(op.result) and (
+                    op.attrs.get("sem", "relaxed") != "relaxed" or op.name == "load" and is_volatile(op)):
+                return f"{op.name}{f' ({op.loc.short()})' if op.loc else ''} may wait for other programs' writes"
+        return ""
+
     def store(self, op: Op) -> _Plan | str:
         """The plan of a store, or why there is none."""
         source = argument_of(op.operands[0])
@@ -145,6 +153,8 @@ class _Raising:
         if any(x is not op and x.define.effects & {"write"} and x.operands and may_alias(source, x)
                for x in walk(self.fn.body)):
             return "the kernel writes there in other ways too"
+        if any(x.attrs.get("sem", "relaxed") != "relaxed" for x in walk(self.fn.body)):
+            return "an atomic orders it before other programs' work"
         plan = self.access(op, op.operands[2] if len(op.operands) > 2 else None)
         if not isinstance(plan, str) and (at := self.forms.address(op.operands[0])) and at.offset.wraps:
             return "indices are taken modulo a size"
@@ -284,7 +294,8 @@ class _Raising:
         if (edge := edge_at(op, index)) is not None:
             return [(x, d) for x in (*edge[1].args, edge[1].result)]
         if op.name == "dot":
-            if index == 2 or index == d:             # rows of a, columns of b, and either of the sum so far
+            plain = len(shape_of(op.result.type)) == 2
+            if index == 2 or plain and index == d:   # rows of a, columns of b, and either of the sum so far
                 return [(op.result, d)]
             return None
         if op.name == "store":
@@ -294,7 +305,8 @@ class _Raising:
                 list(op.attrs["order"]).index(d) if op.name == "trans" else d
             same = shape_of(op.result.type)[at] == shape_of(op.operands[0].type)[d]
             return [(op.result, at)] if same else None
-        plain = "elementwise" in op.define.traits and op.define.pure or "identity" in op.define.traits
+        plain = "elementwise" in op.define.traits and op.define.pure and "packs" not in op.define.traits \
+            or "identity" in op.define.traits
         return [(op.result, d)] if plain and len(op.results) == 1 else None
 
     def masked(self, mask: Value, d: int, wrap: Wrap) -> bool:
