@@ -116,7 +116,7 @@ def load_block(b: KernelBuilder, p: BlockPointer, boundary_check: Any, padding_o
     checked, padding = _checked(p, boundary_check), unwrap(padding_option) or "zero"
     if padding not in ("zero", "nan"):
         raise CompilationError(f"load: padding_option is 'zero' or 'nan', found {padding!r}")
-    if padding == "nan" and not p.dtype.elem.is_float:
+    if padding == "nan" and p.dtype.elem.is_int:
         raise CompilationError(f"load: Padding option `nan` is not supported for integer block pointers "
                                f"({p.dtype.elem})")
     reason = _not_a_descriptor(p, checked)

@@ -22,9 +22,12 @@ def debug_barrier(*, _b: KernelBuilder) -> None:
 
 @builtin
 def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuilder) -> None:
-    """Trap when `cond` is false (emitted only when the kernel is compiled with debug=True)."""
+    """Trap when `cond` is false where `mask` is true (emitted only when the kernel is compiled with debug=True)."""
     if _b.debug:  # type: ignore[attr-defined]
-        _b.op("device_assert", sem.to_bool(_b, cond).value, message=unwrap(msg))
+        held = sem.to_bool(_b, cond)
+        if unwrap(mask) is not None:
+            held = sem.binary(_b, "|", held, sem.unary(_b, "~", sem.to_bool(_b, mask)))
+        _b.op("device_assert", held.value, message=unwrap(msg))
 
 
 @builtin

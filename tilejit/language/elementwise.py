@@ -34,6 +34,18 @@ def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
     return tensor(_b("select", c.value, tx.value, ty.value))
 
 
+@builtin(method=True)
+def logical_and(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """Whether both are true (not zero), element by element."""
+    return sem.binary(_b, "&", sem.to_bool(_b, x), sem.to_bool(_b, y))
+
+
+@builtin(method=True)
+def logical_or(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """Whether one at least is true (not zero), element by element."""
+    return sem.binary(_b, "|", sem.to_bool(_b, x), sem.to_bool(_b, y))
+
+
 def _arithmetic(name: str, symbol: str):
     def fn(x: Any, y: Any, sanitize_overflow: bool = True, *, _b: KernelBuilder) -> tensor:
         return sem.binary(_b, symbol, to_tensor(_b, x), y)
@@ -43,4 +55,4 @@ def _arithmetic(name: str, symbol: str):
 
 add, sub, mul = (_arithmetic(n, s) for n, s in (("add", "+"), ("sub", "-"), ("mul", "*")))
 
-__all__ = ["add", "cast", "mul", "sub", "to", "where"]
+__all__ = ["add", "cast", "logical_and", "logical_or", "mul", "sub", "to", "where"]

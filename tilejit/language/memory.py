@@ -64,7 +64,7 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
     return tensor(_b("load", *operands, cache=cache, evict=evict, volatile=bool(unwrap(volatile))))
 
 
-@builtin
+@builtin(method=True)
 def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (),
           cache_modifier: str = "", eviction_policy: str = "", *, _b: KernelBuilder) -> None:
     """Write `value` (cast to the element type) at `pointer` where `mask` is true."""
