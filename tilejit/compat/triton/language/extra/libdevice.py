@@ -8,7 +8,7 @@ from tilejit.compat.triton import _names
 
 
 def __getattr__(name: str) -> Any:
-    for place in ("tilejit.language.libdevice", "tilejit.language.math"):
+    for place in ("tilejit.language.extra.libdevice", "tilejit.language.math"):
         try:
             return getattr(importlib.import_module(place), name)
         except (AttributeError, ImportError):
