@@ -18,6 +18,11 @@ class Predicates:
 
     name: str
     bits: int
+    SINT_TYPES = ("int8", "int16", "int32", "int64")
+    UINT_TYPES = ("int1", "uint8", "uint16", "uint32", "uint64")
+    FP_TYPES = ("fp8e4b15", "fp8e4nv", "fp8e4b8", "fp8e5", "fp8e5b16", "fp16", "bf16", "fp32", "fp64")
+    STANDARD_FP_TYPES = ("fp16", "bf16", "fp32", "fp64")
+    OTHER_TYPES = ("void",)
 
     @property
     def primitive_bitwidth(self) -> int:
@@ -57,15 +62,15 @@ class Predicates:
 
     def is_standard_floating(self) -> bool:
         """Whether it is fp16, bf16, fp32 or fp64."""
-        return self.name in ("fp16", "bf16", "fp32", "fp64")
+        return self.name in self.STANDARD_FP_TYPES
 
     def is_int_signed(self) -> bool:
         """Whether it is a signed integer type."""
-        return self.name.startswith("int") and self.bits > 1
+        return self.name in self.SINT_TYPES
 
     def is_int_unsigned(self) -> bool:
         """Whether it is an unsigned integer type; int1 counts as one."""
-        return self.name.startswith("uint") or self.name == "int1"
+        return self.name in self.UINT_TYPES
 
     def is_bool(self) -> bool:
         """Whether it is int1."""
