@@ -16,7 +16,7 @@ def _unary(name: str, doc: str):
     def fn(x: Any, *, _b: KernelBuilder) -> tensor:
         t = to_tensor(_b, x)
         if not (isinstance(t.elem, DType) and t.elem.is_float and t.elem.bits >= 32):
-            raise CompilationError(f"{name}: expected fp32 or fp64, found {t.elem}: write "
+            raise CompilationError(f"{name}: Expected dtype fp32 or fp64 but got {t.elem}: write "
                                    f"tl.{name}(x.to(tl.float32))")
         if t.elem == fp64 and hasattr(elementary, name):
             return getattr(elementary, name)(Term(_b, t)).tensor
@@ -40,7 +40,7 @@ ceil = _unary("ceil", "Round toward plus infinity.")
 tanh = _unary("tanh", "Hyperbolic tangent.")
 
 
-@builtin
+@builtin(method=True)
 def sqrt_rn(x: Any, *, _b: KernelBuilder) -> tensor:
     """Square root, correctly rounded (fp32)."""
     return tensor(_b("sqrt", sem.cast(_b, to_tensor(_b, x), fp32).value, ieee=True))
