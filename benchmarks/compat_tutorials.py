@@ -154,7 +154,8 @@ def libdevice_asin(s: Sizes) -> Check:
 
 def groups(s: Sizes, function: str, turned: bool) -> Check:
     found = tutorial(s, "08")
-    sizes = [(64, 128, 64), (192, 64, 96)] if not s.large else [(n, n, n) for n in (2048, 1024, 512, 256)]
+    # whole tiles: its kernels mask nothing
+    sizes = [(128, 128, 128), (256, 128, 256)] if not s.large else [(n, n, n) for n in (2048, 1024, 512, 256)]
     a = [half(s, m, k) for m, n, k in sizes]
     b = [half(s, *((n, k) if turned else (k, n))) for m, n, k in sizes]
     count = len(a)

@@ -1,6 +1,8 @@
 """Arrays of addresses, for the emulator: what memory a kernel may reach through pointers that it reads from arrays."""
 from __future__ import annotations
 
+import gc
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,8 +20,9 @@ REACH = 1 << 28
 def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
     """(first byte, one past the last) of memory that 64-bit integers in these host arrays point to.
 
-    Where an array ends is not known: a span reaches to the end of the mapping that the address lies in, REACH bytes at
-    most. Nothing is found where the system does not list its mappings (Linux does)."""
+    Of torch's tensors the span is their storage. Where another array ends is not known: its span reaches to the end of
+    the mapping that the address lies in, REACH bytes at most. Nothing is found where the system does not list its
+    mappings (Linux does)."""
     words: set[int] = set()
     for info in infos:
         if info.dtype.is_int and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
@@ -30,12 +33,26 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
         return []
     mappings = _mappings()
     starts = [low for low, _ in mappings]
+    mapped = [w for w in sorted(words) if (at := bisect_right(starts, w) - 1) >= 0 and w < mappings[at][1]]
+    known = _storages() if mapped else []
     found = []
-    for w in sorted(words):
+    for w in mapped:
+        inside = next((s for s in known if s[0] <= w < s[1]), None)
         at = bisect_right(starts, w) - 1
-        if at >= 0 and w < mappings[at][1]:
-            found.append((w, min(mappings[at][1], w + REACH)))
+        found.append(inside or (w, min(mappings[at][1], w + REACH)))
     return found
+
+
+def _storages() -> list[tuple[int, int]]:
+    """The host memory of every torch tensor that Python knows of."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    tensors = [x for x in gc.get_objects() if type(x) in kinds and x.device.type == "cpu"
+               and x.layout is torch.strided]
+    storages = [x.untyped_storage() for x in tensors]
+    return sorted({(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages if s.nbytes()})
 
 
 def _mappings() -> list[tuple[int, int]]:
