@@ -128,3 +128,33 @@ def test_matmul_hands_deep_products_on(monkeypatch):
         c = tilejit.ArrayInfo(0, tilejit.ir.types.fp16, (m, n), (n, 1), 0)
         way = module.handed_on(a, b, lambda: module._parts(a, b, False, c, None, 132, "sm_90a", False), 132)
         assert way[0] == deep
+
+
+@pytest.mark.parametrize("n, columns", [(33, 64), (7, 17), (5, 100), (3, 1000), (1, 1), (2, 4096)])
+@pytest.mark.parametrize("name", ["softmax", "rmsnorm", "layernorm"])
+def test_several_rows_a_program(name, n, columns):
+    """Narrow rows share a program, whose last one may have fewer."""
+    rng = np.random.default_rng(columns)
+    x, w = rng.standard_normal((n, columns)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)
+    v = x.astype(np.float64)
+    with tilejit.knobs(target="emulator"):
+        if name == "softmax":
+            out, e = kernels.softmax(x), np.exp(v - v.max(1, keepdims=True))
+            want = e / e.sum(1, keepdims=True)
+        elif name == "rmsnorm":
+            out, want = kernels.rmsnorm(x, w), v / np.sqrt((v * v).mean(1, keepdims=True) + 1e-6) * w
+        else:
+            out = kernels.layernorm(x, w, w)
+            want = (v - v.mean(1, keepdims=True)) / np.sqrt(v.var(1, keepdims=True) + 1e-5) * w + w
+    np.testing.assert_allclose(out, want, rtol=1e-4, atol=2e-6)
+
+
+def test_how_rows_are_launched():
+    from tilejit.kernels._host import LEAST, WIDEST, row_launch
+
+    for n, columns in ((10 ** 6, 64), (3, 64), (10, 2048), (10, 16384), (10, 32768)):
+        launch = row_launch(n, columns)
+        assert launch.whole and launch.grid[0] * launch.rows >= n > (launch.grid[0] - 1) * launch.rows
+        assert launch.rows * launch.options["BLOCK"] >= min(LEAST, n * columns)
+    assert row_launch(10, 65536, WIDEST).options["num_ctas"] == 4 and not row_launch(10, 65536).whole
+    assert not row_launch(10, 20000).whole and not row_launch(10, 9999).whole

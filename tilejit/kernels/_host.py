@@ -1,15 +1,33 @@
 """What the host functions share: outputs like their inputs, rows of matrices, and block sizes."""
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tilejit
 
-#: The widest row that one tile holds without spilling; longer rows are walked in blocks of `STREAM_BLOCK`.
-MAX_ROW = 16384
-#: The same where rows end elsewhere than at multiples of 16 elements: every element then has an address of its own.
+#: The widest row that one CTA holds: in shared memory, strip by strip in registers.
+MAX_ROW = 32768
+#: The same where rows end elsewhere than at multiples of 16 elements, so that they are held in registers.
 MAX_UNEVEN_ROW = 8192
-STREAM_BLOCK = 8192
+#: The widest row of a cluster of CTAs, and elements of one of those.
+WIDEST, CTA_ROW = 262144, 16384
+#: Longer rows are walked in blocks, and so are those that leave so many elements of a tile empty, from this width on.
+STREAM_BLOCK, SPARSE, SPARSE_FROM = 8192, 0.25, 16384
+#: Elements of a program at least: less than 4 KB a program are bound by how fast programs start (65536 rows of 64 to
+#: 1024 columns on an H200 reach 0.05 to 0.8 of a copy with a row a program, 0.98 or more with 2048 elements).
+LEAST = 2048
+
+
+@dataclass(frozen=True)
+class RowLaunch:
+    """How a kernel of rows runs: its grid, rows a program, options of the launch, and whether a tile has whole rows."""
+
+    grid: tuple[int]
+    rows: int
+    options: dict[str, int]
+    whole: bool
 
 
 def rows(x: Any, what: str) -> tuple[int, int, int]:
@@ -21,10 +39,19 @@ def rows(x: Any, what: str) -> tuple[int, int, int]:
     return info.shape[0], info.shape[1], info.strides[0]
 
 
-def row_launch(columns: int, uneven: int = MAX_UNEVEN_ROW) -> tuple[int, int, bool]:
-    """(block, num_warps, one tile holds a row) for a kernel with one program per row; `uneven`: the widest row of which
-    a tile holds all if its length is no multiple of 16."""
-    if columns > (uneven if columns % 16 else MAX_ROW):
-        return STREAM_BLOCK, 8, False
+@lru_cache(maxsize=1024)
+def row_launch(n: int, columns: int, widest: int = MAX_ROW, uneven: int = MAX_UNEVEN_ROW,
+               several: bool = True) -> RowLaunch:
+    """The launch of a kernel for n rows of so many columns. several: a program may have several rows. `widest`: the
+    widest row that tiles hold, over the CTAs of a cluster beyond `MAX_ROW`; `uneven`: the same where the length is no
+    multiple of 16."""
     block = max(16, tilejit.next_power_of_2(columns))
-    return block, 4 if block <= 2048 else 8 if block <= 8192 else 16, True
+    sparse = columns > SPARSE_FROM and block - columns > SPARSE * block and widest == MAX_ROW
+    if columns > (uneven if columns % 16 else widest) or sparse:
+        return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)
+    many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
+    if block > MAX_ROW:
+        ctas = min(8, block // CTA_ROW)
+        return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": block // ctas // 2048, "num_ctas": ctas}, True)
+    warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
+    return RowLaunch((tilejit.cdiv(n, many),), many, {"BLOCK": block, "num_warps": warps}, True)

@@ -128,10 +128,10 @@ def norm_gradient(grad: Any, x: Any, weight: Any, eps: float, centred: bool) -> 
     (0 unless centred) and reciprocal deviation [rows, 2], as `norm_weight_gradient` takes them."""
     n, columns, stride = rows(x, "norm_gradient")
     out, stats = tilejit.empty_like(x), tilejit.empty_like(x, (n, 2), tl.float32)
-    block, warps, fits = row_launch(columns)
-    kernel = norm_gradient_kernel if fits else long_norm_gradient_kernel
-    kernel[(n,)](x, weight, grad, out, stats, columns, stride, rows(grad, "norm_gradient")[2],
-                 rows(out, "norm_gradient")[2], float(eps), CENTRED=centred, BLOCK=block, num_warps=warps)
+    launch = row_launch(n, columns, several=False)
+    kernel = norm_gradient_kernel if launch.whole else long_norm_gradient_kernel
+    kernel[launch.grid](x, weight, grad, out, stats, columns, stride, rows(grad, "norm_gradient")[2],
+                        rows(out, "norm_gradient")[2], float(eps), CENTRED=centred, **launch.options)
     return out, stats
 
 

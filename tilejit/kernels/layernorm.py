@@ -7,22 +7,22 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._host import row_launch, rows
 from tilejit.kernels.gradients import norm_autograd
+from tilejit.kernels.row_tiles import row_sum, row_tile
 
 
 @tilejit.kernel
-def layernorm_kernel(x, weight, bias, out, columns, x_stride, out_stride, eps, BLOCK: tl.constexpr):
-    """One row a program; `weight` and `bias` may be None."""
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    mask = cols < columns
+def layernorm_kernel(x, weight, bias, out, columns, x_stride, out_stride, eps, BLOCK: tl.constexpr, n=0,
+                     ROWS: tl.constexpr = 1):
+    """One row a program, or ROWS of the n rows; `weight` and `bias` may be None."""
+    row, cols, mask = row_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_stride + cols, mask, other=0.0).to(tl.float32)
-    mean = tl.sum(v, 0) / columns
+    mean = row_sum(v, ROWS) / columns
     centred = tl.where(mask, v - mean, 0.0)
-    y = centred * tl.rsqrt(tl.sum(centred * centred, 0) / columns + eps)
+    y = centred * tl.rsqrt(row_sum(centred * centred, ROWS) / columns + eps)
     if weight is not None:
-        y = y * tl.load(weight + cols, mask, other=0.0).to(tl.float32)
+        y = y * tl.load(weight + cols, cols < columns, other=0.0).to(tl.float32)
     if bias is not None:
-        y = y + tl.load(bias + cols, mask, other=0.0).to(tl.float32)
+        y = y + tl.load(bias + cols, cols < columns, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + cols, y.to(out.dtype.element_ty), mask)
 
 
@@ -58,10 +58,12 @@ def layernorm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, o
     """(x - mean) / sqrt(var + eps) * weight + bias for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "layernorm")
     out = tilejit.empty_like(x) if out is None else out
-    block, warps, fits = row_launch(columns)
-    kernel = layernorm_kernel if fits else long_layernorm_kernel
-    kernel[(n,)](x, weight, bias, out, columns, stride, rows(out, "layernorm")[2], float(eps), BLOCK=block,
-                 num_warps=warps)
+    launch = row_launch(n, columns)
+    args = x, weight, bias, out, columns, stride, rows(out, "layernorm")[2], float(eps)
+    if launch.whole:
+        layernorm_kernel[launch.grid](*args, **launch.options, n=n, ROWS=launch.rows)
+    else:
+        long_layernorm_kernel[launch.grid](*args, **launch.options)
     return out
 
 

@@ -7,18 +7,18 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._host import row_launch, rows
 from tilejit.kernels.gradients import norm_autograd
+from tilejit.kernels.row_tiles import row_sum, row_tile
 
 
 @tilejit.kernel
-def rmsnorm_kernel(x, weight, out, columns, x_stride, out_stride, eps, BLOCK: tl.constexpr):
-    """One row a program; `weight` may be None."""
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    mask = cols < columns
+def rmsnorm_kernel(x, weight, out, columns, x_stride, out_stride, eps, BLOCK: tl.constexpr, n=0,
+                   ROWS: tl.constexpr = 1):
+    """One row a program, or ROWS of the n rows; `weight` may be None."""
+    row, cols, mask = row_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_stride + cols, mask, other=0.0).to(tl.float32)
-    y = v * tl.rsqrt(tl.sum(v * v, 0) / columns + eps)
+    y = v * tl.rsqrt(row_sum(v * v, ROWS) / columns + eps)
     if weight is not None:
-        y = y * tl.load(weight + cols, mask, other=0.0).to(tl.float32)
+        y = y * tl.load(weight + cols, cols < columns, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + cols, y.to(out.dtype.element_ty), mask)
 
 
@@ -46,9 +46,12 @@ def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6, out: Any = None) -> A
     """x / sqrt(mean(x^2) + eps) * weight for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "rmsnorm")
     out = tilejit.empty_like(x) if out is None else out
-    block, warps, fits = row_launch(columns)
-    kernel = rmsnorm_kernel if fits else long_rmsnorm_kernel
-    kernel[(n,)](x, weight, out, columns, stride, rows(out, "rmsnorm")[2], float(eps), BLOCK=block, num_warps=warps)
+    launch = row_launch(n, columns)
+    args = x, weight, out, columns, stride, rows(out, "rmsnorm")[2], float(eps)
+    if launch.whole:
+        rmsnorm_kernel[launch.grid](*args, **launch.options, n=n, ROWS=launch.rows)
+    else:
+        long_rmsnorm_kernel[launch.grid](*args, **launch.options)
     return out
 
 

@@ -5,18 +5,17 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import MAX_ROW, row_launch, rows
+from tilejit.kernels._host import WIDEST, row_launch, rows
+from tilejit.kernels.row_tiles import row_max, row_sum, row_tile
 
 
 @tilejit.kernel
-def softmax_kernel(x, out, columns, x_stride, out_stride, BLOCK: tl.constexpr):
-    """One row a program, the whole row in one tile."""
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    mask = cols < columns
+def softmax_kernel(x, out, columns, x_stride, out_stride, BLOCK: tl.constexpr, n=0, ROWS: tl.constexpr = 1):
+    """One row a program, or ROWS of the n rows, whole rows in one tile."""
+    row, cols, mask = row_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_stride + cols, mask, other=-float("inf")).to(tl.float32)
-    e = tl.exp(v - tl.max(v, 0))
-    y = e / tl.sum(e, 0)
+    e = tl.exp(v - row_max(v, ROWS))
+    y = e / row_sum(e, ROWS)
     tl.store(out + row * out_stride + cols, y.to(out.dtype.element_ty), mask)
 
 
@@ -74,9 +73,12 @@ def softmax(x: Any, out: Any = None) -> Any:
     """Softmax of every row of x [rows, columns]; fp32, fp16 or bf16."""
     n, columns, stride = rows(x, "softmax")
     out = tilejit.empty_like(x) if out is None else out
-    block, warps, fits = row_launch(columns, MAX_ROW)
-    kernel = softmax_kernel if fits else long_softmax_kernel
-    kernel[(n,)](x, out, columns, stride, rows(out, "softmax")[2], BLOCK=block, num_warps=warps)
+    launch = row_launch(n, columns, WIDEST)
+    pitch = rows(out, "softmax")[2]
+    if launch.whole:
+        softmax_kernel[launch.grid](x, out, columns, stride, pitch, **launch.options, n=n, ROWS=launch.rows)
+    else:
+        long_softmax_kernel[launch.grid](x, out, columns, stride, pitch, **launch.options)
     return out
 
 
@@ -86,9 +88,9 @@ def softmax_gradient(grad: Any, y: Any, out: Any = None) -> Any:
     """The gradient of x where y is softmax(x) and grad the gradient of y, all [rows, columns]."""
     n, columns, stride = rows(y, "softmax_gradient")
     out = tilejit.empty_like(y) if out is None else out
-    block, warps, fits = row_launch(columns)
-    softmax_gradient_kernel[(n,)](y, grad, out, columns, stride, rows(grad, "softmax_gradient")[2],
-                                  rows(out, "softmax_gradient")[2], BLOCK=block, WHOLE=fits, num_warps=warps)
+    launch = row_launch(n, columns, several=False)
+    softmax_gradient_kernel[launch.grid](y, grad, out, columns, stride, rows(grad, "softmax_gradient")[2],
+                                         rows(out, "softmax_gradient")[2], WHOLE=launch.whole, **launch.options)
     return out
 
 
