@@ -369,16 +369,17 @@ def clusters():
 
 
 def dependent_launch():
-    """Kernels may start before the one ahead of them has ended, unless told otherwise; grids do not mix."""
+    """Kernels may start before the one ahead of them has ended where that is asked for; grids do not mix."""
     fake_torch()
     from tilejit.kernels.add import add_kernel
 
     x, y, o = tensors(3)
     for grid in (3, 4, 3):
-        add_kernel[(grid,)](x, y, o, 1000, BLOCK=512)
+        add_kernel[(grid,)](x, y, o, 1000, BLOCK=512, launch_pdl=True)
         assert (state.grid[0], state.pdl) == (grid, 1)
-    add_kernel[(1,)](x, y, o, 1000, BLOCK=512, launch_pdl=False)
-    assert state.pdl == 0
+    for options in ({}, {"launch_pdl": False}):              # left open: not without products
+        add_kernel[(1,)](x, y, o, 1000, BLOCK=512, **options)
+        assert state.pdl == 0
 
 
 def threads():

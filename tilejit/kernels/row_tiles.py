@@ -7,8 +7,8 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """(row, column, mask) of this program's elements of a matrix [n, columns]: of one row a tile [BLOCK], of ROWS rows a
-    tile [ROWS, BLOCK]. The row is an int64 number or column of them."""
+    """(row, column, mask) of this program's elements of a matrix [n, columns]: of one row a tile [BLOCK], of ROWS rows
+    a tile [ROWS, BLOCK]. The row is an int64 number or column of them."""
     cols = tl.arange(0, BLOCK)
     if ROWS == 1:
         row = tl.program_id(0).to(tl.int64)

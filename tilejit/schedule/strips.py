@@ -23,7 +23,7 @@ from tilejit.layout.linear import LinearLayout
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32
 #: Registers that a thread then has at least, where more programs would find room on a multiprocessor.
-REGISTERS = 56
+REGISTERS = 64
 #: Bytes of a strip a thread: one access of shared memory.
 STRIP = 16
 

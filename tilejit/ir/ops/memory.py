@@ -75,7 +75,7 @@ def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
     at = np.arange(t.shape[0])
     address = base + (at * t.elem.bytes).astype(base.dtype)
     inside = None if limit is None else at < limit
-    other = np.full(at.shape, o.attrs["fill"], t.elem.numpy) if "fill" in o.attrs else None
+    other = np.broadcast_to(num.constant(o.attrs["fill"], t.elem), at.shape) if "fill" in o.attrs else None
     return m.load(o, address, t.elem, inside, other)
 
 

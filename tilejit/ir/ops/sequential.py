@@ -200,7 +200,7 @@ def _local_load(m: Any, o: Op, view: View, limit: Any = None) -> Any:
     at = o.attrs.get("at") or (0,) * len(shape)
     value = value[tuple(slice(a, a + n) for a, n in zip(at, shape))]
     return value if limit is None else np.where(at[-1] + np.arange(shape[-1]) < limit, value,
-                                                    np.asarray(o.attrs.get("fill", 0), value.dtype))
+                                                    num.constant(o.attrs.get("fill", 0), elem_of(o.result.type)))
 
 
 @scheduled.local_store.meaning
