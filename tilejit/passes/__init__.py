@@ -15,6 +15,7 @@ from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.order import order_accesses
 from tilejit.passes.pointer_tma import raise_pointers
 from tilejit.passes.products import legalise
 from tilejit.passes.rows import find_rows
@@ -43,6 +44,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("divide_k", divide_k),
     ("chunks", chunk),
     ("layouts", layouts),
+    ("order", order_accesses),
 )
 
 
