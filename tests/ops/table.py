@@ -71,6 +71,7 @@ ELEMENTWISE = [
     Row("tl.where(a < b, a, c)", NUMBERS, lambda a, b, c: np.where(a < b, a, c)),
     Row("tl.where(m, a, b)", ALL, lambda a, b, m: np.where(m, a, b)),
     Row("tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)", FLOATS, np.maximum),
+    Row("tl.expect_zero(a, a == 100)", NUMBERS, np.positive), Row("a + tl.to_tensor(2)", (T.int32, T.int64), lambda a: a + 2),
     Row("tl.abs(a)", NUMBERS, np.abs),
     Row("tl.minimum(a, b)", NUMBERS, np.minimum), Row("tl.maximum(a, b)", NUMBERS, np.maximum),
     Row("tl.clamp(a, tl.minimum(b, c), tl.maximum(b, c))", FLOATS,

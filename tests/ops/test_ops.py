@@ -121,6 +121,7 @@ def random_numbers(out, normal, seed):
     n, _ = tl.pair_uniform_to_normal(first, second)
     tl.store(normal + at, n)
     tl.store(normal + 64 + at, tl.randn4x(seed, at)[0])
+    tl.static_assert(isinstance(low.type, tl.block_type))
     tl.static_print("compiled for", seed.dtype)
 
 
