@@ -51,12 +51,13 @@ def drained(q: Any, k: Any, v: Any, causal: bool) -> Callable[[], Any]:
     infos = [tilejit.array_info(x) for x in (q, k, v)]
     out = torch.empty_like(q)
     infos.append(tilejit.array_info(out))
-    launch = _launch(*infos, None, causal, None, tilejit.active_knobs())
+    launch = _launch(*infos, None, causal, None, 0, tilejit.active_knobs())
     assert launch is not None
     scale = q.shape[-1] ** -0.5 * 1.4426950408889634
 
     def run() -> Any:
-        launch((q, k, v, out), tuple(infos), None, q.shape[1], k.shape[1], scale, products_ahead=False)
+        launch((q, k, v, out), tuple(infos), None, q.shape[1], k.shape[1], scale, q.shape[2], q.shape[0],
+               products_ahead=False)
         return out
 
     return run

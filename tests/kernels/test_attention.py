@@ -72,6 +72,15 @@ def test_blocks_of_other_sizes(tiles: tuple[int, int], causal: bool) -> None:
     assert rel_error(out.astype(np.float64), reference(q, k, v, causal)[0]) <= 5e-3
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_programs_that_take_several_blocks(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 3)
+    q, k, v = inputs(2, 200, 150, 2, 1, 64, 64)
+    with tilejit.knobs(target="emulator"):
+        out = kernels.attention(q, k, v, causal=causal, persistent=True)
+    assert rel_error(out.astype(np.float64), reference(q, k, v, causal)[0]) <= 5e-3
+
+
 def test_heads_ahead_of_the_sequence_and_a_scale() -> None:
     """[batch, heads, sequence, d] in memory, seen through strides; large scores stay finite."""
     q, k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in inputs(2, 96, 160, 2, 2, 64, 64))
@@ -113,12 +122,15 @@ def test_no_keys() -> None:
         kernels.attention(q, k, v)
 
 
-@pytest.mark.parametrize("width, keys", [(64, 128), (128, 128), (192, 64), (256, 64)])
+@pytest.mark.parametrize("width, rows, keys, persistent", [
+    (64, 128, 128, True), (64, 192, 112, False), (128, 128, 128, False), (192, 128, 64, False),
+    (256, 128, 80, False)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_softmax_and_products_overlap(width: int, keys: int, causal: bool) -> None:
+def test_softmax_and_products_overlap(width: int, rows: int, keys: int, persistent: bool, causal: bool) -> None:
     """Every loop is in two stages, and nothing is spilled for it."""
-    blocks = [f"desc<bf16[1x{rows}x1x{width}]>" for rows in (128, keys, keys, 128)]
-    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", GROUP=1, CAUSAL=causal, TAIL=causal,
-                                 LSE=True, BM=128, BN=keys, D=width, DV=width, num_warps=8)
+    blocks = [f"desc<bf16[1x{n}x1x{width}]>" for n in (rows, keys, keys, rows)]
+    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32", GROUP=1, CAUSAL=causal,
+                                 TAIL=causal, LSE=True, PERSISTENT=persistent, BM=rows, BN=keys, D=width, DV=width,
+                                 num_warps=rows // 16)
     assert len(re.findall(r"is in flight with acc of this one \(2 stages", k.report())) == 1 + causal
     assert re.findall(r"ring (\S+): ", k.report()) == ["q", "k", "v"]

@@ -59,7 +59,7 @@ def annotate(fn: Function) -> Function:
 def _share(fn: Function) -> int:
     """Registers of a consumer's thread."""
     launch, _, consumer = register_split(fn.attrs["num_warps"])
-    return consumer or launch
+    return min(consumer or launch, fn.attrs.get("maxnreg") or 255)
 
 
 def _dots(loop: Op) -> list[Op]:
