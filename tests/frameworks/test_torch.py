@@ -117,6 +117,31 @@ def test_only_what_is_written_is_declared_changed():
     assert len(seen) == 1 and "(Tensor x, Tensor(out!) out, float factor, SymInt n, SymInt[] grid_) -> ()" in seen[0], seen
 
 
+def test_programs_of_triton(backend):
+    """The same through Triton's names: plain, tuned, and with heuristics above both."""
+    import tilejit.compat.triton as triton
+
+    def body(x, out, factor, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, at < n) * factor, at < n)
+
+    plain = triton.jit(body)
+    tuned = triton.autotune([triton.Config({"BLOCK": b}) for b in (32, 128)], key=["n"])(triton.jit(body))
+    chosen = triton.heuristics({"factor": lambda a: 3.0})(tuned)
+    x = torch.randn(300)
+    grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)
+
+    def program(x):
+        first, second, third = (torch.empty_like(x) for _ in range(3))
+        plain[grid](x, first, 3.0, x.numel(), BLOCK=64, num_warps=2)
+        tuned[grid](x, second, 3.0, x.numel())
+        chosen[grid](x, third, n=x.numel())
+        return first + 0, second + 0, third + 0
+
+    for found in torch.compile(program, backend=backend, fullgraph=True)(x):
+        assert torch.equal(found, 3 * x)
+
+
 def test_inside_autograd_functions(backend):
     """The usual way to a gradient: kernels in the forward and the backward of an autograd.Function."""
     class Scale(torch.autograd.Function):

@@ -24,9 +24,10 @@ def grid(meta):
 
 
 @pytest.fixture(autouse=True)
-def evaluator(monkeypatch):
-    """Launches in numpy: quick, and tuning does not depend on what runs them."""
+def evaluator(monkeypatch, tmp_path):
+    """Launches in numpy: quick, and tuning does not depend on what runs them; no result of another test is found."""
     monkeypatch.setenv("TILEJIT_TARGET", "evaluator")
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path / "tuned"))
 
 
 class Timer:
@@ -35,7 +36,7 @@ class Timer:
     def __init__(self, times, calls=1):
         self.times, self.calls, self.asked = times, calls, []
 
-    def tuner(self, configs=CONFIGS, key=("n",), **options):
+    def tuner(self, configs=CONFIGS, key=("n",), cache_results=False, **options):
         seen = self.asked
 
         def note(kwargs, reset_only=False):
@@ -43,7 +44,8 @@ class Timer:
                 seen.append(kwargs["BLOCK"])
 
         options.setdefault("pre_hook", note)
-        return tilejit.autotune(configs, list(key), do_bench=self, **options)(tilejit.kernel(body))
+        return tilejit.autotune(configs, list(key), do_bench=self, cache_results=cache_results, **options)(
+            tilejit.kernel(body))
 
     def __call__(self, call, quantiles):
         assert quantiles == (0.5, 0.2, 0.8)
@@ -85,15 +87,15 @@ def test_arrays_that_a_kernel_adds_to():
         return 1.0
 
     x, out = data()
-    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench)(tilejit.kernel(body))
+    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench, cache_results=False)(tilejit.kernel(body))
     k[grid](x, out, 300)
     assert np.array_equal(out, 2 * x * 7)
     out[:] = 5
-    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench, reset_to_zero=["out"])(tilejit.kernel(body))
+    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench, cache_results=False, reset_to_zero=["out"])(tilejit.kernel(body))
     k[grid](x, out, 300)
     assert np.array_equal(out, 2 * x)
     out[:] = 5
-    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench, restore_value=["out"])(tilejit.kernel(body))
+    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench, cache_results=False, restore_value=["out"])(tilejit.kernel(body))
     k[grid](x, out, 300)
     assert np.array_equal(out, 2 * x + 5)
     assert times
@@ -217,6 +219,9 @@ def test_results_are_kept_on_disk(monkeypatch, tmp_path):
     fourth = Timer(times)
     fourth.tuner()[grid](x, out, 300)                                        # not asked for
     assert fourth.asked == [64, 128, 256]
+    fifth = Timer(times)
+    tilejit.autotune(CONFIGS, ["n"], do_bench=fifth)(tilejit.kernel(body))[grid](x, out, 300)
+    assert fifth.asked == [], "by default it is"
     from tilejit.runtime import cache
     for path in cache.folder().glob("*" + cache.TUNED):
         path.write_text("{")
@@ -269,7 +274,7 @@ def test_threads_tune_once():
         asked.append(call())
         return 1.0
 
-    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench)(tilejit.kernel(body))
+    k = tilejit.autotune(CONFIGS, ["n"], do_bench=bench, cache_results=False)(tilejit.kernel(body))
     threads = [threading.Thread(target=lambda: k[grid](x, out, 300)) for _ in range(4)]
     for t in threads:
         t.start()

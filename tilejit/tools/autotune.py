@@ -334,7 +334,7 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
              reset_to_zero: Sequence[str] | None = None, restore_value: Sequence[str] | None = None,
              pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
              warmup: float | None = None, rep: float | None = None, use_cuda_graph: bool = False,
-             do_bench: Bench | None = None, cache_results: bool = False) -> Callable[[Any], Autotuner]:
+             do_bench: Bench | None = None, cache_results: bool = True) -> Callable[[Any], Autotuner]:
     """Launch a kernel in the fastest of `configs`, measured anew for every value of the arguments named in `key`.
 
     Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns
@@ -343,8 +343,9 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
     are put back after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace
     that.
     `do_bench(call, quantiles=...)` returns milliseconds (or a list whose first number counts); without it
-    `tilejit.testing.do_bench` measures, for `warmup` and `rep` milliseconds. `cache_results` keeps what was measured on
-    disk, beside the compiled kernels, for later processes on the same kind of GPU.
+    `tilejit.testing.do_bench` measures, for `warmup` and `rep` milliseconds. What was measured is
+    kept on disk, beside the compiled kernels, for later processes on the same kind of GPU with the same driver, unless
+    `cache_results` is False.
 
     On the CPU nothing can be timed: in the emulator each configuration runs once, and the clocks of
     `tilejit.timeline`'s model, times the waves of CTAs, decide (`tools/costs.py`); in the evaluator the first

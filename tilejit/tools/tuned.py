@@ -17,7 +17,8 @@ from tilejit.runtime.target import default_target
 
 def key(kernel: Kernel, values: str, configs: list[str]) -> dict[str, Any]:
     """Everything that a measurement depends on, as JSON."""
-    gpu = driver.current_device().name if default_target() == "cuda" else default_target()
+    gpu = f"{driver.current_device().name}, driver {driver.driver_version()}" if default_target() == "cuda" else \
+        default_target()
     return {"kernel": kernel.__name__, "source": kernel.source.fingerprint(), "compiler": compiler_hash(),
             "assembler": ptxas.version(), "gpu": gpu, "values": values, "configs": configs}
 

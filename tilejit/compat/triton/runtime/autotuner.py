@@ -15,6 +15,7 @@ from tilejit.compat.triton.compiler.errors import CompileTimeAssertionFailure
 from tilejit.compat.triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from tilejit.compat.triton.runtime.jit import JITFunction, KernelInterface, carried_out_by
 from tilejit.errors import CompilationError, LaunchError
+from tilejit.runtime import arrays, traced
 from tilejit.tools import costs, tuned
 
 #: what one configuration may raise without ending the search
@@ -90,6 +91,7 @@ class Autotuner(KernelInterface):
         self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
         self.pre_hook, self.post_hook = pre_hook or self._prepare, post_hook or self._restore
         self.saved = costs.Saved()
+        self.number = traced.number_of(self)
         prune = dict(prune_configs_by or {})
         self.perf_model, self.configs_top_k = prune.get("perf_model"), prune.get("top_k", 1.0)
         self.early_config_prune = prune.get("early_config_prune")
@@ -110,8 +112,44 @@ class Autotuner(KernelInterface):
     def _restore(self, named: dict[str, Any], exception: Exception | None = None) -> None:
         self.saved.restore()
 
+    # -- torch's compiler (see tilejit/runtime/traced.py) -------------------------------------------------------
+    @property
+    def kernel(self) -> Any:
+        """The kernel that is tuned."""
+        fn = self.fn
+        while not isinstance(fn, JITFunction):
+            fn = fn.fn
+        return fn
+
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A launch with torch's stand-ins: the configuration is chosen when the program runs, by which of its grids."""
+        grids: list[Any] = []
+        for c in self.configs:
+            grids += traced.flat_grid(grid, self.meta(args, {**kwargs, **c.launched_with()}))
+        traced.launch(self, grids, args, kwargs)
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a grid's function is given."""
+        found: dict[str, Any] = self.fn.meta(args, kwargs)
+        return found
+
+    def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
+        """The launch that an operator stands for."""
+        def grid(meta: dict[str, Any]) -> tuple[int, ...]:
+            number = next(i for i, c in enumerate(self.configs)
+                          if all(meta.get(k) == v for k, v in c.launched_with().items()))
+            return tuple(grids[3 * number:3 * number + 3])
+
+        self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Arguments of one configuration, and the arrays that tuning changes beside the kernel."""
+        return dict(self.configs[0].launched_with()), (*self.reset_to_zero, *self.restore_value)
+
     # -- launching ----------------------------------------------------------------------------------------------
     def run(self, *args: Any, **kwargs: Any) -> Any:
+        if arrays.tracing() or arrays.stands_in(*args, *kwargs.values()):
+            return self.traced(kwargs["grid"], args, {k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
         self.nargs = dict(zip(self.arg_names, args))
         config, timed = self.configs[0], False
         if len(self.configs) > 1:
@@ -273,6 +311,15 @@ class Heuristics(KernelInterface):
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Compile without launching."""
         return self.fn.warmup(*args, **self._with(args, kwargs))
+
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A launch with torch's stand-ins for arguments; see `Autotuner.traced`."""
+        self.fn.traced(grid, args, self._with(args, dict(kwargs)))
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a grid's function is given."""
+        found: dict[str, Any] = self.fn.meta(args, self._with(args, dict(kwargs)))
+        return found
 
     def _with(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         for name, value in self.values.items():

@@ -19,6 +19,7 @@ from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, r
 from tilejit.frontend import KernelSource
 from tilejit.frontend.captures import captures
 from tilejit.language.tensor import constexpr
+from tilejit.runtime import arrays
 from tilejit.runtime.jit import OPTIONS, Kernel
 from tilejit.runtime.launch import Entry
 from tilejit.runtime.signature import ArgumentError
@@ -195,6 +196,9 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self._run(grid, True, *map(MockTensor.wrap_dtype, args), **kwargs)
 
     def _run(self, grid: Any, warmup: bool, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        if arrays.tracing():
+            self.traced(grid, args, kwargs)         # torch's compiler follows this: an operator of the kernel
+            return None
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         kwargs = self._options(kwargs)
