@@ -68,6 +68,9 @@ def finish(e: Emitter, op: Op | None = None) -> None:
     inside = set(e.run.values())
     needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
               and not (v is stored and _only_stored(e, v))]
+    for v in [v for v in needed if "permutes" in e.run[v].define.traits]:       # its store comes later than others ask
+        e.set(v, parts(e, v)(range(layout_of(v.type).num_registers)))
+        needed.remove(v)
     while needed:
         layout = layout_of(needed[0].type)
         alike = [v for v in needed if layout_of(v.type) == layout]
