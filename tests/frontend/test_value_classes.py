@@ -227,3 +227,15 @@ def constant_of_tensor(x):
 def test_errors_say_what_tritons_do(kernel, words):
     with pytest.raises(tilejit.CompilationError, match=words):
         kernel.compile("*int32")
+
+
+@tilejit.kernel
+def types_of_constants(x, K: tl.constexpr):
+    pair = tl.tuple([v + 1 for v in (1, K)])
+    tl.static_assert(K.type == tl.constexpr_type(3) and K.type == tl.int32 and not K.type == tl.constexpr_type(4))
+    tl.static_assert(isinstance(K.type, tl.constexpr_type) and not isinstance(tl.load(x).type, tl.constexpr_type))
+    tl.static_assert(pair + (7,) == (2, 4, 7))
+
+
+def test_types_of_constants():
+    types_of_constants.compile("*int32", 3)

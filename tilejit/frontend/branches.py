@@ -27,7 +27,7 @@ from tilejit.frontend.values import (
     retuple,
 )
 from tilejit.ir import Block, walk
-from tilejit.ir.types import DType, Ptr
+from tilejit.ir.types import DType, Ptr, int64
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import literal_type, promote, unwrap
 from tilejit.language.tensor import Compound, tensor
@@ -180,7 +180,7 @@ class Branches(Frame):
         if not isinstance(value, tensor):
             return value
         elem = value.elem
-        zero = self.b.const(0, sem.int64 if isinstance(elem, Ptr) else elem)
+        zero = self.b.const(0, int64 if isinstance(elem, Ptr) else elem)
         zero = self.b("bitcast", zero, dtype=elem) if isinstance(elem, Ptr) else zero
         return sem.broadcast_to(self.b, tensor(zero), value.shape)
 

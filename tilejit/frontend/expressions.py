@@ -18,7 +18,7 @@ from tilejit.language import semantics as sem
 from tilejit.language.aggregates import Aggregate
 from tilejit.language.block_pointers import BlockPointer
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import METHODS, KernelBuilder, constexpr, tensor, tensor_descriptor
+from tilejit.language.tensor import METHODS, KernelBuilder, constexpr, constexpr_type, tensor, tensor_descriptor
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}
@@ -258,7 +258,9 @@ class Expressions(Loops):
         """Numbers have what scalars have: `BLOCK.dtype`, `BLOCK.to(tl.int64)`."""
         if node.attr == "value":
             return x
-        if node.attr in ("dtype", "shape", "type", "numel") or node.attr in METHODS:
+        if node.attr == "type":
+            return constexpr_type(x)
+        if node.attr in ("dtype", "shape", "numel") or node.attr in METHODS:
             return self._located(node, lambda: self._tensor_attribute(node, sem.to_tensor(self.b, x)))
         raise self.fail(node, f"a number has no {node.attr!r}")
 

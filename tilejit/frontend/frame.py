@@ -73,7 +73,8 @@ class Frame:
                 raise self.fail(node, f"{name!r} {value.reason}", *value.notes)
             return value
         if name in self.source.locals:
-            raise self.fail(node, f"{name!r} has no value here: the function binds it on another path or further down")
+            raise self.fail(node, f"{name!r} has no value here (is not defined): the "
+                                   "function binds it on another path or further down")
         try:
             value = self.source.lookup(name)
         except KeyError:

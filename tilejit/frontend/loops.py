@@ -33,7 +33,7 @@ from tilejit.frontend.values import (
     returns,
 )
 from tilejit.ir import Block, Value
-from tilejit.ir.types import DType
+from tilejit.ir.types import DType, int32
 from tilejit.language import debug
 from tilejit.language import semantics as sem
 from tilejit.language.loops import range as device_range
@@ -289,7 +289,7 @@ class Loops(Branches):
                 raise self.fail(node.iter, f"range: the {what} must be an integer scalar, found {describe(x)}")
         if bounds[2] == 0:
             raise self.fail(node.iter, "range: the step must not be 0")
-        kind: Any = sem.int32
+        kind: Any = int32
         for x in bounds:
             t: Any = x.elem if isinstance(x, tensor) else sem.literal_type(int(x))
             kind = sem.promote(kind, False, t, not isinstance(x, tensor))

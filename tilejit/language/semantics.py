@@ -22,15 +22,11 @@ from tilejit.ir.types import (
     fp32,
     fp64,
     int1,
-    int32,
-    int64,
     odd_size,
     shape_of,
-    uint32,
-    uint64,
     with_elem,
 )
-from tilejit.language.tensor import constexpr, tensor
+from tilejit.language.tensor import constexpr, scalar_type, tensor
 
 Number = (bool, int, float)
 _OPERAND = (tensor, *Number)
@@ -52,15 +48,10 @@ def constant(x: Any, what: str) -> Any:
 
 def literal_type(x: bool | int | float) -> DType:
     """The type of a Python number on its own; raises for an integer that no 64-bit type holds."""
-    if isinstance(x, bool):
-        return int1
-    if isinstance(x, int):
-        for t in (int32, uint32, int64, uint64):
-            low, high = int_range(t)
-            if low <= x <= high:
-                return t
+    t = scalar_type(x)
+    if t is None:
         raise CompilationError(f"integer {x} does not fit 64 bits")
-    return fp32 if x != x or abs(x) == float("inf") or abs(x) <= 3.4028235e38 else fp64
+    return t
 
 
 def int_range(t: DType) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Op, Value
-from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, int32, int64
+from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, fp32, fp64, int1, int32, int64, uint32, uint64
 
 
 class KernelBuilder(Builder):
@@ -57,6 +57,38 @@ class constexpr:
 
     def __repr__(self) -> str:
         return f"constexpr({self.value!r})"
+
+
+class constexpr_type:
+    """The type of a constant: which one it is. It equals the type that the number has as a scalar too, as constants
+    that a kernel's variables hold stay constants here."""
+
+    def __init__(self, value: Any):
+        self.value: Any = value.value if isinstance(value, constexpr) else value
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, constexpr_type):
+            return type(self.value) is type(other.value) and bool(self.value == other.value)
+        return scalar_type(self.value) == (other.scalar if isinstance(other, block_type) else other)
+
+    def __hash__(self) -> int:
+        return hash(scalar_type(self.value))
+
+    def __repr__(self) -> str:
+        return f"constexpr_type[{self.value!r}]"
+
+
+def scalar_type(x: Any) -> DType | None:
+    """The type of a number alone: int1, the smallest of int32, uint32, int64 and uint64, fp32 or fp64; None if it is no
+    number or fits none."""
+    if isinstance(x, bool):
+        return int1
+    if isinstance(x, int):
+        ranges = ((int32, 1 << 31, 31), (uint32, 0, 32), (int64, 1 << 63, 63), (uint64, 0, 64))
+        return next((t for t, low, bits in ranges if -low <= x < 1 << bits), None)
+    if isinstance(x, float):
+        return fp32 if x != x or abs(x) == float("inf") or abs(x) <= 3.4028235e38 else fp64
+    return None
 
 
 class block_type:
