@@ -126,3 +126,28 @@ def test_unrolled(x):
             break
         expected[i] = i + 1 if v else 0
     assert out.tolist() == expected
+
+
+@tilejit.kernel
+def rules_out(x, n, K: tl.constexpr):
+    """A `return` in a loop that the constants leave out."""
+    v = x
+    for i in range(n):
+        if K > 5 and x > 3:
+            return i
+        v += i
+        if i > 2:
+            break
+    return v
+
+
+@tilejit.kernel
+def calls_it(out, n, K: tl.constexpr):
+    tl.store(out, rules_out(n, n, K))
+
+
+@pytest.mark.parametrize("k, expected", [(1, 7 + 0 + 1 + 2 + 3), (9, 0)])
+def test_a_return_that_constants_rule_out(k, expected):
+    out = np.zeros(1, np.int32)
+    calls_it[(1,)](out, 7, k)
+    assert out[0] == expected

@@ -24,7 +24,8 @@ class Frame:
         self.stack = (*stack, source)
         self.loop_depth = 0
         self.opened: dict[int, Opened] = {}      # of each loop, by its node
-        self.result: Any = None                  # what an iteration of the innermost loop returns
+        self.returned = False                    # whether an iteration of the innermost loop may return
+        self.result: Any = None                  # and what
 
     def expr(self, node: ast.expr) -> Any:
         """The value of an expression."""

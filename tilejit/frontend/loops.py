@@ -140,7 +140,7 @@ class Loops(Branches):
             self.env = {**start, **lost}
             del self.b.block.ops[mark:]
             known = len(opened)
-            self.result = None
+            self.returned, self.result = False, None
             if RESULT in start:
                 self.env[RESULT] = self.blank(node, start[RESULT])
             carried = self._carry([*early, *(n for n in names if n not in lost)], opened)
@@ -155,7 +155,7 @@ class Loops(Branches):
         never = Undefined(f"is bound by the loop at line {node.lineno}, which may not run: give it a value before")
         self.env = {**start, **{n: never for n in names if n not in start}, **lost}
         self._bind(carried, results)
-        done = Exit(True, self.env[RETURNED], self.env.get(RESULT)) if RETURNED in carried.trees else None
+        done = Exit(True, self.env[RETURNED], self.env.get(RESULT)) if self.returned else None
         self.env = {**{n: v for n, v in self.env.items() if n not in early and n != COUNTER}, **outer}
         return done
 
@@ -185,6 +185,7 @@ class Loops(Branches):
 
     def _finish(self, done: Exit | None) -> None:
         """Note how an iteration ended in what the loop carries."""
+        self.returned = done is not None and done.returned is not False    # a `return` that constants rule out is none
         if done is None or BROKE not in self.env:
             return
         self.env[BROKE] = done.broke
