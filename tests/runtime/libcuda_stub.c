@@ -38,7 +38,7 @@ API R cuCtxSetCurrent(void *c) { current = c; return 0; }
 API R cuCtxGetDevice(int *d) { if (!current) return 201; *d = (int)((u64)current - 0x100); return 0; }
 API R cuCtxSynchronize(void) { MAY_FAIL; return 0; }
 API R cuStreamSynchronize(void *s) { MAY_FAIL; stub_state.waits++; return 0; }
-API R cuStreamIsCapturing(void *s, int *v) { *v = stub_capturing; return 0; }
+API R cuStreamIsCapturing(void *s, int *v) { if (!current) return 201; *v = stub_capturing; return 0; }
 API R cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *opt, void **val) {
     if (!current) return 201;
     if (fail(__func__) && n) { strcpy(val[0], "the stub refuses this image"); return fail(__func__); }

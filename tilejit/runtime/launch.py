@@ -80,6 +80,7 @@ class DeviceEntry:
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
                  stream: Any, blocking: bool, nvtx: bool = False):
         dev = driver.current_device() if index is None else driver.device(index)
+        dev.activate()                          # threads of autograd come without a context
         if driver.capturing(driver.current_stream(dev.index) if stream is None else driver.stream_handle(stream)):
             raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
                               ".warmup(...), before the capture")
