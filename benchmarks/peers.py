@@ -38,7 +38,7 @@ def twin_source(kernel: Any, do_not_specialize: tuple[str, ...]) -> str:
     text = ["import triton\nimport triton.language as tl"]
     constants: dict[str, Any] = {}
     for source, read in reversed(reached(kernel.source)):
-        constants |= {c.name: getattr(c.value, "value", c.value) for c in read if c.source is None and "." not in c.name}
+        constants |= {c.name: getattr(c.value, "value", c.value) for c in read if not c.sources and "." not in c.name}
         options = f"(do_not_specialize={list(do_not_specialize)})" if source is kernel.source else ""
         text.append(f"@triton.jit{options}\n{source.normalised()}")
     text[1:1] = [f"{name} = tl.constexpr({value!r})" for name, value in constants.items()]

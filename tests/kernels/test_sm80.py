@@ -160,7 +160,7 @@ def widen(x, y):
 
 
 @pytest.mark.parametrize("kernel, args, options, message", [
-    (add_kernel, ("*fp32", "*fp32", "*fp32", "int32", 256), {"num_ctas": 2}, "num_ctas=2: sm_80 has no clusters"),
+    (add_kernel, ("*fp32", "*fp32", "*fp32", "int32", 256), {"num_ctas": 2}, "sm_80 has no clusters"),
     (add_kernel, ("*fp32", "*fp32", "*fp32", "int32", 256), {"num_consumer_groups": 2}, "num_consumer_groups=2"),
     (roles, ("desc<fp16[64x64]>", "*fp32", 64), {}, "warp_specialize=True: sm_80 has no roles"),
     (product, ("*fp8e4nv", "*fp32", 64), {}, "sm_80 has no tensor cores for fp8e4nv"),

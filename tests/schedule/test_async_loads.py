@@ -116,7 +116,7 @@ def test_what_runs_ahead():
 @pytest.mark.parametrize("parts, why", [
     ({"LOADX": "load %at {volatile=true} : bf16[64x32]"}, "load x at ?: not pipelined, it is volatile"),
     ({"SCALE": "%m = cmp %place, %anyb {pred=\"lt\"}\n %s = load %spa, %m, %some : fp32[64]"},
-     "load s at ?: no bulk copy, masked elements are not zero\nload s at ?: not pipelined, masked elements are not zero"),
+     "load s at ?: not pipelined, masked elements are not zero"),
     ({"SCALE": "%q = load %table : int32\n %qb = splat %q {shape=(64,)}\n %sq = ptr_add %spa, %qb\n"
                " %s = load %sq : fp32[64]"},
      "load s at ?: not pipelined, its address is loaded in the same iteration (load)"),

@@ -53,9 +53,9 @@ def _contents(fn: Function) -> list[tuple]:
     return [(op, op.parent, *op.operands, *op.attrs.items()) for op in walk(fn.body)]
 
 
-def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Function:
-    """Run every pass on a function, verifying before the first and after the last; `dump(name, fn)` sees the result of
-    each, which is then verified too."""
+def run(fn: Function, stage: Callable[[str, Function], Function] | None = None) -> Function:
+    """Run every pass on a function, verifying before the first and after the last; `stage(name, fn)` sees the result of
+    each and gives what to go on with, which is then verified too."""
     verify(fn)
     simplified: list[tuple] = []
     for name, step in PIPELINE:
@@ -64,9 +64,9 @@ def run(fn: Function, dump: Callable[[str, Function], None] | None = None) -> Fu
         elif _contents(fn) != simplified:        # else nothing has changed since it ran
             fn = step(fn)
             simplified = _contents(fn)
-        if dump is not None:
-            dump(name, fn)
+        if stage is not None:
+            fn = stage(name, fn)
             verify(fn)
-    if dump is None:
+    if stage is None:
         verify(fn)
     return fn

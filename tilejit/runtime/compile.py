@@ -172,15 +172,7 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
     stages = stages or Stages(source.name, knobs.Knobs())
     fn = build(source, dict(args), dict(options))
     fn = stages("frontend", fn)
-    if not stages.active:
-        return passes.run(fn)
-    last: list[Function] = []
-
-    def seen(name: str, now: Function) -> None:
-        last[:] = [stages(name, now)]
-
-    fn = passes.run(fn, seen)
-    return last[0] if stages.override else fn
+    return passes.run(fn, stages if stages.active else None)
 
 
 def schedule(fn: Function, stages: Stages | None = None) -> Function:
