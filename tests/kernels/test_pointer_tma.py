@@ -148,3 +148,15 @@ def test_descriptors_of_arguments_that_tma_does_not_take(target):
             assert (got == 2 * rows).all(), (first, m, n, stride)
     if target == "emulator":
         assert "TMA does not take the arguments of a launch" in kernel.report()
+
+
+@pytest.mark.parametrize("n, exact", [(100, True), (104, False)])
+def test_rows_that_end_within_16_bytes_are_not_stored_by_tma(n, exact, monkeypatch):
+    """TMA would write the rest of such a unit too, which may be somebody else's."""
+    monkeypatch.setattr(plain_matmul, "entries", {})
+    a, b, wide = matrix(64, 64, np.float16), matrix(64, 104, np.float16), np.full((64, 112), 7, np.float16)
+    with tilejit.knobs(target="emulator"):
+        plain_matmul[(2, 1)](a, b, wide, 64, n, 64, 64, 1, 104, 1, 112, 1, BM=64, BN=64, BK=64)
+    (entry,) = plain_matmul.entries.values()
+    assert "TMA" in entry.compiled.report() and (entry.exact.entry is not None) == exact
+    assert np.array_equal(wide[:, :n], a @ b[:, :n]) and (wide[:, n:] == 7).all()

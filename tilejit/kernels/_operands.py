@@ -80,6 +80,12 @@ def in_reach(info: ArrayInfo) -> bool:
     return info.address % 16 == 0 and pitch * info.dtype.bytes % 16 == 0
 
 
+def writable(info: ArrayInfo) -> bool:
+    """Whether TMA can write a row-major matrix, and nothing beside it: it writes whole units of 16 bytes (an H200 does,
+    where the last one of a row is only in part inside of the tensor)."""
+    return in_reach(info) and info.shape[-1] * info.dtype.bytes % 16 == 0
+
+
 def operand(what: str, name: str, info: ArrayInfo, rank: int = 2) -> Matrix:
     """A matrix (or stack of matrices) with unit stride along its rows or its columns."""
     shape, strides = info.shape, info.strides

@@ -135,7 +135,7 @@ def tensor_map(e: Emitter, op: Op) -> str:
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
     param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
-                           fill, isinstance(desc.op, Op))
+                           fill, isinstance(desc.op, Op), "write" in op.define.effects)
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)

@@ -44,6 +44,7 @@ class TensorMapParam:
     swizzle: int
     fill: str = "zero"
     made: bool = False                   # in the kernel: there is another one, for arguments that TMA does not take
+    stored: bool = False                 # something is written through it
 
 
 Param = Union[PointerParam, ScalarParam, TensorMapParam]

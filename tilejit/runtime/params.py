@@ -63,6 +63,10 @@ def bits(value: float, dtype: str) -> int:
     return int(np.array(value, kind).view(unsigned))
 
 
+#: The size of a dimension that nothing bounds (`passes/pointer_tma.py`).
+_ENDLESS = 2 ** 31 - 1
+
+
 class NotForTMA(LaunchError):
     """Arguments that TMA does not take, of a descriptor that is made in the kernel: another kernel takes them."""
 
@@ -148,6 +152,8 @@ class Packer:
         shape, strides, fill = facts if type(facts) is tuple else (facts.shape, facts.strides, facts.padding)
         try:
             validate_map(p, address, shape, strides)
+            if p.made and p.stored and shape[-1] < _ENDLESS and shape[-1] * DTYPES[p.dtype].bytes % 16:
+                raise LaunchError(f"TMA writes whole units of 16 bytes: lines of {shape[-1]} {p.dtype} end within one")
             return self.encode(address, p.dtype, shape, strides, p.box, p.swizzle, fill)
         except (LaunchError, CudaError) as error:
             raise NotForTMA(str(error)) if p.made else error
