@@ -123,7 +123,8 @@ def test_matmul_hands_deep_products_on(monkeypatch):
     # As measured on an H200.
     for m, n, k, deep in ((64, 4096, 64 * 32, True), (4096, 4096, 64 * 128, False), (128, 8192, 8192, True), (128, 28672, 8192, True), (192, 28672, 8192, False), (1024, 1024, 32768, True),
                           (2048, 2048, 8192, False), (32, 8192, 1024, True), (64, 8192, 1024, False), (160, 7168, 8192, True),
-                          (7168, 160, 8192, True), (320, 7168, 8192, False)):
+                          (7168, 160, 8192, True), (320, 7168, 8192, False), (16384, 16384, 1024, False), (8192, 8192, 28672, False),
+                          (4096, 14336, 4096, False), (4096, 4096, 32768, False)):
         a, b = (tilejit.ArrayInfo(0, tilejit.ir.types.fp16, *x, 0) for x in (((m, k), (k, 1)), ((k, n), (1, k))))
         c = tilejit.ArrayInfo(0, tilejit.ir.types.fp16, (m, n), (n, 1), 0)
         way = module.handed_on(a, b, lambda: module._parts(a, b, False, c, None, 132, "sm_90a", False), 132)

@@ -379,7 +379,10 @@ def handed_on(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]],
     if m <= NARROW:
         return False, inf
     other = _tiled(whole(), sms, a, b)
-    more = 0.0 if t.stream_tiles or t.k_ctas > 1 else WALKED if min(m, n) <= division.SHALLOW else inf
+    few = min(m, n) <= division.SHALLOW
+    if not few and (t.tiles(m, n) > sms or not (t.stream_tiles or t.k_ctas > 1)):      # tiles alone fill the chip
+        return False, other
+    more = 0.0 if t.stream_tiles or t.k_ctas > 1 else WALKED
     return cycles + more < other, min(cycles, other)
 
 
