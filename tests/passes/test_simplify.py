@@ -213,10 +213,23 @@ def test_every_pass_is_dumped_and_verified(monkeypatch):
         return fn
 
     seen = []
+
+    def stage(name, fn):
+        seen.append(name)
+        return fn
+
     monkeypatch.setattr(passes, "PIPELINE", (("simplify", simplify), ("breaks", breaks)))
     with pytest.raises(VerificationError, match="must end in return"):
-        passes.run(parse_function(HEAD + LOOP + "\n  return\n}\n"), lambda name, fn: seen.append(name))
+        passes.run(parse_function(HEAD + LOOP + "\n  return\n}\n"), stage)
     assert seen == ["simplify", "breaks"]
+
+
+def test_passes_go_on_with_what_replaces_a_stage(monkeypatch):
+    other = parse_function(HEAD + LOOP + "\n  return\n}\n")
+    met = []
+    monkeypatch.setattr(passes, "PIPELINE", (("first", lambda fn: fn), ("second", lambda fn: met.append(fn) or fn)))
+    made = passes.run(parse_function(HEAD + LOOP + "\n  return\n}\n"), lambda name, fn: other if name == "first" else fn)
+    assert met == [other] and made is other
 
 
 @settings(max_examples=150, deadline=None)
