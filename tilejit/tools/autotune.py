@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tilejit.errors import AutotuneError, CompilationError, LaunchError
@@ -31,7 +31,7 @@ from tilejit.runtime.jit import IGNORED, OPTIONS
 from tilejit.runtime.signature import ArgumentError
 from tilejit.tools import tuned
 from tilejit.tools.costs import Run, Saved, cost, launch, out_of_resources, unit, zero
-from tilejit.tools.wrapper import Call, Wrapper, call_of, check_names
+from tilejit.tools.wrapper import Call, Choices, Wrapper, call_of, check_names
 
 #: times a call: do_bench(call, quantiles=(0.5, 0.2, 0.8)) -> milliseconds, one number or a list whose first counts
 Bench = Callable[..., Any]
@@ -51,6 +51,8 @@ class Config:
     maxnreg: int | None = None
     pre_hook: Callable[[dict[str, Any]], Any] | None = None
     ir_override: None = None
+    #: everything that a launch is given by name, made once; not to be changed
+    given: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.ir_override is not None:
@@ -58,17 +60,13 @@ class Config:
         twice = self.kwargs.keys() & {"num_warps", "num_stages", "num_ctas", "maxnreg"}
         if twice:
             raise ArgumentError(f"Config: {', '.join(sorted(twice))} in kwargs; give it as an argument of Config")
-
-    def all_kwargs(self) -> dict[str, Any]:
-        """Everything that a launch is given by name."""
-        return dict(self.given)
-
-    @cached_property
-    def given(self) -> dict[str, Any]:
-        """The same, made once; not to be changed."""
         options = {"num_warps": self.num_warps, "num_stages": self.num_stages, "num_ctas": self.num_ctas,
                    "maxnreg": self.maxnreg}
-        return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
+        object.__setattr__(self, "given", {**self.kwargs, **{k: v for k, v in options.items() if v is not None}})
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """A copy of what is given."""
+        return dict(self.given)
 
     def __str__(self) -> str:
         return ", ".join(f"{k}: {v}" for k, v in self.given.items())
@@ -80,7 +78,7 @@ class Config:
         return isinstance(other, Config) and self.given == other.given and self.pre_hook == other.pre_hook
 
 
-class Autotuner(Wrapper):
+class Autotuner(Choices, Wrapper):
     """A kernel that is launched in the fastest of several configurations; see `autotune`.
 
     `best_config` is the one of the last launch, `cache` the one of every key so far, `timings` what was measured for
@@ -142,24 +140,11 @@ class Autotuner(Wrapper):
         return (knobs.overrides(), *[named[k] for k in self.keys if k in named],
                 *[x.dtype for x in named.values() if hasattr(x, "dtype")])
 
-    # -- torch's compiler (see runtime/traced.py) -----------------------------------------------------------------
-    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """The configuration is chosen when the program runs, so the operator is given the grid of each."""
-        grids: list[Any] = []
-        for c in self.configs:
-            grids += traced.flat_grid(grid, self.meta(args, {**kwargs, **c.kwargs}))
-        traced.launch(self, grids, args, kwargs)
+    # -- torch's compiler (see `Choices`) -------------------------------------------------------------------------
+    def given_by(self, config: Config) -> dict[str, Any]:
+        return config.given
 
-    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self.fn.meta(args, kwargs)
-        return found
-
-    def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
-        """The launch that an operator stands for."""
-        def grid(meta: dict[str, Any]) -> tuple[int, ...]:
-            number = next(i for i, c in enumerate(self.configs) if all(meta[k] == v for k, v in c.given.items()))
-            return tuple(grids[3 * number:3 * number + 3])
-
+    def launch_for(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         self._launch(grid, *args, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tilejit.errors import LaunchError
-from tilejit.runtime import arrays
+from tilejit.runtime import arrays, traced
 from tilejit.runtime.arrays import StandIn
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import IGNORED, OPTIONS, Kernel
@@ -77,6 +77,43 @@ class Wrapper:
     def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, defaults of the kernel included."""
         return {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+
+
+class Choices:
+    """What kernels with several configurations do under torch's compiler (`runtime/traced.py`): the configuration is
+    chosen when the program runs, so the operator is given the grid of each."""
+
+    fn: Any
+    configs: Sequence[Any]
+
+    def given_by(self, config: Any) -> dict[str, Any]:
+        """The arguments and options that a configuration gives."""
+        raise NotImplementedError
+
+    def launch_for(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Launch with the configuration that is chosen for these arguments."""
+        raise NotImplementedError
+
+    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A launch with torch's stand-ins for arguments; see `Kernel.traced`."""
+        grids: list[Any] = []
+        for c in self.configs:
+            grids += traced.flat_grid(grid, self.meta(args, {**kwargs, **self.given_by(c)}))
+        traced.launch(self, grids, args, kwargs)
+
+    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a grid's function is given."""
+        found: dict[str, Any] = self.fn.meta(args, kwargs)
+        return found
+
+    def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
+        """The launch that an operator stands for."""
+        def grid(meta: dict[str, Any]) -> tuple[int, ...]:
+            number = next(i for i, c in enumerate(self.configs)
+                          if all(meta.get(k) == v for k, v in self.given_by(c).items()))
+            return tuple(grids[3 * number:3 * number + 3])
+
+        self.launch_for(grid, args, kwargs)
 
 
 class Heuristics(Wrapper):

@@ -17,6 +17,7 @@ from tilejit.compat.triton.runtime.jit import JITFunction, KernelInterface, carr
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import arrays, traced
 from tilejit.tools import costs, tuned
+from tilejit.tools.wrapper import Choices
 
 #: what one configuration may raise without ending the search
 _LEFT_OUT = (OutOfResources, CompileTimeAssertionFailure, PTXASError, CompilationError, LaunchError)
@@ -68,7 +69,7 @@ class Config:
             self.all_kwargs().items()) == list(other.all_kwargs().items())
 
 
-class Autotuner(KernelInterface):
+class Autotuner(Choices, KernelInterface):
     """A kernel that is launched in the fastest of several configurations.
 
     `cache` maps the values of the key arguments, and the arrays' dtypes, to the configuration that was chosen."""
@@ -121,25 +122,10 @@ class Autotuner(KernelInterface):
             fn = fn.fn
         return fn
 
-    def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """A launch with torch's stand-ins: the configuration is chosen when the program runs, by which of its grids."""
-        grids: list[Any] = []
-        for c in self.configs:
-            grids += traced.flat_grid(grid, self.meta(args, {**kwargs, **c.launched_with()}))
-        traced.launch(self, grids, args, kwargs)
+    def given_by(self, config: Config) -> dict[str, Any]:
+        return config.launched_with()
 
-    def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a grid's function is given."""
-        found: dict[str, Any] = self.fn.meta(args, kwargs)
-        return found
-
-    def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
-        """The launch that an operator stands for."""
-        def grid(meta: dict[str, Any]) -> tuple[int, ...]:
-            number = next(i for i, c in enumerate(self.configs)
-                          if all(meta.get(k) == v for k, v in c.launched_with().items()))
-            return tuple(grids[3 * number:3 * number + 3])
-
+    def launch_for(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         self.run(*args, grid=grid, warmup=False, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:

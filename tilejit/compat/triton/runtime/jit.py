@@ -48,7 +48,7 @@ class KernelInterface:
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Launch, or with `warmup` only compile."""
-        raise NotImplementedError("run not implemented")
+        raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
         """Compile without launching; dtypes may stand for arrays."""

@@ -19,7 +19,7 @@ class _Bytes:
 
     def __init__(self, data: torch.Tensor | None = None, size: Any = None, device: Any = None):
         if data is None and size is None:
-            raise ValueError("Either parameter data or size must be provided")
+            raise ValueError("give numbers (data) or a size")
         self.device = device if data is None else data.device
         if data is not None:
             self.data = self._from_float(data)
@@ -40,7 +40,7 @@ class MXFP4Tensor(_Bytes):
 
     def to(self, dtype: torch.dtype) -> torch.Tensor:
         """As float32."""
-        assert dtype == torch.float32, "Currently only float32 is supported for fp4e2m1 to float conversion"
+        assert dtype == torch.float32, "e2m1 numbers are given as torch.float32 only"
         table = torch.tensor([*_E2M1, *(-x for x in _E2M1)], device=self.data.device)
         return table[self.data.long()]
 
@@ -54,7 +54,7 @@ class MXFP4Tensor(_Bytes):
 
     def to_packed_tensor(self, dim: int) -> torch.Tensor:
         """Two neighbours along `dim` in a byte, the first in its low half; an odd end is filled with zero."""
-        assert 0 <= dim < self.data.ndim, "The dimension to pack along is not within the range of tensor dimensions"
+        assert 0 <= dim < self.data.ndim, "there is no such dimension to pack along"
         data = self.data
         if data.shape[dim] % 2:
             shape = list(data.shape)
@@ -78,13 +78,13 @@ class MXScaleTensor(_Bytes):
             return min(254, max(0, int(torch.log2(torch.tensor(x))) + 127))
 
         first, last = 0 if low is None else exponent(low), 254 if high is None else exponent(high)
-        assert first <= last, "Low must be less than or equal to high"
+        assert first <= last, "the least scale is above the greatest"
         self.data = torch.randint(first, last + 1, self.size, dtype=torch.uint8, device=self.device)
         return self
 
     def to(self, dtype: torch.dtype) -> torch.Tensor:
         """As float32."""
-        assert dtype == torch.float32, "Currently only float32 is supported for f8e8m0 to float conversion"
+        assert dtype == torch.float32, "scales are given as torch.float32 only"
         return fp8e8m0_to_float32(self.data)
 
     def _from_float(self, values: torch.Tensor) -> torch.Tensor:
