@@ -135,6 +135,22 @@ def test_files_are_short(path):
     assert lines <= 700, f"{lines} lines: split the file (soft limit 400, hard limit 700)"
 
 
+def test_predicates_of_dtypes_are_called():
+    """`t.is_int` without parentheses would be a method, and so always true."""
+    from tilejit.ir.types import DType
+
+    names = {n for n in dir(DType) if n.startswith("is_") and callable(getattr(DType, n))}
+    assert "is_int" in names
+    found = []
+    for path in (*FILES, *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")):
+        tree = ast.parse(path.read_text())
+        called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+        found += [f"{path.relative_to(ROOT)}:{n.lineno}" for n in ast.walk(tree)
+                  if isinstance(n, ast.Attribute) and n.attr in names and isinstance(n.ctx, ast.Load)
+                  and id(n) not in called]
+    assert not found
+
+
 def test_the_map_names_everything():
     text = (ROOT / "docs" / "map.md").read_text()
     names = {p.relative_to(ROOT).as_posix() for p in FILES}

@@ -102,7 +102,7 @@ def test_compare_and_select(t):
     if t == T.int1:
         a, b = (np.random.default_rng(i).random(N) < 0.5 for i in (1, 2))
     else:
-        a, b = (ints(t, i) if t.is_int else floats(t, i) for i in (1, 2))
+        a, b = (ints(t, i) if t.is_int() else floats(t, i) for i in (1, 2))
     b = np.where(np.arange(N) % 3 == 0, a, b).astype(a.dtype)
     preds = ["eq", "ne", "lt", "le", "gt", "ge"]
     exact(apply(t, [(p, "cmp", "ab", {"pred": p}) for p in preds], {"a": (a, t), "b": (b, t)}, T.int1))

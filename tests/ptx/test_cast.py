@@ -15,14 +15,14 @@ def values(t, seed=0):
     dtype, rng = numeric.np_dtype(t), np.random.default_rng(seed)
     if t.kind == "bool":
         return rng.random(N) < 0.5
-    if t.is_int:
+    if t.is_int():
         a = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, N, dtype, endpoint=True)
         a >>= rng.integers(0, t.bits, N).astype(dtype)
         a[:6] = [0, 1, 2, 100, np.iinfo(dtype).min, np.iinfo(dtype).max]
         if t.bits >= 32:        # a tie of bf16 and of fp16, and just above it, which fp32 cannot tell apart
             a[6:10] = [(1 << 30) + (1 << 22), (1 << 30) + (1 << 22) + 1, 2049, 4098]
         return a
-    if t.is_fp8:
+    if t.is_fp8():
         return np.arange(N, dtype=np.uint8).view(dtype)
     a = rng.normal(size=N) * 2.0 ** rng.integers(-12, 20, N)
     a[:12] = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.4, -0.6, 1e9, -1e9, 3e9, 1.5, 2.5]
@@ -99,12 +99,12 @@ def test_bitcasts(src):
     """The bits survive, and the register form of 8-bit types is the new type's: it is widened afterwards."""
     others = [t for t in WIDTHS[src.bits] if t != src]
     kernel = Kernel(1, x=(values(src), src), **{t.name: (np.zeros(N, numeric.np_dtype(t)), t) for t in others},
-                    **{f"wide_{t.name}": (np.zeros(N, np.int64), T.int64) for t in others if t.is_int})
+                    **{f"wide_{t.name}": (np.zeros(N, np.int64), T.int64) for t in others if t.is_int()})
     v = kernel.load("x", kernel.layout((N,)))
     for t in others:
         w = kernel("bitcast", v, dtype=t)
         kernel.store(t.name, w)
-        if t.is_int:
+        if t.is_int():
             kernel.store(f"wide_{t.name}", kernel("cast", w, dtype=T.int64))
     same(*kernel.run())
 

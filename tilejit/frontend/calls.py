@@ -10,7 +10,6 @@ from tilejit.frontend.expressions import PYTHON_ERRORS, Bound, Expressions, Meth
 from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction, runs_on_constants
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import contains_tensor
-from tilejit.ir.predicates import Answer
 from tilejit.ir.types import DType, Ptr
 from tilejit.language import debug, elementwise, math
 from tilejit.language.aggregates import Aggregate
@@ -90,7 +89,7 @@ class Calls(Expressions):
             return tuple(result) if isinstance(result, list) else result
         if isinstance(fn, Method):
             return self.python(where, lambda: f"{name}()", lambda: fn(self.b, args, kwargs))
-        if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") or isinstance(fn, Answer) \
+        if (getattr(fn, "__module__", None) or "").startswith("tilejit.language") \
                 or isinstance(fn, type) and issubclass(fn, (tuple, Ptr, device_range)) \
                 or isinstance(getattr(fn, "__self__", None), (DType, Ptr, block_type, str, tuple)):
             return fn(*plain, **named)

@@ -286,7 +286,7 @@ class Loops(Branches):
         bounds = [unwrap(x) for x in (it.lo, it.hi, it.step)]
         for what, x in zip(("start", "end", "step"), bounds):
             if not isinstance(x, (int, tensor)) or isinstance(x, tensor) and (x.shape or not (
-                    isinstance(x.elem, DType) and x.elem.is_int)):
+                    isinstance(x.elem, DType) and x.elem.is_int())):
                 raise self.fail(node.iter, f"range: the {what} must be an integer scalar, found {describe(x)}")
         if bounds[2] == 0:
             raise self.fail(node.iter, "range: the step must not be 0")

@@ -61,7 +61,7 @@ def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
     dtype = np_dtype(t)
     if t.name == "tf32":
         return _tf32_nearest(x.astype(np.float32))
-    if t.is_fp8 and not (rounding == "rtz" and t.name == "fp8e5"):
+    if t.is_fp8() and not (rounding == "rtz" and t.name == "fp8e5"):
         top = {"fp8e4nv": 448.0, "fp8e5": 57344.0}[t.name]
         x = np.clip(x, -top, top)
     if dtype.itemsize == 8:

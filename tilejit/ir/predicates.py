@@ -6,13 +6,6 @@ _FLOATS = {"fp8e4b15": (3, 15), "fp8e4nv": (3, 7), "fp8e4b8": (3, 8), "fp8e5": (
            "fp16": (10, 15), "bf16": (7, 127), "tf32": (10, 127), "fp32": (23, 127), "fp64": (52, 1023)}
 
 
-class Answer(int):
-    """Yes or no, which kernels call (`dtype.is_int()`) and the compiler reads (`t.is_int`)."""
-
-    def __call__(self) -> bool:
-        return bool(self)
-
-
 class Predicates:
     """The members of a dtype by Triton's names; `name`, `bits` and the answers come from `types.DType`."""
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Union
 
-from tilejit.ir.predicates import Answer, Predicates
+from tilejit.ir.predicates import Predicates
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
@@ -46,18 +46,17 @@ class DType(Predicates):
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @cached_property
-    def is_int(self) -> Answer:
+    def is_int(self) -> bool:
         """True for signed, unsigned and int1."""
-        return Answer(self.kind != "float")
+        return self.kind != "float"
 
     @cached_property
     def is_signed(self) -> bool:
         return self.kind == "int"
 
-    @cached_property
-    def is_fp8(self) -> Answer:
-        return Answer(self.kind == "float" and self.bits == 8)
+    def is_fp8(self) -> bool:
+        """True for floating-point types of one byte."""
+        return self.kind == "float" and self.bits == 8
 
     def __str__(self) -> str:
         return self.name
@@ -128,10 +127,9 @@ class Ptr:
         """Always false, as is_int."""
         return False
 
-    @property
-    def is_int(self) -> Answer:
+    def is_int(self) -> bool:
         """Always false: an address is no integer before it is cast."""
-        return Answer(False)
+        return False
 
     def __str__(self) -> str:
         return f"ptr<{self.elem}>"

@@ -159,7 +159,7 @@ def _count(op: Op, n: int) -> None:
 def _for(op: Op) -> None:
     _count(op, 1)
     iv = op.operands[0].type
-    if not (isinstance(iv, DType) and iv.is_int):
+    if not (isinstance(iv, DType) and iv.is_int()):
         raise _Broken(op, f"loop bounds must be scalar integers, found {iv}")
     _expect(op, "bounds", _types(op.operands[:3]), [iv] * 3)
     _carries(op, [iv], _terminated(op, op.regions[0], "yield"))

@@ -101,7 +101,7 @@ def operand(what: str, name: str, info: ArrayInfo, rank: int = 2) -> Matrix:
 
 def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> None:
     """Dtypes that multiply, inner sizes that agree, and orders that the tensor cores read in place."""
-    alike = a.dtype == b.dtype or a.dtype.is_fp8 and b.dtype.is_fp8 or \
+    alike = a.dtype == b.dtype or a.dtype.is_fp8() and b.dtype.is_fp8() or \
         {str(a.dtype), str(b.dtype)} <= {"int8", "uint8"}
     if str(a.dtype) not in dtypes or not alike:
         raise tilejit.LaunchError(f"{what}: {a.dtype} x {b.dtype} is not supported; use {', '.join(dtypes)}")

@@ -215,7 +215,7 @@ def _scale_strides(what: str, a: ArrayInfo, n: int, groups: int, scales: tuple[A
     wanted = (*a.shape[:-1], steps), (groups, tilejit.cdiv(n, SCALE_BLOCK), steps)
     if scales == (None, None):
         return (0,) * 5
-    if not a.dtype.is_fp8:
+    if not a.dtype.is_fp8():
         raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {a.dtype}")
     strides: list[tuple[int, ...]] = []
     for name, info, shape in zip(("scale_a", "scale_b"), scales, wanted):

@@ -103,7 +103,7 @@ def _descriptor(x: ArrayInfo, rows_first: bool, rows: int, columns: int) -> tile
 def _orders(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo,
             activation: str | None) -> tuple[bool, bool]:
     """Whether a and b are row-major. Raises LaunchError for arrays that do not go together."""
-    if str(a.dtype) not in DTYPES or (a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8)):
+    if str(a.dtype) not in DTYPES or (a.dtype != b.dtype and not (a.dtype.is_fp8() and b.dtype.is_fp8())):
         raise tilejit.LaunchError(f"matmul: {a.dtype} x {b.dtype} is not supported; use {', '.join(DTYPES)}")
     orders = _rows_first("a", a), _rows_first("b", b)
     if a.shape[1] != b.shape[0]:
@@ -220,7 +220,7 @@ def _empty(a: Any, b: Any, dtype: Any = None) -> Any:
     ia, ib = infos_of(a, b)
     if len(ia.shape) != 2 or len(ib.shape) != 2:
         raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
-    return tilejit.empty_like(a, (ia.shape[0], ib.shape[1]), dtype or (tl.bfloat16 if ia.dtype.is_fp8 else ia.dtype))
+    return tilejit.empty_like(a, (ia.shape[0], ib.shape[1]), dtype or (tl.bfloat16 if ia.dtype.is_fp8() else ia.dtype))
 
 
 @tilejit.torch_op("tilejit::matmul", "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, ScalarType? "

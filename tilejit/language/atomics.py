@@ -52,7 +52,7 @@ def _atomic(kind: str):
         elem = pointer_elem(pointer, what).elem
         if isinstance(elem, Ptr):
             raise CompilationError(f"{what} does not support {elem}: cast the pointer to one of integers")
-        if elem.bits < 16 or elem.bits == 16 and (elem.is_int or kind != "add"):
+        if elem.bits < 16 or elem.bits == 16 and (elem.is_int() or kind != "add"):
             raise CompilationError(f"{what} does not support {elem}: use 32 or 64 bits"
                                    f"{', or fp16 and bf16' if kind == 'add' else ''}")
         if elem.is_float and kind in ("and", "or", "xor"):
@@ -104,7 +104,7 @@ def atomic_poll(pointer: tensor, expected_value: Any, sem: Any = None, scope: An
     """Wait until the integer at each `pointer` equals `expected_value`; true where it did, false where `timeout_ns`
     nanoseconds (None: no limit) went by first. sem is acquire (default) or relaxed."""
     elem = pointer_elem(pointer, "atomic_poll").elem
-    if not (isinstance(elem, DType) and elem.is_int and elem.bits in (16, 32, 64)):
+    if not (isinstance(elem, DType) and elem.is_int() and elem.bits in (16, 32, 64)):
         raise CompilationError(f"atomic_poll only supports integer elements with width {{16, 32, 64}}, found {elem}")
     ptr, operands = _together(_b, "atomic_poll", pointer, [expected_value], None)
     limit = unwrap(timeout_ns)
@@ -112,7 +112,7 @@ def atomic_poll(pointer: tensor, expected_value: Any, sem: Any = None, scope: An
         raise CompilationError(f"atomic_poll timeout_ns must be non-negative, found {limit}")
     if limit is not None:
         t = to_tensor(_b, limit)
-        if t.shape or not (isinstance(t.elem, DType) and t.elem.is_int):
+        if t.shape or not (isinstance(t.elem, DType) and t.elem.is_int()):
             raise CompilationError(f"atomic_poll timeout_ns must be a scalar integer, found {t!r}")
         operands.append(semantics.cast(_b, t, uint64))
     return tensor(_b("atomic_poll", ptr.value, *(t.value for t in operands),

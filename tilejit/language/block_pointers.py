@@ -92,7 +92,7 @@ def make_block_ptr(base: tensor, shape: Any, strides: Any, offsets: Any, block_s
     for what, v in zip(("shape", "strides", "offsets"), lists):
         for x in v:
             if not isinstance(x, int) and not (isinstance(x, tensor) and not x.shape and isinstance(x.elem, DType)
-                                               and x.elem.is_int):
+                                               and x.elem.is_int()):
                 raise CompilationError(f"make_block_ptr: {what} must be integers, found {x!r}")
     starts = [sem.cast(_b, x, int32) if isinstance(x, tensor) else x for x in lists[2]]
     return BlockPointer([base, *lists[0], *lists[1], *starts], block)
@@ -116,7 +116,7 @@ def load_block(b: KernelBuilder, p: BlockPointer, boundary_check: Any, padding_o
     checked, padding = _checked(p, boundary_check), unwrap(padding_option) or "zero"
     if padding not in ("zero", "nan"):
         raise CompilationError(f"load: padding_option is 'zero' or 'nan', found {padding!r}")
-    if padding == "nan" and p.dtype.elem.is_int:
+    if padding == "nan" and p.dtype.elem.is_int():
         raise CompilationError(f"load: Padding option `nan` is not supported for integer block pointers "
                                f"({p.dtype.elem})")
     reason = _not_a_descriptor(p, checked)

@@ -38,7 +38,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     a, c, out_dtype = input, other, unwrap(out_dtype)
     ta, tc = _operand("lhs", a), _operand("rhs", c)
     shape = _product_shape(a.shape, c.shape)
-    if not (ta.is_fp8 and tc.is_fp8):
+    if not (ta.is_fp8() and tc.is_fp8()):
         for side, t in (("lhs", ta), ("rhs", tc)):
             if t.name not in _DOT:
                 raise CompilationError(f"dot: Unsupported {side} dtype {t}; legal: fp8 of any kinds, {', '.join(_DOT)}")
@@ -51,7 +51,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
                 warnings.warn("the use of fp8e4b15 is deprecated on Hopper and later architectures and can cause "
                               "significant slow down: it is converted to fp16", stacklevel=2)
         a, c = sem.cast(_b, a, fp16), sem.cast(_b, c, fp16)
-    total: DType = int32 if ta.is_int else fp64 if ta == fp64 else fp32
+    total: DType = int32 if ta.is_int() else fp64 if ta == fp64 else fp32
     start = unwrap(acc)
     start = None if start is None else to_tensor(_b, start)
     out = _result_dtype(ta, total, start, None if out_dtype is None else sem.as_dtype(out_dtype))
@@ -61,7 +61,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     if out == fp16 and ta == tc == fp16:
         total = fp16
     attrs = _precision(ta, unwrap(input_precision), unwrap(allow_tf32))
-    attrs |= _promotion(a.shape[-1], bool(ta.is_fp8 and tc.is_fp8), unwrap(max_num_imprecise_acc))
+    attrs |= _promotion(a.shape[-1], bool(ta.is_fp8() and tc.is_fp8()), unwrap(max_num_imprecise_acc))
     attrs |= _depth(unwrap(depth), a)
     start = sem.splat_const(_b, 0, shape, total) if start is None else sem.cast(_b, start, total)
     values = [a.value, c.value, start.value]

@@ -24,7 +24,7 @@ _CONSTANTS = {uint32: (0x9E3779B9, 0xBB67AE85, 0xD2511F53, 0xCD9E8D57),
 
 def _integer(b: KernelBuilder, x: Any, what: str) -> Term:
     t = Term(b, x)
-    if not (isinstance(t.elem, DType) and t.elem.is_int):
+    if not (isinstance(t.elem, DType) and t.elem.is_int()):
         raise CompilationError(f"{what} must be an integer, found {t.elem}")
     return t
 

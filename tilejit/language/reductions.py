@@ -57,7 +57,7 @@ def widened(b: KernelBuilder, x: tensor, dtype: Any) -> tensor:
     """x in the type in which it is summed: `dtype`, or at least 32 bits for integers."""
     if unwrap(dtype) is not None:
         return sem.cast(b, x, sem.as_dtype(dtype))
-    if isinstance(x.elem, DType) and x.elem.is_int and x.elem.bits < 32:
+    if isinstance(x.elem, DType) and x.elem.is_int() and x.elem.bits < 32:
         return sem.cast(b, x, int32 if x.elem.is_signed else uint32)
     return x
 
@@ -106,7 +106,7 @@ def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = N
 def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
     """Exclusive or of all elements along an axis."""
     x = to_tensor(_b, input)
-    if not (isinstance(x.elem, DType) and x.elem.is_int):
+    if not (isinstance(x.elem, DType) and x.elem.is_int()):
         raise CompilationError(f"xor_sum only supported for integers, found {x.elem}")
     return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, "^", a[0], c[0])], keep_dims, "xor_sum")[0]
 
@@ -115,7 +115,7 @@ def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: Ker
 def reduce_or(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
     """Bitwise or of all elements along an axis."""
     x = to_tensor(_b, input)
-    if not (isinstance(x.elem, DType) and x.elem.is_int):
+    if not (isinstance(x.elem, DType) and x.elem.is_int()):
         raise CompilationError(f"reduce_or only supported for integers, found {x.elem}")
     return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, "|", a[0], c[0])], keep_dims, "reduce_or")[0]
 
@@ -197,7 +197,7 @@ def histogram(input: tensor, num_bins: Any, mask: Any = None, *, _b: KernelBuild
     x = to_tensor(_b, input)
     if len(x.shape) != 1:
         raise CompilationError(f"histogram only supports 1D input, found {list(x.shape)}")
-    if not (isinstance(x.elem, DType) and x.elem.is_int and x.elem.bits <= 32):
+    if not (isinstance(x.elem, DType) and x.elem.is_int() and x.elem.bits <= 32):
         raise CompilationError(f"histogram only supports 32-bit integer input, but got {x.elem}")
     (bins,) = sem.as_shape((sem.constant(num_bins, "histogram's num_bins"),))
     x = sem.cast(_b, x, int32) if x.elem.bits == 1 else x

@@ -68,7 +68,7 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
         return x
     if isinstance(x, Number):
         t = dtype or literal_type(x)
-        if t.is_int and not isinstance(x, float):
+        if t.is_int() and not isinstance(x, float):
             low, high = int_range(t)
             if t.kind != "bool" and not low <= int(x) <= high:
                 raise CompilationError(f"{x} is out of range for {t}: {low} to {high}")
@@ -200,7 +200,7 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
         return tensor(b(_ARITH[symbol], tx.value, ty.value))
     if symbol == "/":
         tx, ty = common(b, x, y, div=True)
-        if tx.elem.is_int:  # type: ignore[union-attr]
+        if tx.elem.is_int():  # type: ignore[union-attr]
             tx, ty = cast(b, tx, fp32), cast(b, ty, fp32)
         return tensor(b("div", tx.value, ty.value))
     if symbol in ("//", "%"):
@@ -246,7 +246,7 @@ def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
             raise CompilationError("cannot subtract a pointer")
         x, y = y, x
     offset = to_tensor(b, y)
-    if not (isinstance(offset.elem, DType) and offset.elem.is_int):
+    if not (isinstance(offset.elem, DType) and offset.elem.is_int()):
         raise CompilationError(f"a pointer offset must be an integer, found {offset.elem}")
     if symbol == "-":
         offset = tensor(b("neg", offset.value))
@@ -265,7 +265,7 @@ def unary(b: Builder, symbol: str, x: tensor) -> tensor:
             raise CompilationError("'-' of a boolean: use ~x or 'not x', or .to(tl.int32)")
         return tensor(b("neg", x.value))
     if symbol == "~":
-        if not (isinstance(x.elem, DType) and x.elem.is_int):
+        if not (isinstance(x.elem, DType) and x.elem.is_int()):
             raise CompilationError(f"'~' needs an integer, found {x.elem}")
         return tensor(b("not", x.value))
     return tensor(b("not", to_bool(b, x).value))

@@ -97,7 +97,7 @@ def gather(src: tensor, index: tensor, axis: Any, *, _b: KernelBuilder) -> tenso
     dimensions. An index outside of src counts modulo its size."""
     x, at = to_tensor(_b, src), to_tensor(_b, index)
     axis = _dim(axis, len(x.shape), "gather")
-    if not (isinstance(at.elem, DType) and at.elem.is_int):
+    if not (isinstance(at.elem, DType) and at.elem.is_int()):
         raise CompilationError(f"gather: index must be an integer tensor, found {at.elem}")
     if len(at.shape) != len(x.shape):
         raise CompilationError(f"gather: source and index tensors must have the same rank, found {list(x.shape)} and "

@@ -173,7 +173,7 @@ class Forms:
     def tile(self, v: Value) -> Affine | None:
         """The affine form of a tile of integers, or of an integer scalar."""
         e = elem_of(v.type) if isinstance(v.type, (Tile, DType)) else None
-        if not isinstance(e, DType) or not e.is_int:
+        if not isinstance(e, DType) or not e.is_int():
             return None
         if not isinstance(v.type, Tile):
             return Affine(self.scalar(v), [])
@@ -345,7 +345,7 @@ def _moved(op: Op, x: Affine) -> Affine:
 def _widens(op: Op) -> bool:
     """Whether a cast between integers keeps every value."""
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
-    return bool(isinstance(src, DType) and src.is_int and src.bits > 1 and dst.is_int and dst.bits >= src.bits
+    return bool(isinstance(src, DType) and src.is_int() and src.bits > 1 and dst.is_int() and dst.bits >= src.bits
                 and (dst.kind == src.kind or dst.bits > src.bits and src.kind == "uint"))
 
 

@@ -280,7 +280,7 @@ def _rule(*names: str) -> Callable[[Callable[..., AxisInfo]], Callable[..., Axis
 
 def _is_int(t: Any) -> bool:
     e = elem_of(t)
-    return isinstance(e, DType) and bool(e.is_int)
+    return isinstance(e, DType) and e.is_int()
 
 
 @_rule("const")
@@ -538,7 +538,7 @@ def _cast(op: Op, x: AxisInfo) -> AxisInfo:
         if src.elem.bytes == dst.elem.bytes:
             return x
         return plain._replace(divisibility=tuple(x.multiple(d, 1, src.elem.bytes) for d in range(x.rank)))
-    if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int and dst.is_int) or dst == int1:
+    if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int() and dst.is_int()) or dst == int1:
         return plain
     if dst.bits > src.bits or (dst.bits == src.bits and src.kind == dst.kind):
         return x

@@ -247,7 +247,7 @@ class _Lowering:
         t = op.operands[0].type
         assert isinstance(t, Desc)
         ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[1:])
-        fill: float = 0 if t.elem.is_int else 0.0
+        fill: float = 0 if t.elem.is_int() else 0.0
         if parts.padding == "nan":
             fill = float("nan")
         block = b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.elem)))

@@ -255,7 +255,7 @@ class _Raising:
 
     def on_host(self, p: Poly) -> bool:
         """Whether the host can compute it: of integer arguments alone."""
-        return all(v.op is self.fn.body and isinstance(v.type, DType) and v.type.is_int for v in p.atoms)
+        return all(v.op is self.fn.body and isinstance(v.type, DType) and v.type.is_int() for v in p.atoms)
 
     def rank_of(self, stride: Poly) -> tuple[int, int]:
         ((m, c),) = stride.items()

@@ -45,7 +45,7 @@ def _product(fn: Function, op: Op, b: Builder) -> Value:
     if len(_shape(x)) == 3 and _shape(x)[0] == 1:
         x1, y1, acc1 = (b("reshape", v, shape=_shape(v)[1:]) for v in op.operands)
         return b("reshape", _dot(fn, b, op, x1, y1, acc1), shape=_shape(acc))
-    if elem.is_fp8 and target_of(fn).sm < 89:
+    if elem.is_fp8() and target_of(fn).sm < 89:
         raise CompilationError(f"dot: {target_of(fn).name} has no tensor cores for {elem}; use fp16, or "
                                "target=\"sm_90a\"", op.loc)
     if "promote" in op.attrs:

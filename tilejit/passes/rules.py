@@ -83,7 +83,7 @@ def nonnegative(v: Value, depth: int = 6) -> bool:
 
 def _int(op: Op) -> DType | None:
     e = elem_of(op.operands[0].type)
-    return e if isinstance(e, DType) and e.is_int else None
+    return e if isinstance(e, DType) and e.is_int() else None
 
 
 def _ones(e: DType) -> Any:

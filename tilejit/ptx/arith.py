@@ -79,7 +79,7 @@ def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
 
 def wrap8(e: Emitter, t: DType, reg: str) -> str:
     """Bring a 16-bit result back into the range of an 8-bit integer type."""
-    if t.is_int and t.bits == 8:
+    if t.is_int() and t.bits == 8:
         return e.p.new("b16", f"cvt.{'s' if t.is_signed else 'u'}16.{'s' if t.is_signed else 'u'}8", reg)
     return reg
 
@@ -108,7 +108,7 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
     if t.kind == "bool":
         each(e, op, lambda a, b: p.new("pred", "and.pred" if name == "mul" else "xor.pred", a, b))
         return
-    if t.is_fp8:
+    if t.is_fp8():
         raise CompilationError(f"{name}: {t} is a storage type, cast it before computing", op.loc)
     kind = suffix(t)
     if t.is_float:
@@ -304,7 +304,7 @@ def _cmp(e: Emitter, op: Op) -> None:
         each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, fp32),
                                        cast_element(e, b, t, fp32)))
         return
-    if isinstance(t, DType) and t.is_fp8:
+    if isinstance(t, DType) and t.is_fp8():
         each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, fp16),
                                        cast_element(e, b, t, fp16)))
         return

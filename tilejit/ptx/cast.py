@@ -35,19 +35,19 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
             return p.new("pred", f"setp.neu.{kind}", wide, zero)
         return p.new("pred", f"setp.ne.{_int(src)}", reg, 0)
     if src.kind == "bool":
-        if dst.is_int:
+        if dst.is_int():
             cls = reg_class(dst)
             return p.new(cls, f"selp.{cls}", 1, 0, reg)
         one = p.new("b32", "selp.b32", 1, 0, reg)
         return cast_element(e, one, int32, dst)
-    if src.is_fp8:
+    if src.is_fp8():
         pair = p.new("b32", f"cvt.rn.f16x2.{_F8[src.name]}x2", reg)
         half = p.reg("b16")
         p("mov.b32", f"{{{half}, _}}", pair)
         return cast_element(e, half, fp16, dst)
-    if dst.is_fp8 and rounding == "rz":
+    if dst.is_fp8() and rounding == "rz":
         return _fp8_toward_zero(e, reg, src, dst)
-    if dst.is_fp8:
+    if dst.is_fp8():
         if src.bits == 16 and src.name == "fp16":
             pair = p.new("b32", "mov.b32", f"{{{reg}, {reg}}}")
             both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.f16x2", pair)
@@ -144,24 +144,24 @@ def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
     """True if PTX converts two elements in one instruction."""
-    if dst.is_fp8 and rounding == "rz":
+    if dst.is_fp8() and rounding == "rz":
         return False
     if src.name == "fp32":
-        return dst.name in ("fp16", "bf16") or bool(dst.is_fp8)
-    return src.name == "fp16" and bool(dst.is_fp8) or bool(src.is_fp8) and dst.is_float and dst.bits in (16, 32)
+        return dst.name in ("fp16", "bf16") or dst.is_fp8()
+    return src.name == "fp16" and dst.is_fp8() or src.is_fp8() and dst.is_float and dst.bits in (16, 32)
 
 
 def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: str = "rn") -> list[str]:
     """Two neighbouring elements; see `has_pairs`. fp8 goes to other floats through fp16, which is exact."""
     p = e.p
-    if src.is_fp8:
+    if src.is_fp8():
         both = p.new("b16", "mad.lo.u16", hi, 256, lo)
         pair = p.new("b32", f"cvt.rn.f16x2.{_F8[src.name]}x2", both)
         halves = p.regs("b16", 2)
         p("mov.b32", f"{{{halves[0]}, {halves[1]}}}", pair)
         return [cast_element(e, h, fp16, dst) for h in halves]
     out = p.regs("b16", 2)
-    if dst.is_fp8:
+    if dst.is_fp8():
         source = (p.new("b32", "mov.b32", f"{{{lo}, {hi}}}"),) if src.bits == 16 else (hi, lo)
         both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.{'f16x2' if src.bits == 16 else 'f32'}", *source)
         p("and.b16", out[0], both, 255)

@@ -50,9 +50,9 @@ def _dot(e: Emitter, op: Op) -> None:
 
 def _instruction(out: DType, elems: list, step: int) -> Callable[..., None]:
     """The instruction m16n8k`step` for these types, as a function of its registers."""
-    acc = "s32" if out.is_int else f"f{out.bits}"
+    acc = "s32" if out.is_int() else f"f{out.bits}"
     names = [NAMES[t.name] for t in elems]
-    clamps = ".satfinite" if out.is_int else ""
+    clamps = ".satfinite" if out.is_int() else ""
     kind = f"mma.sync.aligned.m16n8k{step}.row.col{clamps}.{acc}.{names[0]}.{names[1]}.{acc}"
 
     def emit(e: Emitter, d: list[str], a: list[str], b: list[str], c: list[str]) -> None:

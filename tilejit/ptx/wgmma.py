@@ -109,12 +109,12 @@ def _dot_async(e: Emitter, op: Op) -> None:
     b, step = Operand(vb.type, 1, 0), K_BYTES // elem.bytes
     n, instructions = _instructions(layout)
     base_b = e.matrices.get((op, 1)) or _descriptor(e, op, 1, e.views[vb])
-    kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int else f'f{tile.elem.bits}'}"
+    kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int() else f'f{tile.elem.bits}'}"
     per = 32 // tile.elem.bits                        # sums in a register: neighbours along N
     kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"
-    if tile.elem.is_int and elem != vb.type.elem:
+    if tile.elem.is_int() and elem != vb.type.elem:
         e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
-    tail: list[object] = [] if tile.elem.is_int else [1, 1]
+    tail: list[object] = [] if tile.elem.is_int() else [1, 1]
     if isinstance(va.type, Buffer):
         a = Operand(va.type, 0, 1)
         left = _in_place(e, e.matrices.get((op, 0)) or _descriptor(e, op, 0, e.views[va]), a)

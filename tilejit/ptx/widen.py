@@ -102,7 +102,7 @@ def half_of(cast: Op) -> tuple[Value, int] | None:
     """As a cast of 32-bit to 16-bit integers: the value and which halves of it, of one shifted down the high ones."""
     source = cast.operands[0]
     src, dst = elem_of(source.type), elem_of(cast.result.type)
-    if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int and dst.is_int) \
+    if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int() and dst.is_int()) \
             or (src.bits, dst.bits) != (32, 16):
         return None
     maker = source.op

@@ -25,7 +25,7 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
     mappings (Linux does)."""
     words: set[int] = set()
     for info in infos:
-        if info.dtype.is_int and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
+        if info.dtype.is_int() and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
             low, high = info.span()
             words |= set(np.frombuffer(_view(low, high), np.uint64).tolist()) if high - low <= 8 * MOST else set()
     words = {w for w in words if w >= 1 << 16}

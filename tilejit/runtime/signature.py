@@ -222,7 +222,7 @@ def _scalar(name: str, x: Any, natural: DType, annotated: DType | None) -> Param
 
 
 #: Triton's short names of the integer types: i1, i32, u8, ...
-_SHORT = {f"{k[0]}{t.bits}": t for k, t in DTYPES.items() if t.is_int}
+_SHORT = {f"{k[0]}{t.bits}": t for k, t in DTYPES.items() if t.is_int()}
 
 
 def _from_text(name: str, text: str) -> Arg:

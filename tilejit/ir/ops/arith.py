@@ -33,7 +33,7 @@ def _floats(o: Op) -> list[Type]:
 def _ints(o: Op) -> list[Type]:
     (t,) = same(o)
     e = elem_of(t)
-    if not (isinstance(e, DType) and e.is_int):
+    if not (isinstance(e, DType) and e.is_int()):
         raise CompilationError(f"{o.name}: expected integer operands, found {t}", o.loc)
     return [t]
 
@@ -135,7 +135,7 @@ def ptr_add(o: Op) -> list[Type]:
     """Pointer plus `offset` elements; the offset is sign- or zero-extended to 64 bits by its type."""
     p, off = (v.type for v in o.operands)
     e = elem_of(off)
-    if not isinstance(elem_of(p), Ptr) or not (isinstance(e, DType) and e.is_int) \
+    if not isinstance(elem_of(p), Ptr) or not (isinstance(e, DType) and e.is_int()) \
             or shape_of(p) != shape_of(off):
         raise CompilationError(f"ptr_add: found {p} and {off}", o.loc)
     return [p]

@@ -176,7 +176,7 @@ def gather(o: Op) -> list[Type]:
 
     Indices count modulo the size, a power of two."""
     index, t, axis = _tile(o), _tile(o, 1), o.attrs["axis"]
-    if not isinstance(index.elem, DType) or not index.elem.is_int or len(index.shape) != len(t.shape) or any(
+    if not isinstance(index.elem, DType) or not index.elem.is_int() or len(index.shape) != len(t.shape) or any(
             a != b for d, (a, b) in enumerate(zip(index.shape, t.shape)) if d != axis):
         raise CompilationError(f"gather: indices {index} along dimension {axis} of {t}", o.loc)
     return [Tile(index.shape, t.elem)]

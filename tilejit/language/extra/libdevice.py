@@ -114,7 +114,7 @@ def _float(name: str, *xs: Term) -> list[Term]:
     elems = [x.elem for x in xs]
     t = fp64 if fp64 in elems else fp32
     for e in elems:
-        among_floats = isinstance(e, DType) and e.is_int and any(o in (fp32, fp64) for o in elems)
+        among_floats = isinstance(e, DType) and e.is_int() and any(o in (fp32, fp64) for o in elems)
         if e not in (fp32, fp64) and not among_floats:
             raise CompilationError(f"{name}: expected fp32 or fp64, found {e}: write x.to(tl.float32)")
     made = sem.broadcast(xs[0].b, *(x.cast(t).tensor for x in xs))

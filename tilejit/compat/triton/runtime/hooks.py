@@ -34,7 +34,7 @@ def type_name(t: Any) -> str:
         return "*" + type_name(t.elem)
     if isinstance(t, Desc):
         return f"tensordesc<{type_name(t.elem)}{list(t.block_shape)}>"
-    if isinstance(t, DType) and t.is_int:
+    if isinstance(t, DType) and t.is_int():
         return f"{'u' if t.kind in ('uint', 'bool') else 'i'}{t.bits}"
     return str(t)
 
