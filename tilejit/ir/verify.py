@@ -22,6 +22,7 @@ def verify(fn: Function) -> None:
     try:
         _block(fn.body, set())
         _in_flight(fn)
+        _turns(fn.body)
         if not fn.body.ops or fn.body.terminator.name not in ("return", "roles"):
             raise VerificationError(f"the body of {fn.name} must end in return or roles")
     except _Broken as e:
@@ -48,6 +49,24 @@ def _in_flight(fn: Function) -> None:
 
     if guarded and any(op.name == "dot_async" for op in walk(fn.body)):
         follow(fn, check)
+
+
+def _turns(block: Block) -> None:
+    """Every turn that is taken is passed on in the same block, so that all warpgroups take equally many."""
+    mine: Op | None = None
+    for op in block.ops:
+        if op.name == "turn_take":
+            if mine is not None:
+                raise _Broken(op, "a turn is taken that was not passed on")
+            mine = op
+        elif op.name == "turn_pass":
+            if mine is None:
+                raise _Broken(op, "a turn is passed on that was not taken")
+            mine = None
+        for region in op.regions:
+            _turns(region)
+    if mine is not None:
+        raise _Broken(mine, "a turn is taken that is not passed on in the same block")
 
 
 def _dot(op: Op) -> str:

@@ -18,6 +18,8 @@ from tilejit.ptx.metadata import (
 #: ld.param type by tilejit dtype; 8-bit values widen into .b16 registers.
 _LD = {"int8": "s8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16",
        "bf16": "b16", "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
+#: Named barriers of a CTA; the last ones order the turns of warpgroups.
+NAMED_BARRIERS = 16
 
 
 def prologue(e: Emitter) -> None:
@@ -231,6 +233,28 @@ def _num_programs(e: Emitter, op: Op) -> None:
 @emits("role_sync")
 def _role_sync(e: Emitter, op: Op) -> None:
     e.sync()
+
+
+@emits("turn_begin", "turn_end")
+def _turn_begin(e: Emitter, op: Op) -> None:
+    """The last warpgroup arrives for the first turn of the first one, which waits for what it passes on at last."""
+    groups, begins = op.attrs["groups"], op.name == "turn_begin"
+    skip = e.p.label(op.name)
+    e.p("bra", skip, pred=e.p.new("pred", "setp.ne.u32", e.warpgroup(), groups - 1 if begins else 0))
+    e.p("bar.arrive" if begins else "bar.sync", NAMED_BARRIERS - groups, 256)
+    e.p.place(skip)
+
+
+@emits("turn_take", "turn_pass")
+def _turn(e: Emitter, op: Op) -> None:
+    """A ring of the last named barriers, one for each warpgroup: it waits at its own, the one before arrives there."""
+    p, groups = e.p, op.attrs["groups"]
+    number = p.new("b32", "add.u32", e.warpgroup(), NAMED_BARRIERS - groups + (op.name == "turn_pass"))
+    if op.name == "turn_take":
+        p("bar.sync", number, 256)
+        return
+    beyond = p.new("pred", "setp.eq.u32", number, NAMED_BARRIERS)
+    p("bar.arrive", p.new("b32", "selp.b32", NAMED_BARRIERS - groups, number, beyond), 256)
 
 
 @emits("elect")

@@ -46,7 +46,7 @@ _overrides = knobs.overrides
 #: None: the scheduler decides. What they mean: docs/design.md, "What the author may decide".
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
-                           "store_role": None, "products_ahead": None, "check_signs": True,
+                           "store_role": None, "products_ahead": None, "ping_pong": None, "check_signs": True,
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto",
                            "enable_fp_fusion": True, "debug": False, "target": None}
 #: Triton options that only concern its own compiler: accepted, no effect here.

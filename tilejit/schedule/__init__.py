@@ -13,6 +13,7 @@
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
+    order       products of warpgroups that take turns inside a loop
     early       loads that follow products, issued before the wait for them
     strips      wide rows, which stay in shared memory, worked on strip by strip
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
@@ -31,6 +32,7 @@ from tilejit.schedule.annotate import annotate
 from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.early import issue_early
+from tilejit.schedule.order import order
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.rewrite import carry_out
 from tilejit.schedule.rotate import is_staged, rotate
@@ -65,7 +67,7 @@ def run(fn: Function, stages: Callable[[str, Function], Function] | None = None)
         problem = "no role of its own loads" if fits(new) else "there is no shared memory for it"
         notes.append(f"products and what is between them do not overlap: {problem}")
     else:
-        notes = list(fn.attrs.get("report", []))
+        fn, notes = staged, list(fn.attrs.get("report", []))
     new, plan = _planned(fn, notes)
     check_size(new, plan)
     return _finished(new, plan)
@@ -133,6 +135,6 @@ def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, 
     fn.attrs["report"] = list(notes)
     plan = make_plan(fn, wishes)
     new = sink_waits(carry_out(fn, plan))
-    issue_early(new, plan.report)
+    issue_early(order(new), plan.report)
     strip_rows(new, plan.report)
     return new, plan

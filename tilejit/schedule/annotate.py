@@ -13,7 +13,7 @@ iteration and the second one of this iteration are issued together, and the soft
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, uses, walk
+from tilejit.ir import Block, Function, Op, enclosing, uses, walk
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
@@ -28,32 +28,42 @@ BESIDE = 30
 def annotate(fn: Function) -> Function:
     """A copy of the function with the times of overlapped loops; the function itself where there is none.
 
-    `products_ahead=False` leaves all loops as they are. Reasons against are lines of the report."""
+    `products_ahead=False` leaves all loops as they are; `ping_pong` asks for turns. Reasons against are lines of the
+    report."""
     found = [(loop, times) for loop in walk(fn.body) if loop.name == "for"
              for times in [_times(loop)] if times is not None]
-    if not found or fn.attrs.get("products_ahead") is False:
+    overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
+    turns = bool(fn.attrs.get("ping_pong")) and groups > 1
+    if not found or not overlaps and not turns:
         return fn
     report = fn.attrs.setdefault("report", [])
     new = copy_function(fn)
     loops = dict(zip(walk(fn.body), walk(new.body)))
     rings: dict[str, tuple] = {}
-    share = _share(fn)
     for loop, times in found:
-        problem = _problem(fn, loop, times)
-        if not problem:
-            _mark(loop, loops, times, rings)
-            need = _registers(new, loops[loop])
-            if need > share - BESIDE:
-                problem = f"{need} registers a thread for tiles at once, {share - BESIDE} of {share} are there for them"
-                _unmark(loops[loop])
-        if problem:
-            report.append(f"loop at {place(loop)}: products and what is between them do not overlap: {problem}")
-        else:
-            names = [", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
-                     for s in (0, 1)]
-            report.append(f"loop at {place(loop)}: {names[0]} of the next iteration is in flight with {names[1]} of "
-                          f"this one (2 stages; {need} registers a thread for tiles at once)")
-    return new if any(is_staged(op) for op in walk(new.body)) else fn
+        if overlaps:
+            report.append(f"loop at {place(loop)}: {_overlap(new, loop, loops, times, rings)}")
+        if turns:
+            loops[loop].attrs["turns"] = groups
+            report.append(f"loop at {place(loop)}: {groups} warpgroups issue its products in turn (ping-pong)")
+    return new
+
+
+def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple[int, int]],
+             rings: dict[str, tuple]) -> str:
+    """Mark the copy of a loop in `new` with its times if it can be expanded; says what comes of it."""
+    problem = _problem(new, loop, times)
+    if not problem:
+        _mark(loop, loops, times, rings)
+        need, share = _registers(new, loops[loop]), _share(new)
+        if need <= share - BESIDE:
+            first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
+                             for s in (0, 1))
+            return (f"{first} of the next iteration is in flight with {second} of this one (2 stages; {need} registers "
+                    "a thread for tiles at once)")
+        problem = f"{need} registers a thread for tiles at once, {share - BESIDE} of {share} are there for them"
+        _unmark(loops[loop])
+    return f"products and what is between them do not overlap: {problem}"
 
 
 def _share(fn: Function) -> int:
@@ -120,7 +130,7 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
 
 def _problem(fn: Function, loop: Op, times: dict[Op, tuple[int, int]]) -> str:
     """Why a loop cannot be rotated; empty if it can."""
-    body, table = loop.regions[0], uses(fn.body)
+    body, table = loop.regions[0], uses(_top(loop))
     if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or \
             loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12):
         return "no role of its own loads"
@@ -141,6 +151,13 @@ def _problem(fn: Function, loop: Op, times: dict[Op, tuple[int, int]]) -> str:
     if any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands)):
         return "values change places from iteration to iteration"
     return ""
+
+
+def _top(op: Op) -> Block:
+    """The body of the function that an op is in."""
+    outer = [op, *enclosing(op)][-1]
+    assert outer.parent is not None
+    return outer.parent
 
 
 def _mark(loop: Op, copies: dict[Op, Op], times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:

@@ -166,6 +166,32 @@ def role_sync(o: Op) -> list[Type]:
     return []
 
 
+@op("turn_begin", "", "groups", effects="sync", traits="scheduled")
+def turn_begin(o: Op) -> list[Type]:
+    """The last of `groups` warpgroups of the role lets the first one take the first turn; once, before all turns."""
+    return []
+
+
+@op("turn_end", "", "groups", effects="sync", traits="scheduled")
+def turn_end(o: Op) -> list[Type]:
+    """The first of `groups` warpgroups of the role waits until the last turn of the last one is over; once, behind all
+    turns."""
+    return []
+
+
+@op("turn_take", "", "groups", effects="sync", traits="scheduled")
+def turn_take(o: Op) -> list[Type]:
+    """A warpgroup of the role waits for its turn: until the one before has passed it on. All of them take equally many
+    turns."""
+    return []
+
+
+@op("turn_pass", "", "groups", effects="sync", traits="scheduled")
+def turn_pass(o: Op) -> list[Type]:
+    """A warpgroup of the role ends its turn: the next one may go on."""
+    return []
+
+
 @op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now?",
     effects="write shared_write sync",
     traits="scheduled own_buffer pieces tensor_map")

@@ -1,0 +1,85 @@
+"""Warpgroups that issue their products in turn inside a loop: where turns begin and end, and what breaks them."""
+import numpy as np
+import pytest
+from attention_form import arguments, attend, reference
+from test_sink_waits import function
+
+import tilejit
+from tilejit.errors import VerificationError
+from tilejit.ir import walk
+from tilejit.ir.text import parse_function
+from tilejit.ir.verify import verify
+from tilejit.schedule.order import order
+from tilejit.schedule.sink_waits import sink_waits
+from tilejit.testing import rel_error
+
+NAMES = ("turn_begin", "turn_end", "turn_take", "turn_pass", "dot_async", "dot_wait", "exp2", "for")
+
+
+def loop(*lines: str) -> str:
+    return function("for %0, %n, %1 {turns=2} {(%i: int32)", *(f"  {x}" for x in lines), "  yield", "}")
+
+
+def shape(fn) -> list[str]:
+    return [op.name for op in walk(fn.body) if op.name in NAMES]
+
+
+def test_products_without_a_wait_between_them_are_one_turn():
+    fn = sink_waits(parse_function(loop("issue x %0", "%xs = dot_wait %x", "issue y %1", "%ys = dot_wait %y", "%u = exp2 %xs",
+                                        "%v = mul %u, %ys")))
+    verify(order(fn))
+    assert shape(fn) == ["turn_begin", "for", "turn_take", "dot_async", "dot_async", "turn_pass", "dot_wait", "exp2", "dot_wait",
+                         "turn_end"]
+    assert shape(parse_function(str(fn))) == shape(fn)
+
+
+def test_products_behind_a_wait_are_a_turn_of_their_own():
+    fn = sink_waits(parse_function(loop("issue x %0", "%xs = dot_wait %x", "%u = exp2 %xs", "issue y %1", "%ys = dot_wait %y",
+                                        "%v = mul %u, %ys")))
+    verify(order(fn))
+    turn = ["turn_take", "dot_async", "turn_pass", "dot_wait"]
+    assert shape(fn) == ["turn_begin", "for", *turn[:-1], "dot_wait", "exp2", *turn, "turn_end"]
+
+
+def test_loops_that_do_not_ask_have_none():
+    lines = ("issue x %0", "%xs = dot_wait %x", "%u = exp2 %xs")
+    for text in (loop(*lines).replace(" {turns=2}", ""), function(*lines)):
+        fn = sink_waits(parse_function(text))
+        before = str(fn)
+        assert str(order(fn)) == before
+
+
+@pytest.mark.parametrize("line, message", [("turn_pass", "a turn is taken that is not passed on"),
+                                           ("turn_take", "a turn is passed on that was not taken")])
+def test_a_turn_that_only_some_have_is_refused(line, message):
+    text = str(order(sink_waits(parse_function(loop("issue x %0", "%xs = dot_wait %x", "%u = exp2 %xs")))))
+    lines = text.split("\n")
+    lines.remove(next(x for x in lines if line in x))
+    with pytest.raises(VerificationError, match=message):
+        verify(parse_function("\n".join(lines)))
+
+
+CASES = {"two warpgroups": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8},
+         "three": {"length": 384, "bm": 192, "bn": 64, "num_warps": 12},
+         "two loops": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8, "causal": True},
+         "drained": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8, "products_ahead": False}}
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("case", CASES)
+def test_attention_in_turn(case, target):
+    options = CASES[case]
+    grid, args, constants = arguments(**options, ping_pong=True)
+    with tilejit.knobs(target=target):
+        k = attend[grid](*args, **constants)
+    want = reference(args, 1, options.get("causal", False))
+    assert rel_error(args[3].base.astype(np.float64), want) < 4e-3
+    if target == "emulator":
+        groups = options["num_warps"] // 4
+        assert k.report().count(f"{groups} warpgroups issue its products in turn (ping-pong)") == (1 if case != "two loops" else 2)
+        assert f"bar.arrive {16 - groups}, 256;" in k.ptx and (k.resources is None or k.resources.clean)
+
+
+def test_one_warpgroup_has_no_turns():
+    _, args, constants = arguments(256, num_warps=4, ping_pong=True)
+    assert "in turn" not in attend.compile(*args, **constants).report()
