@@ -19,7 +19,7 @@ from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
 from tilejit.schedule.registers import peak
 from tilejit.schedule.rewrite import register_split
-from tilejit.schedule.rotate import TIMES, copy_function, is_staged, rotate
+from tilejit.schedule.rotate import TIMES, copy_function, rotate
 
 #: Registers of a thread beside its tiles: addresses, tickets, loop counters, masks.
 BESIDE = 30
