@@ -59,7 +59,7 @@ def fake_torch():
 class State(ctypes.Structure):
     _fields_ = [("grid", ctypes.c_uint64 * 3), ("block", ctypes.c_uint64 * 3)] + [
         (n, ctypes.c_uint64) for n in ("shared", "stream")] + [("cluster", ctypes.c_uint64 * 3)] + [
-        (n, ctypes.c_uint64) for n in ("launches", "loads", "encodes", "allocated", "waits", "pdl")]
+        (n, ctypes.c_uint64) for n in ("launches", "loads", "encodes", "allocated", "waits", "pdl", "cooperative")]
 
 
 stub = ctypes.CDLL("libcuda.so.1")
@@ -380,6 +380,27 @@ def dependent_launch():
     for options in ({}, {"launch_pdl": False}):              # left open: not without products
         add_kernel[(1,)](x, y, o, 1000, BLOCK=512, **options)
         assert state.pdl == 0
+
+
+def cooperative_launch():
+    """A grid all of whose programs must run at once is refused where there is no room for it."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+    from tilejit.runtime import driver
+
+    x, y, o = tensors(3)
+    for grid in (3, 16 * 132, 4):
+        add_kernel[(grid,)](x, y, o, 1000, BLOCK=512, launch_cooperative_grid=True)
+        assert (state.grid[0], state.cooperative, state.pdl) == (grid, 1, 0)
+    raises(tilejit.LaunchError, "2113 were asked for, there is room for 2112 (128 threads and 0 bytes",
+           lambda: add_kernel[(2113,)](x, y, o, 1000, BLOCK=512, launch_cooperative_grid=True))
+    assert state.grid[0] == 4
+    add_kernel[(2113,)](x, y, o, 1000, BLOCK=512)
+    assert state.cooperative == 0
+    loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, (2, 1, 1), cooperative=True)
+    loaded.launch((60, 1, 1), 11, 0)
+    raises(tilejit.LaunchError, "room for 60 of 2 CTAs", lambda: loaded.launch((61, 1, 1), 11, 0))
 
 
 def threads():

@@ -10,7 +10,7 @@ typedef int R;
 #define API __attribute__((visibility("default")))
 
 /* What the tests read and set. */
-API struct { u64 grid[3], block[3], shared, stream, cluster[3], launches, loads, encodes, allocated, waits, pdl; } stub_state;
+API struct { u64 grid[3], block[3], shared, stream, cluster[3], launches, loads, encodes, allocated, waits, pdl, cooperative; } stub_state;
 API unsigned char stub_params[32][128];
 API int stub_sizes[32];
 API int stub_count, stub_devices = 1, stub_capturing, stub_major = 9;
@@ -47,6 +47,9 @@ API R cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *opt, void
 API R cuModuleGetFunction(void **f, void *m, const char *name) { *f = (void *)0x300; return 0; }
 API R cuFuncSetAttribute(void *f, int a, int v) { return 0; }
 API R cuFuncGetAttribute(int *v, int a, void *f) { *v = a == 4 ? 40 : 0; return 0; }
+API R cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int threads, u64 shared) { *n = 2048 / threads; return 0; }
+struct config;
+API R cuOccupancyMaxActiveClusters(int *n, void *f, const struct config *c) { *n = 60; return 0; }
 static void remember(void **params) {
     for (int i = 0; i < stub_count; i++) memcpy(stub_params[i], params[i], stub_sizes[i]);
     stub_state.launches++;
@@ -56,11 +59,12 @@ struct config { unsigned g[3], b[3], shared; void *stream; struct attr *attrs; u
 API R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra) {
     if (!current) return 201;
     MAY_FAIL;
-    stub_state.pdl = 0;
+    stub_state.pdl = stub_state.cooperative = 0;
     for (int i = 0; i < 3; i++) { stub_state.grid[i] = c->g[i]; stub_state.block[i] = c->b[i]; }
     for (unsigned a = 0; a < c->n; a++) {
         if (c->attrs[a].id == 4)
             for (int i = 0; i < 3; i++) stub_state.cluster[i] = c->attrs[a].v.dim[i];
+        if (c->attrs[a].id == 2) stub_state.cooperative = c->attrs[a].v.dim[0];
         if (c->attrs[a].id == 6) stub_state.pdl = c->attrs[a].v.dim[0];
     }
     stub_state.shared = c->shared; stub_state.stream = (u64)c->stream;

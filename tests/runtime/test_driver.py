@@ -9,7 +9,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 CHECKS = ["launch", "descriptors", "rank_one", "bound", "calls", "arrays", "errors", "lost", "blocking", "without_ptxas", "other_chip",
-          "clusters", "dependent_launch", "threads", "forked", "launchers", "quick"]
+          "clusters", "dependent_launch", "cooperative_launch", "threads", "forked", "launchers", "quick"]
 
 
 @pytest.fixture(scope="session")

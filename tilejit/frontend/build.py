@@ -85,9 +85,11 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
     for name in ("warp_specialize", "store_role", "products_ahead", "ping_pong", "enable_fp_fusion", "check_signs",
-                 "pointer_tma"):
+                 "pointer_tma", "launch_cooperative_grid"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
+    if attrs.get("launch_pdl", "auto") not in (True, False, "auto"):
+        raise CompilationError(f'launch_pdl={attrs["launch_pdl"]!r} is not legal: use True, False or "auto"', loc)
     target = check_target(attrs, loc)
     if attrs.get("cluster_split", "M") not in ("M", "N", "K"):
         raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "

@@ -5,6 +5,7 @@ from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Op, Value, walk
 from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr
+from tilejit.ptx.dependent import dependent
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
@@ -64,7 +65,7 @@ def follow(e: Emitter) -> None:
     that before its first op that touches global memory, or may (`Emitter.block`).
 
     The kernel that follows may start as soon as all CTAs of this one run: it waits in the same way."""
-    if _dependent(e):
+    if dependent(e.fn)[0]:
         e.p("griddepcontrol.launch_dependents")
         e.ahead = True
 
@@ -381,17 +382,8 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
                     target.name, f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                (ctas, 1, 1), target.name, _dependent(e))
-
-
-def _dependent(e: Emitter) -> bool:
-    """Whether the kernel may start before the one ahead of it has ended. Unless the author says so, products and
-    clusters may: kernels that are bound by memory then share it with the end of the one ahead (on an H200, softmax and
-    layer norm of 65536 rows of 1024 take 82 and 84 us so, 69 and 71 without)."""
-    asked = e.fn.attrs.get("launch_pdl")
-    if asked == "auto":
-        asked = e.fn.attrs.get("num_ctas", 1) > 1 or any(op.name.startswith("dot") for op in walk(e.fn.body))
-    return bool(asked) and e.target.hopper
+                                (ctas, 1, 1), target.name, dependent(e.fn)[0],
+                                bool(attrs.get("launch_cooperative_grid")))
 
 
 def check_instructions(e: Emitter, target: Target) -> None:

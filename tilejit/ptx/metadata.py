@@ -63,3 +63,4 @@ class KernelMetadata:
     cluster: tuple[int, int, int] = (1, 1, 1)
     target: str = "sm_90a"
     pdl: bool = False                    # may be started before the kernel ahead of it has ended: it waits by itself
+    cooperative: bool = False            # all programs of a grid must run at once

@@ -129,13 +129,15 @@ def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[s
 
 def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], stages: Stages,
               key: dict[str, Any], settings: knobs.Knobs) -> CompiledKernel:
+    from tilejit.ptx.dependent import dependent
+
     with collector_paused():
         fn = tile_ir(source, args, options, stages)
         fn = stages("scheduled", schedule(fn, stages))
         ptx, metadata = emit(fn)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
-    report = list(fn.attrs.get("report", ()))
+    report = [*fn.attrs.get("report", ()), dependent(fn)[1]]
     made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, tuple(report))
     if not stages.override:
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))

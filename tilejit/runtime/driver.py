@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from tilejit.errors import CudaError, LaunchError
 from tilejit.ir.target import DEFAULT, TARGETS, Target
+from tilejit.runtime.occupancy import check_room
 
 #: Errors after which the context is lost (CUDA driver API, CUresult): illegal address, launch timeout, assert,
 #: hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failed.
@@ -224,7 +225,7 @@ class LoadedKernel:
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
                  cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool = False,
-                 target: Target = TARGETS[DEFAULT]):
+                 target: Target = TARGETS[DEFAULT], cooperative: bool = False):
         driver = api()
         if dev.capability[0] != 9 if target.hopper else dev.capability[0] < target.sm // 10:
             other = '; target="sm_80" runs there' if target.hopper and dev.capability >= (8, 0) else ""
@@ -235,7 +236,7 @@ class LoadedKernel:
                               f"{dev.max_shared} a block: use fewer num_stages or smaller tiles")
         dev.activate()
         self.device, self.name, self.threads, self.shared, self.cluster = dev, name, threads, shared_bytes, cluster
-        self.pdl = pdl
+        self.pdl, self.cooperative = pdl, cooperative
         image = code if code[:4] == b"\x7fELF" else code + b"\0"
         self.module = self._load(image)
         self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding kernel {name}")
@@ -280,8 +281,23 @@ class LoadedKernel:
         dev.check(result, f"launching {self.name} with grid {grid}, {self.threads} threads and {self.shared} "
                           "bytes of shared memory")
 
+    def resident(self) -> int:
+        """Programs (clusters of blocks) that the GPU has room for at once."""
+        driver, doing = api(), f"asking how many programs of {self.name} run at once"
+        if self.cluster == (1, 1, 1):
+            found = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.threads, self.shared)
+            return int(check(found, doing)) * self.device.multiprocessors
+        return int(check(driver.cuOccupancyMaxActiveClusters(self.function, self._config_of((1, 1, 1), 0)), doing))
+
     def configure(self, grid: tuple[int, int, int], stream: int) -> Any:
-        """The CUlaunchConfig of a grid on a stream. It is never changed, so threads may share it."""
+        """The CUlaunchConfig of a grid on a stream. It is never changed, so threads may share it.
+
+        Raises LaunchError for a cooperative grid of more programs than run at once."""
+        if self.cooperative:
+            check_room(self.name, grid, self.resident(), self.threads, self.shared, self.cluster[0])
+        return self._config_of(grid, stream)
+
+    def _config_of(self, grid: tuple[int, int, int], stream: int) -> Any:
         driver = api()
         attributes = []
         if self.cluster != (1, 1, 1):
@@ -293,6 +309,10 @@ class LoadedKernel:
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attributes[-1].value.programmaticStreamSerializationAllowed = 1
+        if self.cooperative:
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attributes[-1].value.cooperative = 1
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * self.cluster[0], grid[1], grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1

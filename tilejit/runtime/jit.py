@@ -47,10 +47,8 @@ _overrides = knobs.overrides
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "ping_pong": None, "check_signs": True,
-                           "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto",
+                           "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
                            "enable_fp_fusion": True, "debug": False, "target": None}
-#: Triton options that only concern its own compiler: accepted, no effect here.
-IGNORED = frozenset({"launch_cooperative_grid"})
 _DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})
 
 
@@ -249,7 +247,7 @@ class Kernel(Partial):
                 at[k] = i
             elif k in self.defaults:
                 options[k] = i
-            elif k not in IGNORED:
+            else:
                 near = difflib.get_close_matches(k, [*self.names, *self.defaults], 1)
                 raise UnknownOption(f"{self.__name__}() got an unknown option {k!r} (keyword argument {k} was "
                                     "specified but unrecognised)"

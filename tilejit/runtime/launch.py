@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe,
 from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
+from tilejit.runtime.occupancy import check_room, resident
 from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
 from tilejit.runtime.pointed import pointed_at
 from tilejit.runtime.progress import Progress
@@ -91,7 +93,7 @@ class DeviceEntry:
         if dev.capability[0] != target.sm // 10:
             cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
         self.loaded = driver.LoadedKernel(dev, cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
-                                          meta.shared_bytes, meta.cluster, meta.pdl, target)
+                                          meta.shared_bytes, meta.cluster, meta.pdl, target, meta.cooperative)
         if cubin is None:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
@@ -185,6 +187,10 @@ class EmulatorEntry:
     def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
         """Run and say what happened; `options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
+        if meta.cooperative:
+            r = self.compiled.resources
+            check_room(meta.name, grid, resident(meta, r.registers if r else 0), meta.num_threads, meta.shared_bytes,
+                       meta.cluster[0])
         try:
             params = self.packer.as_bytes(flat)
         except NotForTMA:
@@ -207,6 +213,9 @@ class EvaluatorEntry:
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Raises EvaluationError for what a GPU would do wrong silently."""
+        if self.compiled.metadata.cooperative and prod(grid) > 1:
+            raise LaunchError(f"{self.compiled.name}: launch_cooperative_grid needs all programs at once, the "
+                              "evaluator runs one after another: use the emulator (TILEJIT_TARGET=emulator)")
         from tilejit.ir.evaluate import evaluate
         from tilejit.runtime.assembly import run_assembly
 

@@ -27,7 +27,7 @@ from tilejit.errors import AutotuneError, CompilationError, LaunchError
 from tilejit.runtime import knobs, traced
 from tilejit.runtime.arrays import StandIn, stands_in
 from tilejit.runtime.compile import CompiledKernel
-from tilejit.runtime.jit import IGNORED, OPTIONS
+from tilejit.runtime.jit import OPTIONS
 from tilejit.runtime.signature import ArgumentError
 from tilejit.tools import tuned
 from tilejit.tools.costs import Run, Saved, cost, launch, out_of_resources, unit, zero
@@ -97,7 +97,7 @@ class Autotuner(Choices, Wrapper):
         self.best_config: Config | None = None
         self.lock = threading.RLock()
         self.number = traced.number_of(self)
-        known = {*self.names, *OPTIONS, *IGNORED}
+        known = {*self.names, *OPTIONS}
         for c in self.configs:
             check_names("autotune: configurations", c.kwargs, known)
         check_names("autotune: key", self.keys, known)

@@ -10,7 +10,7 @@ from tilejit.errors import LaunchError
 from tilejit.runtime import arrays, traced
 from tilejit.runtime.arrays import StandIn
 from tilejit.runtime.compile import CompiledKernel
-from tilejit.runtime.jit import IGNORED, OPTIONS, Kernel
+from tilejit.runtime.jit import OPTIONS, Kernel
 from tilejit.runtime.signature import ArgumentError
 
 #: kernel, positional arguments, keyword arguments: what a wrapped call comes down to
@@ -122,7 +122,7 @@ class Heuristics(Wrapper):
     def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]):
         super().__init__(fn)
         self.values = dict(values)
-        check_names("heuristics", self.values, {*self.names, *OPTIONS, *IGNORED})
+        check_names("heuristics", self.values, {*self.names, *OPTIONS})
 
     def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
         return call_of(self.fn, grid, args, self._with(args, kwargs))

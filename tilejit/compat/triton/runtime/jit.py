@@ -227,7 +227,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         OutOfResources for more threads than a CTA has."""
         out = {}
         for k, v in kwargs.items():
-            if k in self.keys or k in self.defaults or k in ("enable_fp_fusion", "launch_cooperative_grid"):
+            if k in self.keys or k in self.defaults:
                 out[k] = v
             elif k not in ACCEPTED:
                 raise KeyError(f"Keyword argument {k} was specified but unrecognised")
