@@ -13,14 +13,39 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: arrays of the arguments: name -> dtype; each has ELEMENTS of them
-INPUTS = {"i8": "int8", "i32": "int32", "u32": "uint32", "i64": "int64", "f16": "float16", "b16": "bfloat16",
-          "f32": "float32"}
+INPUTS = {"i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "u32": "uint32", "i64": "int64",
+          "f16": "float16", "b16": "bfloat16", "f32": "float32", "f64": "float64"}
 ELEMENTS = 16384
 PROGRAMS = 2
 #: integers up to this are exact in the type
-EXACT = {"float16": 2 ** 11, "bfloat16": 2 ** 8, "float32": 2 ** 24}
+EXACT = {"float16": 2 ** 11, "bfloat16": 2 ** 8, "float32": 2 ** 24, "float64": 2 ** 53}
 SIZES = (16, 32, 64, 128)
-BITS = {"int8": 8, "int32": 32, "uint32": 32, "int64": 64}
+BITS = {"int8": 8, "uint8": 8, "int16": 16, "int32": 32, "uint32": 32, "int64": 64}
+BYTES = {**{n: bits // 8 for n, bits in BITS.items()}, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+#: functions that programs may call
+HELPERS = """@jit
+def add_both(a, b):
+    return a + b
+@jit
+def greater(a, b):
+    return tl.maximum(a, b)
+@jit
+def either(a, b):
+    return a | b
+@jit
+def affine(a, b, c, d):
+    return c * a, c * b + d
+@jit
+def later(a, i, b, j):
+    take = (b > a) | ((b == a) & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+@jit
+def both_ways(a, n, TWICE: tl.constexpr):
+    low = a - n
+    if TWICE:
+        return low + a, a
+    return low, a
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +98,9 @@ class Case:
     def text(self) -> str:
         """The kernel, `main`."""
         args = ", ".join([*INPUTS, *(o.name for o in self.outputs), *self.scalars])
-        return "\n".join(["@jit", f"def main({args}):", *("    " + line for line in self.body)]) + "\n"
+        body = "\n".join(["@jit", f"def main({args}):", *("    " + line for line in self.body)]) + "\n"
+        needed = [f for f in HELPERS.split("@jit\n")[1:] if re.search(rf"\b{f[4:f.index('(')]}\b", body)]
+        return "".join("@jit\n" + f for f in needed) + body
 
 
 class Writer:
@@ -122,7 +149,7 @@ class Writer:
         bound = 8 if dtype in EXACT else 0
         start = self.pick((0, 1, 16, 33, 512))
         kind = self.random.random()
-        if kind < 0.2 and len(shape) == 2 and dtype not in ("int8",):
+        if kind < 0.2 and len(shape) == 2 and shape[1] * BYTES[dtype] >= 16:
             self.aligned.add(array)
             width = self.pick((64, 128, 96))
             rows = self.pick(("n", "40", "17"))
@@ -280,9 +307,110 @@ class Writer:
             return None
         m, k = a.shape
         n = self.pick((16, 32, 64))
-        array = {"float16": "f16", "bfloat16": "b16", "float32": "f32"}[a.dtype]
+        array = {"float16": "f16", "bfloat16": "b16", "float32": "f32", "float64": "f64"}[a.dtype]
         c = self.let(f"tl.load({array} + {self.pick((0, 16, 48))} + {self.index((k, n))})", a.dtype, (k, n), 8)
-        return self.let(f"tl.dot({a.name}, {c.name})", "float32", (m, n), a.bound * 8 * k)
+        return self.let(f"tl.dot({a.name}, {c.name})", "float64" if a.dtype == "float64" else "float32", (m, n), a.bound * 8 * k)
+
+    def mixed(self) -> Var | None:
+        """Two types in one operation: the result's is that of Triton's (and C's) usual conversions."""
+        a = self.some(lambda v: v.dtype != "int1")
+        b = self.some(lambda v: a is not None and v.dtype != "int1" and v.is_float == a.is_float and v.dtype != a.dtype and
+                      v.shape in (a.shape, ()))
+        if a is None or b is None:
+            return None
+        if a.is_float:
+            to = next(t for t in ("float64", "float32", "float16") if t in (a.dtype, b.dtype))
+            if a.bound + b.bound >= EXACT[to]:
+                return None
+            return self.let(f"{a.name} {self.pick('+-')} {b.name}", to, a.shape, a.bound + b.bound)
+        one, two = sorted((a, b), key=lambda v: (BITS[v.dtype], v.dtype[0] == "u"))
+        to = two.dtype
+        if self.random.random() < 0.3:
+            return self.let(f"tl.where({a.name} > 3, {a.name}, {b.name})", to, a.shape)
+        return self.let(f"{a.name} {self.pick('+-*&|^')} {b.name}", to, a.shape)
+
+    def combined(self) -> Var | None:
+        """Reductions and scans by a function, over one tile or two."""
+        a = self.some(lambda v: len(v.shape) > 0 and v.dtype in ("int32", "int64", "uint32"))
+        if a is None:
+            return None
+        axis = self.random.randrange(len(a.shape))
+        shape = a.shape[:axis] + a.shape[axis + 1:]
+        b = self.some(lambda v: v.shape == a.shape and v.dtype == a.dtype) or a
+        kind, reverse = self.random.random(), self.pick((", reverse=True", "", ""))
+        if kind < 0.25:
+            return self.let(f"tl.reduce({a.name}, {axis}, {self.pick(('add_both', 'greater', 'either'))})", a.dtype, shape)
+        if kind < 0.5:
+            text = f"tl.associative_scan({a.name}, {axis}, {self.pick(('add_both', 'greater', 'either'))}{reverse})"
+            return self.let(text, a.dtype, a.shape)
+        if kind < 0.75:
+            return self.let(f"tl.associative_scan(({a.name}, {b.name}), {axis}, affine{reverse})[{self.pick('01')}]", a.dtype,
+                            a.shape)
+        lane = f"tl.arange(0, {a.shape[axis]})" + ("" if len(a.shape) == 1 else ("[:, None]", "[None, :]")[axis])
+        return self.let(f"tl.reduce(({a.name}, tl.broadcast_to({lane}, {list(a.shape)})), {axis}, later)[1]", "int32", shape)
+
+    def moved(self) -> Var | None:
+        """What moves elements about: sort, gather, histogram, interleave, split, three dimensions."""
+        a = self.some(lambda v: len(v.shape) > 0 and v.dtype not in ("int1", "float64"))
+        if a is None:
+            return None
+        kind, last, n = self.pick(range(6)), len(a.shape) - 1, a.numel
+        if kind == 0 and not a.is_float:
+            return self.let(f"tl.sort({a.name}{self.pick(('', ', descending=True'))})", a.dtype, a.shape)
+        if kind == 1:
+            axis = self.random.randrange(len(a.shape))
+            i = self.some(lambda v: v.dtype == "int32" and v.shape == a.shape)
+            if i is not None:
+                return self.let(f"tl.gather({a.name}, {i.name} & {a.shape[axis] - 1}, {axis})", a.dtype, a.shape, a.bound)
+        if kind == 2 and a.dtype == "int32" and last == 0:
+            bins = self.pick((16, 64))
+            return self.let(f"tl.histogram({a.name} & {self.pick((7, 15))}, {bins})", "int32", (bins,))
+        if kind == 3 and n <= 2048:
+            return self.let(f"tl.interleave({a.name}, -{a.name})", a.dtype, (*a.shape[:-1], 2 * a.shape[-1]), a.bound)
+        if kind == 4 and a.shape[-1] >= 32:
+            shape = (*a.shape[:-1], a.shape[-1] // 2)
+            return self.let(f"tl.split(tl.reshape({a.name}, {(*shape, 2)}))[{self.pick('01')}]", a.dtype, shape, a.bound)
+        if kind == 5 and n >= 256:
+            cube = self.pick([(4, n // 32, 8), (2, 8, n // 16), (n // 64, 4, 16)])
+            order = self.pick([(1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0)])
+            turned = tuple(cube[i] for i in order)
+            text = f"tl.permute(tl.reshape({a.name}, {cube}), {order})"
+            if self.random.random() < 0.5:
+                return self.let(f"tl.reshape({text}, {a.shape})", a.dtype, a.shape, a.bound)
+            axis = self.random.randrange(3)
+            return self.let(f"tl.max({text}, {axis}).to(tl.{a.dtype})", a.dtype, turned[:axis] + turned[axis + 1:], a.bound)
+        return None
+
+    def call(self) -> Var | None:
+        """A function of two results, one of them by a constant's branch."""
+        a = self.some(lambda v: v.dtype in ("int32", "int64", "float32") and v.bound < 2 ** 20)
+        if a is None:
+            return None
+        twice, which = self.pick((True, False)), self.pick((0, 1))
+        return self.let(f"both_ways({a.name}, {self.pick(('n', '3'))}, {twice})[{which}]", a.dtype, a.shape,
+                        a.bound if which else 2 * a.bound + 64)
+
+    def product_loop(self) -> Var | None:
+        """A product in blocks of K, as matmuls have it: loads in a loop that can be pipelined."""
+        array, m, n, kk = self.pick(("f16", "b16")), self.pick((16, 32, 64, 128)), self.pick((16, 32, 64)), self.pick((16, 32))
+        width = 6 * kk
+        if m * n > 4096 or m * width > ELEMENTS:
+            return None
+        trips = self.pick(((3, "3"), (4, "k"), (6, "6")))
+        acc = self.let(f"tl.zeros(({m}, {n}), tl.float32)", "float32", (m, n), 64 * kk * trips[0])
+        self.emit(f"for t{self.count} in range({trips[1]}):")
+        t = f"t{self.count}"
+        if self.random.random() < 0.5:
+            self.aligned.add(array)
+            left = f"tl.make_tensor_descriptor({array}, [{m}, {width}], [{width}, 1], [{m}, {kk}]).load([0, {t} * {kk}])"
+            right = f"tl.make_tensor_descriptor({array}, [{width}, {n}], [{n}, 1], [{kk}, {n}]).load([{t} * {kk}, 0])"
+        else:
+            left = (f"tl.load({array} + tl.arange(0, {m})[:, None] * {width} + "
+                    f"({t} * {kk} + tl.arange(0, {kk}))[None, :])")
+            right = f"tl.load({array} + ({t} * {kk} + tl.arange(0, {kk}))[:, None] * {n} + tl.arange(0, {n})[None, :])"
+        self.emit(f"    {acc.name} = tl.dot({left}, {right}, {acc.name})" if self.random.random() < 0.5 else
+                  f"    {acc.name} += tl.dot({left}, {right})")
+        return acc
 
     def inner(self, acc: Var, known: int) -> tuple[str, int]:
         """What a loop or branch did since it began, as an operand beside acc: text and bound."""
@@ -308,8 +436,14 @@ class Writer:
             return None
         acc = self.let(f"{start.name} + 0", start.dtype, start.shape, start.bound)
         trips, known = self.pick(((3, "3"), (4, "k"), (2, "2"), (4, "k"))), len(self.vars)
-        self.emit(f"for i{self.count} in range({trips[1]}):")
-        counter = Var(f"i{self.count}", "int32", ())
+        counter = Var(f"t{self.count}", "int32", ())
+        if self.random.random() < 0.25:
+            self.emit(f"{counter.name} = {self.pick(('0', 'pid - pid'))}")
+            self.emit(f"while {counter.name} < {trips[1]}:")
+            self.emit(f"    {counter.name} += 1")
+        else:
+            self.emit(f"for {counter.name} in {self.pick(('range', 'range', 'tl.range', 'tl.static_range'))}({trips[1]}):"
+                      if trips[1] != "k" else f"for {counter.name} in range(k):")
         self.depth += 1
         self.vars.append(counter)
         for _ in range(self.random.randint(0, 3)):
@@ -355,9 +489,12 @@ class Writer:
 
     def step(self) -> None:
         kinds = [self.load, self.load, self.range, self.binary, self.binary, self.binary, self.unary, self.cast,
-                 self.compare, self.select, self.reshape, self.reduction, self.reduction, self.dot, self.inexact]
+                 self.compare, self.select, self.reshape, self.reduction, self.reduction, self.dot, self.inexact, self.mixed,
+                 self.combined, self.moved, self.moved, self.call]
         if self.depth < 2:
             kinds += [self.loop, self.branch]
+        if not self.depth:
+            kinds.append(self.product_loop)
         self.pick(kinds)()
 
     def store(self, v: Var) -> None:
@@ -366,9 +503,11 @@ class Writer:
         value = f"{v.name}.to(tl.int8)" if v.dtype == "int1" else v.name
         self.outputs.append(Output(name, dtype, v.numel, v.exact))
         where = f"{name} + pid * {v.numel} + {self.index(v.shape)}"
-        if len(v.shape) == 1 and v.dtype == "int32" and self.random.random() < 0.2:
-            self.emit(f"tl.atomic_add({name} + pid * {v.numel} + ({value} & {v.numel - 1}), {value})")
-        elif len(v.shape) == 2 and v.exact and v.dtype in ("float32", "float16", "int32") and self.random.random() < 0.3:
+        if len(v.shape) == 1 and v.dtype in ("int32", "uint32") and self.random.random() < 0.3:
+            how = self.pick(("add", "max", "min", "and", "or", "xor"))
+            mask = self.pick(("", "", f", mask=tl.arange(0, {v.numel}) < {self.pick(('n', 'm'))}"))
+            self.emit(f"tl.atomic_{how}({name} + pid * {v.numel} + ({value} & {v.numel - 1}).to(tl.int32), {value}{mask})")
+        elif len(v.shape) == 2 and v.shape[1] * BYTES[dtype] >= 16 and v.exact and self.random.random() < 0.3:
             self.aligned.add(name)
             self.emit(f"tl.make_tensor_descriptor({name}, [{PROGRAMS * v.shape[0]}, {v.shape[1]}], [{v.shape[1]}, 1], "
                       f"[{v.shape[0]}, {v.shape[1]}]).store([pid * {v.shape[0]}, 0], {value})")

@@ -11,7 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from fuzz_programs import ELEMENTS, INPUTS, PROGRAMS, Case, program
+from fuzz_programs import ELEMENTS, EXACT, INPUTS, PROGRAMS, Case, program
 
 import tilejit
 import tilejit.language as tl
@@ -37,7 +37,7 @@ def values(case: Case) -> Arrays:
     made: Arrays = {}
     for n, dtype in INPUTS.items():
         kind = np.dtype(_DTYPES.get(dtype, dtype))
-        if dtype in ("float16", "bfloat16", "float32"):
+        if dtype in EXACT:
             made[n] = rng.integers(-8, 9, ELEMENTS).astype(kind)
         else:
             info = np.iinfo(kind)
@@ -117,7 +117,7 @@ def difference(case: Case, expected: Arrays, found: Arrays) -> str | None:
         a, c = expected[o.name], found[o.name]
         if o.exact:
             bad = a.view(f"u{a.itemsize}") != c.view(f"u{c.itemsize}")
-            if o.dtype in ("float16", "bfloat16", "float32"):
+            if o.dtype in EXACT:
                 bad &= a.astype(np.float64) != c.astype(np.float64)         # the sign of zero may differ
         else:
             x, y = a.astype(np.float64), c.astype(np.float64)

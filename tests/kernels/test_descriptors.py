@@ -87,3 +87,23 @@ def test_inline_pipeline(blocks):
     row_sums[(1,)](desc(x, (16, 64)), desc(out, (16, 64)), blocks * 64)
     ref = x.reshape(16, -1, 64).sum(1) if blocks else np.zeros((16, 64), np.float32)
     assert np.allclose(out, ref, atol=1e-5)
+
+
+@tilejit.kernel
+def operand_kept(a, b, twice, product):
+    """An operand of a product is stored as it lies in registers: warps side by side along N hold the same rows of it."""
+    x = a.load([0, 0])
+    product.store([0, 0], tl.dot(x, b.load([0, 0])))
+    twice.store([0, 0], x + x)
+
+
+def test_tiles_that_warps_hold_alike_are_stored_once():
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((32, 32), (32, 16)))
+    twice, product = np.empty((32, 32), np.float16), np.empty((32, 16), np.float32)
+    args = [desc(a, [32, 32]), desc(b, [32, 16]), desc(twice, [32, 32]), desc(product, [32, 16])]
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(operand_kept, (1,), *args, seeds=[0]).check()
+        operand_kept[(1,)](*args)
+    assert (twice == 2 * a).all() and (product == a.astype(np.float32) @ b.astype(np.float32)).all()
+    assert "stmatrix" in operand_kept.compile(*args).ptx

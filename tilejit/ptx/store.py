@@ -167,12 +167,11 @@ def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, s
     `bases`: addresses in the slot at `base`, which all slots share."""
     layout = tile.layout
     assert layout is not None
-    local = piece_layout(layout, buffer.shape)
+    local, owner = piece_layout(layout, buffer.shape), e.owner(layout)
     if stmatrix_fits(local, buffer):
-        _stmatrix(e, local, buffer, regs, base, shift, bases)
+        _stmatrix(e, local, buffer, regs, base, shift, bases, owner)
         return
     assert isinstance(tile.elem, DType)
-    owner = e.owner(layout)
     for a in accesses(e, local, buffer, base, shift=shift, bases=bases):
         store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
@@ -214,8 +213,9 @@ def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
 
 
 def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str], base: str, shift: int,
-              bases: dict[int, str]) -> None:
-    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8."""
+              bases: dict[int, str], owner: str | None) -> None:
+    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8. A warp stores or does not:
+    its lanes hold different elements."""
     p, rows, across = e.p, layout.bases_of("warp"), turned(layout)
     key = (layout, buffer, "stmatrix")
     if key not in e.role.addresses:
@@ -231,7 +231,7 @@ def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str],
             bases[mixed] = p.new("b32", "add.u32", base, p.new("b32", "xor.b32", thread, mixed) if mixed else thread)
         quad = words(e, buffer.elem, regs[first:first + 8])
         p(f"stmatrix.sync.aligned.m8n8.x4{'.trans' if across else ''}.shared::cta.b16",
-          f"[{bases[mixed]}+{shift + (const ^ mixed)}]", f"{{{', '.join(quad)}}}")
+          f"[{bases[mixed]}+{shift + (const ^ mixed)}]", f"{{{', '.join(quad)}}}", pred=owner)
 
 
 @emits("store_wait")
