@@ -214,8 +214,8 @@ def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
 
 def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str], base: str, shift: int,
               bases: dict[int, str], owner: str | None) -> None:
-    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8. A warp stores or does not:
-    its lanes hold different elements."""
+    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8. Whole warps store or do
+    not: their lanes hold different elements."""
     p, rows, across = e.p, layout.bases_of("warp"), turned(layout)
     key = (layout, buffer, "stmatrix")
     if key not in e.role.addresses:
