@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilejit.language as tl
 from tilejit.compat import triton as stand_in
 
 HERE = Path(__file__).parent
@@ -105,8 +106,29 @@ def test_hooks_fire(triton):
         finally:
             runtime.launch_enter_hook.remove(enter)
             runtime.launch_exit_hook.remove(leave)
-    assert seen == ["run", 200, 2, "add", "add", "run", 200, "add"]
+    assert seen == ["run", 2, "add", 200, "add", "run", 200, "add"]
     assert runtime.jit_cache_hook is None
+
+
+def test_hooks_of_launches_are_those_of_tilejit(triton):
+    """A function in the place of the chain, a scope that ends, kernels that are not Triton's; nothing stays behind."""
+    import tilejit
+
+    @tilejit.kernel
+    def plain(out):
+        tl.store(out + tl.arange(0, 16), 1)
+
+    seen, runtime, add = [], triton.knobs.runtime, adder(triton)
+    with runtime.scope():
+        runtime.launch_exit_hook = lambda m: seen.append(m.get()["function"].metadata.shared)
+        assert len(tilejit.hooks.active) == 1
+        launch(add)
+        plain[(1,)](np.zeros(16, np.int32))
+        runtime.launch_exit_hook = None
+        launch(add)
+        runtime.launch_enter_hook = lambda m: seen.append(m.get()["stream"])
+    launch(add)
+    assert seen == [0, 0] and not tilejit.hooks.active
 
 
 def test_unknown_options_are_refused_and_tritons_own_accepted(triton):

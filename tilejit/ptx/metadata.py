@@ -64,3 +64,28 @@ class KernelMetadata:
     target: str = "sm_90a"
     pdl: bool = False                    # may be started before the kernel ahead of it has ended: it waits by itself
     cooperative: bool = False            # all programs of a grid must run at once
+
+    @property
+    def shared(self) -> int:
+        """Shared memory of a block in bytes, by Triton's name."""
+        return self.shared_bytes
+
+    @property
+    def num_ctas(self) -> int:
+        """Blocks of a program."""
+        return self.cluster[0]
+
+    @property
+    def cluster_dims(self) -> tuple[int, int, int]:
+        """The cluster, by Triton's name."""
+        return self.cluster
+
+    @property
+    def launch_pdl(self) -> bool:
+        """`pdl`, by Triton's name."""
+        return self.pdl
+
+    @property
+    def launch_cooperative_grid(self) -> bool:
+        """`cooperative`, by Triton's name."""
+        return self.cooperative

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import cache, knobs, ptxas
+from tilejit.runtime.asm import Asm
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
 
@@ -43,6 +44,8 @@ class CompiledKernel:
     resources: Resources | None
     report_lines: tuple[str, ...] = ()
     from_cache: bool = False
+    #: the `Kernel` that it was compiled for, which `compiled[grid]` launches
+    launched_by: Any = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -63,6 +66,36 @@ class CompiledKernel:
     def scheduled(self) -> str:
         """The tile IR with rings, barriers, roles and addresses."""
         return str(schedule(tile_ir(self.kernel, self.args, self.options)))
+
+    @cached_property
+    def asm(self) -> Asm:
+        """Every stage under Triton's names: `asm["ttir"]`, `asm["ptx"]`, `asm["cubin"]`, `asm["sass"]`, ..."""
+        return Asm(self)
+
+    @property
+    def n_regs(self) -> int:
+        """Registers a thread; 0 where nothing was assembled yet."""
+        return self.resources.registers if self.resources else 0
+
+    @property
+    def n_spills(self) -> int:
+        """Local memory a thread in words of four bytes, as Triton counts spills; 0 where nothing was assembled yet."""
+        return (self.resources.stack + 3) // 4 if self.resources else 0
+
+    @property
+    def n_max_threads(self) -> int:
+        """Threads of a block."""
+        return self.metadata.num_threads
+
+    def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
+        """`compiled[grid](*args)` launches with the constants and options that this was compiled with.
+
+        Arguments of other types raise ArgumentError; numbers and alignments that this code is not for (1, multiples of
+        16) are compiled for, as in every launch."""
+        if self.launched_by is None:
+            raise LaunchError(f"{self.name} was compiled without its function")
+        launch: Callable[..., CompiledKernel | None] = partial(self.launched_by.launch_as, self, grid)
+        return launch
 
     def warnings(self) -> list[str]:
         """What makes this kernel slower than it could be: lost TMA, spills, serialised wgmma."""

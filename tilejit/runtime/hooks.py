@@ -1,6 +1,9 @@
 """Hooks of launches: functions that are called before and after every launch with what is known of it, and NVTX ranges.
 
     tilejit.hooks.enter(lambda launch: print(launch.name, launch.grid))
+
+Triton's `knobs.runtime.launch_enter_hook` and `launch_exit_hook` (`tilejit.compat.triton`) are called by these.
+Not told are launches that go past the kernel: those of `kernel.bind(...)`, and replays of CUDA graphs.
 """
 from __future__ import annotations
 

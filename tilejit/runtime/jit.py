@@ -162,8 +162,8 @@ class Partial:
     def _observed(self, entry: Entry, dims: Grid, plan: Plan, flat: tuple, stream: Any) -> None:
         """A launch between hooks."""
         kernel = self.kernel
-        told = Launch(kernel.__name__, dims, entry.compiled, {n: flat[i] for n, i in plan.at.items()}, stream,
-                      kernel.launch_metadata)
+        told = Launch(kernel.__name__, dims, kernel.shown(entry.compiled), {n: flat[i] for n, i in plan.at.items()},
+                      stream, kernel.launch_metadata)
         for hook in [*HOOKS.entering]:
             hook(told)
         with nvtx_range(kernel.__name__) if entry.nvtx else nullcontext():
@@ -287,7 +287,7 @@ class Kernel(Partial):
         """Compile for these arguments without launching; needs no GPU. Types may stand for arrays and numbers, as
         text: `"*bf16"`, `"int32"`, `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`."""
         plan, flat = self._bound(args, kwargs)
-        return compile_kernel(self.source, self.describe(plan, flat, typed=True), self.options(plan, flat))
+        return self._compiled(self.describe(plan, flat, typed=True), self.options(plan, flat))
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile, and with GPU arrays also load, so that a launch in a CUDA graph capture does neither."""
@@ -303,10 +303,15 @@ class Kernel(Partial):
         key, described, options = self._key(plan, flat), self.describe(plan, flat), self.options(plan, flat)
 
         def compiled() -> CompiledKernel:
-            self.prepared[key] = made = compile_kernel(self.source, described, options)
+            self.prepared[key] = made = self._compiled(described, options)
             return made
 
         return compiled
+
+    def _compiled(self, described: dict[str, Arg], options: dict[str, Any]) -> CompiledKernel:
+        made = compile_kernel(self.source, described, options)
+        made.launched_by = self
+        return made
 
     def report(self) -> str:
         """What the compiler decided for every signature launched so far."""
@@ -350,7 +355,7 @@ class Kernel(Partial):
                                     "tensor.cuda(), or set TILEJIT_TARGET=emulator")
             raise ArgumentError(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
         described = self.describe(plan, flat)
-        compiled = compiled or compile_kernel(self.source, described, self.options(plan, flat))
+        compiled = compiled or self._compiled(described, self.options(plan, flat))
         spread = Spread(described, plan.at, flat)
         at, flat = spread.at, spread(flat)
         entry: Entry
@@ -384,6 +389,24 @@ class Kernel(Partial):
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
         """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(...)`."""
         return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
+
+    def launch_as(self, compiled: CompiledKernel, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
+        """What `compiled[grid](...)` does; see there."""
+        constants = {n: a.value for n, a in compiled.args.items() if n in self.constexprs and isinstance(a, Const)}
+        fixed = {n: v for n, v in {**constants, **compiled.options}.items()
+                 if n not in self.names[:len(args)] and n not in kwargs and (n in self.keys or n in self.defaults)}
+        given = {**fixed, **kwargs}
+        plan, flat = self._bound(args, {k: v for k, v in given.items() if k != "stream" or k in self.keys})
+        for n, a in self.describe(plan, flat).items():
+            was, now = getattr(compiled.args[n], "type", None), getattr(a, "type", None)
+            if was is not None and now is not None and str(was) != str(now):
+                raise ArgumentError(f"argument {n!r}: {now}; {self.__name__} was compiled for {was}: launch the kernel "
+                                    "itself for other types")
+        return self._launch(grid, *args, **given)
+
+    def shown(self, compiled: CompiledKernel) -> Any:
+        """The compiled kernel as hooks see it."""
+        return compiled
 
     def bind(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None]:
         """A function without arguments that repeats this launch (on the stream that is current then, unless

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,29 +16,6 @@ from tilejit.runtime.compile import compiler_hash
 
 if TYPE_CHECKING:
     from tilejit.compat.triton.runtime.jit import JITFunction
-
-#: Triton's name of a stage -> the nearest that tilejit has
-_STAGES: dict[str, Callable[[Compiled], Any]] = {
-    "source": lambda k: k.source, "ttir": lambda k: k.ir, "ttgir": lambda k: k.scheduled, "ptx": lambda k: k.ptx,
-    "cubin": lambda k: k.cubin, "sass": lambda k: k.sass()}
-
-
-class Stages(Mapping[str, Any]):
-    """`asm`: the stages of a compilation, made when they are asked for. `ttir` is tile IR with layouts, `ttgir` the
-    scheduled one; there is no LLVM, so `llir` is the PTX."""
-
-    def __init__(self, compiled: Compiled):
-        self.compiled = compiled
-
-    def __getitem__(self, name: str) -> Any:
-        return _STAGES["ptx" if name == "llir" else name](self.compiled)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*_STAGES, "llir"])
-
-    def __len__(self) -> int:
-        return len(_STAGES) + 1
-
 
 class Metadata(Mapping[str, Any]):
     """Facts of a compiled kernel, as attributes or by name."""
@@ -69,7 +46,7 @@ class CompiledKernel:
 
     def __init__(self, compiled: Compiled, fn: JITFunction | None, info: Mapping[str, Any]):
         self.compiled, self.fn, self.hash, self.info = compiled, fn, info["key"], info
-        self.asm = Stages(compiled)
+        self.asm = compiled.asm
         self.kernel: Any = compiled.cubin
         self.module = self.function = compiled
         self.src = compiled.kernel
@@ -97,23 +74,6 @@ class CompiledKernel:
         return self.fn.repr(SimpleNamespace(name=self.compiled.name, fn=self.fn, constants=constants,
                                             signature=self.info["signature"]))
 
-    @property
-    def n_regs(self) -> int:
-        """Registers a thread; 0 where nothing was assembled."""
-        r = self.compiled.resources
-        return r.registers if r else 0
-
-    @property
-    def n_spills(self) -> int:
-        """Bytes of local memory a thread, over four, as the driver counts Triton's."""
-        r = self.compiled.resources
-        return (r.stack + 3) // 4 if r else 0
-
-    @property
-    def n_max_threads(self) -> int:
-        """Threads of a CTA."""
-        return self.compiled.metadata.num_threads
-
     def _init_handles(self) -> None:
         """Counts as loaded; in fact it is at its first launch."""
         self.loaded = os.getpid()
@@ -128,11 +88,8 @@ class CompiledKernel:
         return self.compiled.report()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        """Launch this specialisation; constants among the arguments are those that it was compiled for."""
-        if self.fn is None:
-            raise RuntimeError(f"{self.name} was compiled without its function")
-        options = {k: v for k, v in self.compiled.options.items() if k in self.fn.defaults}
-        return partial(self.fn.run, grid=grid, **options)
+        """Launch with the constants and options that this was compiled with."""
+        return self.compiled[grid]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["compiled"], name)

@@ -1,8 +1,8 @@
-"""What Triton's hooks are told of a compilation and of a launch."""
+"""What Triton's hooks are told of a compilation."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,37 +116,3 @@ def preloaded(fn: JITFunction, text: str) -> dict[str, Any]:
         else:
             given[parameter] = f"{kind}:{16 if i in divisible else 1}" if "<" not in kind else kind
     return {**given, **{k: v for k, v in data["options"].items() if k in fn.defaults and k not in given}}
-
-
-class LazyDict:
-    """What a launch hook gets: `get()` is a dictionary, whose expensive part is made when asked for."""
-
-    def __init__(self, data: dict[str, Any]):
-        self.data, self.extras = data, list[tuple[Callable[..., dict[str, Any]], tuple]]()
-
-    def add(self, func: Callable[..., dict[str, Any]], args: tuple) -> None:
-        """`func(*args)` has more."""
-        self.extras.append((func, args))
-
-    def get(self) -> dict[str, Any]:
-        """All of it."""
-        for func, args in self.extras:
-            self.data = {**self.data, **func(*args)}
-        self.extras.clear()
-        return self.data
-
-
-def launch_data(fn: JITFunction, grid: Any, args: tuple, kwargs: dict[str, Any]) -> LazyDict:
-    """A launch as Triton's hooks are told of it: the kernel's name and stream, and its own `launch_metadata`."""
-    plan, flat = fn._bound(args, kwargs)
-    named = {n: flat[i] for n, i in plan.at.items()}
-    data = LazyDict({"name": fn.__name__, "function": fn, "stream": driver.active.get_current_stream()})
-    if fn.launch_metadata is not None:
-        from tilejit.compat.triton.compiler.compiler import Metadata
-
-        options = fn.options(plan, flat)
-        shown = Metadata({"name": fn.__name__, "num_warps": options.get("num_warps", 4),
-                          "num_ctas": options.get("num_ctas", 1), "num_stages": options.get("num_stages", 3)})
-        sizes = fn.grid(grid, plan, flat)
-        data.add(fn.launch_metadata, (sizes, shown, named))
-    return data

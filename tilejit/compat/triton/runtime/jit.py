@@ -14,7 +14,7 @@ from tilejit.compat.triton.compiler.errors import placed
 from tilejit.compat.triton.runtime._async_compile import FutureKernel, active_mode
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.compat.triton.runtime.errors import OutOfResources
-from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, launch_data, preloaded
+from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, preloaded
 from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, reinterpret
 from tilejit.frontend import KernelSource
 from tilejit.frontend.captures import captures
@@ -210,16 +210,10 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         if carried_out_by is not None:
             carried_out_by(self, grid, args, kwargs)
             return None
-        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        data = launch_data(self, grid, args, kwargs) if _calls(enter) or _calls(leave) else None
-        if data and enter is not None:
-            enter(data)
         try:
             compiled = self._launch(grid, *args, **kwargs)
         except _Skipped:
             return None
-        if data and leave is not None:
-            leave(data)
         return None if compiled is None else self.handles[id(compiled)]
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -293,6 +287,9 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         self.device_caches[driver.active.get_current_device()][0][info["key"]] = handle
         return handle
 
+    def shown(self, compiled: Any) -> Any:
+        return self.handles.get(id(compiled), compiled)
+
     def forget(self) -> None:
         """Compile everything anew from now on (or find it on disk)."""
         self.seen_edits, self.hash = _EDITS[0], None
@@ -304,10 +301,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
 class _Skipped(Exception):
     """`jit_cache_hook` took over: there is nothing to launch."""
-
-
-def _calls(chain: Any) -> bool:
-    return chain is not None and bool(getattr(chain, "calls", True))
 
 
 def _asked(hook: Callable[..., Any] | None, fn: JITFunction, info: dict[str, Any]) -> Any:
