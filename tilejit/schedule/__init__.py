@@ -12,6 +12,7 @@
     outlets     stores by a role of their own
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
+    release     gives slots back behind their last readers
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
     order       products of warpgroups that take turns inside a loop
     early       loads that follow products, issued before the wait for them
@@ -34,6 +35,7 @@ from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.early import issue_early
 from tilejit.schedule.order import order
 from tilejit.schedule.plan import Plan
+from tilejit.schedule.release import release
 from tilejit.schedule.rewrite import carry_out
 from tilejit.schedule.rotate import is_staged, rotate
 from tilejit.schedule.sink_waits import sink_waits
@@ -134,7 +136,7 @@ def _depth(plan: Plan) -> int:
 def _attempt(fn: Function, wishes: Wishes, notes: list[str]) -> tuple[Function, Plan]:
     fn.attrs["report"] = list(notes)
     plan = make_plan(fn, wishes)
-    new = sink_waits(carry_out(fn, plan))
+    new = sink_waits(release(carry_out(fn, plan)))
     issue_early(order(new), plan.report)
     strip_rows(new, plan.report)
     return new, plan

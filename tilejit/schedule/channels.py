@@ -1,5 +1,4 @@
-"""Loads through rings: filling tickets, awaiting them, filling them ahead where one role does both, and where the
-slots are given back.
+"""Loads through rings: filling tickets, awaiting them, filling them ahead where one role does both.
 
     tensor   one thread announces the bytes on `full` and starts the TMA copies
     row      one thread announces the bytes and starts the bulk copies
@@ -35,7 +34,6 @@ class Channels(RoleState):
             return
         slot, parity = self.state[ring.channel, "use"]
         slot = self._place(ring, slot, b)
-        self.current[ring] = slot
         self._advance(ring, "use", b)
         for load in ring.loads:          # addresses are known before the bytes are there
             self.views[load] = b("view", self.shared[ring].buffers[load], slot)
@@ -187,39 +185,6 @@ class Channels(RoleState):
         for op in found.steps:
             b.insert(clone_op(op, env))
         self.state[ring, "ahead"] = tuple(env[e.ends[0]] for e in found.carried)
-
-    def _release_points(self, src: Block) -> dict[int, list[Ring]]:
-        """Index in a block -> the rings whose slots are read for the last time there."""
-        points: dict[int, list[Ring]] = {}
-        if self.needed is not None:
-            return points
-        for ring in self.plan.rings:
-            if ring.deferred or ring.loads[0].parent is not src:
-                continue
-            last = max(self._last_use(src, load) for load in ring.loads)
-            points.setdefault(last, []).append(ring)
-        return points
-
-    def _last_use(self, src: Block, load: Op) -> int:
-        """Index in src of the last op that reads the load's slot (products and their transposes)."""
-        last = src.ops.index(load)
-        work = [load.result]
-        while work:
-            for op, index in self.uses.get(work.pop(), ()):
-                if op.name in ("trans", "convert"):
-                    work.append(op.result)
-                elif op in self.piecewise:
-                    work.append(op.result)
-                    continue
-                elif op.name != "dot" or index == 2 or reads_slot(op, index) is not load \
-                        and not (index == 0 and op in self.plan.pieces and load in self.piecewise):
-                    continue
-                outer = op
-                while outer.parent is not src:
-                    assert outer.parent is not None and outer.parent.parent is not None
-                    outer = outer.parent.parent
-                last = max(last, src.ops.index(outer))
-        return last
 
 
 def _converts(op: Op, load: Op) -> bool:

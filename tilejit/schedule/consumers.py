@@ -46,9 +46,6 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
                                    "operands from registers")
             continue
         plan.chains[loop] = found
-        for ring in plan.rings:
-            if ring.views and ring.loop is loop and all(op.parent is body for op in ring.loads):
-                ring.deferred = True
 
 
 def check_warpgroups(fn: Function, plan: Plan) -> None:

@@ -16,8 +16,6 @@ tickets are the same.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilejit.ir import Block, Builder, Function, Op, Value, edges, walk
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.plan import Plan, Ring, kind_of, place, reads_slot
@@ -25,18 +23,6 @@ from tilejit.schedule.products import Products
 
 #: Registers of a thread beside what a loop carries and reads and both sets: addresses, tickets.
 BESIDE = 28
-
-
-@dataclass(frozen=True)
-class Flight:
-    """A product that was issued, and the slots that it reads, one of each ring."""
-
-    product: Value
-    slots: tuple[Value, ...]
-
-    def values(self) -> list[Value]:
-        """What a loop carries of it."""
-        return [self.product, *self.slots]
 
 
 def find_leads(fn: Function, plan: Plan, registers: int) -> None:
@@ -59,8 +45,6 @@ def find_leads(fn: Function, plan: Plan, registers: int) -> None:
             problem = "registers do not suffice for two sets of results"
         if not problem:
             plan.leads[loop] = dots[0]
-            for ring in rings_of(dots[0], plan):
-                ring.deferred = True
         elif asked:
             plan.report.append(f"loop at {place(loop)}: products are not issued ahead: {problem}")
 
@@ -129,7 +113,7 @@ class Leads(Products):
         zero = inner("const", value=0, type=dot.operands[2].type)
         first = self._lead(dot, rings, inner("pend", zero), inner)
         starts, last = self._state(keys), inner("sub", hi, step)
-        carried = [*sums, *starts, lo, *first.values(), *self._tests(rings)]
+        carried = [*sums, *starts, lo, first, *self._tests(rings)]
         region = Block([lo.type, *(v.type for v in carried)],
                        [body.args[0].name, *(v.name for v in body.args[1:]), *("" for _ in carried[len(sums):])])
         mine, tickets, (here, *rest) = _split(region.args[1:], len(sums), len(starts))
@@ -138,10 +122,10 @@ class Leads(Products):
         one = self._carried(rest, rings)
         two = self._lead(dot, rings, at("pend", zero), at)
         mine = self._use(op, region.args[0], one, mine, at)
-        one = self._lead(dot, rings, one.product, at, zero=True)
+        one = self._lead(dot, rings, one, at, zero=True)
         second = at("add", region.args[0], step)
         mine = self._use(op, second, two, mine, at)
-        at.op("yield", *mine, *self._state(keys), at("add", second, step), *one.values(), *self._tests(rings))
+        at.op("yield", *mine, *self._state(keys), at("add", second, step), one, *self._tests(rings))
         loop = inner.op("for", lo, inner("sub", last, step), inner("add", step, step), *carried, regions=[region],
                         **op.attrs)
         mine, tickets, (here, *rest) = _split(loop.results, len(sums), len(starts))
@@ -171,12 +155,12 @@ class Leads(Products):
         """What is known of the next tickets' slots."""
         return [self.tested.pop(ring) for ring in rings]
 
-    def _carried(self, rest: list[Value], rings: list[Ring]) -> Flight:
+    def _carried(self, rest: list[Value], rings: list[Ring]) -> Value:
         """The product in flight, and what is known of the next tickets' slots, from what a loop carries last."""
-        self.tested = dict(zip(rings, rest[1 + len(rings):]))
-        return Flight(rest[0], tuple(rest[1:1 + len(rings)]))
+        self.tested = dict(zip(rings, rest[1:]))
+        return rest[0]
 
-    def _lead(self, dot: Op, rings: list[Ring], acc: Value, b: Builder, **zero: bool) -> Flight:
+    def _lead(self, dot: Op, rings: list[Ring], acc: Value, b: Builder, **zero: bool) -> Value:
         """Issue a product with the operands of the next tickets, and look whether those after them are there."""
         for ring in rings:
             self._load(ring.loads[-1], b)
@@ -187,17 +171,14 @@ class Leads(Products):
         for ring in rings:
             slot, parity = self.state[ring.channel, "use"]
             self.tested[ring] = b("mbar_test", self.shared[ring].full, self._place(ring, slot, b), parity)
-        return Flight(product, tuple(self.current[ring] for ring in rings))
+        return product
 
-    def _use(self, op: Op, iv: Value, flight: Flight, carried: list[Value], b: Builder) -> list[Value]:
+    def _use(self, op: Op, iv: Value, product: Value, carried: list[Value], b: Builder) -> list[Value]:
         """What an iteration does with its product: what is carried on."""
         dot, body = self.plan.leads[op], op.regions[0]
         self.env.update(zip(body.args, [iv, *carried]))
 
-        self._wait(dot, flight.product, b)
-        for ring, slot in zip(rings_of(dot, self.plan), flight.slots):
-            self.current[ring] = slot
-            self._release(ring, b)
+        self._wait(dot, product, b)
         self.block(body, b)
         return [self.env[v] for v in body.terminator.operands]
 

@@ -30,7 +30,6 @@ class Ring:
     slots: int
     loop: Op | None                       # the innermost loop around the loads
     views: bool                           # all loads are read by products only, straight from the slot
-    deferred: bool = False                # slot released one iteration late, behind `wait_group 1`
     ahead: bool = False                   # inline form: issued slots-1 iterations ahead
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together

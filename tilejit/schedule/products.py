@@ -36,20 +36,12 @@ class Products(RoleState):
         for dot, value in zip(chain, fenced):
             value.name = dot.result.name
             self.env[dot.result] = value
-        self._release_all_last(b)
 
     def _wait(self, dot: Op, product: Value, b: Builder) -> None:
         """The sums of a product: the wait sinks to where they are needed (`sink_waits`)."""
         tile = b.op("dot_wait", product).result
         tile.name = dot.result.name
         self.env[dot.result] = tile
-
-    def _release_all_last(self, b: Builder) -> None:
-        """The products of the iteration before are done: release its slots, and keep this one's for later."""
-        for ring in self.plan.rings:
-            if (ring, "last") in self.state:
-                self._release_last(ring, b)
-                self.state[ring, "last"] = (self.current[ring],)
 
     def _in_pieces(self, op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder) -> None:
         """A wgmma group for every piece of the first operand, which is computed while the one before multiplies.
@@ -66,8 +58,6 @@ class Products(RoleState):
             if in_chain:
                 acc = b.op("dot_fence", acc).result
                 acc.name = op.result.name
-                if i == pieces.count - 2:
-                    self._release_all_last(b)
         if in_chain:
             self.env[op.result] = acc
         else:

@@ -149,17 +149,14 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         return block
 
     def block(self, src: Block, b: Builder) -> None:
-        """Clone the ops of a block; rings whose loads are here are released after their last reader."""
-        releases = self._release_points(src)
-        for i, op in enumerate(src.ops):
+        """Clone the ops of a block."""
+        for op in src.ops:
             b.loc = op.loc
             if "terminator" not in op.define.traits:
                 if op.name != "for":             # those wait when everything else that they need is there
                     self._before_tickets(op, b)
                 self.op(op, b)
                 self._after_tickets(op, b)
-            for ring in releases.get(i, ()):
-                self._release(ring, b)
 
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""
@@ -230,10 +227,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
             return
         body = op.regions[0]
         chain = self.plan.chains.get(op, {}) if self.needed is None else {}
-        deferred = [r for r in self.plan.rings if r.deferred and r.loop is op] if chain else []
         ahead = [r for r in self.plan.rings if r.ahead and r.loop is op and self._fills(r)]
-        for ring in deferred:
-            self.state[ring, "last"] = (b.const(-1, int32),)
         for ring in ahead:
             self._prologue(ring, op, b)
         keys = self._keys(op)
@@ -274,9 +268,6 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
                 self.env[old] = tile
         for ring in ahead:
             del self.state[ring, "ahead"]
-        for ring in deferred:
-            self._release_last(ring, b)
-            del self.state[ring, "last"]
 
     def _turns(self, op: Op, b: Builder) -> None:
         """A loop whose iterations the role's groups take in turn; in the others' a group only moves its tickets on.

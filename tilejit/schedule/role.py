@@ -28,9 +28,9 @@ class Shared:
 class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
-    kinds: "use" (consumer's ticket), "fill" (producer's), "last" (slot to release late, -1 for none), "ahead" (what
-    the loop carries for addresses, in the iteration of the fill ticket), "parity" (of an exchange's first round, of a
-    store's first slots, of a drain), "turn" (iterations left until the group's own, and the parity of its barrier).
+    kinds: "use" (consumer's ticket), "fill" (producer's), "ahead" (what the loop carries for addresses, in the
+    iteration of the fill ticket), "parity" (of an exchange's first round, of a store's first slots, of a drain), "turn"
+    (iterations left until the group's own, and the parity of its barrier).
     `needed`: what a role that is a slice computes, None if it does the rest; `uses`: those of the function's values."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet | Drain, Shared], top: Builder,
@@ -43,7 +43,6 @@ class RoleState:
         self.parity: dict[Outlet, Value] = {}     # of the first stores
         self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
-        self.current: dict[Ring, Value] = {}      # ring -> the slot in use, until its release
         self.tested: dict[Ring, Value] = {}       # ring -> whether the next slot was still being filled, if looked at
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
         self.led: set[Op] = set()                 # products that were issued an iteration ahead, and their loads
@@ -98,15 +97,6 @@ class RoleState:
     def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
         new = b.op("ticket_next", *self.state[ring.channel, kind], slots=ring.slots).results
         self.state[ring.channel, kind] = tuple(new)
-
-    def _release(self, ring: Ring, b: Builder) -> None:
-        b.op("mbar_arrive", self.shared[ring].empty, self.current[ring], per=ring.release, ctas=ring.peers)
-
-    def _release_last(self, ring: Ring, b: Builder) -> None:
-        """Release the slot of the iteration before, if there was one."""
-        (last,) = self.state[ring, "last"]
-        some = b("cmp", last, b.const(0, int32), pred="ge")
-        b.op("mbar_arrive", self.shared[ring].empty, last, some, per=ring.release, ctas=ring.peers)
 
 
 def walk_op(op: Op) -> list[Op]:

@@ -1,0 +1,194 @@
+"""Gives slots back: an arrival on `empty` behind whatever retires the last reader of what `full` was awaited for.
+
+Readers that are done where they stand (loads into registers, mma.sync) are followed by the arrival at once, and so are
+ops that contain all readers. A wgmma has read its slots when its sums are waited for: `dot_wait` (which may be in
+another trip of a loop: then the slot is carried along with the product), or a `dot_fence` round the loop, which leaves
+this trip's product in flight, so that the slot of the trip before is free:
+
+    for ..., %acc:                                   for ..., %acc, %last (at first -1):
+      mbar_wait %full, %slot, %parity                  mbar_wait %full, %slot, %parity
+      %p = dot_async %a[%slot], .., %acc        ->     %p = dot_async %a[%slot], .., %acc
+      %f = dot_fence %p                                %f = dot_fence %p
+      yield %f                                         mbar_arrive %empty, %last if %last >= 0
+                                                       yield %f, %slot
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, uses, walk
+from tilejit.ir.flight import rings
+from tilejit.ir.types import Barrier, int32
+
+
+@dataclass(eq=False)
+class Ring:
+    """What guards buffers: both barriers, and the products that read a slot last, with that slot."""
+
+    full: Value
+    empty: Value
+    buffers: set[Value] = field(default_factory=set)
+    last: dict[Op, Value] = field(default_factory=dict)
+    #: what carries slots along with products: (loop, edge) -> the slot in the loop, and behind it
+    carried: dict[tuple[Op, int], tuple[Value, Value]] = field(default_factory=dict)
+
+
+def release(fn: Function) -> Function:
+    """Put in the arrivals on `empty` of all rings, in place; returns the function."""
+    _Release(fn).run()
+    return fn
+
+
+class _Release:
+    def __init__(self, fn: Function):
+        self.fn, self.uses = fn, uses(fn.body)
+        self.rings = _rings(fn)
+        self.behind: dict[Op, list[tuple[Ring, Value]]] = {}        # op -> what is given back behind it
+
+    def run(self) -> None:
+        ops = list(walk(self.fn.body))
+        for ring in self.rings:
+            for op in [x for x in ops if x.name == "mbar_wait" and x.operands[0] is ring.full]:
+                self._find_last(ring, op)
+            for op in [x for x in ops if x.name in ("dot_wait", "dot_fence")] if ring.last else ():
+                for v in _retired(op):
+                    if self._reads(ring, v, set()):
+                        self.behind.setdefault(op, []).append((ring, self._slot(ring, v)))
+        for op, given in self.behind.items():
+            assert op.parent is not None
+            b = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc)
+            for ring, slot in given:
+                some = [b("cmp", slot, b.const(0, int32), pred="ge")] if self._may_be_none(ring, slot) else []
+                b.op("mbar_arrive", ring.empty, slot, *some, **self._arrivals(ring))
+
+    def _find_last(self, ring: Ring, wait: Op) -> None:
+        """What reads a slot last: a product whose sums are waited for somewhere, or an op behind which it is free."""
+        block, slot = wait.parent, wait.operands[1]
+        assert block is not None
+        views = [op.result for op, i in self.uses[slot]
+                 if op.name == "view" and i == 1 and op.operands[0] in ring.buffers and op.parent is block]
+        readers = [op for v in views for op in self._readers(v)]
+        last = max([_inside(block, op) for op in readers], key=block.ops.index, default=wait)
+        if last.name == "dot_async":
+            ring.last[last] = slot
+            return
+        if "at" in last.attrs:      # a piece of an operand: no arrival between its load and its product
+            last = next(op for op in block.ops[block.ops.index(last):] if op.name == "dot_async")
+        waits = [op for v in last.results for op, _ in self.uses.get(v, ())
+                 if op.name in ("dot_wait", "dot_fence") and op.parent is block]
+        self.behind.setdefault(max([last, *waits], key=block.ops.index), []).append((ring, slot))
+
+    def _readers(self, view: Value) -> Iterator[Op]:
+        for op, _ in self.uses.get(view, ()):
+            if op.name == "view_trans":
+                yield from self._readers(op.result)
+            else:
+                yield op
+
+    def _arrivals(self, ring: Ring) -> dict[str, object]:
+        """Who arrives: a thread of each warpgroup where only wgmma reads, else a lane of each warp; and in how many
+        CTAs."""
+        views = [op.result for x in ring.buffers for op, _ in self.uses[x] if op.name == "view"]
+        readers = [op for v in views for op in self._readers(v)]
+        per = "warpgroup" if readers and all(op.name == "dot_async" for op in readers) else "warp"
+        warps, barrier = self.fn.attrs["num_warps"], ring.empty.type
+        assert isinstance(barrier, Barrier)
+        return {"per": per, "ctas": barrier.count // (warps // 4 if per == "warpgroup" else warps)}
+
+    # -- slots of products in flight ----------------------------------------------------------------------------------
+    def _reads(self, ring: Ring, v: Value, seen: set[Value]) -> bool:
+        """Whether a product behind sums in flight reads a slot of the ring last."""
+        if v in seen:
+            return False
+        seen.add(v)
+        edge = edge_of(v)
+        if edge is not None:
+            return any(self._reads(ring, x, seen) for x in edge[1].sources)
+        before = _before(v)
+        return isinstance(v.op, Op) and v.op in ring.last or before is not None and self._reads(ring, before, seen)
+
+    def _slot(self, ring: Ring, v: Value) -> Value:
+        """The slot that the product behind sums in flight reads, where those sums are; -1: none yet."""
+        edge, op = edge_of(v), v.op
+        if edge is not None:
+            return self._carry(ring, edge[0], edge[1].index)[v.op is edge[0]]
+        if isinstance(op, Op) and op in ring.last:
+            return ring.last[op]
+        before = _before(v)
+        if before is not None:
+            return self._slot(ring, before)
+        assert isinstance(op, Op) and op.parent is not None
+        return Builder(op.parent, op.parent.ops.index(op), op.loc).const(-1, int32)
+
+    def _carry(self, ring: Ring, loop: Op, index: int) -> tuple[Value, Value]:
+        """The slot of what a loop carries as its value `index`, in the loop and behind it."""
+        if (loop, index) not in ring.carried:
+            body = loop.regions[0]
+            init, end = loop.operands[loop.define.fixed + index], body.terminator.operands[index]
+            loop.operands.append(self._slot(ring, init))
+            result = Value(int32, loop, len(loop.results))
+            loop.results.append(result)
+            ring.carried[loop, index] = body.add_arg(int32, f"{_name(ring)}_last"), result
+            body.terminator.operands.append(self._slot(ring, end))
+        return ring.carried[loop, index]
+
+    def _may_be_none(self, ring: Ring, slot: Value) -> bool:
+        """Whether a slot may be -1: what carries it begins without a product."""
+        edge = edge_of(slot)
+        if edge is None or not any(slot in found for found in ring.carried.values()):
+            return False
+        init = edge[1].init
+        assert init is not None
+        return _is_none(init) or self._may_be_none(ring, init)
+
+
+def _rings(fn: Function) -> list[Ring]:
+    """Rings of buffers that copies fill, in the order of their barriers."""
+    made = {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
+    found: dict[str, Ring] = {}
+    named = rings(fn)
+    for name in made:
+        base = name.removesuffix(".full")
+        if base != name and base in named.values():
+            found[base] = Ring(made[name], made[f"{base}.empty"])
+    for buffer, name in named.items():
+        found[name].buffers.add(buffer)
+    return list(found.values())
+
+
+def _is_none(slot: Value) -> bool:
+    return isinstance(slot.op, Op) and slot.op.name == "const" and slot.op.attrs["value"] == -1
+
+
+def _name(ring: Ring) -> str:
+    return ring.empty.name.removesuffix("_empty")
+
+
+def _inside(block: Block, op: Op) -> Op:
+    """The op of a block that is `op`, or contains it."""
+    while op.parent is not block:
+        assert op.parent is not None and op.parent.parent is not None
+        op = op.parent.parent
+    return op
+
+
+def _before(v: Value) -> Value | None:
+    """The sums that a product adds to, or that a fence hands on."""
+    op = v.op
+    if isinstance(op, Op) and op.name in ("dot_async", "dot_fence"):
+        return op.operands[2 if op.name == "dot_async" else v.index]
+    return None
+
+
+def _retired(op: Op) -> list[Value]:
+    """The sums whose products have read their slots behind a wait, or behind the first fence of a loop's trip."""
+    if op.name == "dot_wait":
+        return op.operands
+    found = []
+    for v in op.operands:
+        while isinstance(v.op, Op) and v.op.name == "dot_async":
+            v = v.op.operands[2]
+        if isinstance(v.op, Block):
+            found.append(v)
+    return found
