@@ -82,6 +82,10 @@ class Listener:
         """An asynchronous operation reads, writes or reduces ("read" / "write" / "atomic") `size` bytes at
         every start (shared offsets in the window of `cta`, or host addresses with cta = -1)."""
 
+    def beside(self, op: int, starts: np.ndarray, size: int) -> None:
+        """A tensor's rows end within units of 16 bytes, which a TMA store or reduction writes whole: `size` bytes from
+        every start on are not the tensor's."""
+
     # -- asynchronous operations -----------------------------------------------------------------------
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:

@@ -15,6 +15,9 @@ from tilejit.errors import EmulatorError
 #: Alignment of a tensor tile in shared memory (PTX ISA, cp.async.bulk.tensor).
 TILE_ALIGN = 128
 
+#: Bytes that stores and reductions write as a whole.
+UNIT = 16
+
 #: The NaN that fills tiles, whatever the width of the elements (measured on an H200).
 _NAN = b"\xF7\x7F"
 
@@ -65,17 +68,23 @@ def nearest_tf32(bits: np.ndarray) -> np.ndarray:
 
 
 class Tile:
-    """The part of a tensor that one box covers: where it lies in global memory and in the box."""
+    """The part of a tensor that one box covers: where it lies in global memory and in the box.
+
+    Of a tile that is written (`write`), rows that the tensor ends within a unit of 16 bytes go to that unit's end, as
+    stores and reductions do (measured on an H200; loads are exact); `beside` is how many bytes of a row that are."""
 
     def __init__(self, c: Cluster, s: Site, m: TensorMap, coords: list[int], write: bool):
         self.map = m
         size = m.elem_bytes
         shape, inner = [], []
-        at = m.address
+        at, self.beside = m.address, 0
         strides = (size, *m.strides)
         for dim, coord, count, step, stride in zip(m.dims, coords, m.copied, m.elem_strides, strides):
             first = max(0, -(coord // step)) if coord < 0 else 0
             last = min(count, -(-(dim - coord) // step)) if coord < dim else 0
+            if write and not shape and first < last and last * size % UNIT:
+                self.beside = UNIT - last * size % UNIT
+                last += self.beside // size
             shape.append(max(0, last - first))
             inner.append(slice(first, max(first, last)))
             at += (coord + first * step) * stride

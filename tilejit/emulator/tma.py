@@ -69,6 +69,8 @@ def _tensor_store(c: Cluster, s: Site, e: External) -> None:
             if c.listener is not None:
                 c.listener.async_access(op, "atomic" if reduction else "write", "global", -1, tile.rows(),
                                         tile.row_bytes())
+                if tile.beside:
+                    c.listener.beside(op, tile.rows() + tile.row_bytes() - tile.beside, tile.beside)
             values = data.view(tile.kind).reshape(tile.box)[tile.inner]
             if reduction:
                 values = reduce_values(tile.memory, values, reduction, ELEMENTS[m.dtype][1])

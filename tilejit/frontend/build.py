@@ -18,12 +18,14 @@ class Param:
     """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers), and whether it is an
     integer known not to be negative.
 
-    `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"."""
+    `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may
+    end within a unit of 16 bytes."""
 
     type: Type
     divisible: int = 1
     nonnegative: bool = False
     padding: str = "zero"
+    ragged: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def _known(p: Param) -> dict[str, Any]:
     """What the IR is told of an argument beside its type."""
     return {**({"divisible": p.divisible} if p.divisible > 1 else {}),
             **({"nonnegative": True} if p.nonnegative else {}),
-            **({"padding": p.padding} if isinstance(p.type, Desc) else {})}
+            **({"padding": p.padding} if isinstance(p.type, Desc) else {}),
+            **({"ragged": True} if p.ragged else {})}
 
 
 def check_target(attrs: dict[str, Any], loc: Loc) -> Target:

@@ -95,7 +95,7 @@ class Assignment:
                     self.set(op.operands[0], layout)
                     self.spread()
         for op in sorted(self.accesses.ops, key=_weight, reverse=True):
-            if op.operands[0] in self.chosen:
+            if op.operands[0] in self.chosen or op.attrs.get("seldom"):
                 continue
             near = self.chosen.get(op.operands[1]) if op.name == "store" else \
                 self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
@@ -245,7 +245,8 @@ class Assignment:
                 self.set(op.result, layout)
         elif kind == "access":
             # The address decides how an access is done; a value to be written may, if that is cheap.
-            if index == 0 or (index == 1 and op.name == "store" and self.worth_it(op, layout, into=True)):
+            if index == 0 or index == 1 and (op.attrs.get("seldom") or
+                                             op.name == "store" and self.worth_it(op, layout, into=True)):
                 self.set_all((*op.operands, *op.results), layout)
         elif kind == "same":
             self.set_all((*op.results, *op.operands), layout)

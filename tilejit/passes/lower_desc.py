@@ -10,12 +10,21 @@ through pointers with 64-bit offsets and a mask against the sizes. Each such des
 `attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is
 present and too small: a specialisation gives the power of two, at most 16, that divides the
 argument; without the attribute TMA is assumed.
+
+TMA writes whole units of 16 bytes, also where the tensor ends within one (measured on an H200). A store or atomic
+through a tensor whose rows are not known to end with a unit goes by TMA as far as their whole units go, through a
+second descriptor, and what is left of a row through pointers, by the programs whose blocks have it:
+
+    desc_store %c, %x, %m, %n     ->    %w = make_desc (desc_base %c), M, N / 8 * 8, ...
+                                        desc_store %w, %x, %m, %n
+                                        if %n + 64 > N / 8 * 8:  store %x where N / 8 * 8 <= column < N
 """
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
+from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
@@ -23,6 +32,12 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.rules import const_of
+
+
+#: Bytes that TMA writes as a whole.
+UNIT = 16
+#: From here on nothing bounds a dimension (`pointer_tma`).
+ENDLESS = 2 ** 31 - 1
 
 
 @dataclass
@@ -146,6 +161,7 @@ class _Lowering:
         self.facts: Mapping[Value, AxisInfo] = analyse(fn) if anywhere else {}
         self.mapping: dict[Value, Value] = {}
         self.reasons: dict[Value, str | None] = {}
+        self.cut: dict[Value, tuple[Value, Value]] = {}
 
     def block(self, block: Block) -> None:
         for op in list(block.ops):
@@ -160,7 +176,10 @@ class _Lowering:
             if "query" in op.define.traits:
                 if isinstance(desc.op, Op):
                     self.swap(op, block, self.query(b, op, desc.op))
-            elif self.reason(desc) is not None:
+            elif self.reason(desc) is None:
+                if "write" in op.define.effects and self.ragged(desc):
+                    self.split(b, op)
+            else:
                 parts = self.parts(b, desc)
                 if self.reason(desc) == "":
                     self.without_tma(b, op, parts)
@@ -193,6 +212,67 @@ class _Lowering:
                 self.fn.attrs.setdefault("report", []).append(line)
         return self.reasons[desc]
 
+    def ragged(self, desc: Value) -> bool:
+        """Whether rows of the tensor may end within a unit of 16 bytes."""
+        t = desc.type
+        assert isinstance(t, Desc)
+        if not isinstance(desc.op, Op):
+            return bool(self.fn.arg_attrs[desc.index].get("ragged"))
+        inner = desc.op.operands[len(t.block_shape)]
+        end = const_of(inner)
+        return (end is None or end < ENDLESS) and _multiple(inner, self.fn) * t.elem.bytes % UNIT != 0
+
+    def whole_units(self, desc: Value) -> tuple[Value, Value]:
+        """The descriptor of whole units of 16 bytes of a descriptor's rows, and how many elements of a row those are;
+        made once, where the descriptor is."""
+        if desc not in self.cut:
+            t = desc.type
+            assert isinstance(t, Desc)
+            rank, made = len(t.block_shape), isinstance(desc.op, Op)
+            block = desc.op.parent if isinstance(desc.op, Op) else self.fn.body
+            assert block is not None
+            b = Builder(block, block.ops.index(desc.op) + 1 if isinstance(desc.op, Op) else 0, self.fn.loc)
+            if isinstance(desc.op, Op):
+                base, *dims = desc.op.operands
+            else:
+                base = b("desc_base", desc)
+                dims = [b("desc_shape", desc, dim=i) for i in range(rank)]
+                dims += [b("desc_stride", desc, dim=i) for i in range(rank)]
+            n = dims[rank - 1]
+            unit = b.const(UNIT // t.elem.bytes, n.type)
+            whole = dims[rank - 1] = b("mul", b("idiv", n, unit), unit)
+            new = b("make_desc", base, *dims, block_shape=t.block_shape, padding="zero")
+            new.name, whole.name = desc.name, f"{desc.name or 'desc'}_units"
+            if made:
+                self.reasons[new] = None
+            self.cut[desc] = new, whole
+        return self.cut[desc]
+
+    def split(self, b: Builder, op: Op) -> None:
+        """A write by TMA of whole units of 16 bytes, and of the rest of rows through pointers; all of it through them
+        where no launch has a whole unit (`refused`)."""
+        desc, block = op.operands[0], op.parent
+        assert isinstance(desc.type, Desc) and block is not None
+        if self.fn.attrs.get("refused"):
+            self.write(b, op, self.parts(b, desc))
+            block.ops.remove(op)
+            return
+        op.operands[0], whole = self.whole_units(desc)
+        b = Builder(block, block.ops.index(op) + 1, op.loc)
+        last, size = op.operands[-1], desc.type.block_shape[-1]
+        end = whole if whole.type == last.type else b("cast", whole, dtype=int64)
+        start = last if last.type == end.type else b("cast", last, dtype=int64)
+        reaches = b("cmp", b("add", start, b.const(size, start.type)), end, pred="gt")
+        then, other = Block(), Block()
+        inside = Builder(then, 0, op.loc)
+        self.write(inside, op, self.parts(inside, desc), whole)
+        inside.op("yield")
+        Builder(other, 0, op.loc).op("yield")
+        b.op("if", reaches, regions=[then, other])
+        if op.loc and (line := f"{op.name} at {op.loc.short()}: rows that end within 16 bytes end through pointers") \
+                not in self.fn.attrs.setdefault("report", []):
+            self.fn.attrs["report"].append(line)
+
     def query(self, b: Builder, op: Op, made: Op) -> Value:
         """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand itself."""
         if op.name == "desc_base":
@@ -217,9 +297,9 @@ class _Lowering:
         shape = [v if v.type == int32 else _int64(b, v) for v in dims[:rank]]
         return _Parts(base, shape, [_int64(b, v) for v in dims[rank:]], padding)
 
-    def pointers(self, b: Builder, parts: _Parts, block: tuple[int, ...],
-                 offsets: list[Value]) -> tuple[Value, Value]:
-        """The block's pointer tile and its in-bounds mask.
+    def pointers(self, b: Builder, parts: _Parts, block: tuple[int, ...], offsets: list[Value],
+                 first: Value | None = None) -> tuple[Value, Value]:
+        """The block's pointer tile and its in-bounds mask; `first`: of columns from that one on.
 
         The block's corner is added to the base as a scalar, so that only ranges vary inside the tile."""
         corner, tile, mask = parts.base, None, None
@@ -228,7 +308,11 @@ class _Lowering:
             if limit.type == int64 or off.type == int64:
                 off, lane, limit = _int64(b, off), b("cast", lane, dtype=int64), _int64(b, limit)
             index = b("add", b("splat", off, shape=(size,)), lane)
-            lower = b("cmp", index, b.const(0, index.type), pred="ge")
+            least = b.const(0, index.type)
+            if first is not None and axis == len(block) - 1:
+                first = _int64(b, first) if elem_of(index.type) == int64 else first
+                least = b("splat", first, shape=(size,))
+            lower = b("cmp", index, least, pred="ge")
             upper = b("cmp", index, b("splat", limit, shape=(size,)), pred="lt")
             inside = _spread(b, b("and", lower, upper), axis, block)
             mask = inside if mask is None else b("and", mask, inside)
@@ -271,17 +355,35 @@ class _Lowering:
                 self.write(b, op, parts)
             block.ops.remove(op)
 
-    def write(self, b: Builder, op: Op, parts: _Parts) -> None:
-        """A store, or atomics whose old values nobody reads."""
+    def write(self, b: Builder, op: Op, parts: _Parts, first: Value | None = None) -> None:
+        """A store, or atomics whose old values nobody reads; `first`: of columns from that one on."""
         t, value = op.operands[0].type, op.operands[1]
         assert isinstance(t, Desc)
         if shape_of(value.type) != t.block_shape:
             value = b("reshape", value, shape=t.block_shape)
-        ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[2:])
+        ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[2:], first)
+        seldom: dict[str, Any] = {} if first is None else {"seldom": True}
         if op.name == "desc_store":
-            b.op("store", ptr, value, mask)
+            b.op("store", ptr, value, mask, **seldom)
         else:
-            b.op("atomic_rmw", ptr, value, mask, kind=op.attrs["kind"], sem="relaxed", scope="gpu")
+            b.op("atomic_rmw", ptr, value, mask, kind=op.attrs["kind"], sem="relaxed", scope="gpu", **seldom)
+
+
+def _multiple(v: Value, fn: Function) -> int:
+    """A number that is known to divide a size."""
+    c = const_of(v)
+    if c is not None:
+        return int(c)
+    if not isinstance(v.op, Op):
+        return _divisible(v, fn) or 1
+    if v.op.name == "cast":
+        return _multiple(v.op.operands[0], fn)
+    if "query" in v.op.define.traits:
+        return 1
+    parts = [_multiple(x, fn) for x in v.op.operands]
+    if v.op.name == "mul":
+        return parts[0] * parts[1]
+    return gcd(*parts) if v.op.name in ("add", "sub", "minimum", "maximum") else 1
 
 
 def _int64(b: Builder, v: Value) -> Value:

@@ -121,6 +121,8 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
     rank = len(t.block_shape)
     if isinstance(desc.op, Op):
         base, *dims = desc.op.operands
+        if isinstance(base.op, Op) and base.op.name == "desc_base":
+            base = base.op.operands[0]
         if isinstance(base.op, Op):
             raise CompilationError("the base of a descriptor must be a kernel argument", desc.op.loc)
         return (base.name, tuple(map(expr_of, dims[:rank])), tuple(map(expr_of, dims[rank:])),

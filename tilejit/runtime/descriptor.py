@@ -16,8 +16,8 @@ _KEPT = 8192
 class Facts:
     """What descriptors of equal tensors at other addresses share: everything but the base."""
 
-    __slots__ = ("dtype", "shape", "strides", "block_shape", "padding", "tma", "device", "aligned", "signature",
-                 "__weakref__")
+    __slots__ = ("dtype", "shape", "strides", "block_shape", "padding", "tma", "ragged", "device", "aligned",
+                 "signature", "__weakref__")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block_shape: tuple[int, ...],
                  padding: str, aligned: bool, device: int):
@@ -25,8 +25,11 @@ class Facts:
         self.padding, self.aligned, self.device = padding, aligned, device
         self.tma = (aligned and min(shape) > 0 and max(shape) <= 2 ** 32
                     and all(s * dtype.bytes % 16 == 0 and 0 < s * dtype.bytes < 2 ** 40 for s in strides[:-1]))
+        #: whether rows end within a unit of 16 bytes, which TMA writes as a whole
+        self.ragged = shape[-1] * dtype.bytes % 16 != 0
         #: what kernels are specialised by; equal texts are one object
-        self.signature: Any = sys.intern(f"desc<{dtype}{block_shape} tma={self.tma} {padding} {device}>")
+        ragged = " ragged" if self.tma and self.ragged else ""
+        self.signature: Any = sys.intern(f"desc<{dtype}{block_shape} tma={self.tma} {padding} {device}{ragged}>")
 
 
 #: what facts are computed from -> facts
@@ -77,7 +80,7 @@ class _Traced:
     """The facts of a descriptor of a tensor that torch's compiler put in place of another: they are looked at when the
     program runs."""
 
-    aligned, tma, device, signature = True, True, 0, STAND_IN
+    aligned, tma, ragged, device, signature = True, True, False, 0, STAND_IN
 
     def __init__(self, dtype: DType, shape: Any, strides: Any, block_shape: Any, padding: str):
         self.dtype, self.shape, self.strides = dtype, tuple(shape), tuple(strides)

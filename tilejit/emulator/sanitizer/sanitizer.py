@@ -107,6 +107,14 @@ class Sanitizer(Listener):
         else:
             self.globals.access(issued.agent, issued.pc, kind, kind == "atomic", starts, size, issued)
 
+    def beside(self, op: int, starts: np.ndarray, size: int) -> None:
+        issued = self.parts_of_op[op].world.ops[op]
+        first = int(starts[0])
+        self.reporter.add(kinds.TMA_BESIDE, f"{issued.kind} writes whole units of 16 bytes: global bytes [{first:#x}, "
+                          f"{first + size:#x}) lie behind the end of a row of the tensor and are overwritten"
+                          + (f", and as many in {len(starts) - 1} other rows" if len(starts) > 1 else ""), issued.pc,
+                          (issued.agent,))
+
     # -- asynchronous operations -----------------------------------------------------------------------
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:

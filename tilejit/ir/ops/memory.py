@@ -79,9 +79,9 @@ def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
     return m.load(o, address, t.elem, inside, other)
 
 
-@op("store", "ptr value mask?", "cache? evict?", effects="write", traits="elementwise", layout="access")
+@op("store", "ptr value mask?", "cache? evict? seldom?", effects="write", traits="elementwise", layout="access")
 def store(o: Op) -> list[Type]:
-    """Write value at ptr where mask is true."""
+    """Write value at ptr where mask is true. `seldom`: that is in few elements, so the value stays in its layout."""
     _shapes_agree(o)
     if elem_of(o.operands[1].type) != elem_of(_pointee(o)):
         raise CompilationError(f"store: value {o.operands[1].type} into {o.operands[0].type}", o.loc)
@@ -101,14 +101,14 @@ COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "xchg": lambda a, b: b, "store": lambda a, b: b, "load": lambda a, b: a}
 
 
-@op("atomic_rmw", "ptr value mask?", "kind sem scope alone?", effects="read write", traits="elementwise atomic",
+@op("atomic_rmw", "ptr value mask?", "kind sem scope alone? seldom?", effects="read write", traits="elementwise atomic",
     layout="access", scratch=of_atomic)
 def atomic_rmw(o: Op) -> list[Type]:
     """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
 
     Two kinds more: `store`, of which nobody reads the result, and `load`, which does nothing with its value.
 
-    `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
+    `seldom`: see `store`. `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
     _shapes_agree(o)
     return [_pointee(o)]
 
