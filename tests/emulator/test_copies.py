@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ptx_programs import assembles, kernel, pointer
 
-from tilejit.emulator import Program, encode_tensor_map
+from tilejit.emulator import Program, Sanitizer, encode_tensor_map
 from tilejit.errors import EmulatorError
 
 RNG = np.random.default_rng(5)
@@ -154,6 +154,31 @@ def test_tensor_reduce(op: str, dtype, name: str) -> None:  # type: ignore[no-un
     launch(text, [m, pointer(tile)], [x, tile]).check()
     fn = {"add": np.add, "max": np.maximum, "min": np.minimum, "xor": np.bitwise_xor}[op]
     assert np.array_equal(x, fn(before, tile))
+
+
+@pytest.mark.parametrize("columns", (61, 57, 9))
+@pytest.mark.parametrize("op", ("store", "add"))
+def test_stores_and_reductions_write_whole_units_of_16_bytes(op: str, columns: int) -> None:
+    """A row that ends within a unit goes to its end (recorded on an H200); the sanitizer says what is overwritten."""
+    tile = RNG.integers(1, 99, (8, 16)).astype(np.int32)
+    x = np.full((8, 64), 1000, np.int32)
+    m = encode_tensor_map(x.ctypes.data, "int32", (8, columns), (64, 1), (8, 16), 0)
+    first = (columns - 1) // 16 * 16
+    copy = "cp.async" if op == "store" else "cp.reduce.async"
+    kind = "" if op == "store" else ".add"
+    text = kernel(SETUP + fill(tile.nbytes) + "@%p1 bra S; mov.b64 %rd1, m; cvta.param.u64 %rd1, %rd1;"
+                  f"{copy}.bulk.tensor.2d.global.shared::cta{kind}.bulk_group [%rd1, {{{first}, 0}}], [%r2];"
+                  "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\nS:",
+                  [".param .align 64 .b8 m[128]", ".param .u64 x"], SMEM)
+    report = launch(text, [m, pointer(tile)], [x, tile], listener=Sanitizer())
+    end = -(-columns // 4) * 4
+    want = np.full_like(x, 1000)
+    want[:, first:end] = tile[:, :end - first] + (1000 if op == "add" else 0)
+    assert np.array_equal(x, want)
+    (found,) = report.findings
+    assert found.kind == "tma-beside" and "and as many in 7 other rows" in found.message
+    at = x.ctypes.data + 4 * columns
+    assert f"[{at:#x}, {at + 4 * (end - columns):#x})" in found.message
 
 
 def test_bulk_copies_and_reduction() -> None:

@@ -76,11 +76,10 @@ def test_sums_of_parts_go_straight_to_a_ragged_result():
 
 @pytest.mark.parametrize("m, n, k", [(70, 100, 64), (1, 100, 64), (300, 260, 200), (40, 12, 2048)])
 def test_nothing_is_written_beside_a_view(m, n, k):
-    """TMA writes whole units of 16 bytes: a result whose rows end within one, and go on as somebody else's, is copied."""
+    """TMA writes whole units of 16 bytes: rows that end within one, and go on as somebody else's, end through pointers."""
     a, b = numbers((m, k), np.float16, True), numbers((k, n), np.float16, True)
     wide = np.full((m, n + 28 & ~7), 7, np.float16)
     out = wide[:, :n]
-    assert n * 2 % 16 and matmul._plan(*(tilejit.array_info(x) for x in (a, b)), None, tilejit.array_info(out), None, False,
-                                       132, None)[0] in ("copied", "divided")
+    assert n * 2 % 16
     matmul.matmul(a, b, out=out)
     assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)) and (wide[:, n:] == 7).all()

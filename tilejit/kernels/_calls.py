@@ -21,8 +21,8 @@ _ALIGNMENT = 16
 
 def facts(info: ArrayInfo) -> ArrayInfo:
     """What a launch may depend on: of the address only its alignment."""
-    address, dtype, shape, strides, device = info
-    return ArrayInfo(address % _ALIGNMENT, dtype, shape, strides, device)
+    address, dtype, shape, strides, device, spare = info
+    return ArrayInfo(address % _ALIGNMENT, dtype, shape, strides, device, spare)
 
 
 def infos_of(*arrays: Any) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ def _split(key: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
 def _collect(key: tuple[Any, ...], addresses: list[int], facts: list[Any]) -> None:
     for x in key:
         if type(x) is ArrayInfo:
-            address, dtype, shape, strides, device = x
+            address, dtype, shape, strides, device, _ = x               # what a caller has: nothing to spare
             addresses.append(address)
             facts += (address % _ALIGNMENT, dtype.name, shape, strides, device)
         elif type(x) is tuple:

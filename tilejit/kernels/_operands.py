@@ -36,8 +36,12 @@ class Matrix:
         return (down if self.rows_first else across) if lines > 1 else tilejit.cdiv(length * size, 16) * 16 // size
 
     def descriptor(self, rows: int, columns: int) -> tilejit.TensorDescriptor:
-        """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time."""
+        """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time. TMA
+        writes whole units of 16 bytes: where those that a row ends with are to be had, they count as the matrix's."""
         *stack, m, n = self.shape
+        if self.info.spare:
+            unit = 16 // self.dtype.bytes
+            m, n = (m, tilejit.cdiv(n, unit) * unit) if self.rows_first else (tilejit.cdiv(m, unit) * unit, n)
         shape, block = ((m, n), (rows, columns)) if self.rows_first else ((n, m), (columns, rows))
         return tilejit.TensorDescriptor.template(self.info, (*stack, *shape), (*self.strides[:-2], self.pitch, 1),
                                                  (*(1,) * len(stack), *block))
@@ -78,12 +82,6 @@ def in_reach(info: ArrayInfo) -> bool:
         return False
     pitch = Matrix(info, info.shape, info.strides, rows_first).pitch
     return info.address % 16 == 0 and pitch * info.dtype.bytes % 16 == 0
-
-
-def writable(info: ArrayInfo) -> bool:
-    """Whether TMA can write a row-major matrix, and nothing beside it: it writes whole units of 16 bytes (an H200 does,
-    where the last one of a row is only in part inside of the tensor)."""
-    return in_reach(info) and info.shape[-1] * info.dtype.bytes % 16 == 0
 
 
 def operand(what: str, name: str, info: ArrayInfo, rank: int = 2) -> Matrix:

@@ -12,7 +12,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels import division, streamk
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
-from tilejit.kernels._operands import DTYPES, Matrix, in_reach, order_of, tensor_scales, writable
+from tilejit.kernels._operands import DTYPES, Matrix, in_reach, order_of, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import Copy, copy_matrices, pitched, pitched_facts
 from tilejit.kernels.order import tile_at
@@ -255,13 +255,12 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
 
 
 def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
-             padded: bool = False, **scales: Any) -> tuple[bool, list[Call]] | None:
+             **scales: Any) -> tuple[bool, list[Call]] | None:
     """What `matmul` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales`
-    launches; and whether that may be repeated for the same arrays (`Calls`). None where an array is copied first.
-    padded: what lies behind the result's rows is nobody's."""
+    launches; and whether that may be repeated for the same arrays (`Calls`). None where an array is copied first."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert ia is not None and ib is not None and io is not None
-    way, steps = _plan(*facts_of(*infos), activation, bool(scales), *place(ia), padded)
+    way, steps = _plan(*facts_of(*infos), activation, bool(scales), *place(ia))
     if way == "copied":
         return None
     if way == "divided":
@@ -289,7 +288,7 @@ def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | N
     found = launches((a, b, bias, out), (ia, ib, ibias, io), activation, **scales)
     if found is None:
         target, into = pitched(out, io, True)
-        found = launches((a, b, bias, target), (ia, ib, ibias, into), activation, padded=True, **scales)
+        found = launches((a, b, bias, target), (ia, ib, ibias, into._replace(spare=True)), activation, **scales)
         assert found is not None
     _calls.run(None, *found[1])
     if target is not out:
@@ -298,14 +297,12 @@ def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | N
 
 @lru_cache(maxsize=1024)
 def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, activation: str | None, scaled: bool,
-          sms: int, knobs: Any, padded: bool = False) -> tuple[str, tuple[Step, ...]]:
+          sms: int, knobs: Any) -> tuple[str, tuple[Step, ...]]:
     """How a product is computed: "copied" operands or result, K "divided" (or few rows turned), or "plain", and by
     which launches then. Raises LaunchError for arrays that do not go together."""
     orders, chip = _orders(a, b, bias, c, activation), tilejit.chip()
     readable = _as_is(a, orders[0], True) and _as_is(b, orders[1], False)
-    written = in_reach(c) if padded else writable(c)
-    beside = in_reach(c) and not written and 0 not in (*a.shape, *c.shape)       # TMA would write beside the result
-    if not (readable and written) and (beside or _worth_copying(a, b, c, orders, sms)):
+    if not (readable and in_reach(c)) and _worth_copying(a, b, c, orders, sms):
         way = ("divided" if readable and _stored_in_parts(a, b, orders, sms) else "copied")
         return way, ()
     if all(map(in_reach, (a, b, c))) and order_of(c) and _in_place(a, *orders) and handed_on(
@@ -340,7 +337,7 @@ def _worth_copying(a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, orders: tuple[bool,
         moved += 0 if as_is else x.shape[0] * x.shape[1] * x.dtype.bytes
     calls += moved > 0
     into = c
-    if not writable(c):
+    if not in_reach(c):
         into, moved, calls = pitched_facts(c, True), moved + m * n * c.dtype.bytes, calls + 1
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
     blocks = tilejit.cdiv(k * a.dtype.bytes, t.k_bytes)

@@ -159,7 +159,9 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
     p, t, kind = e.p, elem_of(op.operands[1].type), op.attrs["kind"]
     assert isinstance(t, DType)
     if t.bits < 32:
-        raise CompilationError(f"atomic {kind} on {t} is not supported: use fp32 or fp64", op.loc)
+        end = "; the tensor's rows end within 16 bytes, which TMA would write as a whole: pad them, or" \
+            if op.attrs.get("seldom") else ":"
+        raise CompilationError(f"atomic {kind} on {t} is not supported{end} use fp32 or fp64", op.loc)
     cls, ints, other = reg_class(t), f"b{t.bits}", "min" if kind == "max" else "max"
     number = p.new("pred", f"setp.num.{suffix(t)}", value, value)
     least = literal(float("-inf") if kind == "max" else float("inf"), t)

@@ -53,13 +53,15 @@ STAND_IN = _StandInKey()
 
 
 class ArrayInfo(NamedTuple):
-    """Address, element type, sizes and strides (elements) of an array, and its GPU's index (HOST: host memory)."""
+    """Address, element type, sizes and strides (elements) of an array, and its GPU's index (HOST: host memory); `spare`:
+    what lies behind its rows, up to a multiple of 16 bytes, may be overwritten."""
 
     address: int
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     device: int
+    spare: bool = False
 
     @property
     def on_gpu(self) -> bool:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -246,8 +246,7 @@ def _argument(name: str, a: Arg) -> dict[str, Any]:
     if isinstance(a, Group):
         return {"tuple": f"{a.kind.__module__}.{a.kind.__qualname__} {getattr(a.kind, '_fields', '')}",
                 "items": [_argument(name, item) for item in a.items]}
-    extra = {"padding": a.padding} if isinstance(a.type, Desc) else {}
-    return {"type": str(a.type), "divisible": a.divisible, "nonnegative": a.nonnegative, **extra}
+    return {**{f.name: getattr(a, f.name) for f in fields(a)}, "type": str(a.type)}
 
 
 def plain(x: Any, name: str) -> Any:

@@ -152,7 +152,7 @@ class Packer:
         shape, strides, fill = facts if type(facts) is tuple else (facts.shape, facts.strides, facts.padding)
         try:
             validate_map(p, address, shape, strides)
-            if p.made and p.stored and shape[-1] < _ENDLESS and shape[-1] * DTYPES[p.dtype].bytes % 16:
+            if p.stored and shape[-1] < _ENDLESS and shape[-1] * DTYPES[p.dtype].bytes % 16:
                 raise LaunchError(f"TMA writes whole units of 16 bytes: lines of {shape[-1]} {p.dtype} end within one")
             return self.encode(address, p.dtype, shape, strides, p.box, p.swizzle, fill)
         except (LaunchError, CudaError) as error:
