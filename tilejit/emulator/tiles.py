@@ -76,7 +76,8 @@ class Tile:
     def __init__(self, c: Cluster, s: Site, m: TensorMap, coords: list[int], write: bool):
         self.map = m
         size = m.elem_bytes
-        shape, inner = [], []
+        shape: list[int] = []
+        inner = []
         at, self.beside = m.address, 0
         strides = (size, *m.strides)
         for dim, coord, count, step, stride in zip(m.dims, coords, m.copied, m.elem_strides, strides):

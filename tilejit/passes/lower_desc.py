@@ -33,7 +33,6 @@ from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.rules import const_of
 
-
 #: Bytes that TMA writes as a whole.
 UNIT = 16
 #: From here on nothing bounds a dimension (`pointer_tma`).

@@ -53,7 +53,7 @@ STAND_IN = _StandInKey()
 
 
 class ArrayInfo(NamedTuple):
-    """Address, element type, sizes and strides (elements) of an array, and its GPU's index (HOST: host memory); `spare`:
+    """Address, element type, sizes and strides (elements) of an array, its GPU's index (HOST: host memory); `spare`:
     what lies behind its rows, up to a multiple of 16 bytes, may be overwritten."""
 
     address: int

@@ -94,8 +94,8 @@ class TensorDescriptor:
     stride 1; block_shape: powers of two, one a dimension, or multiples of 16 up to 512 (of products); padding:
     what a load finds outside the tensor ("zero", or "nan" for floats). Rank 1 to 5. TMA needs a 16-byte aligned base
     and strides that are multiples of 16 bytes: where that does not hold, `tma` is False and kernels use pointer loads
-    instead, which their report says. TMA writes whole units of 16 bytes: where the tensor's rows end within one, kernels
-    write its last elements through pointers.
+    instead, which their report says. TMA writes whole units of 16 bytes: where the tensor's rows end within one, their
+    last elements are written through pointers.
     Raises LaunchError for anything else."""
 
     __slots__ = ("base", "address", "facts")

@@ -73,7 +73,7 @@ KINDS: dict[str, str] = {
     PEER_EXITED: "shared memory of another CTA of the cluster is used when that CTA may have exited",
     EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
     GLOBAL_RACE: "a CTA reads or writes global bytes that another one writes, not both atomically, and unordered",
-    TMA_BESIDE: "a TMA store or reduction through a tensor whose rows end within 16 bytes, which are written as a whole",
+    TMA_BESIDE: "a TMA store or reduction through a tensor whose rows end within 16 bytes, which it writes whole",
     VPRINTF: "a call of vprintf whose format or values are not where they must be",
     TRAP: "the kernel executed a trap",
 }

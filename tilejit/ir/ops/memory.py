@@ -108,7 +108,8 @@ def atomic_rmw(o: Op) -> list[Type]:
 
     Two kinds more: `store`, of which nobody reads the result, and `load`, which does nothing with its value.
 
-    `seldom`: see `store`. `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
+    `seldom`: see `store`.
+    `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
     _shapes_agree(o)
     return [_pointee(o)]
 
