@@ -382,7 +382,7 @@ def _multiple(v: Value, fn: Function) -> int:
     parts = [_multiple(x, fn) for x in v.op.operands]
     if v.op.name == "mul":
         return parts[0] * parts[1]
-    return gcd(*parts) if v.op.name in ("add", "sub", "minimum", "maximum") else 1
+    return gcd(*parts) if v.op.define.host not in ("", "div") else 1
 
 
 def _int64(b: Builder, v: Value) -> Value:
