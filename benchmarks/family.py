@@ -20,7 +20,8 @@ import numpy as np
 
 import tilejit
 from tilejit.kernels import batched, division, fused, grouped, matmul, mixed, scaled, streamk
-from tilejit.kernels.tiles import STREAMED, TILES, Part, Tiles, suited
+from tilejit.kernels.tiles import STREAMED, TILES, suited
+from tilejit.kernels.way import Part, Way
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -184,13 +185,13 @@ def matmuls() -> Iterator[Configuration]:
             return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
         yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
             (tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas),
-            (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, STREAMED, 3),)),
+            (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, replace(STREAMED, stream=3, programs=2)),)),
             (module, "handed_on", lambda *_: (False, 0.0))), streamed)
     ends = (*epilogues(), *scaled_epilogues())
     for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if turned else (rows, columns)
-        part, kind = Part(0, 0, rows, columns, t, turned=turned), " turned" * turned
+        part, kind = Part(0, 0, rows, columns, replace(t, swap=turned)), " turned" * turned
         for f, e in ends:
             scaled = "scaled" in e
             size = (4 if scaled else 2) if turned else result_bytes(f, e)
@@ -213,7 +214,7 @@ def matmuls() -> Iterator[Configuration]:
                 yield Configuration("matmul", f"{t}{kind} ragged {f} {label(e)}".strip(), patches, ragged)
 
 
-def reads(t: division.Config, f: Format) -> bool:
+def reads(t: Way, f: Format) -> bool:
     """Whether a wide tile may be picked for operands of these orders."""
     return t.n // t.ctas % division.strips(f.a_rows, f.b_rows)[not t.swap] == 0
 
@@ -225,13 +226,13 @@ def streamks() -> Iterator[Configuration]:
         for width in (48, 112, 224, 256):
             one = next(division.single_tiles(rows, 2 * width, 2))
             for f, e in epilogues():
-                def single(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(one, single=True),
+                def single(f: Format = f, e: dict[str, Any] = e, t: Way = replace(one, single=True),
                            m: int = rows - 8, n: int = 2 * width - 16) -> Any:
                     return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
                 yield Configuration("streamk", f"{one.m}x{one.n} single {f} {label(e)}".strip(), (), single)
     (pair,) = [t for t in division.single_tiles(64, 248, 4) if t.ctas == 2]
     for f, e in epilogues():
-        def shared(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(pair, single=True)) -> Any:
+        def shared(f: Format = f, e: dict[str, Any] = e, t: Way = replace(pair, single=True)) -> Any:
             return streamk.matmul_streamk(*operands(f, 56, 248, depth(f)), **with_arrays(e, 248), config=t)
         yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
     for side in (64, 112, 208, 256):
@@ -242,7 +243,7 @@ def streamks() -> Iterator[Configuration]:
                 if not reads(t, f):
                     continue
 
-                def once(f: Format = f, e: dict[str, Any] = e, t: division.Config = replace(t, single=True), m: int = m,
+                def once(f: Format = f, e: dict[str, Any] = e, t: Way = replace(t, single=True), m: int = m,
                          n: int = n) -> Any:
                     return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
                 name = f"{t.m}x{t.n}{' swap' * t.swap} at once ctas={t.ctas} {f} {label(e)}"
@@ -255,7 +256,7 @@ def streamks() -> Iterator[Configuration]:
             if not reads(t, f):
                 continue
 
-            def parted(f: Format = f, e: dict[str, Any] = e, t: division.Config = t.split(rows, columns, 2), m: int = m,
+            def parted(f: Format = f, e: dict[str, Any] = e, t: Way = t.divided(*t.computed(rows, columns), 2), m: int = m,
                        n: int = n) -> Any:
                 return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
             yield Configuration("streamk", f"{t.m}x{t.n}{' swap' * t.swap} parted {f} {label(e)}".strip(), (), parted)
@@ -282,7 +283,7 @@ def batches() -> Iterator[Configuration]:
             if t not in suited(batched.TILES, f.b_rows, 0.0,
                                result_bytes(f, e) if "bias" in e or "activation" in e else None):
                 continue
-            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, t: Tiles = t) -> Any:
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, t: Way = t) -> Any:
                 return batched.batched_matmul(*operands(f, m, n // 2, depth(f), (2,)), **with_arrays(e, n // 2), tiles=t)
             yield Configuration("batched", f"{t} {f} {label(e)}".strip(), (), call)
 
@@ -304,7 +305,7 @@ def extras(full: dict[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
-def fits(t: Tiles, gated: bool, e: dict[str, Any]) -> bool:
+def fits(t: Way, gated: bool, e: dict[str, Any]) -> bool:
     """Whether the heuristic may pick a tile for an epilogue."""
     return t in fused.fitting(gated, "bias" in e or e.get("scale_b") == "columns", "residual" in e or "z" in e,
                               e.get("residual") == "unaligned" or {"residual", "odd"} <= e.keys(), "reduction" in e)
@@ -398,7 +399,8 @@ def groupeds() -> Iterator[Configuration]:
 
 def grouped_call(t: Any, f: Format, masked: bool, blocks: bool) -> Any:
     """Two groups of a tile's rows and a bit."""
-    rows, n, k = t.m + 8, t.n, depth(f)
+    (rows, n), k = t.computed(t.m, t.n), depth(f)
+    rows += 8
     a = matrix(*((2, rows) if masked else (2 * rows,)), k, dtype=f.a)
     b = matrix(2, k, n, dtype=f.b, rows=f.b_rows)
     steps = tilejit.cdiv(k, 128)
@@ -412,12 +414,14 @@ def grouped_call(t: Any, f: Format, masked: bool, blocks: bool) -> Any:
 def scaleds() -> Iterator[Configuration]:
     """`matmul_blockscaled`: scales that TMA reads and others, whole and divided K."""
     for t, parts, turned in product((*scaled.FEW_ROWS, *scaled.TILES), (1, 2), (True, False)):
-        m, n = (t.m, 2 * t.n) if t.swap and parts > 1 else extents(t.m, t.n)
-        if not t.by_tma and (parts > 1 or not turned):
+        rows, columns = t.computed(t.m, t.n)
+        m, n = (rows, 2 * columns) if t.swap and parts > 1 else extents(rows, columns)
+        used = t.divided(m, n, 2) if parts > 1 else t
+        if not scaled.by_tma(t) and (parts > 1 or not turned):
             continue
         for f, out in product((f for f in FORMATS if np.dtype(f.a).itemsize == 1), (None, "float16", "float32")):
             def call(f: Format = f, m: int = m, n: int = n, out: str | None = out, turned: bool = turned,
-                     t: scaled.Config = replace(t, parts=parts)) -> Any:
+                     t: Way = used) -> Any:
                 scale = matrix(8 * tilejit.cdiv(m, 8), 3, dtype=F32, rows=not turned)[:m]
                 return scaled.matmul_blockscaled(*operands(f, m, n, 384), scale,
                                                  matrix(tilejit.cdiv(n, 128), 3, dtype=F32),
@@ -428,22 +432,22 @@ def scaleds() -> Iterator[Configuration]:
 
 def mixeds() -> Iterator[Configuration]:
     """`weight_only_matmul`."""
-    for t in mixed.TILES:
+    for t, cycles in mixed.CYCLES.items():
         for bits in (8, 4):
             for dtype in (BF16, F16):
                 for group in (None, 64, 128):
                     for zeros in (False, True)[:1 + (bits == 4 and group is not None)]:
                         for e in ({}, {"bias": True, "activation": "gelu"}, {"split": 2}):
-                            def call(t: Any = t, bits: int = bits, dtype: Any = dtype, group: int | None = group,
+                            def call(t: Way = t, bits: int = bits, dtype: Any = dtype, group: int | None = group,
                                      zeros: bool = zeros, e: dict[str, Any] = e) -> Any:
                                 return mixed_call(t, bits, dtype, group, zeros, e)
-                            name = f"{t.config.m}x{t.config.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
-                            yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "TILES", (t,)),), call)
+                            name = f"{t.m}x{t.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
+                            yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "CYCLES", {t: cycles}),), call)
 
 
 def mixed_call(t: Any, bits: int, dtype: Any, group: int | None, zeros: bool, e: dict[str, Any]) -> Any:
     """A weight of two tiles, and as many rows as a tile holds."""
-    n, m, k = 2 * t.config.m, t.config.n, 1024
+    n, m, k = 2 * t.m, t.n, 1024
     weight = matrix(n, k * bits // 8, dtype=np.int8 if bits == 8 else np.uint8)
     shape = (n, k // group) if group else (n,)
     return mixed.weight_only_matmul(matrix(m, k, dtype=dtype), weight, matrix(*shape, dtype=dtype),

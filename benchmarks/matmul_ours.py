@@ -138,7 +138,7 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     sms, size = tilejit.multiprocessors(), tilejit.array_info(a).dtype.bytes
     t = library.choose_tiles(m, n, tilejit.cdiv(k * size, 128), sms)
     given = {"BM": t.m, "BN": t.n, "BK": t.k_bytes // size, "GROUP": 16, "A_ROWS": True, "B_ROWS": False,
-             "ACTIVATION": None, "num_warps": t.num_warps, "num_ctas": 1, **variant.constants, **variant.options}
+             "ACTIVATION": None, "num_warps": t.warps, "num_ctas": 1, **variant.constants, **variant.options}
     bm, bn, bk = (given[x] for x in ("BM", "BN", "BK"))
     d = tilejit.TensorDescriptor.from_tensor
     descs = d(a, (bm, bk)), d(b.T, (bn, bk)), d(out, (bm, bn))

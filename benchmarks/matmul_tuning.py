@@ -17,7 +17,8 @@ from typing import Any
 from contender import Absent, Contender, race
 
 import tilejit
-from tilejit.kernels import division, streamk, tiles
+from tilejit.kernels import streamk, tiles
+from tilejit.kernels import way as library
 from tilejit.testing import Burst
 
 
@@ -62,9 +63,9 @@ def kernel() -> tilejit.Kernel:
     return found
 
 
-def of_tiles(t: tiles.Tiles, group: int, stream: int = 0, turned: bool = False) -> Way:
+def of_tiles(t: library.Way, group: int, stream: int = 0, turned: bool = False) -> Way:
     """The library's tiles, `group` rows of them walked together, the first `stream` streamed."""
-    return Way(t.m, t.n, t.num_warps, t.ctas, group, t.k_bytes, turns=t.options["num_consumer_groups"], stream=stream,
+    return Way(t.m, t.n, t.warps, t.ctas, group, t.k_bytes, turns=t.options.get("num_consumer_groups"), stream=stream,
                columns=t.columns, turned=turned)
 
 
@@ -88,20 +89,19 @@ def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
     found: dict[Plan, float] = {}
     costs = chip.costs(tiles.TILES)
     for turned, cost in product((False, True), costs):
-        high, wide, t = *((n, m) if turned else (m, n)), cost.tiles
+        high, wide, t = *((n, m) if turned else (m, n)), cost.way
         for rows, columns in tiles.mains(high, wide, t, cost.programs):
-            rest = [replace(p, turned=turned) for p, _ in tiles.strips_of(costs, high, wide, rows, columns)]
+            rest = [p._replace(way=replace(p.way, swap=turned)) for p, _ in tiles.strips_of(costs, high, wide, rows, columns)]
             for stream in {0, cost.shared(rows, columns) if t is tiles.STREAMED else 0}:
-                parts = [tiles.Part(0, 0, rows, columns, t, stream, turned), *rest]
+                parts = [library.Part(0, 0, rows, columns, replace(t, stream=stream, swap=turned)), *rest]
                 if rest or stream:
                     found[plan_of(parts, chip.blocks)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)
     return sorted(found, key=lambda p: found[p])[:DIVIDED]
 
 
-def plan_of(parts: Sequence[tiles.Part], blocks: int) -> Plan:
+def plan_of(parts: Sequence[library.Part], blocks: int) -> Plan:
     """The library's parts as launches, of a product with so many blocks of K."""
-    return tuple((of_tiles(p.tiles, p.tiles.group(p.m1 - p.m0, blocks), p.stream, p.turned), (p.m0, p.n0, p.m1, p.n1))
-                 for p in parts)
+    return tuple((of_tiles(p.way, p.way.group(p.m1 - p.m0, blocks), p.way.stream, p.way.swap), p[:4]) for p in parts)
 
 
 def name_of(plan: Plan) -> str:
@@ -156,8 +156,7 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
     programs, descs = min(tilejit.multiprocessors() // way.ctas, count), (d(a, (way.m, bk)), d(b.T, (way.n, bk)),
                                                                           d(out, block))
     if way.stream:
-        config = division.Config(way.m, way.n, way.warps, programs=programs, stream_tiles=way.stream, ctas=way.ctas,
-                                cluster_split="M")
+        config = library.Way(way.m, way.n, way.warps, way.ctas, programs=programs, stream=way.stream)
         args = (*descs, *streamk.meeting("tuning", a, config, None), None, m1, n1, a.shape[1], way.stream)
         options |= {"ADD": False, "ORDERED": True}
         return Launch(streamk.streamk_kernel, (programs,), args, options)

@@ -9,7 +9,7 @@ from references import StandIn
 import tilejit
 from tilejit.kernels import batched
 from tilejit.kernels.batched import batched_kernel, batched_matmul
-from tilejit.kernels.tiles import Tiles
+from tilejit.kernels.way import Way
 
 BF16 = ml_dtypes.bfloat16
 
@@ -19,10 +19,10 @@ def normal(*shape):
 
 
 @pytest.mark.parametrize("t, b_rows, options", [
-    (Tiles(256, 64, 8, 2), False, {}), (Tiles(128, 128, 4, 2), True, {}), (Tiles(256, 64, 4, 4), False, {}),
-    (Tiles(128, 128, 8), True, {}), (Tiles(128, 128, 8), False, {"store_role": True}),
-    (Tiles(128, 64, 4, 2), False, {"store_role": True})],
-    ids=lambda x: f"{x}c{x.ctas}" if isinstance(x, Tiles) else None)
+    (Way(256, 64, 8, 2), False, {}), (Way(128, 128, 4, 2), True, {}), (Way(256, 64, 4, 4), False, {}),
+    (Way(128, 128, 8), True, {}), (Way(128, 128, 8), False, {"store_role": True}),
+    (Way(128, 64, 4, 2), False, {"store_role": True})],
+    ids=lambda x: str(x) if isinstance(x, Way) else None)
 def test_rows_of_blocks(monkeypatch, t, b_rows, options):
     """Two tiles of rows and columns, the last cut short, in two batches: none writes into the next one's. Under the
     sanitizer, in the usual order and in a random one."""

@@ -134,7 +134,7 @@ def test_every_tile_of_every_table_is_there() -> None:
               "streamk": (*family.division.EVEN_TILES, *family.division.TILES, *family.division.DECODE_TILES),
               "batched": family.batched.TILES, "fused": family.fused.TILES,
               "scaled": (*family.scaled.FEW_ROWS, *family.scaled.TILES),
-              "mixed": tuple(t.config for t in family.mixed.TILES),
+              "mixed": tuple(family.mixed.CYCLES),
               "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
                           family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
     for name, tiles in tables.items():

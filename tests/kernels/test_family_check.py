@@ -9,6 +9,7 @@ from references import StandIn
 
 import tilejit
 from tilejit.kernels import division, fused, grouped, mixed, streamk
+from tilejit.kernels.way import Way
 
 BF16 = ml_dtypes.bfloat16
 pytestmark = pytest.mark.one_schedule        # its launches explore by themselves
@@ -45,7 +46,7 @@ def normal(*shape, dtype=BF16):
 def test_streamk(checked, monkeypatch, m, store_role, ordered):
     """Ordered sums have equal bits under every schedule, whoever stores."""
     found = checked(streamk, "streamk_kernel", 0 if ordered else 1e-2)
-    monkeypatch.setattr(division.Config, "options", property(lambda self: {"store_role": store_role}))
+    monkeypatch.setattr(Way, "options", property(lambda self: {"num_warps": self.warps, "store_role": store_role}))
     monkeypatch.setattr(division, "divide", lambda tiles, steps, *rest: (3, tiles))
     monkeypatch.setattr(division, "TILES", (division.TILES[3],))
     monkeypatch.setattr(division, "DECODE_TILES", (division.DECODE_TILES[3],))          # two tiles for three programs
@@ -60,7 +61,7 @@ def test_accumulate(checked):
                            split=3)
 
 
-@pytest.mark.parametrize("config", [grouped.Config(64, 64, 4, 3), grouped.Config(16, 128, 4, 3, True)])
+@pytest.mark.parametrize("config", [Way(64, 64, 4, stages=3), Way(128, 16, 4, swap=True, stages=3)])
 def test_grouped(checked, config):
     checked(grouped, "grouped_kernel")
     grouped.grouped_matmul(normal(90, 128), normal(3, 72, 128).transpose(0, 2, 1), np.array([1, 1, 70, 90], np.int32),

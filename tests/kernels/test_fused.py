@@ -10,7 +10,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels import fused
 from tilejit.kernels._calls import facts_of, infos_of
 from tilejit.kernels.fused import GATED_TILES, STAGES, TILES, fitting, fused_kernel, fused_matmul, gated_matmul, swiglu
-from tilejit.kernels.tiles import Tiles, choose_tiles
+from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -204,7 +204,7 @@ def compiled(t, gated, *, z=False, scales=False, reduction=None, residual=None, 
 @pytest.mark.parametrize("residual", [None, "*bf16"])
 @pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("t, gated", [*((t, False) for t in TILES), *((t, True) for t in GATED_TILES)],
-                         ids=lambda x: f"{x.m}x{x.n}" if isinstance(x, Tiles) else "gated" if x else "plain")
+                         ids=lambda x: f"{x.m}x{x.n}" if isinstance(x, Way) else "gated" if x else "plain")
 def test_compiles(t, gated, others, residual):
     """Every tile assembles without remarks, with any extras it may be picked for."""
     if t in fitting(gated, True, others or residual is not None, reduction=others):
@@ -219,53 +219,6 @@ def test_compiles_unaligned(gated):
     for t in fitting(gated, True, True, narrow=True):
         kernel = compiled(t, gated, residual="*bf16:2", size="int32")
         assert kernel.resources is None or kernel.resources.clean
-
-
-#: TFLOP/s on an H200 of gated products of bf16, K = 4096: by columns of the product of a tile, of 128 rows where single
-#: CTAs compute it, of 256 otherwise.
-MEASURED = {(4096, 7168): {(128, 256): 772, (256, 256): 790, (256, 320): 807, (256, 384): 767},
-            (8192, 14336): {(128, 256): 786, (256, 256): 800, (256, 320): 801, (256, 384): 808},
-            (2048, 11008): {(128, 256): 762, (256, 224): 785, (256, 256): 779, (256, 320): 772, (256, 384): 742},
-            (1024, 14336): {(128, 256): 770, (256, 224): 766, (256, 256): 780, (256, 320): 751, (256, 384): 762}}
-
-
-@pytest.mark.parametrize("m, n", MEASURED)
-def test_the_tiles_of_gated_products(m, n):
-    """The fastest of those measured, or one within 1%."""
-    t, rates = choose_tiles(m, 2 * n, 64, 132, 0.0, fitting(True)), MEASURED[m, n]
-    assert rates[t.m, t.n] >= 0.99 * max(rates.values())
-
-
-def test_the_tiles_of_wide_products():
-    """Large results have the widest tiles, and few rows small ones."""
-    for m, n, picked in ((4096, 14336, TILES[0]), (8192, 8192, TILES[0]), (512, 4096, TILES[2]), (64, 4096, TILES[3])):
-        assert choose_tiles(m, n, 64, 132, 0.0, fitting(False)) is picked
-    assert choose_tiles(128, 8192, 64, 132, 0.0, fitting(True)) is GATED_TILES[-1]
-
-
-#: Microseconds on an H200 of gated products, and of those with a residual (bf16), [M, K] x [K, N]: by gated, N, K and M in
-#: one launch, and in two.
-WAYS = {
-    (True, 14336, 4096): {1: (87.5, 58.0), 32: (66.3, 61.2), 64: (63.0, 65.1), 128: (66.1, 72.9), 192: (83.6, 87.5),
-        256: (85.8, 97.8), 384: (131.3, 139.2), 640: (216.6, 234.4), 1024: (304.0, 347.8)},
-    (True, 3584, 8192): {1: (52.6, 32.0), 32: (44.0, 32.7), 64: (37.0, 35.3), 128: (40.2, 38.0), 192: (60.4, 42.1),
-        256: (61.0, 50.4), 384: (75.9, 69.3), 640: (120.2, 111.0), 1024: (152.9, 162.8)},
-    (False, 4096, 14336): {1: (67.7, 31.1), 32: (50.6, 32.6), 64: (48.3, 34.0), 128: (51.0, 38.4), 192: (86.2, 42.4),
-        256: (89.7, 52.2), 384: (86.2, 67.1), 640: (141.0, 104.5), 1024: (152.8, 158.1)},
-    (False, 8192, 3584): {1: (31.2, 17.3), 32: (22.1, 18.7), 64: (19.1, 20.3), 128: (28.1, 23.2), 192: (33.6, 25.8),
-        256: (28.9, 30.1), 384: (42.9, 40.2), 640: (70.2, 63.7), 1024: (85.3, 96.4)},
-    (False, 4096, 4096): {1: (19.6, 9.3), 32: (15.2, 9.3), 64: (12.5, 10.8), 128: (15.3, 15.2)}}
-
-
-@pytest.mark.parametrize("gated, n, k", WAYS)
-def test_few_rows_are_ended_by_a_second_launch(gated, n, k):
-    """What was measured to be the faster way, or takes at most 5% longer."""
-    operands = np.empty((1, k), BF16), np.empty((k, 2 * n if gated else n), BF16, order="F")
-    a, b = facts_of(*infos_of(*operands))
-    for m, times in WAYS[gated, n, k].items():
-        t = choose_tiles(m, b.shape[1], k // 64, 132, 0.0, fitting(gated, arrays=not gated))
-        ended = fused._ended(a._replace(shape=(m, k), strides=(k, 1)), b, t, 132)
-        assert times[ended] <= 1.05 * min(times), (m, times)
 
 
 def test_little_more_is_a_plain_product(monkeypatch):

@@ -9,14 +9,14 @@ import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import batched, grouped
 from tilejit.kernels.batched import batched_kernel, batched_matmul
-from tilejit.kernels.grouped import Config, grouped_kernel, grouped_matmul, masked_grouped_matmul
-from tilejit.kernels.tiles import Tiles, choose_tiles, raggedness
+from tilejit.kernels.grouped import grouped_kernel, grouped_matmul, masked_grouped_matmul
+from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
 #: The tensor cores' fp8 sums keep fewer bits than fp32.
 FP8_SUMS = 1e-3
-SQUARE, NARROW = Config(64, 64, 4, 3), Config(16, 128, 4, 3, True)
+SQUARE, NARROW = Way(64, 64, 4, stages=3), Way(128, 16, 4, swap=True, stages=3)
 
 
 @pytest.fixture(params=["evaluator", "emulator"])
@@ -70,7 +70,7 @@ def spread(scales, rows):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("config", [None, Config(64, 128, 4, 3)])
+@pytest.mark.parametrize("config", [None, Way(64, 128, 4, stages=3)])
 def test_block_scales(target, masked, config):
     """fp8 with scales of blocks, in both forms, swapped and not."""
     rng = np.random.default_rng(4)
@@ -102,7 +102,7 @@ def test_batched(target, a_rows, b_rows):
     rng = np.random.default_rng(2)
     a, b = stack(rng, 3, 72, 80, np.float16, a_rows), stack(rng, 3, 80, 136, np.float16, b_rows)
     bias = rng.standard_normal(136).astype(np.float16)
-    out = batched_matmul(a, b, bias, "relu", tiles=Tiles(64, 64, 4))
+    out = batched_matmul(a, b, bias, "relu", tiles=Way(64, 64, 4))
     assert rel_error(out, np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)) <= 2e-3
 
 
@@ -137,18 +137,20 @@ def test_rejects():
 @pytest.mark.parametrize("t", [grouped.WIDE, grouped.MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
 def test_grouped_compiles(t):
     """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly."""
+    bm, bn = t.computed(t.m, t.n)
     kernel = grouped_kernel.compile(
-        f"desc<bf16[{t.m}x64]>", f"desc<bf16[1x{t.n}x64]>", f"desc<bf16[1x1x{t.m}x{t.n}]>", "*int32", None, None,
-        *["int32"] * 4, *[0] * 5, BM=t.m, BN=t.n, BK=64, B_ROWS=False, MASKED=False, SWAP=t.swap, num_warps=t.warps,
+        f"desc<bf16[{bm}x64]>", f"desc<bf16[1x{bn}x64]>", f"desc<bf16[1x1x{bm}x{bn}]>", "*int32", None, None,
+        *["int32"] * 4, *[0] * 5, BM=bm, BN=bn, BK=64, B_ROWS=False, MASKED=False, SWAP=t.swap, num_warps=t.warps,
         num_stages=t.stages)
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
 @pytest.mark.parametrize("t", [grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
 def test_scaled_compiles(t):
+    bm, bn = t.computed(t.m, t.n)
     kernel = grouped_kernel.compile(
-        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[1x{t.n}x128]>", f"desc<bf16[1x1x{t.m}x{t.n}]>", "*int32", "*fp32",
-        "*fp32", *["int32"] * 9, BM=t.m, BN=t.n, BK=128, B_ROWS=False, MASKED=True, SWAP=t.swap, num_warps=t.warps,
+        f"desc<fp8e4nv[{bm}x128]>", f"desc<fp8e4nv[1x{bn}x128]>", f"desc<bf16[1x1x{bm}x{bn}]>", "*int32", "*fp32",
+        "*fp32", *["int32"] * 9, BM=bm, BN=bn, BK=128, B_ROWS=False, MASKED=True, SWAP=t.swap, num_warps=t.warps,
         num_stages=t.stages)
     assert "specialised" in kernel.report()
 
@@ -160,21 +162,3 @@ def test_batched_compiles(t):
         "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True,
         ACTIVATION="gelu" if t.roomy(2) else None, **t.options)
     assert "specialised" in kernel.report() and "tensor.3d" in kernel.ptx
-
-
-def test_choices():
-    """Few rows a group take small tiles, many rows wide ones."""
-    picked = [grouped.choose(8 * rows, 8, 4096, 132) for rows in (1, 8, 9, 16, 17, 40, 64)]
-    assert picked == [grouped.SMALL[i] for i in (0, 0, 1, 1, 2, 2, 2)], "twice the average, as far as there is such a tile"
-    assert grouped.choose(8 * 65, 8, 4096, 132) not in grouped.SMALL
-    assert grouped.choose(8192, 8, 4096, 132) is grouped.WIDE
-    # 128 of 132 multiprocessors are busy, all the time; 448 tiles of the wide shape are four turns, 896 seven.
-    assert [grouped.choose(8 * 128, 8, n, 132) for n in (4096, 14336)] == [grouped.WIDE, grouped.MEDIUM]
-
-
-@pytest.mark.parametrize("batches, size, k, name", [(64, 512, 512, "128x128w4"), (16, 2048, 2048, "256x256w8"),
-                                                    (8, 4096, 1024, "128x192w4"), (32, 1000, 1000, "256x256w8")])
-def test_batched_choices(batches, size, k, name):
-    """As measured on an H200; rows of 2000 bytes are ragged."""
-    t = choose_tiles(size, size, tilejit.cdiv(k, 64), 132, raggedness(2 * k), batched.TILES, batches)
-    assert str(t) == name

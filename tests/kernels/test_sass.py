@@ -8,7 +8,8 @@ import pytest
 from tilejit.kernels.add import add_kernel
 from tilejit.kernels.matmul import matmul_kernel
 from tilejit.kernels.softmax import softmax_kernel
-from tilejit.kernels.tiles import TILES, Tiles
+from tilejit.kernels.tiles import TILES
+from tilejit.kernels.way import Way
 from tilejit.runtime import ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -24,7 +25,7 @@ def opcodes(text: str) -> dict[str, int]:
     return found
 
 
-def matmul_sass(dtype: str, tiles: Tiles, bias: str | None = None, activation: str | None = None, **options: bool) -> str:
+def matmul_sass(dtype: str, tiles: Way, bias: str | None = None, activation: str | None = None, **options: bool) -> str:
     """The machine code of the matmul of A row-major and B column-major."""
     bk = tiles.k_bytes // {"bf16": 2, "fp8e4nv": 1, "fp32": 4}[dtype]
     return matmul_kernel.compile(

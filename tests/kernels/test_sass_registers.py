@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tilejit.kernels.mixed import TILES, mixed_kernel
+from tilejit.kernels.mixed import CYCLES, mixed_kernel, options
 from tilejit.runtime import miscompiles, ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -24,11 +24,11 @@ NO_RESULT = re.compile(r"(ST|RED|BAR|BRA|EXIT|SYNCS\.ARRIVE|WARPGROUP|ATOMS|ISET
 
 def weights(t, bits, steps, zeros):
     """The kernel that `weight_only_matmul` runs for a tile."""
-    m, n = t.config.m, t.config.n
-    w = f"desc<int8[{m}x{t.k}]>" if bits == 8 else f"desc<uint8[{m}x{t.k // 2}]>"
+    m, n, bk = t.m, t.n, t.k_bytes // 2
+    w = f"desc<int8[{m}x{bk}]>" if bits == 8 else f"desc<uint8[{m}x{bk // 2}]>"
     return mixed_kernel.compile(
-        w, f"desc<bf16[{n}x{t.k}]>", f"desc<bf16[{n}x{m}]>", "*bf16", zeros, None, *["int32"] * 5, BM=m, BN=n, BK=t.k,
-        GROUP=8, BITS=bits, STEPS=steps, RUN=4 if steps and not zeros else 1, PARTS=1, ACTIVATION=None, **t.options(bits, 2))
+        w, f"desc<bf16[{n}x{bk}]>", f"desc<bf16[{n}x{m}]>", "*bf16", zeros, None, *["int32"] * 5, BM=m, BN=n, BK=bk,
+        GROUP=8, BITS=bits, STEPS=steps, RUN=4 if steps and not zeros else 1, PARTS=1, ACTIVATION=None, **options(t, bits, 2))
 
 
 def k_loop(sass):
@@ -69,7 +69,7 @@ def overwritten(loop):
 
 
 @pytest.mark.parametrize("bits, steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
-@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.config.m}x{t.config.n}")
+@pytest.mark.parametrize("t", CYCLES, ids=str)
 def test_nothing_in_flight_is_written(t, bits, steps, zeros):
     loop = k_loop(weights(t, bits, steps, zeros).sass())
     products = [text for text in loop if PRODUCT.search(text)]
@@ -89,7 +89,7 @@ def test_widening_is_cheap():
     """Two numbers take four (of 4 bits: three) instructions besides their load, and no conversion."""
     for bits, each in (8, 4), (4, 3):
         text = " ".join(re.sub(r"^@!?U?P\d+ ", "", x).split(" ")[0].split(".")[0] for x in k_loop(
-            weights(TILES[0], bits, 0, None).sass()))
+            weights(next(iter(CYCLES)), bits, 0, None).sass()))
         count = {name: text.split().count(name) for name in ("I2F", "F2FP", "LOP3", "HADD2", "PRMT", "IMAD", "SHF")}
         assert count["I2F"] == count["F2FP"] == 0 and count["HADD2"] == 64, (bits, count)
         assert sum(count.values()) <= each * 64 + 24, (bits, count)

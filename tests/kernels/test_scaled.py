@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels.scaled import FEW_ROWS, TILES, block_scaled_kernel, choose, matmul_blockscaled
+from tilejit.kernels.scaled import FEW_ROWS, TILES, block_scaled_kernel, by_tma, choose, matmul_blockscaled, options
 from tilejit.testing import rel_error
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -51,18 +50,19 @@ def test_block_scales(target, m, n, k, dtypes, few):
 
 @pytest.mark.parametrize("strided", [True, False])
 @pytest.mark.parametrize("parts", [1, 2, 7])
-@pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if t.by_tma)], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if by_tma(t))], ids=lambda t: f"{t.m}x{t.n}")
 def test_parts(t, parts, strided):
     """Whole tiles and divided K, into more parts than it has blocks too; scales that TMA reads, and those it cannot;
     rows fewer than a tile's or more, columns that end within a tile and within a scale's block, a last block cut."""
-    m, n, k = t.m - 4 if t.swap and parts > 1 else t.m + 4, 264, 528
+    rows = t.computed(t.m, t.n)[0]
+    m, n, k = rows - 4 if t.swap and parts > 1 else rows + 4, 264, 528
     (a, b, a_scale, b_scale), ref = arrays(m, n, k)
     if strided:
         a_scale, b_scale = (np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3] for x in (a_scale, b_scale))
     for dtype, bound in ((np.float32, 1e-3), (ml_dtypes.bfloat16, 4e-3)):
         out = np.full((m, n), np.nan, dtype)
         with tilejit.knobs(target="emulator"):
-            matmul_blockscaled(a, b, a_scale, b_scale, out, config=replace(t, parts=parts))
+            matmul_blockscaled(a, b, a_scale, b_scale, out, config=t.divided(m, n, parts) if parts > 1 else t)
         assert rel_error(out, ref) <= bound
 
 
@@ -92,30 +92,6 @@ def test_tiles(t, k):
     assert rel_error(out, ref) <= 1e-3
 
 
-def test_choice():
-    """Clusters where there are many tiles, single CTAs where theirs would leave multiprocessors idle; three warpgroups
-    where that makes no more turns of larger tiles. Whatever K is, of more than 512 rows."""
-    for (m, n), tile in {(4096, 14336): (384, 128, 2), (8192, 8192): (192, 128, 1), (4096, 4096): (256, 128, 2),
-                         (1152, 1792): (128, 128, 1), (513, 4096): (384, 128, 2), (640, 2048): (256, 128, 2),
-                         (1024, 512): (64, 64, 1), (520, 64): (64, 64, 1)}.items():
-        for k in (128, 7168):
-            t = choose(m, n, k, 132)
-            assert (t.m, t.n, t.ctas) == tile and t in TILES
-    assert choose(4096, 4096, 4096, 1).ctas == 1
-
-
-@pytest.mark.parametrize("m, n, k, way", [
-    (16, 4096, 7168, (16, 128, 4)), (8, 8192, 8192, (16, 64, 1)), (32, 8192, 8192, (32, 64, 1)),
-    (24, 4096, 7168, (32, 128, 4)), (32, 28672, 8192, (32, 128, 1)), (64, 4096, 7168, (64, 128, 4)),
-    (64, 8192, 8192, (64, 64, 1)), (64, 7168, 2048, (64, 64, 1)), (128, 4096, 7168, (128, 128, 4)),
-    (128, 7168, 16384, (128, 128, 2)), (192, 7168, 4096, (256, 128, 1)), (256, 7168, 4096, (256, 128, 1)),
-    (384, 4096, 7168, (128, 128, 1)), (512, 4096, 7168, (256, 128, 1))])
-def test_choice_of_few_rows(m, n, k, way):
-    """The fastest of those measured on an H200, or one within 5%."""
-    t = choose(m, n, k, 132)
-    assert (t.m, t.n, t.parts) == way
-
-
 def test_rejects():
     a, b = np.zeros((8, 256), E4M3), np.zeros((8, 256), E4M3).T
     good = np.ones((8, 2), np.float32), np.ones((1, 2), np.float32)
@@ -127,7 +103,7 @@ def test_rejects():
         with pytest.raises(LaunchError, match=match):
             matmul_blockscaled(*args)
     with pytest.raises(LaunchError, match="transposed tiles of parts hold all rows, 17 are more than 16"):
-        matmul_blockscaled(*arrays(17, 64, 256)[0], config=replace(FEW_ROWS[0], parts=2))
+        matmul_blockscaled(*arrays(17, 64, 256)[0], config=FEW_ROWS[0].divided(17, 64, 2))
 
 
 @pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
@@ -148,13 +124,15 @@ def test_compiles(t):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if t.by_tma)], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if by_tma(t))], ids=lambda t: f"{t.m}x{t.n}")
 def test_scales_by_tma_compile(t, parts):
     """No spills, a product in flight beside the one that is added, deep rings, no load of a number but B's scale."""
-    c = f"desc<fp32[{'x'.join(map(str, t.computed(t.m, t.n)))}]>" if parts > 1 else f"desc<bf16[{t.m}x{t.n}]>"
+    bm, bn = t.computed(t.m, t.n)
+    c = f"desc<fp32[{t.m}x{t.n}]>" if parts > 1 else f"desc<bf16[{bm}x{bn}]>"
+    given = options(t.divided(bm, bn, parts) if parts > 1 else t, True, 2)
     kernel = block_scaled_kernel.compile(
-        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", c, f"desc<fp32[1x{t.m}]>", None, "*fp32",
-        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, SWAP=t.swap, PARTS=parts, **replace(t, parts=parts).options(True, 2))
+        f"desc<fp8e4nv[{bm}x128]>", f"desc<fp8e4nv[{bn}x128]>", c, f"desc<fp32[1x{bm}]>", None, "*fp32",
+        *["int32"] * 7, BM=bm, BN=bn, GROUP=8, SWAP=t.swap, PARTS=parts, **given)
     assert not kernel.warnings() and kernel.metadata.num_stages * (t.m + t.n) * 128 >= 100 * 1024
     assert "(products_ahead)" in kernel.report()
     assert kernel.ptx.count("ld.global") == 4                # before the loop, in two iterations of it, behind it

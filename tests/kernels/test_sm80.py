@@ -48,7 +48,7 @@ def test_matmul_assembles(tiles, dtype, a_rows, b_rows):
     k = matmul_kernel.compile(
         desc(tiles.m, bk) if a_rows else desc(bk, tiles.m), desc(bk, tiles.n) if b_rows else desc(tiles.n, bk),
         desc(tiles.m, tiles.n), f"*{dtype}", "int32", "int32", "int32", BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
-        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION="gelu", num_warps=tiles.num_warps, target="sm_80")
+        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION="gelu", num_warps=tiles.warps, target="sm_80")
     assert "\n.target sm_80\n" in k.ptx and k.metadata.target == "sm_80"
     assert newest(k.ptx) <= 80
     assert all(x in k.ptx for x in ("ldmatrix", "mma.sync", "cp.async.cg", "mbarrier.test_wait"))

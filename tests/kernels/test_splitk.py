@@ -9,27 +9,27 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels.division import Config
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
 from tilejit.kernels.streamk import matmul_streamk, workspace_for
+from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
-ONE, SWAPPED = Config(64, 64, 4), Config(64, 16, 4, swap=True)
+ONE, SWAPPED = Way(64, 64, 4), Way(64, 16, 4, swap=True)
 #: A CTA, or two that divide the rows of a tile, or K.
-WAYS = {"one": ONE, "rows": Config(128, 64, 4, ctas=2, cluster_split="M"), "k": replace(ONE, ctas=2),
-        "swapped": SWAPPED, "swapped-k": replace(SWAPPED, ctas=2)}
+WAYS = {"one": ONE, "rows": Way(128, 64, 4, ctas=2, split="M"), "k": replace(ONE, ctas=2, split="K"),
+        "swapped": SWAPPED, "swapped-k": replace(SWAPPED, ctas=2, split="K")}
 
 
 @pytest.mark.parametrize("parts", [4, 66])
-@pytest.mark.parametrize("t", [Config(128, 256, 8), Config(256, 256, 8, ctas=2, cluster_split="M"), Config(128, 256, 8, ctas=2),
-                               Config(128, 16, 4, swap=True)], ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
+@pytest.mark.parametrize("t", [Way(128, 256, 8), Way(256, 256, 8, ctas=2, split="M"), Way(128, 256, 8, 2, "K"),
+                               Way(128, 16, 4, swap=True)], ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
 def test_compiles(t, parts):
     """No spills, a deep ring beside what is staged, and each role waits for the launch ahead before it touches memory."""
     bk = 64 * (t.k_ctas)
     kernel = split_kernel.compile(
         f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", f"desc<fp32[{t.m}x{t.n}]>", "int32", "int32", "int32",
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, num_warps=t.warps,
+        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, 
         store_stages=STORE_STAGES, **t.options)
     assert not kernel.warnings() and kernel.metadata.num_stages >= 3
     roles = kernel.ptx.split("---- role ")[1:]
@@ -49,8 +49,8 @@ def test_parts(target, way, parts):
     m, n, k = 10 if WAYS[way].swap else 136, 72, 64 * 7 + 24
     a, b = rng.standard_normal((m, k)).astype(BF16), rng.standard_normal((n, k)).astype(BF16).T
     bias = rng.standard_normal(n).astype(np.float32)
-    t = WAYS[way].split(*((n, m) if WAYS[way].swap else (m, n)), parts)
-    assert t.parts == parts and t.programs == parts * t.stream_tiles
+    t = WAYS[way].divided(m, n, parts)
+    assert t.parts == parts and t.programs == parts * t.stream
     z = a.astype(np.float64) @ b.astype(np.float64) + bias
     with tilejit.knobs(target=target):
         space = workspace_for(a, b, config=t)

@@ -1,7 +1,6 @@
 """Split-K, stream-K and decode products against float64, in the evaluator and on the emulated SM."""
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import ml_dtypes
@@ -14,8 +13,9 @@ from references import StandIn, matrix
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import division, streamk
-from tilejit.kernels.division import DECODE_TILES, TILES, Config, choose, divide
+from tilejit.kernels.division import DECODE_TILES, TILES, choose, divide
 from tilejit.kernels.streamk import matmul_streamk, streamk_kernel, workspace_for
+from tilejit.kernels.way import Way, at_once
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -108,7 +108,7 @@ def test_ordered_sums(monkeypatch, m, programs, polled):
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(s).astype(BF16) for s in ((m, 1024), (1024, 128)))
     t = choose(m, 128, 1024, 2, 132, split=2)
-    t = replace(t, programs=programs, stream_tiles=t.tiles(m, 128))
+    t = replace(t, programs=programs, stream=t.tiles(m, 128))
     assert (t.parts == 0) == polled
     with tilejit.knobs(target="emulator"):
         found, again = (matmul_streamk(a, b, ordered=True, out_dtype=tilejit.language.float32, config=t) for _ in range(2))
@@ -125,7 +125,7 @@ def test_rejects():
                 "accumulate": True, "out": np.zeros((8, 8), np.float16)}),
             ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must have shape", (a, b), {"bias": a}),
             ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
-            ("config divides 2 tiles, the result has 1 of 64 x 64", (a, b), {"config": Config(64, 64, 4).split(8, 70, 2)}),
+            ("config divides 2 tiles, the result has 1 of 64 x 64", (a, b), {"config": Way(64, 64, 4).divided(8, 70, 2)}),
             ("out needs a base and row strides", (a, np.zeros((16, 7), np.float16).T.copy().T), {}),
             ("the workspace has 1 floats", (a, b), {"split": 2, "workspace": streamk.Workspace(a, 1, 1)})]:
         if "workspace" in kwargs:
@@ -143,45 +143,15 @@ def test_divide(tiles, steps, multiprocessors, split):
     assert stream == 0 or stream * steps >= programs
 
 
-def test_choices():
-    """Shapes whose tiles fill the chip are not divided; deep and narrow ones are, in equal parts."""
-    assert choose(8192, 8192, 8192, 2, 128).stream_tiles == 0
-    deep = choose(512, 512, 65536, 2, 132, ctas=1)
-    assert deep.stream_tiles == math.ceil(512 / deep.m) * math.ceil(512 / deep.n) and deep.programs >= 120
-    decode = choose(16, 28672, 8192, 2, 132)
-    assert decode.stream_tiles or tilejit.cdiv(28672, decode.m) % decode.programs == 0      # no turn of a few programs
-    decode = choose(16, 8192, 8192, 2, 132)
-    assert decode.swap and decode.n == 16 and decode.programs == 128 and decode.stream_tiles == 0
-    few = choose(16, 1024, 32768, 2, 132, ctas=1)
-    assert few.swap and few.programs >= 120 and few.stream_tiles == math.ceil(1024 / few.m)
-
-
 def test_single_tiles():
-    """One tile a program where a wave of them fills the chip: as wide as that takes, if enough of its rows are real, and
-    in all of the shared memory; results are right with rows and columns cut short."""
-    wide = choose(64, 28672, 8192, 2, 132)
-    assert (wide.m, wide.n, wide.swap, wide.programs, wide.single) == (64, 224, False, 128, True)
-    assert choose(128, 28672, 8192, 2, 132).n == 224 and choose(96, 28672, 8192, 2, 132).single
-    assert choose(31, 28672, 8192, 2, 132).swap and choose(32, 28672, 8192, 2, 132) == wide and choose(129, 28672, 8192, 2, 132).n == 256
-    turned = choose(16, 8192, 8192, 2, 132)
-    assert turned.swap and turned.single and turned.stages(2) > replace(turned, single=False).stages(2)
-    assert wide.stages(2) is None and wide.options == {"num_consumer_groups": 1}
+    """One tile a program, as wide as a wave takes; results are right with rows and columns cut short."""
     rng = np.random.default_rng(2)
     a, b = matrix(rng, 60, 520, BF16, True), matrix(rng, 520, 304, BF16, False)
     t = choose(60, 304, 520, 2, 4)
-    assert t.single and t.n == 80
+    assert t.single and t.tiles(60, 304) == t.programs and t.options["num_consumer_groups"] == 1
     with tilejit.knobs(target="emulator"):
         got = matmul_streamk(a, b, config=t, bias=np.ones(304, np.float32))
     assert rel_error(got, a.astype(np.float64) @ b.astype(np.float64) + 1) <= 5e-3
-
-
-@pytest.mark.parametrize("m, n, k", [(128, 8192, 8192), (96, 8192, 8192), (64, 8192, 8192), (128, 7168, 18432)])
-def test_pairs_share_the_large_operand(m, n, k):
-    """128 of its columns for two CTAs, each with half of the few rows, where all such pairs run at once."""
-    t = choose(m, n, k, 2, 132)
-    assert (t.m, t.n, t.swap, t.programs, t.single, t.k_ctas) == (128, m, True, n // 128, True, 1)
-    assert t.options == {"num_ctas": 2, "cluster_split": "N", "num_consumer_groups": 1}
-    assert choose(m, n, k, 2, 132, ctas=1).ctas == 1 and choose(m, 28672, k, 2, 132).cluster_split == "K"
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
@@ -200,25 +170,13 @@ def test_pairs(m, dtype, a_rows, b_rows, target):
     assert (t.n, t.k_bytes) == (-(-m // 32) * 32, 256 if m <= 64 else 128) and rel_error(got, ref) <= 1e-2
 
 
-@pytest.mark.parametrize("m, n, k, tile", [(200, 7168, 8192, (224, 2)), (320, 4096, 4096, (160, 2)), (96, 4096, 4096, (96, 1)),
-                                           (160, 8192, 1024, (160, 2)), (384, 4096, 14336, (192, 2))])
-def test_all_rows_in_one_tile(m, n, k, tile):
-    """As wide as all of 65 to 512 rows, the half or the third, one a program; the same for columns."""
-    t, other = choose(m, n, k, 2, 132), choose(n, m, k, 2, 132)
-    assert (t.n, t.ctas, t.swap, t.single) == (*tile, True, True)
-    assert other == replace(t, swap=False)
-    for order, strips in enumerate((division.strips(False, False), division.strips(True, True))):    # side by side
-        size = (n, m) if order else (m, n)
-        assert all(x.n // x.ctas % 32 == 0 for x in division.all_at_once(*size, 132, strips) if x.swap != bool(order))
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(65, 600), st.integers(65, 9000), st.sampled_from([64, 1024, 8192]), st.sampled_from([8, 78, 132]),
        st.sampled_from([(16, 16), (32, 16), (16, 32)]))
 def test_tiles_at_once(m, n, k, multiprocessors, strips):
     """Each program has one tile, all run at once, none is wider than wgmma or the registers of a thread allow."""
     for t in division.all_at_once(m, n, multiprocessors, strips):
-        assert t.tiles(m, n) == t.programs <= division.at_once(t.ctas, multiprocessors)
+        assert t.tiles(m, n) == t.programs <= at_once(t.ctas, multiprocessors)
         assert t.n <= 256 and t.n % 16 == 0 and t.m * t.n // t.ctas <= 128 * 32 * t.warps
         assert t.parts == 0 and division.cycles(t, m, n, 2 * k, multiprocessors) > 0
 
@@ -234,7 +192,7 @@ def test_without_clusters(m, n, k):
 def test_estimates_of_whole_tiles():
     """Rows outside of the matrix cost less than rows, and more where a tile shares its memory; time goes with K and
     turns."""
-    t = Config(128, 160, 8, True, programs=112)
+    t = Way(128, 160, 8, swap=True, programs=112)
     one = division.undivided(t, 160, 14336, 8192, 132)
     narrow, shared = (division.undivided(t, 130, 14336, 8192, 132, alone) for alone in (True, False))
     assert one < narrow < shared < 1.5 * one
@@ -255,9 +213,9 @@ def test_launches_overlap_where_no_multiprocessor_is_idle(n, k, overlap, monkeyp
     assert (launched["launch_pdl"], launched["programs"]) == (overlap, 128 if overlap else 112)
 
 
-@pytest.mark.parametrize("t", [Config(64, 16, 4, True, programs=5, k_bytes=256),
-                               Config(64, 16, 4, True, programs=2, k_bytes=256, ctas=2),
-                               Config(128, 32, 4, True, programs=2, ctas=4)], ids=lambda t: f"{t.m}/{t.ctas}")
+@pytest.mark.parametrize("t", [Way(64, 16, 4, swap=True, programs=5, k_bytes=256),
+                               Way(64, 16, 4, swap=True, programs=2, k_bytes=256, ctas=2, split="K"),
+                               Way(128, 32, 4, swap=True, programs=2, ctas=4, split="K")], ids=lambda t: f"{t.m}/{t.ctas}")
 @pytest.mark.parametrize("dtype", [BF16, ml_dtypes.float8_e4m3fn])
 def test_chosen_ways(t, dtype):
     """Long reads, clusters that take several tiles: with rows, columns and K cut short."""
@@ -277,11 +235,11 @@ def test_compiles(t, ordered):
     kernel = streamk_kernel.compile(
         f"desc<bf16[{t.m}x64]>", f"desc<bf16[{t.n}x64]>", c, f"desc<fp32[{t.m}x{t.n}]>", "*fp32", "*int32", "*bf16",
         "int32", "int32", "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
-        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, num_warps=t.warps, num_stages=t.stages(2))
+        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, num_stages=t.depth(2), **t.options)
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
-@pytest.mark.parametrize("t", [replace(t, ctas=c) for t, c in zip((*TILES, *DECODE_TILES), (8, 8, 4, 2, 8, 4, 2, 8, 4, 2))],
+@pytest.mark.parametrize("t", [replace(t, ctas=c, split="K") for t, c in zip((*TILES, *DECODE_TILES), (8, 8, 4, 2, 8, 4, 2, 8, 4, 2))],
                          ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
 def test_clusters_compile(t):
     """The same of tiles whose K is divided over a cluster, in the number of stages that are counted on."""
@@ -290,9 +248,9 @@ def test_clusters_compile(t):
     kernel = streamk_kernel.compile(
         f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", c, None, None, None, "*bf16", "int32", "int32", "int32",
         "int32", BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=not t.swap, ACTIVATION="gelu",
-        ADD=False, ORDERED=False, num_warps=t.warps, num_ctas=t.ctas, num_stages=t.stages(2), cluster_split="K",
+        ADD=False, ORDERED=False, num_warps=t.warps, num_ctas=t.ctas, num_stages=t.depth(2), cluster_split="K",
         num_consumer_groups=1)
-    assert not kernel.warnings() and t.stages(2) >= 3 and "st.async" in kernel.ptx
+    assert not kernel.warnings() and t.depth(2) >= 3 and "st.async" in kernel.ptx
 
 
 @targets
@@ -327,16 +285,10 @@ def test_clusters_accumulate(monkeypatch, m):
         matmul_streamk(a, b, ctas=2, split=2)
 
 
-def test_the_chip_is_filled():
-    """Few deep tiles on 132 multiprocessors: sixteen parts each, by pairs of CTAs where memory is what takes time, by tiles
-    that fit the result; as many as half the chip: a cluster of two each; enough tiles: whole ones."""
-    deep, half = choose(512, 512, 65536, 2, 132), choose(128, 8192, 8192, 2, 132)
-    assert (deep.m, deep.n, deep.programs, deep.ctas, deep.parts) == (128, 256, 128, 1, 16)
-    thin = choose(256, 256, 131072, 2, 132)
-    assert (thin.m, thin.n, thin.programs, thin.ctas, thin.parts, thin.cluster_split) == (256, 128, 66, 2, 33, "M")
-    fitting = choose(896, 640, 20000, 2, 132), choose(768, 384, 49152, 2, 132), choose(130, 1000, 32768, 2, 132)
-    assert [(t.n, t.parts, t.swap) for t in fitting] == [(160, 4, False), (192, 11, False), (144, 8, True)]
-    assert (half.programs, half.ctas, half.parts) == (64, 2, 0)
-    assert choose(4096, 4096, 4096, 2, 132).ctas == 1 and choose(512, 512, 65536, 2, 132, ctas=8).ctas == 8
-    for t in (choose(m, n, 16384, 2, 132) for m in (1, 64, 200, 512, 1024) for n in (64, 512, 2048)):
-        assert t.ctas * t.programs <= 132
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 1024), st.integers(1, 2048), st.integers(1, 20000), st.sampled_from([None, 1, 2]))
+def test_choices_fit_the_chip(m, n, k, ctas):
+    """All programs of what is divided run at once; parts of K are whole blocks of it."""
+    t = choose(m, n, k, 2, 132, ctas=ctas)
+    assert ctas in (None, t.ctas) and t.ctas * t.programs <= 132
+    assert t.parts * t.k_ctas <= max(t.k_ctas, t.blocks(2 * k))

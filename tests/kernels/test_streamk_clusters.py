@@ -1,26 +1,27 @@
 """Stream-K with programs of several CTAs that divide the rows of a tile."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels.division import Config
 from tilejit.kernels.streamk import matmul_streamk, streamk_kernel, workspace_for
+from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 #: Of one group of consumers, and of two that take turns.
-LARGE, SMALL = Config(256, 64, 8, ctas=2, cluster_split="M"), Config(128, 64, 4, ctas=2, cluster_split="M")
+LARGE, SMALL = Way(256, 64, 8, 2), Way(128, 64, 4, 2)
 
 
 def streamed(t, m, n, k, dtype, programs, stream_tiles=None):
     """The configuration with its programs, operands, a bias, and the exact result."""
     rng = np.random.default_rng(0)
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
-    t = Config(t.m, t.n, t.warps, programs=programs, stream_tiles=tiles if stream_tiles is None else stream_tiles,
-               ctas=t.ctas, cluster_split="M")
+    t = replace(t, programs=programs, stream=tiles if stream_tiles is None else stream_tiles)
     a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (n, k)))
     bias = rng.standard_normal(n).astype(np.float32)
     return t, a, b.T, bias, np.maximum(a.astype(np.float64) @ b.T.astype(np.float64) + bias, 0)

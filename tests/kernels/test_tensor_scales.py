@@ -1,5 +1,6 @@
 """A scale for each operand, on every way that a product takes."""
 import importlib
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 import tilejit
 from tilejit.kernels import matmul, matmul_streamk
-from tilejit.kernels.tiles import STREAMED, TILES, Part
+from tilejit.kernels.tiles import STREAMED, TILES
+from tilejit.kernels.way import Part
 from tilejit.testing import rel_error
 
 BF16, E4M3, F32 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32
@@ -50,7 +52,7 @@ def test_matmul(m, n, k, dtype, given, scale, target):
 
 
 @targets
-@pytest.mark.parametrize("parts", [(Part(0, 0, 200, 136, TILES[-1], turned=True),),
+@pytest.mark.parametrize("parts", [(Part(0, 0, 200, 136, replace(TILES[-1], swap=True)),),
                                    (Part(0, 0, 64, 200, TILES[-1]), Part(64, 0, 136, 200, TILES[-2]))], ids=["turned", "two"])
 def test_parts(chosen, parts, target):
     """Turned, and in launches for parts of the result."""
@@ -65,7 +67,7 @@ def test_streamed_part(chosen, monkeypatch):
     """The last waves shared out: parts of tiles meet unscaled."""
     m, n = 2 * STREAMED.m - 16, 2 * STREAMED.n
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas)
-    chosen((Part(0, 0, m, n, STREAMED, 3),))
+    chosen((Part(0, 0, m, n, replace(STREAMED, stream=3, programs=2)),))
     a, b = operands(m, n, 384)
     with tilejit.knobs(target="emulator"):
         out = matmul(a, b, activation="relu", **SCALES)
@@ -93,7 +95,7 @@ def test_registers():
         for step in module._launches(*facts, "silu", 132, "sm_90a", scaled):
             given = step.launch.kernel.given
             t = next(t for t in TILES if given.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
-            assert t.roomy(4, scaled) or step.turned and t.roomy(2) and not scaled
+            assert t.roomy(4, scaled) or step.way.swap and t.roomy(2) and not scaled
 
 
 def test_what_is_no_scale():

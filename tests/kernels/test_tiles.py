@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -19,40 +20,21 @@ from tilejit.kernels.tiles import (
     TILES,
     Chip,
     Cost,
-    Part,
-    Tiles,
-    choose_tiles,
     divide_result,
     raggedness,
 )
+from tilejit.kernels.way import DEALT, Part, Way
 from tilejit.schedule.consumers import TURN_REGISTERS
 from tilejit.testing import rel_error
 
 ROOMY = tuple(t for t in TILES if t.roomy(2))
 
 
-def test_tiles():
-    """Few large tiles where they fill the chip, smaller ones where they would leave it idle."""
-    shape = {size: choose_tiles(size, size, size // 64, 132) for size in (256, 512, 1024, 2048, 4096, 8192)}
-    assert {size: (t.m, t.n) for size, t in shape.items()} == {
-        256: (64, 64), 512: (64, 64), 1024: (64, 128), 2048: (128, 256), 4096: (256, 256), 8192: (256, 384)}
-
-
-def test_widths_fill_the_last_wave():
-    """17 x 17 tiles of 256x256 would leave most of a fifth wave idle; 22 x 12 of 192x352 are four, which three warpgroups
-    run, and 17 x 11 of 256x384 nearly three, 17 x 15 of 256x288 nearly four."""
-    two = tuple(t for t in TILES if t.num_warps == 8)
-    for tiles, shape in ((TILES, (192, 352, 12)), (ROOMY, (192, 352, 12)), (two, (256, 384, 8)),
-                         (tuple(t for t in two if t in ROOMY), (256, 288, 8))):
-        t = choose_tiles(4100, 4104, 65, 132, True, tiles)
-        assert (t.m, t.n, t.num_warps) == shape and t.ctas == 2 and t.columns
-
-
 def test_tiles_with_room():
     """A bias and an activation find registers in every tile but those with 192 sums a thread; where results are 32 bits
     wide, in those with 160 at most, or with 80 of three warpgroups."""
     assert {t.sums for t in TILES if t not in ROOMY} == {192}
-    assert {(t.sums, t.num_warps == 12) for t in TILES if t in ROOMY and not t.roomy(4)} == {(176, False), (96, True), (88, True)}
+    assert {(t.sums, t.warps == 12) for t in TILES if t in ROOMY and not t.roomy(4)} == {(176, False), (96, True), (88, True)}
     assert {t.sums for t in TILES if t.roomy(4) and not t.roomy(4, scaled=True)} == {160}
     assert all(t.roomy(2, scaled=True) == t.roomy(2) for t in TILES)
 
@@ -60,8 +42,8 @@ def test_tiles_with_room():
 def test_wide_tiles_in_turn():
     """Two groups of consumers take tiles of four warps in turn, which is asked for where the compiler does not do so by
     itself; stores are hidden where there are more tiles."""
-    wide = [t for t in TILES if t.options["num_consumer_groups"]]
-    assert wide and all(t.in_turn and t.sums > TURN_REGISTERS and t.options["num_consumer_groups"] == 2 for t in wide)
+    wide = [t for t in TILES if "num_consumer_groups" in t.options]
+    assert wide and DEALT == TURN_REGISTERS and all(t.in_turn and t.sums > TURN_REGISTERS and t.options["num_consumer_groups"] == 2 for t in wide)
     assert all(t in wide or t.sums <= TURN_REGISTERS for t in TILES if t.in_turn)
     chip, t = Chip(132, 64), wide[0]
     assert chip.store(t, False) - chip.store(t, True) == ROUND_TRIP and chip.store(TILES[0], True) == chip.store(TILES[0], False)
@@ -74,7 +56,7 @@ def test_what_is_walked_together_stays_in_l2():
     there are at most 16 or 32."""
     assert {t.m: (t.group(8192, 64), t.group(8192, 16)) for t in TILES} == {
         256: (8, 16), 192: (11, 22), 128: (16, 32), 64: (16, 32)}
-    t = Tiles(128, 192, 4)
+    t = Way(128, 192, 4)
     assert [t.group(m, blocks) for m, blocks in ((8192, 64), (8192, 32), (4096, 32), (4096, 33), (8192, 16), (512, 8))] == [
         16, 16, 32, 32, 32, 32]
     assert t.group(4096, 64) == 16
@@ -88,37 +70,20 @@ def test_what_is_walked_together_stays_in_l2():
 def test_parts_cover_the_result(m, n, blocks, multiprocessors, ragged, tiles):
     """Every element belongs to one part; no part takes longer than one launch for all would."""
     parts = divide_result(m, n, blocks, multiprocessors, ragged, tiles)
-    assert all(p.tiles in tiles for p in parts)
+    assert all(p.way.tile in tiles for p in parts)
     assert sum((p.m1 - p.m0) * (p.n1 - p.n0) for p in parts) == m * n
     assert all(0 <= p.m0 < p.m1 <= m and 0 <= p.n0 < p.n1 <= n for p in parts)
     for i, p in enumerate(parts):
         for q in parts[:i]:
             assert p.m0 >= q.m1 or q.m0 >= p.m1 or p.n0 >= q.n1 or q.n0 >= p.n1
         # Inner ends lie where no tile crosses them.
-        assert (p.m1 == m or (p.m1 - p.m0) % p.tiles.m == 0) and (p.n1 == n or (p.n1 - p.n0) % p.tiles.n == 0)
+        assert (p.m1 == m or (p.m1 - p.m0) % p.way.m == 0) and (p.n1 == n or (p.n1 - p.n0) % p.way.n == 0)
     chip = Chip(multiprocessors, blocks, ragged)
     whole = chip.best(m, n, tiles)
     assert sum(chip.time(p) + LAUNCH for p in parts) <= chip.cycles(whole, m, n) + LAUNCH
     for p in parts:
-        programs = p.tiles.programs(multiprocessors)
-        assert not p.stream or p.tiles is STREAMED and programs < p.stream < 2 * programs
-
-
-def test_the_last_waves_are_shared_out():
-    """With a deep K the tiles of two waves, the last of which would not be full, are streamed; few and nearly full ones
-    are not."""
-    (only,) = divide_result(6600, 6600, 256, 132, True)
-    assert (only.tiles.ctas, only.stream) == (2, 66 + 26 * 26 % 66)
-    assert not any(p.stream for p in divide_result(6000, 6000, 94, 132, True))
-    assert not any(p.stream for p in divide_result(1024, 1024, 64, 132, True))
-
-
-def test_a_nearly_empty_wave_becomes_a_strip():
-    """Fourteen rows of tiles are whole waves and what is left takes tiles of its own; 4096 x 4096 is left alone."""
-    first, strip = divide_result(4104, 8192, 32, 132, True)
-    assert (first.m1, first.n1, first.tiles.m, first.tiles.ctas) == (3584, 8192, 256, 2)
-    assert strip.m0 == 3584 and strip.tiles is not first.tiles
-    assert len(divide_result(4096, 4096, 64, 132)) == 1
+        programs = p.way.room(multiprocessors)
+        assert not p.way.stream or p.way.tile == STREAMED and programs < p.way.stream < 2 * programs
 
 
 def test_raggedness():
@@ -130,10 +95,9 @@ def test_raggedness():
 def test_the_transpose_is_computed_where_that_is_less():
     """More tiles fit, or a ragged result would be stored in narrow strips; not where both are equal."""
     (part,) = divide_result(2049, 6152, 65, 132, 1.0, TILES, TILES, True)
-    assert part.turned and (part.m1, part.n1) == (6152, 2049) and (part.tiles.m, part.tiles.n) == (192, 352)
-    assert not any(p.turned for p in divide_result(2049, 6152, 65, 132, 1.0, TILES, (), True))
-    assert not any(p.turned for n in (2048, 4096, 8192) for p in divide_result(n, n, n // 64, 132, 0.0, TILES, TILES))
-    assert Chip(132, 65, 1.0, True).store(part.tiles, True) > Chip(132, 65, 1.0).store(part.tiles, True) > 0
+    assert part.way.swap and (part.m1, part.n1) == (6152, 2049)
+    assert not any(p.way.swap for p in divide_result(2049, 6152, 65, 132, 1.0, TILES, (), True))
+    assert Chip(132, 65, 1.0, True).store(part.way, True) > Chip(132, 65, 1.0).store(part.way, True) > 0
     assert Chip(132, 65, 1.0, True).store(TILES[1], True) == Chip(132, 65, 1.0).store(TILES[1], True), "strips of whole lines"
 
 
@@ -146,10 +110,10 @@ def test_rows_of_columns_are_read_in_whole_lines(orders, turned, strip):
     for step in matmul._launches(a, b, None, c, None, 132):
         out, given = step.launch.descriptors[2], step.launch.kernel.given
         bm, bn = given["BM"], given["BN"]
-        assert step.turned is turned and given["C_ROWS"] is not turned
+        assert step.way.swap is turned and given["C_ROWS"] is not turned
         assert out.block_shape == ((bn, bm) if turned else (bm, bn))
         assert given["B_ROWS"] is (orders == "TN")
-        t = next(t for t in TILES if (t.m, t.n, t.num_warps) == (bm, bn, given["num_warps"]))
+        t = next(t for t in TILES if (t.m, t.n, t.warps) == (bm, bn, given["num_warps"]))
         assert t.strip >= strip
 
 
@@ -173,8 +137,8 @@ SMALL, TALL = (next(t for t in TILES if (t.m, t.n) == shape) for shape in ((64, 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("parts", [
     (Part(0, 0, 64, 128, TALL), Part(0, 128, 64, 200, SMALL), Part(64, 0, 100, 200, SMALL)),
-    (Part(0, 0, 100, 128, Tiles(128, 32, 4, 2), 3), Part(0, 128, 100, 200, SMALL)),
-    (Part(0, 0, 100, 192, Tiles(64, 96, 4, 2, columns=True)), Part(0, 192, 100, 200, SMALL))], ids=["strips", "streamed", "columns"])
+    (Part(0, 0, 100, 128, Way(128, 32, 4, 2, programs=2, stream=3)), Part(0, 128, 100, 200, SMALL)),
+    (Part(0, 0, 100, 192, Way(64, 96, 4, 2, "N")), Part(0, 192, 100, 200, SMALL))], ids=["strips", "streamed", "columns"])
 def test_matmul_in_parts(target, monkeypatch, parts):
     """The launches of the parts make one result, the bias's columns included."""
     matmul = importlib.import_module("tilejit.kernels.matmul")
@@ -202,7 +166,7 @@ def test_what_is_left_of_k(k, size, tail):
 
 
 @pytest.mark.parametrize("k", [136, 200, 248])
-@pytest.mark.parametrize("part", [Part(0, 0, 100, 200, TILES[0]), Part(0, 0, 200, 100, TILES[0], turned=True)])
+@pytest.mark.parametrize("part", [Part(0, 0, 100, 200, TILES[0]), Part(0, 0, 200, 100, replace(TILES[0], swap=True))])
 def test_matmul_of_ragged_k(monkeypatch, part, k):
     """Both orders of tiles, K that ends in any quarter of a block."""
     matmul = importlib.import_module("tilejit.kernels.matmul")

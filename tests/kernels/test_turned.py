@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import tilejit
 from tilejit import kernels
-from tilejit.kernels.tiles import TILES, Part
+from tilejit.kernels.tiles import TILES
+from tilejit.kernels.way import Part
 from tilejit.testing import rel_error
 
 matmul = importlib.import_module("tilejit.kernels.matmul")
@@ -25,7 +27,7 @@ def tiles(m, n):
 def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_dtype=BF16, bias=False, activation=None,
             **options):
     """`matmul` by turned tiles; what was compiled."""
-    monkeypatch.setattr(matmul, "divide_result", lambda *_: (Part(0, 0, n, m, t, turned=True),))
+    monkeypatch.setattr(matmul, "divide_result", lambda *_: (Part(0, 0, n, m, replace(t, swap=True)),))
     monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * t.ctas)
     matmul._plan.cache_clear()
@@ -106,8 +108,8 @@ def test_with_and_without_a_store_role(role, shape):
 
 def test_parts(monkeypatch):
     """Rows of the transpose from 64 on are another launch's."""
-    small = tiles(64, 64)
-    parts = (Part(0, 0, 64, 200, tiles(64, 128), turned=True), Part(64, 0, 136, 200, small, turned=True))
+    small, tall = (replace(tiles(64, n), swap=True) for n in (64, 128))
+    parts = Part(0, 0, 64, 200, tall), Part(64, 0, 136, 200, small)
     monkeypatch.setattr(matmul, "divide_result", lambda *_: parts)
     monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
     rng = np.random.default_rng(1)

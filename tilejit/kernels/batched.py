@@ -22,8 +22,9 @@ from tilejit.kernels._operands import (
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate, biased
 from tilejit.kernels.order import tile_at
-from tilejit.kernels.tiles import SINGLE_TILES, Tiles, choose_tiles, raggedness, suited
+from tilejit.kernels.tiles import SINGLE_TILES, choose_tiles, raggedness, suited
 from tilejit.kernels.tiles import TILES as PRODUCTS
+from tilejit.kernels.way import Way
 
 
 @tilejit.kernel(do_not_specialize=("batches", "M", "N", "K"))
@@ -73,7 +74,7 @@ _calls = Calls()
 
 
 def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
-                   out_dtype: Any = None, tiles: Tiles | None = None) -> Any:
+                   out_dtype: Any = None, tiles: Way | None = None) -> Any:
     """activation(a[i] @ b[i] + bias) for every i, with fp32 sums.
 
     a [batches, M, K], b [batches, K, N]: bf16, fp16, fp32 (tf32 products) or fp8; each matrix row- or column-major
@@ -114,7 +115,7 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            tiles: Tiles | None, multiprocessors: int, knobs: Any) -> Launch | None:
+            tiles: Way | None, multiprocessors: int, knobs: Any) -> Launch | None:
     """The launch for a, b and the result; None where that is empty."""
     batches, m, n = _checked(a, b)
     ma, mb = _operands(a, b)
@@ -133,7 +134,7 @@ def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, 
     t = tiles or choose_tiles(m, n, blocks, multiprocessors, ragged, there, batches)
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
-    grid = min(t.programs(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    grid = min(t.room(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
     group = FEW_ROWS if (m + n) * k * ma.dtype.bytes <= IN_L2 else t.group(m, blocks)
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;

@@ -4,118 +4,27 @@ Estimates, no measuring. `streamk.py` has the ways."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache
 
 import tilejit
 from tilejit import ArrayInfo
-from tilejit.kernels._operands import Workspace
 from tilejit.kernels.tiles import raggedness
-
-
-@dataclass(frozen=True)
-class Config:
-    """A tile of the kernel (m x n after a swap of operands), how it runs, and how K is divided.
-
-    `k_bytes`: bytes of K in a block of a CTA; `ctas`: of the cluster that is a program, which divide what
-    `cluster_split` says: K, or rows ("M") or columns ("N") of the tile; `single`: every program has one tile, whose
-    blocks take all of the shared memory."""
-
-    m: int
-    n: int
-    warps: int
-    swap: bool = False
-    programs: int = 1
-    stream_tiles: int = 0
-    k_bytes: int = 128
-    ctas: int = 1
-    cluster_split: str = "K"
-    single: bool = False
-
-    def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n result."""
-        m, n = (n, m) if self.swap else (m, n)
-        return tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
-
-    def blocks(self, pitch: int) -> int:
-        """Blocks of K of `pitch` bytes, of a CTA."""
-        return max(1, tilejit.cdiv(pitch, self.k_bytes))
-
-    def split(self, m: int, n: int, parts: int) -> Config:
-        """The same with `parts` programs for each tile of an m x n result (n x m if it is swapped)."""
-        count = tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
-        return replace(self, programs=count * parts, stream_tiles=count)
-
-    @cached_property
-    def parts(self) -> int:
-        """Programs that have a part of each tile, if all tiles are divided so; else 0."""
-        even = self.stream_tiles and self.programs % self.stream_tiles == 0
-        return self.programs // self.stream_tiles if even else 0
-
-    def workspace(self, like: Any) -> Workspace:
-        """A new workspace for this product."""
-        return Workspace(like, self.met * self.m * self.n, self.stream_tiles)
-
-    @cached_property
-    def met(self) -> int:
-        """Tiles of partial sums."""
-        return self.programs if self.parts else self.stream_tiles
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of a launch of single tiles, or with several CTAs a program."""
-        clusters = dict(num_ctas=self.ctas, cluster_split=self.cluster_split) if self.ctas > 1 else {}
-        alone = self.single or self.ctas > 1 and not self.beside
-        return {**clusters, **(dict(num_consumer_groups=1) if alone else {})}
-
-    @property
-    def beside(self) -> bool:
-        """Whether the CTAs of a program have parts of its tile, with all of K."""
-        return self.ctas > 1 and self.cluster_split != "K"
-
-    @property
-    def k_ctas(self) -> int:
-        """CTAs that divide K."""
-        return 1 if self.beside else self.ctas
-
-    def stages(self, out_bytes: int) -> int | None:
-        """Blocks that fit in shared memory beside what is staged for the workspace and the result; None: as many as do.
-
-        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
-        one, beside at most 64 KiB in which the CTAs' parts meet."""
-        if self.parts or self.beside:
-            return None
-        if self.ctas > 1:
-            staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
-            return min(12, (SHARED - staged) // ((self.m + self.n) * self.k_bytes))
-        part = staged_part(self.m, self.n)
-        whole = self.m * self.n * out_bytes
-        staged = part + (whole if self.swap else min(whole, self.m * 256))
-        groups, block = 2 if self.warps == 4 else 1, (self.m + self.n) * self.k_bytes
-        if self.single:                      # no parts are staged; where few blocks fit, the compiler's count is exact
-            deep = (SHARED - whole) // block
-            return min(12, deep) if deep > 8 else None
-        return min(12, (SHARED - groups * staged) // block)
-
-
-#: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
-SHARED = 222 * 1024
-
+from tilejit.kernels.way import Way, at_once, evenly
 
 #: Tile rows of a group: a wave's operands stay in L2.
 GROUP = 8
 #: Tiles for results of more than 64 rows.
-TILES = (Config(128, 256, 8), Config(128, 128, 8), Config(64, 128, 4), Config(64, 64, 4))
+TILES = (Way(128, 256, 8), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4))
 #: Those of even parts of K: what fits the result.
-EVEN_TILES = (Config(128, 256, 8), Config(128, 128, 4), Config(256, 256, 8, ctas=2, cluster_split="M"),
-              Config(256, 128, 8, ctas=2, cluster_split="M"), Config(128, 192, 8), Config(128, 160, 8),
-              *(Config(128, width, 8, True) for width in (256, 192, 160)), Config(64, 128, 4), Config(64, 64, 4))
+EVEN_TILES = (Way(128, 256, 8), Way(128, 128, 4), Way(256, 256, 8, ctas=2, split="M"),
+              Way(256, 128, 8, ctas=2, split="M"), Way(128, 192, 8), Way(128, 160, 8),
+              *(Way(128, width, 8, swap=True) for width in (256, 192, 160)), Way(64, 128, 4), Way(64, 64, 4))
 #: Those that every program has one of, beside those that are as wide as few rows or columns (`all_at_once`).
-_SQUARES = (Config(128, 128, 4), Config(128, 64, 4), Config(64, 128, 4), Config(64, 64, 4))
+_SQUARES = (Way(128, 128, 4), Way(128, 64, 4), Way(64, 128, 4), Way(64, 64, 4))
 #: Tiles for at most so many rows: C^T = B^T A^T, so that the rows are the small side of the product.
 DECODED = 64
-DECODE_TILES = tuple(Config(m, n, 4, True, k_bytes=k_bytes)
+DECODE_TILES = tuple(Way(m, n, 4, swap=True, k_bytes=k_bytes)
                      for n in (16, 32, 64) for m, k_bytes in ((128, 128), (64, 256)))
 #: Share of the multiprocessors that are idle from which on a launch does not begin while the one before it ends: its
 #: programs would get the multiprocessors that are free first, not those that share memory's bandwidth evenly (measured
@@ -151,15 +60,10 @@ _RESULT, SECOND, PARTED, _TURNED = 0.05, 3140, 0.334, 2500
 _RAGGED = 0.7
 
 
-def staged_part(rows: int, columns: int) -> int:
-    """Bytes of shared memory through which a tile of fp32 sums is stored: one or two pieces of 32 columns."""
-    return rows * min(columns, 32) * 4 * (1 + (columns > 32))
-
-
 @lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split: int | None = None,
            ctas: int | None = None, strips: tuple[int, int] = (16, 16), hopper: bool = True,
-           read: tuple[float, float] = (1.0, 1.0)) -> Config:
+           read: tuple[float, float] = (1.0, 1.0)) -> Way:
     """Tile, programs and streamed tiles for an m x n x k product; `split`: programs a tile, `ctas`: CTAs a program,
     instead of a choice. strips: what divides the rows and the columns of wide tiles (32 where they lie side by side in
     memory: TMA reads so many at a time). read: `reads` of the operands. hopper: else without clusters, and
@@ -168,12 +72,12 @@ def choose(m: int, n: int, k: int, elem_bytes: int, multiprocessors: int, split:
     ways = (t for t in _ways(m, n, k * elem_bytes, multiprocessors, split, ctas, strips)
             if hopper or t.n & t.n - 1 == 0)
     best = min(ways, key=lambda t: cycles(t, m, n, k * elem_bytes, multiprocessors, read))
-    one = best.stream_tiles == 0 and best.tiles(m, n) <= best.programs
-    return replace(best, single=one and (best.ctas == 1 or best.cluster_split == "N"))
+    one = best.stream == 0 and best.tiles(m, n) <= best.programs
+    return replace(best, single=one and (best.ctas == 1 or best.split == "N"))
 
 
 def choose_for(shape: tuple[int, int, int], elem_bytes: int, rows_first: tuple[bool, bool], multiprocessors: int,
-               split: int | None = None, ctas: int | None = None, read: tuple[float, float] = (1.0, 1.0)) -> Config:
+               split: int | None = None, ctas: int | None = None, read: tuple[float, float] = (1.0, 1.0)) -> Way:
     """`choose` for a [m, k] and b [k, n] of these orders, `shape` m, k, n, on the chip that kernels are made for."""
     m, k, n = shape
     return choose(m, n, k, elem_bytes, multiprocessors, split, ctas, strips(*rows_first), tilejit.chip() == "sm_90a",
@@ -187,7 +91,7 @@ def reads(a: ArrayInfo, b: ArrayInfo) -> tuple[float, float]:
     return ra, rb
 
 
-def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone: bool | None = None,
+def undivided(t: Way, m: int, n: int, pitch: int, multiprocessors: int, alone: bool | None = None,
               read: tuple[float, float] = (1.0, 1.0)) -> float:
     """An estimate of what the tiles of an m x n product take that are not divided, in cycles of one multiprocessor.
 
@@ -200,30 +104,30 @@ def undivided(t: Config, m: int, n: int, pitch: int, multiprocessors: int, alone
     return turns * t.blocks(pitch) * block + t.m * t.n / t.ctas * _RESULT
 
 
-def _block(t: Config, programs: int, rows: float, multiprocessors: int, read: tuple[float, float]) -> float:
+def _block(t: Way, programs: int, rows: float, multiprocessors: int, read: tuple[float, float]) -> float:
     """Cycles of a block of K where so many programs run, which read so many rows of operands between them."""
     loaded, results = _edges(t, t.m, t.n, read) * t.k_bytes, t.m * t.n / t.ctas
-    received = (t.m + t.n / t.ctas) * t.k_bytes if t.beside and t.cluster_split == "N" else 0
-    waiting = _WAITING if t.beside and t.cluster_split == "M" else 1
+    received = (t.m + t.n / t.ctas) * t.k_bytes if t.beside and t.split == "N" else 0
+    waiting = _WAITING if t.beside and t.split == "M" else 1
     return sum(x ** HIDING for x in (
         _BLOCK, waiting * results / 32 / _SPEED * t.k_bytes / 128, received / _NEIGHBOUR,
         waiting * loaded * programs / (_L2 * multiprocessors),
         rows * t.k_bytes / (_MEMORY * multiprocessors))) ** (1 / HIDING)
 
 
-def _edges(t: Config, high: float, wide: float, read: tuple[float, float]) -> float:
+def _edges(t: Way, high: float, wide: float, read: tuple[float, float]) -> float:
     """So many rows of a tile's first operand and of its second one, as rows that begin with lines."""
     first, second = read[::-1] if t.swap else read
     return high * first + wide * second
 
 
-def _outside(t: Config, m: int, n: int) -> int:
+def _outside(t: Way, m: int, n: int) -> int:
     """Rows of a last tile that lie outside of the matrix, on the side that has fewer."""
     rows, columns = (n, m) if t.swap else (m, n)
     return -rows % t.m if rows < columns else -columns % t.n
 
 
-def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int,
+def cycles(t: Way, m: int, n: int, pitch: int, multiprocessors: int,
            read: tuple[float, float] = (1.0, 1.0)) -> float:
     """An estimate of what an m x n product with `pitch` bytes in a row of K takes, in cycles of one multiprocessor
     (constants measured on an H200). read: `reads` of the operands.
@@ -233,7 +137,7 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int,
     long as memory takes for all operands (with few rows: for each turn, in which fewer programs may run), plus what
     handing over parts costs: 1.5 cycles an element where they meet in flight; or 16 bytes a cycle between the CTAs of a
     cluster and two round trips; one where CTAs share an operand."""
-    if t.stream_tiles == 0 and t.k_ctas == 1 and m > DECODED:
+    if t.stream == 0 and t.k_ctas == 1 and m > DECODED:
         return undivided(t, m, n, pitch, multiprocessors, read=read)
     if t.parts and m > DECODED:
         rows = (m * read[0] + n * read[1]) * t.parts
@@ -266,14 +170,14 @@ def cycles(t: Config, m: int, n: int, pitch: int, multiprocessors: int,
         # With few rows the loads of the next tile go on meanwhile.
         meet = 2000 + part / 16 + 300 * waves if t.swap else waves * (2000 + part / 16)
         return max(turns(count), least) + meet
-    whole = tilejit.cdiv(count - t.stream_tiles, t.programs)
-    parts = (t.stream_tiles > 0) + (t.stream_tiles % t.programs != 0 < whole)
+    whole = tilejit.cdiv(count - t.stream, t.programs)
+    parts = (t.stream > 0) + (t.stream % t.programs != 0 < whole)
     meet = 6000 + 0.2 * area if t.parts else 2000 * shared + parts * ((10000 if t.swap else 3000) + 1.5 * t.m * t.n)
-    return max(t.stream_tiles / t.programs * steps * block + turns(count - t.stream_tiles), least) + meet
+    return max(t.stream / t.programs * steps * block + turns(count - t.stream), least) + meet
 
 
 def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, ctas: int | None,
-          strips: tuple[int, int]) -> Iterator[Config]:
+          strips: tuple[int, int]) -> Iterator[Way]:
     """What there is to choose from; of those with equal estimates the first is taken."""
     tiles = TILES
     if m <= DECODED:
@@ -288,19 +192,19 @@ def _ways(m: int, n: int, pitch: int, multiprocessors: int, split: int | None, c
         count = t.tiles(m, n)
         parts = min(at_once(t.ctas, multiprocessors) // count, t.blocks(pitch) // LEAST_BLOCKS)
         if parts > 1 and (ctas is None or t.ctas == ctas):
-            yield replace(t, programs=count * parts, stream_tiles=count)
+            yield replace(t, programs=count * parts, stream=count)
     for t in tiles:
         count, even, steps = t.tiles(m, n), evenly if t.swap else min, t.blocks(pitch)
         for c in (2, 4, 8)[:3 * (m <= FEW)] if ctas is None and split is None else (ctas or 1,):
-            most, by_k = at_once(c, multiprocessors), replace(t, ctas=c)
-            if c > 1 and (ctas is not None or most and c <= steps and (by_k.stages(2) or 0) >= _LEAST_SLOTS):
+            most, by_k = at_once(c, multiprocessors), replace(t, ctas=c, split="K")
+            if c > 1 and (ctas is not None or most and c <= steps and (by_k.depth(2) or 0) >= _LEAST_SLOTS):
                 yield replace(by_k, programs=even(count, max(1, most)))
         for s in () if ctas not in (None, 1) else (1, None) if split is None else (split,):
             programs, stream = divide(count, steps, multiprocessors, s)
-            yield replace(t, programs=programs if stream else even(count, programs), stream_tiles=stream)
+            yield replace(t, programs=programs if stream else even(count, programs), stream=stream)
 
 
-def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
+def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Way]:
     """Tiles of all rows, at most 128, one a program; none where they would be too narrow or too wide.
 
     As wide as it takes for one a multiprocessor, unless more than 32 rows would lie outside of the matrix (TMA takes
@@ -308,13 +212,13 @@ def single_tiles(m: int, n: int, multiprocessors: int) -> Iterator[Config]:
     the rest."""
     rows, width = (64 if m <= 64 else 128), tilejit.cdiv(tilejit.cdiv(n, multiprocessors), 16) * 16
     if rows - 32 <= m <= rows and 48 <= width <= 256:
-        yield Config(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
+        yield Way(rows, width, rows // 16, programs=tilejit.cdiv(n, width), k_bytes=256 if rows == 64 else 128)
     pairs = tilejit.cdiv(n, 128)
     if 32 < m <= DECODED and pairs <= at_once(2, multiprocessors):
-        yield Config(128, DECODED, 4, True, pairs, k_bytes=256, ctas=2, cluster_split="N")
+        yield Way(128, DECODED, 4, 2, "N", True, 256, pairs)
 
 
-def wide_tiles(m: int, n: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
+def wide_tiles(m: int, n: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Way]:
     """Tiles for an m x n result of few rows or few columns: as wide as all of those, or the half or the third; of one
     CTA, or of two that divide them and share the others."""
     for few, swap, strip in ((m, True, strips[0]), (n, False, strips[1])):
@@ -324,13 +228,13 @@ def wide_tiles(m: int, n: int, strips: tuple[int, int] = (16, 16)) -> Iterator[C
             if wide > least and side < DECODED:
                 break
             pair = tilejit.cdiv(side, 2 * strip) * 2 * strip
-            yield Config(64, side, 4, swap)
-            yield Config(128, side, 8 if side > 128 else 4, swap)
+            yield Way(64, side, 4, swap=swap)
+            yield Way(128, side, 8 if side > 128 else 4, swap=swap)
             if pair <= 256:
-                yield Config(128, pair, 4, swap, ctas=2, cluster_split="N")
+                yield Way(128, pair, 4, 2, "N", swap)
 
 
-def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Config]:
+def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = (16, 16)) -> Iterator[Way]:
     """Tiles of an m x n result with few rows or columns of which every program has one: wide ones, and square ones."""
     for t in (*wide_tiles(m, n, strips), *(_SQUARES if min(m, n) <= SHALLOW else ())):
         programs = t.tiles(m, n)
@@ -341,17 +245,6 @@ def all_at_once(m: int, n: int, multiprocessors: int, strips: tuple[int, int] = 
 def strips(a_rows: bool, b_rows: bool) -> tuple[int, int]:
     """The `strips` of `choose` for operands of these orders."""
     return 16 if a_rows else 32, 32 if b_rows else 16
-
-
-def evenly(tiles: int, most: int) -> int:
-    """The fewest programs, of `most`, that take no more turns for so many tiles: then all have as much to do."""
-    return tilejit.cdiv(tiles, tilejit.cdiv(tiles, most))
-
-
-def at_once(ctas: int, multiprocessors: int) -> int:
-    """Clusters of so many CTAs, one a multiprocessor, that run at once. The multiprocessors of a cluster are neighbours
-    (of a GPC): larger ones than 2 leave some alone (an H200 has room for 66, 30 and 15 of 2, 4 and 8)."""
-    return multiprocessors // ctas if ctas <= 2 else max(0, multiprocessors // 8 - 1) * 8 // ctas
 
 
 def divide(tiles: int, steps: int, multiprocessors: int, split: int | None = None) -> tuple[int, int]:

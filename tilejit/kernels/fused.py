@@ -28,7 +28,8 @@ from tilejit.kernels.epilogues import beside, fold_rows, halves, pair_scaled_bia
 from tilejit.kernels.matmul import SHORT, estimate, matmul, tiled
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.tiles import TILES as PRODUCTS
-from tilejit.kernels.tiles import Part, Tiles, choose_tiles, raggedness
+from tilejit.kernels.tiles import choose_tiles, raggedness
+from tilejit.kernels.way import Part, Way
 
 
 @tilejit.kernel
@@ -136,7 +137,7 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
 _MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 #: Largest first. 128x128 by two warpgroups at once: slower in the loop than by two in turn.
 TILES = (_MEASURED[256, 256], _MEASURED[128, 256],
-         replace(_MEASURED[128, 128], num_warps=8, speed=0.905, stored=20), _MEASURED[64, 64])
+         Way(128, 128, 8), _MEASURED[64, 64])
 #: As tiles of the product, which is twice as wide as the result.
 GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
 #: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured. Bytes of sums
@@ -152,7 +153,7 @@ _calls = Calls()
 
 
 def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow: bool = False, reduction: bool = False,
-            ctas: int = 2) -> tuple[Tiles, ...]:
+            ctas: int = 2) -> tuple[Way, ...]:
     """The tiles with up to so many CTAs that have registers for an epilogue.
 
     per_column: with a bias or a scale for each column. arrays: with a residual or a second output, 64 columns of which
@@ -312,14 +313,14 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, ex
         descriptors["z"] = mz.descriptor(t.m, min(columns, 64 if gated else 128))
     require_tma(what, **descriptors)
     stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
-    grid = min(t.programs(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
+    grid = min(t.room(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
     kernel = fused_kernel.partial(
         M=m, N=n, K=ma.shape[1], BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks), A_ROWS=ma.rows_first,
         B_ROWS=mb.rows_first, GATED=interleave, num_stages=stages, **scales, **t.options)
     return Launch(kernel, (grid,), tuple(descriptors.values()))
 
 
-def _ended(a: ArrayInfo, b: ArrayInfo, t: Tiles, sms: int) -> bool:
+def _ended(a: ArrayInfo, b: ArrayInfo, t: Way, sms: int) -> bool:
     """Whether `matmul`, and a launch that finishes its sums, are faster for a and b than such tiles."""
     (m, k), columns = a.shape, b.shape[1]
     sums = ArrayInfo(0, tl.float32, (m, columns), (pitch(columns), 1), a.device)
@@ -329,7 +330,7 @@ def _ended(a: ArrayInfo, b: ArrayInfo, t: Tiles, sms: int) -> bool:
     if product == inf or m <= SHORT:
         return product < inf
     row, tiles = k * a.dtype.bytes, tilejit.cdiv(m, t.m) * tilejit.cdiv(columns, t.n)
-    alone = row * (t.m + t.n) / t.ctas / ALONE if tiles <= t.programs(sms) else 0
+    alone = row * (t.m + t.n) / t.ctas / ALONE if tiles <= t.room(sms) else 0
     whole = max(tiled(Part(0, 0, m, columns, t), sms, row), alone)
     return product + SECOND + 2 * sums.dtype.bytes * m * columns / (PASSED * sms) < whole
 

@@ -6,7 +6,6 @@ store none of them (a descriptor that clips at any row, `_operands.ragged`).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +26,7 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.scaled import SCALE_BLOCK
+from tilejit.kernels.way import Way
 
 _WRAP = tl.constexpr(WRAP)
 _BLOCK = tl.constexpr(SCALE_BLOCK)
@@ -99,44 +99,35 @@ def grouped_kernel(a_desc, b_desc, c_desc, sizes, a_scale, b_scale, groups, N, K
         tile += tl.cdiv(tl.maximum(tiles - tile, 0), programs) * programs - tiles
 
 
-@dataclass(frozen=True)
-class Config:
-    """A tile of rows x columns and how it runs; `swap`: computed transposed, for few rows a group; `speed`: of that of
-    the widest, where there are many, on an H200."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-    swap: bool = False
-    speed: float = 1.0
-
-
-WIDE, MEDIUM = Config(128, 256, 8, 4), Config(64, 256, 8, 4, speed=0.925)
+WIDE, MEDIUM = Way(128, 256, 8, stages=4), Way(64, 256, 8, stages=4)
 #: With scales of blocks: two sums fill the registers at 128 x 128.
-SCALED, SCALED_MEDIUM = Config(128, 128, 8, 6), Config(64, 128, 4, 8, speed=0.72)
-SMALL = tuple(Config(m, 128, 4, stages, True) for m, stages in ((16, 10), (32, 9), (64, 7)))
+SCALED, SCALED_MEDIUM = Way(128, 128, 8, stages=6), Way(64, 128, 4, stages=8)
+#: Speeds of the narrower ones where there are many, of that of the wider ones, on an H200.
+_SPEED = {MEDIUM: 0.925, SCALED_MEDIUM: 0.72}
+#: Computed transposed, for few rows a group.
+SMALL = tuple(Way(128, m, 4, swap=True, stages=stages) for m, stages in ((16, 10), (32, 9), (64, 7)))
 
 
 @lru_cache(maxsize=1024)
-def choose(rows: int, groups: int, n: int, multiprocessors: int, scaled: bool = False) -> Config:
+def choose(rows: int, groups: int, n: int, multiprocessors: int, scaled: bool = False) -> Way:
     """The tile for groups of `rows` rows on average. Small groups are bound by the bytes of B: one tile holds all
     their rows where it can. Larger ones take the tile of which groups of the average take the least time."""
     average = tilejit.cdiv(rows, max(1, groups))
     # Groups differ: a tile that holds twice the average holds most of them (6% faster for 64 uneven groups on an H200).
-    most = min(2 * average, max(average, SMALL[-1].m))
+    most = min(2 * average, max(average, SMALL[-1].n))
     for t in SMALL:
-        if most <= t.m:
+        if most <= t.n:
             return t
 
-    def time(t: Config) -> float:
-        return tilejit.cdiv(groups * tilejit.cdiv(average, t.m) * tilejit.cdiv(n, t.n), multiprocessors) * t.m / t.speed
+    def time(t: Way) -> float:
+        turns = tilejit.cdiv(groups * tilejit.cdiv(average, t.m) * tilejit.cdiv(n, t.n), multiprocessors)
+        return turns * t.m / _SPEED.get(t, 1.0)
 
     return min((SCALED, SCALED_MEDIUM) if scaled else (WIDE, MEDIUM), key=time)
 
 
 def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
-                   scale_b: Any = None, config: Config | None = None) -> Any:
+                   scale_b: Any = None, config: Way | None = None) -> Any:
     """out[offsets[e]:offsets[e + 1]] = a[offsets[e]:offsets[e + 1]] @ b[e] for every group e (contiguous form).
 
     a [rows, K], row-major; b [groups, K, N], each matrix row- or column-major (fp8 and fp32: column-major); bf16,
@@ -149,7 +140,7 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any
 
 
 def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
-                          scale_b: Any = None, expected: int | None = None, config: Config | None = None) -> Any:
+                          scale_b: Any = None, expected: int | None = None, config: Way | None = None) -> Any:
     """out[e, :counts[e]] = a[e, :counts[e]] @ b[e] for every group e (masked form; other rows are not written).
 
     a [groups, capacity, K] and the result [groups, capacity, N] are contiguous stacks of row-major matrices; b as for
@@ -160,7 +151,7 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
 
 
 def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales: tuple[Any, Any], masked: bool,
-         expected: int | None, config: Config | None) -> Any:
+         expected: int | None, config: Way | None) -> Any:
     """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
     ia, ib, isizes = infos_of(a, b, sizes)
     if out is None:
@@ -230,7 +221,7 @@ def _scale_strides(what: str, a: ArrayInfo, n: int, groups: int, scales: tuple[A
 
 @lru_cache(maxsize=1024)
 def _launch(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo,
-            scales: tuple[ArrayInfo | None, ...], masked: bool, expected: int | None, config: Config | None,
+            scales: tuple[ArrayInfo | None, ...], masked: bool, expected: int | None, config: Way | None,
             multiprocessors: int) -> Launch | None:
     """The launch for a, b and the result; None where that is empty."""
     mc = result(what, out, _checked(what, a, b, sizes, masked))
@@ -244,12 +235,13 @@ def _launch(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayI
     usual = rows if expected is None else expected * groups
     t = config or choose(usual, groups, n, multiprocessors, any(strides))
     bk = K_BYTES // ma.dtype.bytes
-    descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": ragged(mc, t.m, t.n)}
+    bm, bn = t.computed(t.m, t.n)
+    descriptors = {"a": ma.descriptor(bm, bk), "b": mb.descriptor(bk, bn), "out": ragged(mc, bm, bn)}
     require_tma(what, **descriptors)
-    tiles = (tilejit.cdiv(rows, t.m) + groups) * tilejit.cdiv(n, t.n)        # at most
+    tiles = (tilejit.cdiv(rows, bm) + groups) * tilejit.cdiv(n, bn)        # at most
     capacity = a.shape[1] if masked else 0
     kernel = grouped_kernel.partial(
         groups=groups, N=n, K=k, capacity=capacity, a_down=a_down, a_across=a_across, b_group=b_group, b_down=b_down,
-        b_across=b_across, BM=t.m, BN=t.n, BK=bk, B_ROWS=mb.rows_first, MASKED=masked, SWAP=t.swap, num_warps=t.warps,
+        b_across=b_across, BM=bm, BN=bn, BK=bk, B_ROWS=mb.rows_first, MASKED=masked, SWAP=t.swap, num_warps=t.warps,
         num_stages=t.stages)
     return Launch(kernel, (min(multiprocessors, tiles),), tuple(descriptors.values()))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -16,17 +16,8 @@ from tilejit.kernels._operands import DTYPES, Matrix, in_reach, order_of, tensor
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import Copy, copy_matrices, pitched, pitched_facts
 from tilejit.kernels.order import tile_at
-from tilejit.kernels.tiles import (
-    LAUNCH,
-    SINGLE_TILES,
-    TILES,
-    Part,
-    Tiles,
-    choose_tiles,
-    divide_result,
-    raggedness,
-    suited,
-)
+from tilejit.kernels.tiles import LAUNCH, SINGLE_TILES, TILES, choose_tiles, divide_result, raggedness, suited
+from tilejit.kernels.way import Part, Way
 
 
 @tilejit.kernel
@@ -68,7 +59,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
 
 
 #: For operands that TMA cannot read: tiles pass through registers, so they are small.
-POINTER_TILES = Tiles(64, 64, 8, k_bytes=64)
+POINTER_TILES = Way(64, 64, 8, k_bytes=64)
 #: Cycles of such a tile, beside a block of K of it, whose numbers come one by one (on an H200); tiles that a
 #: multiprocessor has at once.
 POINTER_TILE, POINTER_BLOCK, AT_ONCE = 3500, 1800, 2
@@ -120,21 +111,19 @@ def _orders(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo,
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of a product: for a, b and the result, or `turned`: for b^T, a^T and its transpose; `streamed`: of
-    `streamk_kernel`."""
+    """One launch of a product, for a, b and the result, or where its way is swapped for b^T, a^T and its transpose."""
 
     launch: Launch
-    turned: bool = False
-    streamed: division.Config | None = None
+    way: Way
 
     def call(self, arrays: tuple[Any, Any, Any], infos: tuple[ArrayInfo, ...], bias: Any,
              scales: dict[str, Any]) -> Call:
         """The launch and its arguments for a, b and the result, with `tensor_scales`."""
         a, b, out = arrays
         more = (bias,)
-        if self.streamed is not None:
-            more = (*streamk.meeting("matmul", a, self.streamed, None), bias)
-        if self.turned:
+        if self.way.stream:
+            more = (*streamk.meeting("matmul", a, self.way, None), bias)
+        if self.way.swap:
             arrays, infos = (b, a, out), (infos[1], infos[0], infos[2])
         return self.launch, (arrays, infos, *more), scales
 
@@ -180,34 +169,32 @@ def _transpose(x: ArrayInfo) -> ArrayInfo:
 
 def _step(part: Part, a: ArrayInfo, b: ArrayInfo, c: ArrayInfo, activation: str | None, sms: int) -> Step:
     """The launch for a part of the result."""
-    m0, n0, m1, n1, tiles, turned = part.m0, part.n0, part.m1, part.n1, part.tiles, part.turned
-    if turned:
+    m0, n0, m1, n1, t = part
+    if t.swap:
         a, b = _transpose(b), _transpose(a)
     a_rows, b_rows = _rows_first("a", a), _rows_first("b", b)
     k = a.shape[1]
-    bk = tiles.k_bytes // a.dtype.bytes
-    descriptors = (_descriptor(a, a_rows, tiles.m, bk), _descriptor(b, b_rows, bk, tiles.n),
-                   _descriptor(c, True, *((tiles.n, tiles.m) if turned else (tiles.m, tiles.n))))
-    count = tilejit.cdiv(m1 - m0, tiles.m) * tilejit.cdiv(n1 - n0, tiles.n)
-    grid = count if tiles is POINTER_TILES else min(tiles.programs(sms), count)      # those wait a lot: many at once
-    constants = dict(M=m1, N=n1, K=k, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=tiles.group(m1 - m0, tilejit.cdiv(k, bk)),
-                     A_ROWS=a_rows, B_ROWS=b_rows, C_ROWS=not turned, ACTIVATION=activation, **tiles.options)
-    if not part.stream:
-        kernel = matmul_kernel.partial(M0=m0, N0=n0, TAIL=_tail(k, a.dtype.bytes, tiles, activation), **constants)
-        return Step(Launch(kernel, (grid,), descriptors), turned)
-    streamed = division.Config(tiles.m, tiles.n, tiles.num_warps, programs=grid, stream_tiles=part.stream,
-                               ctas=tiles.ctas, cluster_split="M")
-    kernel = streamk.streamk_kernel.partial(stream_tiles=part.stream, ADD=False, ORDERED=True, **constants)
-    return Step(Launch(kernel, (grid,), descriptors), turned, streamed)
+    bk = t.k_bytes // a.dtype.bytes
+    descriptors = (_descriptor(a, a_rows, t.m, bk), _descriptor(b, b_rows, bk, t.n),
+                   _descriptor(c, True, *t.computed(t.m, t.n)))
+    count = tilejit.cdiv(m1 - m0, t.m) * tilejit.cdiv(n1 - n0, t.n)
+    grid = count if t == POINTER_TILES else min(t.room(sms), count)      # those wait a lot: many at once
+    constants = dict(M=m1, N=n1, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=t.group(m1 - m0, tilejit.cdiv(k, bk)),
+                     A_ROWS=a_rows, B_ROWS=b_rows, C_ROWS=not t.swap, ACTIVATION=activation, **t.options)
+    if t.stream:
+        kernel = streamk.streamk_kernel.partial(stream_tiles=t.stream, ADD=False, ORDERED=True, **constants)
+    else:
+        kernel = matmul_kernel.partial(M0=m0, N0=n0, TAIL=_tail(k, a.dtype.bytes, t, activation), **constants)
+    return Step(Launch(kernel, (grid,), descriptors), t)
 
 
-def _tail(k: int, size: int, tiles: Tiles, activation: str | None = None) -> int:
+def _tail(k: int, size: int, t: Way, activation: str | None = None) -> int:
     """What is left of K behind whole blocks, in steps of the tensor cores, where a loop of its own can go on in the
     slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
     registers (beside an activation some tiles have none)."""
-    left = tilejit.cdiv(k * size % tiles.k_bytes, 32) * 32
-    fits = not tiles.in_turn and tiles is not POINTER_TILES and tilejit.chip() == "sm_90a" and activation is None
-    return left // size if fits and 0 < left < tiles.k_bytes < k * size else 0
+    left = tilejit.cdiv(k * size % t.k_bytes, 32) * 32
+    fits = not t.in_turn and t != POINTER_TILES and tilejit.chip() == "sm_90a" and activation is None
+    return left // size if fits and 0 < left < t.k_bytes < k * size else 0
 
 
 def _ragged(*matrices: ArrayInfo) -> float:
@@ -266,7 +253,7 @@ def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activ
     if way == "divided":
         return streamk.launches(arrays, infos, activation, **scales)
     calls = [step.call((a, b, out), (ia, ib, io), bias, scales) for step in steps]
-    return not any(step.streamed for step in steps), calls
+    return not any(step.way.stream for step in steps), calls
 
 
 def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | None, scales: dict[str, Any]) -> None:
@@ -377,9 +364,9 @@ def handed_on(a: ArrayInfo, b: ArrayInfo, whole: Callable[[], tuple[Part, ...]],
         return False, inf
     other = _tiled(whole(), sms, a, b)
     few = min(m, n) <= division.SHALLOW
-    if not few and (t.tiles(m, n) > sms or not (t.stream_tiles or t.k_ctas > 1)):      # tiles alone fill the chip
+    if not few and (t.tiles(m, n) > sms or not (t.stream or t.k_ctas > 1)):      # tiles alone fill the chip
         return False, other
-    more = 0.0 if t.stream_tiles or t.k_ctas > 1 else WALKED
+    more = 0.0 if t.stream or t.k_ctas > 1 else WALKED
     return cycles + more < other, min(cycles, other)
 
 
@@ -392,10 +379,8 @@ def _tiled(parts: tuple[Part, ...], sms: int, a: ArrayInfo, b: ArrayInfo) -> flo
 def tiled(part: Part, sms: int, pitch: int, read: tuple[float, float] = (1.0, 1.0)) -> float:
     """An estimate of the cycles of a part of whole tiles, as `division` has them; `pitch`: bytes of a row of K; `read`:
     `division.reads` of the operands."""
-    t, m, n = part.tiles, part.m1 - part.m0, part.n1 - part.n0
-    config = division.Config(t.m, t.n, t.num_warps, part.turned, t.programs(sms), ctas=t.ctas,
-                             cluster_split="N" if t.columns else "M")
-    return division.undivided(config, *((n, m) if part.turned else (m, n)), pitch, sms, not t.in_turn, read)
+    t, m, n = part.way, part.m1 - part.m0, part.n1 - part.n0
+    return division.undivided(replace(t, programs=t.room(sms)), *t.computed(m, n), pitch, sms, not t.in_turn, read)
 
 
 def _as_is(x: ArrayInfo, rows_first: bool, k_last: bool) -> bool:

@@ -7,7 +7,7 @@ few rows do not fill the chip, their blocks of K are divided between programs, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +17,11 @@ from tilejit import ArrayInfo, active_knobs
 from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import Workspace, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS, store_tile
-from tilejit.kernels.division import GROUP, LEAST_BLOCKS, PARTED, SHARE, SHARED, Config, staged_part
+from tilejit.kernels.division import GROUP, LEAST_BLOCKS, PARTED, SHARE
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.streamk import meeting
+from tilejit.kernels.way import SHARED, Way, staged_part
 
 
 @tilejit.kernel
@@ -125,33 +126,18 @@ def mixed_kernel(w_desc, x_desc, out_desc, scales, zeros, bias, M, N, K, down, a
             store_tile(acc, out_desc, None, bias, m, n, M, N, BM, BN, False, ACTIVATION)
 
 
-#: Registers of a thread where two programs share a multiprocessor.
-_REGISTERS = 128
+def options(t: Way, bits: int, out_bytes: int) -> dict[str, Any]:
+    """Options of a launch for a weight of so many bits: as many stages as fit beside what is staged."""
+    staged = staged_part(t.m, t.n) if t.parts else t.m * t.n * out_bytes
+    stages = (SHARED // t.together - staged) // (t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes)
+    return {**t.options, "num_consumer_groups": 1, "num_stages": min(12, stages)}
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A tile of C^T in blocks of `k` elements, of programs of which so many share a multiprocessor; `cycles`: what 128
-    of K take each of them on an H200."""
-
-    config: Config
-    k: int
-    together: int
-    cycles: int
-
-    def options(self, bits: int, out_bytes: int) -> dict[str, Any]:
-        """Options of its launch, for a weight of so many bits: as many stages as fit beside what is staged."""
-        c = self.config
-        staged = staged_part(c.m, c.n) if c.parts else c.m * c.n * out_bytes
-        stages = (SHARED // self.together - staged) // (c.m * self.k * bits // 8 + c.n * self.k * 2)
-        return dict(num_warps=c.warps, num_consumer_groups=1, num_stages=min(12, stages),
-                    maxnreg=_REGISTERS if self.together > 1 else None)
-
-
-TILES = (Tile(Config(128, 16, 4, True), 128, 2, 1300), Tile(Config(128, 32, 4, True), 128, 2, 1500),
-         Tile(Config(128, 64, 8, True), 128, 1, 1150), Tile(Config(128, 128, 8, True), 128, 1, 1500),
-         Tile(Config(128, 160, 8, True), 64, 1, 1680), Tile(Config(128, 192, 8, True), 64, 1, 1890),
-         Tile(Config(128, 256, 8, True), 64, 1, 2350))
+#: Tiles of C^T in blocks of so many bytes of x, with what 128 of K take each program on an H200, in cycles.
+CYCLES = {Way(128, 16, 4, swap=True, k_bytes=256, together=2): 1300,
+          Way(128, 32, 4, swap=True, k_bytes=256, together=2): 1500,
+          Way(128, 64, 8, swap=True, k_bytes=256): 1150, Way(128, 128, 8, swap=True, k_bytes=256): 1500,
+          Way(128, 160, 8, swap=True): 1680, Way(128, 192, 8, swap=True): 1890, Way(128, 256, 8, swap=True): 2350}
 #: Cycles of a second launch behind such tiles, and for each result of a tile that is stored as a part.
 _SECOND, _STORED = 4500, 0.25
 _WHAT = "weight_only_matmul"
@@ -159,32 +145,31 @@ _calls = Calls()
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, group: int, bits: int, multiprocessors: int, split: int | None = None) -> Tile:
+def choose(m: int, n: int, k: int, group: int, bits: int, multiprocessors: int, split: int | None = None) -> Way:
     """The tile, its programs and their parts with the least time by an estimate, for x [m, k] and a weight [n, k] of so
     many bits with scales of `group` elements (0: of all)."""
     memory = (n * k * bits / 8 + m * k * 2) / (SHARE * multiprocessors)
 
-    def time(t: Tile) -> float:
-        parts, shares = max(1, t.config.parts), tilejit.cdiv(m, t.config.n) * tilejit.cdiv(n, t.config.m)
-        turns = tilejit.cdiv(shares * parts, t.config.programs)
-        sums = _SECOND + PARTED * m * n * parts / multiprocessors + _STORED * t.config.m * t.config.n
-        return max(memory, turns * k / 128 / parts * t.cycles) + (sums if parts > 1 else 0)
+    def time(t: Way, cycles: int) -> float:
+        parts = max(1, t.parts)
+        turns = tilejit.cdiv(t.tiles(m, n) * parts, t.programs)
+        sums = _SECOND + PARTED * m * n * parts / multiprocessors + _STORED * t.m * t.n
+        return max(memory, turns * k / 128 / parts * cycles) + (sums if parts > 1 else 0)
 
-    return min(_ways(m, n, k, group, multiprocessors, split), key=time)
+    return min(_ways(m, n, k, group, multiprocessors, split), key=lambda way: time(*way))[0]
 
 
-def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int | None) -> Iterator[Tile]:
-    """What there is to choose from; of those with equal estimates the first is taken."""
-    for t in TILES:
-        bk = t.k if group % t.k == 0 else 64
-        count, steps = tilejit.cdiv(m, t.config.n) * tilejit.cdiv(n, t.config.m), max(1, tilejit.cdiv(k, bk))
-        slots = t.together * multiprocessors
+def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int | None) -> Iterator[tuple[Way, int]]:
+    """What there is to choose from, with cycles; of those with equal estimates the first is taken."""
+    for t, cycles in CYCLES.items():
+        bk = t.k_bytes // 2 if group % (t.k_bytes // 2) == 0 else 64
+        t, steps = replace(t, k_bytes=2 * bk), max(1, tilejit.cdiv(k, bk))
+        count, slots = t.tiles(m, n), t.room(multiprocessors)
         parts = min(slots // count, steps // LEAST_BLOCKS) if split is None else min(split, steps)
-        whole = replace(t.config, programs=min(count, slots))
         if parts <= 1 or split is None:
-            yield replace(t, config=whole, k=bk)
+            yield replace(t, programs=min(count, slots)), cycles
         if parts > 1:
-            yield replace(t, config=replace(whole, programs=count * parts, stream_tiles=count), k=bk)
+            yield t.divided(m, n, parts), cycles
 
 
 def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias: Any = None,
@@ -220,7 +205,7 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
 @lru_cache(maxsize=1024)
 def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo | None, bias: ArrayInfo | None,
           out: ArrayInfo, activation: str | None, split: int | None,
-          multiprocessors: int) -> tuple[Config, Launch] | None:
+          multiprocessors: int) -> tuple[Way, Launch] | None:
     """Tile, and the launch for weight, x and result; None where that is empty."""
     mx, mw = operand(_WHAT, "x", x), operand(_WHAT, "weight", weight)
     bits = {"int8": 8, "uint8": 4}.get(str(mw.dtype))
@@ -242,15 +227,15 @@ def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     if 0 in (m, n):
         return None
     t = choose(m, n, k, group, bits, multiprocessors, split)
-    c, parts = t.config, t.config.parts
-    dw, dx, dc = mw.descriptor(c.m, t.k * bits // 8), mx.descriptor(c.n, t.k), mc.descriptor(c.n, c.m)
+    parts, bk = t.parts, t.k_bytes // 2
+    dw, dx, dc = mw.descriptor(t.m, bk * bits // 8), mx.descriptor(t.n, bk), mc.descriptor(t.n, t.m)
     require_tma(_WHAT, weight=dw, x=dx, out=dc)
     if t.together > 1 and (zeros is not None or bias is not None and not parts):
         run = 1                              # several take registers that those programs have not
     kernel = mixed_kernel.partial(
-        M=n, N=m, K=k, down=down, across=across, BM=c.m, BN=c.n, BK=t.k, GROUP=GROUP, BITS=bits, STEPS=group // t.k,
-        RUN=run, PARTS=max(1, parts), ACTIVATION=None if parts else activation, **t.options(bits, mc.dtype.bytes))
-    return c, Launch(kernel, (c.programs,), (dw, dx) if parts else (dw, dx, dc))
+        M=n, N=m, K=k, down=down, across=across, BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, BITS=bits, STEPS=group // bk,
+        RUN=run, PARTS=max(1, parts), ACTIVATION=None if parts else activation, **options(t, bits, mc.dtype.bytes))
+    return t, Launch(kernel, (t.programs,), (dw, dx) if parts else (dw, dx, dc))
 
 
 def _groups(scales: ArrayInfo, zeros: ArrayInfo | None, n: int, k: int, bits: int) -> tuple[int, int, int, int]:

@@ -8,20 +8,19 @@ between programs; `parts.py` sums the parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels import division
 from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
 from tilejit.kernels._operands import check_operands, operand, require_tma, result
-from tilejit.kernels.division import GROUP, HIDING, LEAST_BLOCKS, PARTED, SHARE, SHARED, staged_part
+from tilejit.kernels.division import GROUP, HIDING, LEAST_BLOCKS, PARTED, SHARE
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.streamk import meeting
+from tilejit.kernels.way import SHARED, Way, staged_part
 
 #: Elements of K, and columns of B, that share a scale.
 SCALE_BLOCK = 128
@@ -86,53 +85,31 @@ def block_scaled_kernel(a_desc, b_desc, c_desc, scale_desc, a_scale, b_scale, M,
             c_desc.store([m, n], acc.to(c_desc.dtype))
 
 
-@dataclass(frozen=True)
-class Config:
-    """A tile of a program of `ctas` CTAs, and how it runs: `stages` where scales of A are loaded ahead, transposed by
-    `swap`, K divided into `parts`; `speed`: of that of 256x128, where there are many, on an H200."""
+def by_tma(t: Way) -> bool:
+    """Whether the scales of A come with their blocks, if TMA reads them: where products are short, those that are
+    loaded one block ahead are waited for. (Three warpgroups do not wait, and clusters share their loads of B.)"""
+    return t.ctas == 1 and t.warps < 12
 
-    m: int
-    n: int
-    warps: int
-    stages: int
-    ctas: int = 1
-    speed: float = 1.0
-    swap: bool = False
-    parts: int = 1
 
-    @property
-    def by_tma(self) -> bool:
-        """Whether the scales of A come with their blocks, if TMA reads them: where products are short, those that are
-        loaded one block ahead are waited for. (Three warpgroups do not wait, and clusters share their loads of B.)"""
-        return self.ctas == 1 and self.warps < 12
-
-    def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n result."""
-        return tilejit.cdiv(m, self.m) * tilejit.cdiv(n, self.n)
-
-    def computed(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Rows and columns as the tensor cores compute them."""
-        return (columns, rows) if self.swap else (rows, columns)
-
-    def options(self, by_tma: bool, out_bytes: int) -> dict[str, Any]:
-        """Options of a launch. by_tma: scales of A come with their blocks, of which there are as many as fit beside
-        what is staged, twice where groups take tiles in turn."""
-        rows, columns = self.computed(self.m, self.n)
-        alone = self.swap or self.parts > 1
-        staged = staged_part(rows, columns) if self.parts > 1 else rows * columns * out_bytes
-        free = SHARED - staged * (2 if self.warps == 4 and not alone else 1)
-        stages = min(12, free // ((self.m + self.n) * SCALE_BLOCK + 4 * self.m)) if by_tma else self.stages
-        return dict(num_warps=self.warps, num_stages=stages, num_ctas=self.ctas,
-                    **(dict(num_consumer_groups=1) if alone else {}))
+def options(t: Way, coming: bool, out_bytes: int) -> dict[str, Any]:
+    """Options of a launch. coming: scales of A come with their blocks, of which there are as many as fit beside what
+    is staged, twice where groups take tiles in turn."""
+    alone, stages = t.swap or t.parts > 1, t.stages
+    if coming:
+        staged = staged_part(t.m, t.n) if t.parts > 1 else t.m * t.n * out_bytes
+        free = SHARED - staged * (2 if t.warps == 4 and not alone else 1)
+        stages = min(12, free // ((t.m + t.n) * SCALE_BLOCK + 4 * t.computed(t.m, t.n)[0]))
+    return {**t.options, "num_stages": stages, **(dict(num_consumer_groups=1) if alone else {})}
 
 
 #: Largest first; clusters divide the rows and share B. A warpgroup has sums of 64 x 128 results, and of two each has a
-#: product in flight beside the one that it adds to them; of three one adds while the others multiply.
-TILES = (Config(384, 128, 12, 4, 2, 1.07), Config(256, 128, 8, 6, 2), Config(192, 128, 12, 4, speed=1.05),
-         Config(128, 128, 8, 6, speed=0.95), Config(64, 128, 4, 8, speed=0.68), Config(64, 64, 4, 8, speed=0.48))
+#: product in flight beside the one that it adds to them; of three one adds while the others multiply. With their
+#: speeds, of that of 256x128, where there are many, on an H200.
+SPEEDS = {Way(384, 128, 12, 2, stages=4): 1.07, Way(256, 128, 8, 2, stages=6): 1.0, Way(192, 128, 12, stages=4): 1.05,
+          Way(128, 128, 8, stages=6): 0.95, Way(64, 128, 4, stages=8): 0.68, Way(64, 64, 4, stages=8): 0.48}
+TILES = tuple(SPEEDS)
 #: Those for up to as many rows as one of them holds.
-FEW_ROWS = (Config(16, 64, 4, 10, swap=True), Config(16, 128, 4, 10, swap=True),
-            Config(32, 64, 4, 10, swap=True), Config(32, 128, 4, 10, swap=True))
+FEW_ROWS = tuple(Way(m, n, 4, swap=True, stages=10) for n in (16, 32) for m in (64, 128))
 #: Rows up to which parts and the tiles of few rows are considered.
 SHORT = 512
 #: Cycles of a block on an H200, and of each of its results, where scales come by TMA; of a result at a speed of 1
@@ -146,20 +123,21 @@ _calls = Calls()
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, multiprocessors: int) -> Config:
+def choose(m: int, n: int, k: int, multiprocessors: int) -> Way:
     """The tile with the least time: turns of the programs that run at once, at the tile's speed. Up to `SHORT` rows an
     estimate of cycles instead, for parts of K and tiles of few rows too."""
-    def turns(t: Config) -> int:
-        return tilejit.cdiv(t.tiles(m, n) * t.parts, multiprocessors // t.ctas)
+    def turns(t: Way) -> int:
+        return tilejit.cdiv(t.tiles(m, n) * max(1, t.parts), t.room(multiprocessors))
 
-    def time(t: Config) -> float:
-        return turns(t) * t.m * t.n / t.ctas / t.speed
+    def time(t: Way) -> float:
+        return turns(t) * t.m * t.n / t.ctas / SPEEDS[t]
 
-    def cycles(t: Config) -> float:
-        block = _COMING + _ADDED * t.m * t.n if t.by_tma else _RESULT * t.m * t.n / t.ctas / t.speed
+    def cycles(t: Way) -> float:
+        parts, results = max(1, t.parts), t.m * t.n
+        block = _COMING + _ADDED * results if by_tma(t) else _RESULT * results / t.ctas / SPEEDS[t]
         block += (-m % t.m) / t.ctas * _OUTSIDE * (not t.swap)
-        computed = turns(t) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), t.parts) * block
-        sums = _SECOND + PARTED * m * n * t.parts / multiprocessors if t.parts > 1 else 0
+        computed = turns(t) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), parts) * block
+        sums = _SECOND + PARTED * m * n * parts / multiprocessors if parts > 1 else 0
         return float((computed ** HIDING + memory ** HIDING) ** (1 / HIDING) + sums)
 
     memory = (m + n) * k / (SHARE * multiprocessors)
@@ -167,19 +145,19 @@ def choose(m: int, n: int, k: int, multiprocessors: int) -> Config:
     return min(fitting, key=time) if m > SHORT else min(_ways(m, n, k, multiprocessors), key=cycles)
 
 
-def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Config]:
+def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Way]:
     """What there is to choose from for few rows; of those with equal estimates the first is taken."""
     for t in (*FEW_ROWS, *TILES):
-        if t.ctas > multiprocessors or t.swap and m > t.m:
+        if t.ctas > multiprocessors or t.swap and m > t.n:
             continue
         yield t
         parts = min(multiprocessors // t.tiles(m, n), tilejit.cdiv(k, SCALE_BLOCK) // LEAST_BLOCKS)
-        if t.by_tma and parts > 1:
-            yield replace(t, parts=parts)
+        if by_tma(t) and parts > 1:
+            yield t.divided(m, n, parts)
 
 
 def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None, *,
-                       config: Config | None = None) -> Any:
+                       config: Way | None = None) -> Any:
     """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
 
     a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
@@ -198,13 +176,12 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
         return out
     t, launch, view = plan
     scales = (None, scale_a, scale_b) if view is None else (view.over(scale_a, isa), None, scale_b)
-    if t.parts == 1:
+    if not t.parts:
         _calls.run(key, (launch, ((a, b, out), (ia, ib, io), *scales), {}))
     else:
-        tile, (m, n) = t.computed(t.m, t.n), t.computed(*io.shape)
-        meet, parts, _ = meeting(_WHAT, a, division.Config(*tile, t.warps).split(m, n, t.parts), None)
+        meet, parts, _ = meeting(_WHAT, a, t, None)
         _calls.run(None, (launch, ((a, b), (ia, ib), meet, *scales), {}),
-                   sum_parts(parts, out, io, None, None, tile, t.parts, GROUP, t.swap))
+                   sum_parts(parts, out, io, None, None, (t.m, t.n), t.parts, GROUP, t.swap))
     return out
 
 
@@ -217,8 +194,8 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo, config: Config | None,
-          multiprocessors: int) -> tuple[Config, Launch, tilejit.TensorDescriptor | None] | None:
+def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo, config: Way | None,
+          multiprocessors: int) -> tuple[Way, Launch, tilejit.TensorDescriptor | None] | None:
     """How it is computed, the launch for a, b and the result (or parts), and how TMA sees the scales of a, if it does;
     None where the result is empty."""
     m, n = _checked(a, b)
@@ -233,19 +210,19 @@ def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
     if 0 in (m, n):
         return None
     t = config or choose(m, n, k, multiprocessors)
-    if t.swap and t.parts > 1 and m > t.m:
-        raise tilejit.LaunchError(f"{_WHAT}: transposed tiles of parts hold all rows, {m} are more than {t.m}")
-    descriptors = {"a": ma.descriptor(t.m, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, t.n),
-                   "out": mc.descriptor(t.m, t.n)}
+    if t.swap and t.parts and m > t.n:
+        raise tilejit.LaunchError(f"{_WHAT}: transposed tiles of parts hold all rows, {m} are more than {t.n}")
+    bm, bn = t.computed(t.m, t.n)
+    descriptors = {"a": ma.descriptor(bm, SCALE_BLOCK), "b": mb.descriptor(SCALE_BLOCK, bn),
+                   "out": mc.descriptor(bm, bn)}
     require_tma(_WHAT, **descriptors)
     (a_down, a_across), (b_down, b_across) = scale_a.strides, scale_b.strides
     view = None
-    if t.by_tma and a_down == 1 and steps > 0:
-        view = tilejit.TensorDescriptor.template(scale_a, (steps, m), (a_across, 1), (1, t.m))
+    if by_tma(t) and a_down == 1 and steps > 0:
+        view = tilejit.TensorDescriptor.template(scale_a, (steps, m), (a_across, 1), (1, bm))
     view = view if view is not None and view.tma else None
     kernel = block_scaled_kernel.partial(
-        M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, BM=t.m, BN=t.n, GROUP=GROUP,
-        SWAP=t.swap, PARTS=t.parts, **t.options(view is not None, mc.dtype.bytes))
-    grid = t.tiles(m, n) * t.parts
-    return t, Launch(kernel, (min(multiprocessors // t.ctas, grid) if t.parts == 1 else grid,),
-                     tuple(descriptors.values())[:3 - (t.parts > 1)]), view
+        M=m, N=n, K=k, a_down=a_down, a_across=a_across, b_down=b_down, b_across=b_across, BM=bm, BN=bn, GROUP=GROUP,
+        SWAP=t.swap, PARTS=max(1, t.parts), **options(t, view is not None, mc.dtype.bytes))
+    grid = t.programs if t.parts else min(t.room(multiprocessors), t.tiles(m, n))
+    return t, Launch(kernel, (grid,), tuple(descriptors.values())[:2 if t.parts else 3]), view

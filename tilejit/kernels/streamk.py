@@ -43,10 +43,11 @@ from tilejit.kernels._operands import (
     zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
-from tilejit.kernels.division import GROUP, IDLE, Config, choose_for
+from tilejit.kernels.division import GROUP, IDLE, choose_for
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
 from tilejit.kernels.splitk import STORE_STAGES, split_kernel
+from tilejit.kernels.way import Way
 
 _WHAT = "matmul_streamk"
 _calls = Calls()
@@ -135,7 +136,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
                    out_dtype: Any = None, *, scale_a: Any = None, scale_b: Any = None, accumulate: bool = False,
                    ordered: bool = False, split: int | None = None, ctas: int | None = None,
-                   workspace: Workspace | None = None, config: Config | None = None) -> Any:
+                   workspace: Workspace | None = None, config: Way | None = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,
@@ -167,7 +168,7 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
 
 def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
              accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
-             workspace: Workspace | None = None, config: Config | None = None,
+             workspace: Workspace | None = None, config: Way | None = None,
              **scales: Any) -> tuple[bool, list[Call]]:
     """What `matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are, and of
     `tensor_scales` launches; and whether that may be repeated for the same arrays (`Calls`)."""
@@ -196,8 +197,8 @@ def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None, accumulate: bool,
-          ordered: bool, split: int | None, ctas: int | None, config: Config | None,
-          multiprocessors: int, knobs: Any) -> tuple[Config, Launch] | None:
+          ordered: bool, split: int | None, ctas: int | None, config: Way | None,
+          multiprocessors: int, knobs: Any) -> tuple[Way, Launch] | None:
     """Tile, and the launch for the operands in the kernel's order and the result; None where that is empty."""
     if activation not in ACTIVATIONS:
         raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
@@ -214,9 +215,9 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
     t = config or _choice(ma, mb, multiprocessors, split, ctas)
     tiles = t.tiles(m, n)
-    if t.stream_tiles > tiles or t.parts and t.stream_tiles < tiles:
-        raise tilejit.LaunchError(f"{_WHAT}: config divides {t.stream_tiles} tiles, the result has {tiles} of "
-                                  f"{t.m} x {t.n}: see Config.split")
+    if t.stream > tiles or t.parts and t.stream < tiles:
+        raise tilejit.LaunchError(f"{_WHAT}: config divides {t.stream} tiles, the result has {tiles} of "
+                                  f"{t.m} x {t.n}: see Way.divided")
     if t.swap:
         ma, mb, m, n = mb.transposed(), ma.transposed(), n, m
     bk = t.k_bytes * t.k_ctas // ma.dtype.bytes
@@ -225,27 +226,32 @@ def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     written = {} if t.parts and not accumulate else {"out": dc}          # the sum of parts is written through pointers
     require_tma(_WHAT, **{"b" if t.swap else "a": da, "a" if t.swap else "b": db}, **written)
     constants = dict(M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=GROUP, A_ROWS=ma.rows_first, B_ROWS=mb.rows_first,
-                     num_warps=t.warps, num_stages=t.stages(mc.dtype.bytes),
+                     num_stages=t.depth(mc.dtype.bytes),
                      launch_pdl=t.programs * t.ctas >= (1 - IDLE) * multiprocessors, **t.options)
     if t.parts and not accumulate:
         return t, Launch(split_kernel.partial(PARTS=t.parts, store_stages=STORE_STAGES, **constants), (t.programs,),
                          (da, db))
     ordered = t.beside or ordered and t.ctas == 1
-    kernel = streamk_kernel.partial(stream_tiles=t.stream_tiles, C_ROWS=not t.swap, ACTIVATION=activation,
+    kernel = streamk_kernel.partial(stream_tiles=t.stream, C_ROWS=not t.swap, ACTIVATION=activation,
                                     ADD=accumulate, ORDERED=ordered, **constants)
     return t, Launch(kernel, (t.programs,), (da, db, dc))
 
 
-def meeting(what: str, like: Any, t: Config, workspace: Workspace | None) -> tuple[Any, Any, Any]:
+def meeting(what: str, like: Any, t: Way, workspace: Workspace | None) -> tuple[Any, Any, Any]:
     """Where the parts of a tile meet: descriptor and array of the partial sums, and the flags; None without parts."""
     if not t.met:
         return None, None, None
     if workspace is None and (t.parts or t.beside):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
-        flags = None if t.parts else zeros(like, (t.stream_tiles,), tl.int32)
+        flags = None if t.parts else zeros(like, (t.stream,), tl.int32)
         return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
-    w = t.workspace(like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream_tiles)
+    w = workspace_of(t, like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream)
     return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array
+
+
+def workspace_of(t: Way, like: Any) -> Workspace:
+    """A new workspace for tiles that meet."""
+    return Workspace(like, t.met * t.m * t.n, t.stream)
 
 
 @lru_cache(maxsize=1024)
@@ -255,13 +261,13 @@ def _stored_parts(count: int, m: int, n: int, device: int) -> tilejit.TensorDesc
     return tilejit.TensorDescriptor.template(info, info.shape, info.strides, (m, n))
 
 
-def _choice(a: Matrix, b: Matrix, multiprocessors: int, split: int | None, ctas: int | None) -> Config:
+def _choice(a: Matrix, b: Matrix, multiprocessors: int, split: int | None, ctas: int | None) -> Way:
     """`choose_for` two operands."""
     return choose_for((*a.shape, b.shape[1]), a.dtype.bytes, (a.rows_first, b.rows_first), multiprocessors, split, ctas)
 
 
 def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None,
-                  config: Config | None = None) -> Workspace:
+                  config: Way | None = None) -> Workspace:
     """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas, config=config)`."""
     ma, mb = operand(_WHAT, "a", tilejit.array_info(a)), operand(_WHAT, "b", tilejit.array_info(b))
-    return (config or _choice(ma, mb, tilejit.multiprocessors(), split, ctas)).workspace(a)
+    return workspace_of(config or _choice(ma, mb, tilejit.multiprocessors(), split, ctas), a)

@@ -5,123 +5,58 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilejit import cdiv
 from tilejit.kernels.copy import LINE
-
-#: Bytes of the first operand that stay in L2 while the second one passes.
-WALKED = 17 * 2 ** 20
+from tilejit.kernels.way import Part, Way
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """A tile shape of a program of `ctas` CTAs, and how it is run; `k_bytes`: bytes of a row of K in a block. The CTAs
-    divide rows, or with `columns` those.
+class Rates(NamedTuple):
+    """Of a tile: `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of
+    operands do not start with L2's lines (128 bytes) nor sectors (32 bytes), so that TMA reads two for one; `stored`:
+    results stored in a cycle, as far as another tile's products do not hide it (all measured on an H200)."""
 
-    `speed`: products in the loop over K, of the tensor cores' most; `ragged`: the same where rows of operands do not
-    start with L2's lines (128 bytes) nor sectors (32 bytes), so that TMA reads two for one; `stored`: results stored in
-    a cycle, as far as another tile's products do not hide it (all measured on an H200)."""
-
-    m: int
-    n: int
-    num_warps: int
-    ctas: int = 1
     speed: float = 1.0
     ragged: float = 1.0
-    k_bytes: int = 128
-    columns: bool = False
     stored: int = 17
 
-    def programs(self, multiprocessors: int) -> int:
-        """Programs that run at once."""
-        return max(1, multiprocessors // self.ctas)
 
-    def group(self, m: int, blocks: int) -> int:
-        """Rows of tiles that are walked together, of m rows with so many blocks of K: their operands stay in L2. Where
-        K is short, or 4096 rows are all there are, those of twice as many do (on an H200 1 to 2%, 0.5 to 1% faster)."""
-        pitch = blocks * self.k_bytes
-        return cdiv(4096 if pitch <= 2048 or m * pitch <= WALKED else 2048, max(self.m, 128))
-
-    @property
-    def strip(self) -> int:
-        """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: TMA
-        reads rows of the second operand, and stores those of the result, so many at a time."""
-        return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}w{self.num_warps}"
-
-    @property
-    def sums(self) -> int:
-        """Sums that a thread holds."""
-        return self.m * self.n // self.ctas // (32 * self.num_warps)
-
-    def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
-        """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
-        more for results that are not packed in pairs, and for scales of those."""
-        registers = 160 if self.num_warps == 12 else 232
-        taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
-        return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether two groups of consumers take tiles in turn, so that one's products hide the other's stores."""
-        return self.num_warps == 4
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of a launch. (The compiler deals tiles to groups by itself where a thread has 128 sums or fewer.)"""
-        return dict(num_warps=self.num_warps, num_ctas=self.ctas, cluster_split="N" if self.columns else None,
-                    num_consumer_groups=2 if self.in_turn and self.sums > 128 else None)
-
-
-#: The first of two equals is taken: the larger. Those of 4 warps are run by two groups of consumers in turn. Widths
+#: Of two equals the first is taken: the larger. Those of 4 warps are run by two groups of consumers in turn. Widths
 #: between powers of two fill last waves; narrower ones read more for each product, which tells where rows are ragged.
 #: Those whose CTAs divide columns have 256 rows a CTA, and read least, or 192, of three warpgroups, or 128, in turn.
-TILES = (Tiles(128, 256, 8, 1, 1.0, 0.78), Tiles(256, 256, 8, 2, 1.005, 0.96),
-         Tiles(256, 224, 8, 2, 1.0, 0.915, stored=13),
-         *(Tiles(256, n, 8, 2, speed, ragged, columns=True, stored=stored)
-           for n, speed, ragged, stored in ((384, 1.048, 0.97, 12), (352, 1.042, 0.95, 9), (320, 1.031, 0.964, 12),
-                                            (288, 1.023, 0.955, 11))),
-         *(Tiles(192, n, 12, 2, speed, ragged, columns=True, stored=stored)
-           for n, speed, ragged, stored in ((384, 1.02, 0.963, 15), (352, 1.018, 0.937, 11), (320, 1.007, 0.935, 14))),
-         *(Tiles(128, n, 4, 2, speed, ragged, columns=True, stored=stored)
-           for n, speed, ragged, stored in ((384, 0.988, 0.8, 17), (352, 0.992, 0.775, 15), (320, 0.982, 0.755, 17))),
-         *(Tiles(256, n, 4, 2, speed, ragged)
-           for n, speed, ragged in ((192, 0.987, 0.88), (176, 0.974, 0.845), (160, 0.97, 0.81))),
-         Tiles(128, 192, 4, 1, 0.988, 0.66), Tiles(128, 160, 4, 1, 0.972, 0.59),
-         Tiles(256, 208, 8, 2, 1.0, 0.9, stored=12), Tiles(256, 192, 8, 2, 1.0, 0.885),
-         Tiles(256, 176, 8, 2, 0.98, 0.855, stored=14), Tiles(256, 160, 8, 2, 0.978, 0.815),
-         Tiles(128, 192, 8, 1, 1.0, 0.7), Tiles(128, 160, 8, 1, 0.982, 0.65), Tiles(128, 128, 4, 1, 0.944, 0.61),
-         Tiles(64, 256, 4, 1, 0.925, 0.61), Tiles(64, 128, 4, 1, 0.8, 0.42), Tiles(64, 64, 4, 1, 0.5, 0.3, stored=8))
+RATES = {Way(128, 256, 8): Rates(1.0, 0.78), Way(256, 256, 8, 2): Rates(1.005, 0.96),
+         Way(256, 224, 8, 2): Rates(1.0, 0.915, 13),
+         **{Way(256, n, 8, 2, "N"): Rates(*rates)
+            for n, *rates in ((384, 1.048, 0.97, 12), (352, 1.042, 0.95, 9), (320, 1.031, 0.964, 12),
+                              (288, 1.023, 0.955, 11))},
+         **{Way(192, n, 12, 2, "N"): Rates(*rates)
+            for n, *rates in ((384, 1.02, 0.963, 15), (352, 1.018, 0.937, 11), (320, 1.007, 0.935, 14))},
+         **{Way(128, n, 4, 2, "N"): Rates(*rates)
+            for n, *rates in ((384, 0.988, 0.8, 17), (352, 0.992, 0.775, 15), (320, 0.982, 0.755, 17))},
+         **{Way(256, n, 4, 2): Rates(*rates)
+            for n, *rates in ((192, 0.987, 0.88), (176, 0.974, 0.845), (160, 0.97, 0.81))},
+         Way(128, 192, 4): Rates(0.988, 0.66), Way(128, 160, 4): Rates(0.972, 0.59),
+         Way(256, 208, 8, 2): Rates(1.0, 0.9, 12), Way(256, 192, 8, 2): Rates(1.0, 0.885),
+         Way(256, 176, 8, 2): Rates(0.98, 0.855, 14), Way(256, 160, 8, 2): Rates(0.978, 0.815),
+         Way(128, 192, 8): Rates(1.0, 0.7), Way(128, 160, 8): Rates(0.982, 0.65), Way(128, 128, 4): Rates(0.944, 0.61),
+         Way(64, 256, 4): Rates(0.925, 0.61), Way(64, 128, 4): Rates(0.8, 0.42), Way(64, 64, 4): Rates(0.5, 0.3, 8),
+         # Of `fused_matmul`: by two warpgroups at once, slower in the loop than by two in turn.
+         Way(128, 128, 8): Rates(0.905, 0.61, 20)}
+TILES = tuple(RATES)[:-1]
+_USUAL = Rates()
 #: Those whose last waves may be shared out.
 STREAMED = TILES[1]
 #: Those for chips without clusters and wgmma: of a single CTA, and as wide as fragments of mma.sync spread over warps.
 SINGLE_TILES = tuple(t for t in TILES if t.ctas == 1 and t.n & t.n - 1 == 0)
 
 
-def suited(tiles: tuple[Tiles, ...], side_by_side: bool, ragged: float, ended: int | None,
-           scaled: bool = False) -> tuple[Tiles, ...]:
+def suited(tiles: tuple[Way, ...], side_by_side: bool, ragged: float, ended: int | None,
+           scaled: bool = False) -> tuple[Way, ...]:
     """Tiles for a second operand whose columns lie side by side in memory (or not), so that they are read in whole
     lines; and with registers for a bias or an activation of (scaled) results of `ended` bytes (None: without those)."""
     strip = (64 if ragged else 32) if side_by_side else 0
     return tuple(t for t in tiles if t.strip >= strip and (ended is None or t.roomy(ended, scaled)))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows m0 to m1 and columns n0 to n1 of a result, or `turned`: of its transpose, and the tiles that compute it.
-
-    `stream`: the first so many tiles are shared out by blocks of K, as many to each program (`kernels.streamk`)."""
-
-    m0: int
-    n0: int
-    m1: int
-    n1: int
-    tiles: Tiles
-    stream: int = 0
-    turned: bool = False
 
 
 #: Cycles by which one more launch delays the end, and by which a cluster's start does.
@@ -166,49 +101,50 @@ class Chip:
     ragged_result: bool = False
     activated: bool = False
 
-    def speed(self, t: Tiles) -> float:
+    def speed(self, t: Way) -> float:
         """Products in the loop over K, of the tensor cores' most."""
-        return t.speed + self.ragged * (t.ragged - t.speed)
+        rates = RATES.get(t.tile, _USUAL)
+        return rates.speed + self.ragged * (rates.ragged - rates.speed)
 
-    def tile(self, t: Tiles) -> float:
+    def tile(self, t: Way) -> float:
         """Cycles of the products of one tile: a block takes 1 per 32 results at full speed."""
         return self.blocks * t.m * t.n / t.ctas / 32 / self.speed(t)
 
-    def cost(self, t: Tiles) -> Cost:
+    def cost(self, t: Way) -> Cost:
         """What such tiles take."""
         products = self.tile(t)
-        return Cost(t, t.m, t.n, t.programs(self.multiprocessors), products, products + self.store(t, False),
+        return Cost(t, t.m, t.n, t.room(self.multiprocessors), products, products + self.store(t, False),
                     products + self.store(t, True), CLUSTER * (t.ctas > 1))
 
-    def costs(self, tiles: tuple[Tiles, ...]) -> list[Cost]:
+    def costs(self, tiles: tuple[Way, ...]) -> list[Cost]:
         """What each of these takes."""
         return [self.cost(t) for t in tiles]
 
-    def cycles(self, t: Tiles, m: int, n: int, batches: int = 1) -> float:
+    def cycles(self, t: Way, m: int, n: int, batches: int = 1) -> float:
         """Of so many m x n results."""
         return self.cost(t).cycles(m, n, batches)
 
-    def store(self, t: Tiles, more: bool) -> float:
+    def store(self, t: Way, more: bool) -> float:
         """Cycles that storing a tile takes, of which another one's products hide some if there are `more`."""
         results, hidden = t.m * t.n / t.ctas, t.in_turn and more
         strips = STRIP / t.strip * (self.ragged_result and t.strip < 64)
         activation = self.activated * (HIDDEN if hidden else 1) / ACTIVATED
-        return ROUND_TRIP * (not hidden) + results * (1 / t.stored + strips + activation)
+        return ROUND_TRIP * (not hidden) + results * (1 / RATES.get(t.tile, _USUAL).stored + strips + activation)
 
     def time(self, p: Part) -> float:
         """Cycles of a part of a result."""
-        return self.cost(p.tiles).time(p.m1 - p.m0, p.n1 - p.n0, p.stream)
+        return self.cost(p.way).time(p.m1 - p.m0, p.n1 - p.n0, p.way.stream)
 
-    def best(self, m: int, n: int, tiles: tuple[Tiles, ...], batches: int = 1) -> Tiles:
+    def best(self, m: int, n: int, tiles: tuple[Way, ...], batches: int = 1) -> Way:
         """The tiles with the least time for so many m x n results."""
-        return cheapest(self.costs(tiles), m, n, batches).tiles
+        return cheapest(self.costs(tiles), m, n, batches).way
 
 
 class Cost(NamedTuple):
     """What m x n tiles take on a chip, in cycles: the products of one, those and its store, alone or with another
     tile's products behind it, and the start of a program. So many programs run at once."""
 
-    tiles: Tiles
+    way: Way
     m: int
     n: int
     programs: int
@@ -252,21 +188,21 @@ def strips_of(costs: Sequence[Cost], m: int, n: int, rows: int, columns: int) ->
     inner end."""
     if columns < n:
         beside = cheapest(costs if rows == m else [c for c in costs if rows % c.m == 0], rows, n - columns)
-        yield Part(0, columns, rows, n, beside.tiles), beside.cycles(rows, n - columns)
+        yield Part(0, columns, rows, n, beside.way), beside.cycles(rows, n - columns)
     if rows < m:
         below = cheapest(costs, m - rows, n)
-        yield Part(rows, 0, m, n, below.tiles), below.cycles(m - rows, n)
+        yield Part(rows, 0, m, n, below.way), below.cycles(m - rows, n)
 
 
 def choose_tiles(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
-                 tiles: tuple[Tiles, ...] = TILES, batches: int = 1) -> Tiles:
+                 tiles: tuple[Way, ...] = TILES, batches: int = 1) -> Way:
     """The tiles with the least estimated time for so many m x n results and `blocks` blocks of K, in one launch."""
     return Chip(multiprocessors, blocks, ragged).best(m, n, tiles, batches)
 
 
 @lru_cache(maxsize=1024)
 def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: float = 0.0,
-                  tiles: tuple[Tiles, ...] = TILES, turned: tuple[Tiles, ...] = (),
+                  tiles: tuple[Way, ...] = TILES, turned: tuple[Way, ...] = (),
                   ragged_result: bool = False, activated: bool = False) -> tuple[Part, ...]:
     """The parts in which an m x n result, or its transpose by the tiles of `turned`, is computed with the least
     estimated time, largest first. ragged, ragged_result: how rows of operands, and whether those of the result start
@@ -279,25 +215,25 @@ def divide_result(m: int, n: int, blocks: int, multiprocessors: int, ragged: flo
     if turned:
         other, transposed = _divided(Chip(multiprocessors, blocks, ragged, activated=activated), n, m, turned)
         if other * TURNED < time:
-            return tuple(replace(p, turned=True) for p in transposed)
+            return tuple(p._replace(way=replace(p.way, swap=True)) for p in transposed)
     return parts
 
 
-def _divided(chip: Chip, m: int, n: int, tiles: tuple[Tiles, ...]) -> tuple[float, tuple[Part, ...]]:
+def _divided(chip: Chip, m: int, n: int, tiles: tuple[Way, ...]) -> tuple[float, tuple[Part, ...]]:
     """The least time of all ways, more launches counted as `GAIN` says; and the parts."""
     costs = chip.costs(tiles)
     whole = cheapest(costs, m, n)
-    best, least = (Part(0, 0, m, n, whole.tiles),), whole.cycles(m, n)
+    best, least = (Part(0, 0, m, n, whole.way),), whole.cycles(m, n)
     result = chip.blocks / 32 / chip.multiprocessors              # cycles of one, of the tensor cores' most
-    if m * n * result / chip.speed(whole.tiles) > (1 - LOSS) * least:
+    if m * n * result / chip.speed(whole.way) > (1 - LOSS) * least:
         return least, best
     result, quickest = result / max(map(chip.speed, tiles)), min(min(c.alone, c.followed) for c in costs)
     ways = []                                                      # with the least that each may take
     for i, c in enumerate(costs):
-        for rows, columns in dict.fromkeys(mains(m, n, c.tiles, c.programs)):
+        for rows, columns in dict.fromkeys(mains(m, n, c.way, c.programs)):
             strips = (columns < n) + (rows < m)
             left = max((m * n - rows * columns) * result, strips * quickest)
-            for stream in {0, c.shared(rows, columns) if c.tiles is STREAMED else 0}:
+            for stream in {0, c.shared(rows, columns) if c.way is STREAMED else 0}:
                 first, more = c.time(rows, columns, stream), 1 - GAIN * (strips + (stream > 0))
                 ways.append(((first + left + strips * LAUNCH) / more, i, rows, columns, stream, first, more))
     for lower, i, rows, columns, stream, first, more in sorted(ways):
@@ -306,11 +242,12 @@ def _divided(chip: Chip, m: int, n: int, tiles: tuple[Tiles, ...]) -> tuple[floa
         rest = list(strips_of(costs, m, n, rows, columns))
         time = first + sum(cycles + LAUNCH for _, cycles in rest)
         if time < more * least:
-            best, least = (Part(0, 0, rows, columns, tiles[i], stream), *(part for part, _ in rest)), time / more
+            way = replace(tiles[i], stream=stream, programs=costs[i].programs) if stream else tiles[i]
+            best, least = (Part(0, 0, rows, columns, way), *(part for part, _ in rest)), time / more
     return least, best
 
 
-def mains(m: int, n: int, t: Tiles, programs: int) -> Iterator[tuple[int, int]]:
+def mains(m: int, n: int, t: Way, programs: int) -> Iterator[tuple[int, int]]:
     """Rows and columns of first parts made of whole tiles: all that fit, or as many rows or columns of tiles as fill
     whole waves."""
     for rows in {m, m // t.m * t.m} - {0}:

@@ -1,0 +1,194 @@
+"""A way to compute a product: a tile of it, what runs that, and how tiles or parts of K are shared between programs."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tilejit import cdiv
+
+#: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
+SHARED = 222 * 1024
+#: Sums of a thread up to which the compiler deals tiles of four warps to two groups of consumers by itself.
+DEALT = 128
+#: Registers of a thread where two programs share a multiprocessor.
+_REGISTERS = 128
+#: Bytes of the first operand that stay in L2 while the second one passes.
+_WALKED = 17 * 2 ** 20
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a product is computed: tiles of m x n results, each by a program of `ctas` CTAs of `warps` warps.
+
+    `split`: what the CTAs divide: rows ("M") or columns ("N") of the tile, or K. `swap`: tiles are of the result's
+    transpose, C^T = B^T A^T. `k_bytes`: bytes of a row of K in a block of a CTA. `programs` run (0: as many as there is
+    room for); the first `stream` tiles are shared out between them by blocks of K, as many to each. `single`: every
+    program has one tile, whose blocks take all of the shared memory. `stages`: of those blocks (None: what fits).
+    `together`: programs that share a multiprocessor."""
+
+    m: int
+    n: int
+    warps: int
+    ctas: int = 1
+    split: str = "M"
+    swap: bool = False
+    k_bytes: int = 128
+    programs: int = 0
+    stream: int = 0
+    single: bool = False
+    stages: int | None = None
+    together: int = 1
+
+    def __str__(self) -> str:
+        marks = [f"{self.m}x{self.n}w{self.warps}", f"c{self.ctas}{self.split}" * (self.ctas > 1), "swap" * self.swap,
+                 f"k{self.k_bytes}" * (self.k_bytes != 128), "single" * self.single,
+                 f"parts{self.parts}" if self.parts else f"stream{self.stream}/{self.programs}" * (self.stream > 0)]
+        return "-".join(filter(None, marks))
+
+    # -- what it covers -----------------------------------------------------------------------------------------
+    def computed(self, rows: Any, columns: Any) -> tuple[Any, Any]:
+        """Rows and columns of a result as tiles see them."""
+        return (columns, rows) if self.swap else (rows, columns)
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an m x n result."""
+        rows, columns = self.computed(m, n)
+        return cdiv(rows, self.m) * cdiv(columns, self.n)
+
+    def blocks(self, pitch: int) -> int:
+        """Blocks of K of `pitch` bytes, of a CTA."""
+        return max(1, cdiv(pitch, self.k_bytes))
+
+    def room(self, multiprocessors: int) -> int:
+        """Programs that run at once."""
+        return max(1, multiprocessors * self.together // self.ctas)
+
+    def group(self, rows: int, blocks: int) -> int:
+        """Rows of tiles that are walked together, of so many rows with so many blocks of K: their operands stay in L2.
+        Where K is short, or 4096 rows are all there are, those of twice as many do (on an H200 1 to 2%, 0.5 to 1%
+        faster)."""
+        pitch = blocks * self.k_bytes
+        return cdiv(4096 if pitch <= 2048 or rows * pitch <= _WALKED else 2048, max(self.m, 128))
+
+    # -- K shared out -------------------------------------------------------------------------------------------
+    def divided(self, m: int, n: int, parts: int) -> Way:
+        """The same with `parts` programs for each tile of an m x n result."""
+        count = self.tiles(m, n)
+        return replace(self, programs=count * parts, stream=count)
+
+    @cached_property
+    def parts(self) -> int:
+        """Programs that have a part of each tile, if all tiles are divided so; else 0."""
+        return self.programs // self.stream if self.stream and self.programs % self.stream == 0 else 0
+
+    @cached_property
+    def met(self) -> int:
+        """Tiles of partial sums that meet in memory."""
+        return self.programs if self.parts else self.stream
+
+    # -- CTAs and threads ---------------------------------------------------------------------------------------
+    @property
+    def beside(self) -> bool:
+        """Whether the CTAs of a program have parts of its tile, with all of K."""
+        return self.ctas > 1 and self.split != "K"
+
+    @property
+    def k_ctas(self) -> int:
+        """CTAs that divide K."""
+        return 1 if self.beside else self.ctas
+
+    @property
+    def columns(self) -> bool:
+        """Whether CTAs divide columns."""
+        return self.ctas > 1 and self.split == "N"
+
+    @property
+    def strip(self) -> int:
+        """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: TMA
+        reads rows of the second operand, and stores those of the result, so many at a time."""
+        return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
+
+    @cached_property
+    def tile(self) -> Way:
+        """The tile alone, as tables have it."""
+        return Way(self.m, self.n, self.warps, self.ctas, self.split)
+
+    @property
+    def sums(self) -> int:
+        """Sums that a thread holds."""
+        return self.m * self.n // self.ctas // (32 * self.warps)
+
+    def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
+        """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
+        more for results that are not packed in pairs, and for scales of those."""
+        registers = 160 if self.warps == 12 else 232
+        taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
+        return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
+
+    @property
+    def alone(self) -> bool:
+        """Whether one group of consumers has all of a program's tiles."""
+        return self.single or self.k_ctas > 1 or self.together > 1
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether two groups of consumers take tiles in turn, so that one's products hide the other's stores."""
+        return self.warps == 4 and not self.alone
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a launch."""
+        found: dict[str, Any] = dict(num_warps=self.warps)
+        if self.ctas > 1:
+            found.update(num_ctas=self.ctas, cluster_split=self.split)
+        if self.alone:
+            found.update(num_consumer_groups=1)
+        elif self.in_turn and self.sums > DEALT:
+            found.update(num_consumer_groups=2)
+        if self.together > 1:
+            found.update(maxnreg=_REGISTERS)
+        return found
+
+    def depth(self, out_bytes: int) -> int | None:
+        """Blocks that fit in shared memory beside what is staged for partial sums and the result; None: as many as do.
+
+        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
+        one, beside at most 64 KiB in which the CTAs' parts meet."""
+        if self.stages or self.parts or self.beside:
+            return self.stages
+        if self.ctas > 1:
+            staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
+            return min(12, (SHARED - staged) // ((self.m + self.n) * self.k_bytes))
+        whole, block = self.m * self.n * out_bytes, (self.m + self.n) * self.k_bytes
+        if self.single:                      # no parts are staged; where few blocks fit, the compiler's count is exact
+            deep = (SHARED - whole) // block
+            return min(12, deep) if deep > 8 else None
+        staged = staged_part(self.m, self.n) + (whole if self.swap else min(whole, self.m * 256))
+        return min(12, (SHARED - (2 if self.warps == 4 else 1) * staged) // block)
+
+
+class Part(NamedTuple):
+    """Rows m0 to m1 and columns n0 to n1 of a result (of its transpose, where the way is swapped), and their way."""
+
+    m0: int
+    n0: int
+    m1: int
+    n1: int
+    way: Way
+
+
+def staged_part(rows: int, columns: int) -> int:
+    """Bytes of shared memory through which a tile of fp32 sums is stored: one or two pieces of 32 columns."""
+    return rows * min(columns, 32) * 4 * (1 + (columns > 32))
+
+
+def at_once(ctas: int, multiprocessors: int) -> int:
+    """Clusters of so many CTAs, one a multiprocessor, that run at once. The multiprocessors of a cluster are neighbours
+    (of a GPC): larger ones than 2 leave some alone (an H200 has room for 66, 30 and 15 of 2, 4 and 8)."""
+    return multiprocessors // ctas if ctas <= 2 else max(0, multiprocessors // 8 - 1) * 8 // ctas
+
+
+def evenly(tiles: int, most: int) -> int:
+    """The fewest programs, of `most`, that take no more turns for so many tiles: then all have as much to do."""
+    return cdiv(tiles, cdiv(tiles, most))
