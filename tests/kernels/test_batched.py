@@ -42,7 +42,7 @@ def test_rows_of_blocks(monkeypatch, t, b_rows, options):
 def test_the_chip_decides_anew(monkeypatch):
     """Rows that are ragged are read by pairs of CTAs; where clusters are lacking a problem that was seen takes single ones."""
     found = []
-    monkeypatch.setattr(batched, "batched_kernel", StandIn(lambda grid, *args, **options: found.append(options["num_ctas"])))
+    monkeypatch.setattr(batched, "batched_kernel", StandIn(lambda grid, *args, **options: found.append(options.get("num_ctas", 1))))
     a, b = np.zeros((32, 1000, 1000), BF16), np.zeros((32, 1000, 1000), BF16)
     for arch in ("sm_90a", "sm_80"):
         with tilejit.knobs(arch=arch):
