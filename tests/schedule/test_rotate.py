@@ -87,6 +87,62 @@ def test_random_loops_compute_the_same():
     assert rotated > 40
 
 
+def two_loops(first: list[str], second: list[str], ends: list[str]) -> str:
+    """A loop over 0 .. n and one behind it over n .. m, which goes on with what the first one gives."""
+    lines = ["kernel @k(%n: int32, %m: int32, %out: ptr<int32>) {num_warps=4} {", "%0 = const {value=0} : int32",
+             "%1 = const {value=1} : int32"]
+    for name, lo, hi, inits, body in (("r", "%0", "%n", "%1, %0", first), ("q", "%n", "%m", "%r0, %r1", second)):
+        lines += [f"%{name}0, %{name}1 = for {lo}, {hi}, %1, {inits} : int32, int32 {{(%i{name}: int32, %c{name}: int32, "
+                  f"%s{name}: int32)", *(re.sub(r"%(\w+)", lambda m: f"%{m[1]}{name}", x) for x in body),
+                  "yield " + ", ".join(f"%{e}{name}" for e in ends), "}"]
+    return "\n".join([*lines, "%o = ptr_add %out, %0", "store %o, %q0", "%p = ptr_add %out, %1", "store %p, %q1", "return", "}"])
+
+
+def test_loops_one_after_another_are_one_pipeline():
+    """The same at stage 1, anything at stage 0: one prologue, one epilogue, the same numbers however often each runs."""
+    rng, joined = random.Random(5), 0
+    for _ in range(300):
+        early = [[(f"v{x}", rng.choice(["add", "sub", "mul", "xor"]), rng.choice("iccccs"), rng.choice("iccc")) for x in range(2)]
+                 for _ in range(2)]
+        names = ["i", "c", "s", "v0", "v1"]
+        late = []
+        for x in range(2, 4):
+            late.append((f"v{x}", rng.choice(["add", "sub", "mul"]), rng.choice(names), rng.choice(names)))
+            names.append(f"v{x}")
+        ends = [rng.choice(names[3:]), "v3"]
+        bodies = [[f"%{r} = {op} %{a}, %{b} {{stage={stage}, cycle={2 * stage + (k > 1)}}}" for stage, ops in ((0, e), (1, late))
+                   for k, (r, op, a, b) in enumerate(ops)] for e in early]
+        cases = [(n, m) for n in range(3) for m in range(n, n + 3)]
+
+        def results(fn):
+            out = []
+            for n, m in cases:
+                memory = np.zeros(2, np.int32)
+                evaluate(fn, 1, {"n": n, "m": m, "out": memory})
+                out.append(memory.tolist())
+            return out
+
+        fn = parse_function(two_loops(*bodies, ends))
+        want = results(fn)
+        try:
+            rotate(fn)
+        except VerificationError:
+            continue
+        verify(fn)
+        assert results(fn) == want, two_loops(*bodies, ends)
+        joined += any("goes on with" in line for line in fn.attrs.get("report", []))
+    assert joined > 20
+
+
+def test_a_loop_that_does_something_else_at_stage_1_has_a_prologue_of_its_own():
+    body = ["%a = add %i, %c {stage=0, cycle=0}", "%b = mul %a, %s {stage=1, cycle=1}"]
+    other = [body[0], body[1].replace("mul", "sub")]
+    for second, joined in ((body, True), (other, False)):
+        fn = rotate(parse_function(two_loops(body, second, ["a", "b"])))
+        verify(fn)
+        assert ("report" in fn.attrs) == joined
+
+
 def compiled(length=128, **options):
     """The attention kernel and its stages of tile IR by name."""
     grid, args, constants = arguments(length, **options)
@@ -139,6 +195,7 @@ def test_every_stage_computes_the_same_bits(case):
         evaluate(fn, grid, dict(zip(names, args)))
         found[stage] = args[3].base.copy()
     assert set(found) == {"layouts", "annotated", "rotated", "scheduled"}
+    assert ("goes on with" in str(seen["scheduled"].attrs["report"])) == bool(options.get("causal"))
     for stage, out in found.items():
         assert np.array_equal(out.view(np.uint16), found["layouts"].view(np.uint16)), stage
     want = reference(args, options.get("heads", 1), options.get("causal", False))

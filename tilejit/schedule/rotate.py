@@ -11,15 +11,18 @@ stage 1 of the one before, by `cycle`:
                                                  yield %d, %s1
                                                %d = g(%s0, ..)
 
-What goes from stage 0 to stage 1 is carried for one trip. Works on tile IR before roles are written, so every role is
-a slice of the rotated loop, and the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
+What goes from stage 0 to stage 1 is carried for one trip. Loops one after another that do the same at stage 1 (blocks
+of keys without and with a mask) are expanded as one: the first has the prologue, the last the epilogue. Works on tile
+IR before roles are written, so every role is a slice of the rotated loop, and the evaluator runs it (modulo scheduling:
+Rau 1994, Lam 1988).
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, replace, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, replace, uses, walk
+from tilejit.schedule.plan import place
 
 #: Attributes of ops that say when they run.
 TIMES = ("stage", "cycle")
@@ -41,8 +44,17 @@ def copy_function(fn: Function) -> Function:
 def rotate(fn: Function) -> Function:
     """Expand every staged loop, in place; returns the function. Raises VerificationError for stages that no order of
     the loop's dependences allows."""
+    parts: list[_Rotation] = []
     for loop in [op for op in walk(fn.body) if is_staged(op)]:
-        _Rotation(loop).expand()
+        part = _Rotation(loop)
+        if parts and parts[-1].goes_on_in(part, fn):
+            fn.attrs.setdefault("report", []).append(
+                f"loop at {place(loop)}: goes on with what the loop at {place(parts[-1].loop)} has in flight")
+        else:
+            _expand(parts)
+            parts = []
+        parts.append(part)
+    _expand(parts)
     return fn
 
 
@@ -120,58 +132,140 @@ class _Rotation:
             if stage == 1 and 0 in stages:
                 envs[0].update((arg, envs[1][v]) for arg, v in self.late.items() if v in op.results)
 
-    def expand(self) -> None:
-        """Put prologue, steady state and epilogue in the loop's place."""
-        loop, block = self.loop, self.loop.parent
-        assert block is not None
-        lo, hi, step = loop.operands[:3]
-        at = block.ops.index(loop)
-        block.ops.remove(loop)
-        b = Builder(block, at, loop.loc)
-        if _runs(lo, hi, step):
-            results = self._pipeline(b)
-        else:
-            work, skip = Block(), Block()
-            inner = Builder(work, loc=loop.loc)
-            inner.op("yield", *self._pipeline(inner))
-            Builder(skip, loc=loop.loc).op("yield", *loop.operands[3:])
-            down = _constant(step) is not None and _constant(step) < 0  # type: ignore[operator]
-            results = b.op("if", b("cmp", lo, hi, pred="gt" if down else "lt"), regions=[work, skip]).results
-        for old, new in zip(loop.results, results):
-            new.name = new.name or old.name
-        top = block
-        while top.parent is not None and top.parent.parent is not None:
-            top = top.parent.parent
-        replace(top, dict(zip(loop.results, results)))
+    # -- loops one after another --------------------------------------------------------------------------------------
+    def goes_on_in(self, other: _Rotation, fn: Function) -> bool:
+        """Whether the next loop begins with what this one ends with, and does the same at stage 1: then the last trip's
+        stage 1 is done under the next loop's first stage 0."""
+        one, two = self.loop, other.loop
+        if one.parent is not two.parent or one.parent is None or two.operands[3:] != one.results:
+            return False
+        users = uses(fn.body)
+        if any(users.get(v) != [(two, 3 + i)] for i, v in enumerate(one.results)):
+            return False
+        ops = one.parent.ops
+        if any(not op.define.pure for op in ops[ops.index(one) + 1:ops.index(two)]):
+            return False
+        same = dict(zip(self.body.args, other.body.args))
+        late = [[op for op in x.ops if x.times[op].stage] for x in (self, other)]
+        if len(late[0]) != len(late[1]):
+            return False
+        for x, y in zip(*late):
+            if (x.name, len(x.operands), {**x.attrs}, [v.type for v in x.results]) != \
+                    (y.name, len(y.operands), {**y.attrs}, [v.type for v in y.results]) or x.regions:
+                return False
+            for v, w in zip(x.operands, y.operands):
+                if v.type != w.type or same.setdefault(v, w if self._is_inside(v) else v) is not w:
+                    return False
+            same.update(zip(x.results, y.results))
+        return [same[v] for v in self.queued] == other.queued and [same[v] for v in self.kept] == other.kept and \
+            {same[v] for v in self.late} == set(other.late)
 
-    def _pipeline(self, b: Builder) -> list[Value]:
-        """The three parts; what the loop gives."""
-        loop, inits = self.loop, self.loop.operands[3:]
-        lo, hi, step = loop.operands[:3]
+    # -- expansion ----------------------------------------------------------------------------------------------------
+    @property
+    def down(self) -> bool:
+        """Whether the loop counts down."""
+        step = _constant(self.loop.operands[2])
+        return step is not None and step < 0
+
+    @property
+    def early(self) -> list[tuple[Value, Value]]:
+        """What is carried and made by stage 0: in the loop, and at its end."""
+        return [(arg, v) for arg, v in zip(self.args, self.yields) if arg not in self.late]
+
+    def first(self, inits: list[Value], b: Builder) -> list[Value]:
+        """Stage 0 of the first iteration; what the steady state begins with."""
+        env = {self.body.args[0]: self.loop.operands[0], **dict(zip(self.args, inits))}
+        self._run((0,), {0: env}, b)
+        return [env.get(v, v) for _, v in self.early] + [env[arg] for arg in self.kept] + [env[v] for v in self.queued]
+
+    def steady(self, lo: Value, carried: list[Value], b: Builder) -> list[Value]:
+        """Stage 0 of every further iteration, from `lo` on, with stage 1 of the one before."""
         index = self.body.args[0]
-        first: dict[Value, Value] = {index: lo, **dict(zip(self.args, inits))}
-        self._run((0,), {0: first}, b)
-        early = [(arg, v) for arg, v in zip(self.args, self.yields) if arg not in self.late]
-        carried = [first.get(v, v) for _, v in early] + [first[arg] for arg in self.kept] + \
-            [first[v] for v in self.queued]
-        names = [arg.name for arg, _ in early] + [arg.name for arg in self.kept] + [v.name for v in self.queued]
+        names = [arg.name for arg, _ in self.early] + [arg.name for arg in self.kept] + [v.name for v in self.queued]
         region = Block([index.type, *(v.type for v in carried)], [index.name, *names])
-        news, kept, queue = _split(region.args[1:], len(early), len(self.kept))
-        now: dict[Value, Value] = {index: region.args[0], **{arg: v for (arg, _), v in zip(early, news)}}
+        news, kept, queue = _split(region.args[1:], len(self.early), len(self.kept))
+        now: dict[Value, Value] = {index: region.args[0], **{arg: v for (arg, _), v in zip(self.early, news)}}
         before: dict[Value, Value] = {**dict(zip(self.kept, kept)), **dict(zip(self.queued, queue))}
-        inner = Builder(region, loc=loop.loc)
+        inner = Builder(region, loc=self.loop.loc)
         self._run((0, 1), {0: now, 1: before}, inner)
-        inner.op("yield", *(now.get(v, v) for _, v in early), *(before[self.late[arg]] for arg in self.kept),
+        inner.op("yield", *(now.get(v, v) for _, v in self.early), *(before[self.late[arg]] for arg in self.kept),
                  *(now[v] for v in self.queued))
-        second = b("add", lo, step)
-        steady = b.op("for", second, hi, step, *carried, regions=[region], pipelined=True, **loop.attrs)
-        news, kept, queue = _split(steady.results, len(early), len(self.kept))
+        steady = b.op("for", lo, *self.loop.operands[1:3], *carried, regions=[region], pipelined=True,
+                      **self.loop.attrs)
         for v, name in zip(steady.results, names):
             v.name = name
-        last: dict[Value, Value] = {**dict(zip(self.kept, kept)), **dict(zip(self.queued, queue))}
-        self._run((1,), {1: last}, b)
-        found = {arg: v for (arg, _), v in zip(early, news)}
-        return [found[arg] if arg in found else last[self.late[arg]] for arg in self.args]
+        return steady.results
+
+    def last(self, carried: list[Value], b: Builder) -> list[Value]:
+        """Stage 1 of the last iteration; what the loop gives."""
+        news, kept, queue = _split(carried, len(self.early), len(self.kept))
+        env: dict[Value, Value] = {**dict(zip(self.kept, kept)), **dict(zip(self.queued, queue))}
+        self._run((1,), {1: env}, b)
+        found = {arg: v for (arg, _), v in zip(self.early, news)}
+        return [found[arg] if arg in found else env[self.late[arg]] for arg in self.args]
+
+
+def _expand(parts: list[_Rotation]) -> None:
+    """Put prologue, steady states and epilogue in the place of loops that go on in each other."""
+    if not parts:
+        return
+    loops = [part.loop for part in parts]
+    block = loops[-1].parent
+    assert block is not None
+    at = block.ops.index(loops[-1]) + 1
+    b = Builder(block, at, loops[0].loc)
+    runs = [None if _runs(*loop.operands[:3]) else b("cmp", *loop.operands[:2], pred="gt" if part.down else "lt")
+            for loop, part in zip(loops, parts)]
+    some = None if None in runs else _any([v for v in runs if v is not None], b)
+    if some is None:
+        results = _pipeline(parts, runs, b)
+    else:
+        work, skip = Block(), Block()
+        inner = Builder(work, loc=loops[0].loc)
+        inner.op("yield", *_pipeline(parts, runs, inner))
+        Builder(skip, loc=loops[0].loc).op("yield", *loops[0].operands[3:])
+        results = b.op("if", some, regions=[work, skip]).results
+    for old, new in zip(loops[-1].results, results):
+        new.name = new.name or old.name
+    block.ops = [op for op in block.ops if op not in loops]
+    top = block
+    while top.parent is not None and top.parent.parent is not None:
+        top = top.parent.parent
+    replace(top, dict(zip(loops[-1].results, results)))
+
+
+def _any(conditions: list[Value], b: Builder) -> Value:
+    found = conditions[0]
+    for v in conditions[1:]:
+        found = b("or", found, v)
+    return found
+
+
+def _pipeline(parts: list[_Rotation], runs: list[Value | None], b: Builder) -> list[Value]:
+    """The parts of loops of which one runs at least; `runs`: whether each does, None if it surely does."""
+    inits = parts[0].loop.operands[3:]
+
+    def first(j: int, b: Builder) -> list[Value]:
+        """Stage 0 of the first iteration of the first loop that has one, from loop j on."""
+        condition = runs[j]
+        if condition is None or j == len(parts) - 1:
+            return parts[j].first(inits, b)
+        here, on = Block(), Block()
+        for block, made in ((here, lambda at: parts[j].first(inits, at)), (on, lambda at: first(j + 1, at))):
+            inner = Builder(block, loc=b.loc)
+            inner.op("yield", *made(inner))
+        return b.op("if", condition, regions=[here, on]).results
+
+    carried = first(0, b)
+    began: list[Value] = []
+    for j, part in enumerate(parts):
+        lo, step = part.loop.operands[0], part.loop.operands[2]
+        if None not in runs[:j]:             # stage 0 of its first iteration may be done
+            after = b("add", lo, step)
+            lo = b("select", _any(began, b), lo, after) if began else after
+        carried = part.steady(lo, carried, b)
+        began += [v for v in runs[j:j + 1] if v is not None]
+    return parts[-1].last(carried, b)
 
 
 def _split(values: list[Value], one: int, two: int) -> tuple[list[Value], list[Value], list[Value]]:
