@@ -107,3 +107,24 @@ def test_tiles_that_warps_hold_alike_are_stored_once():
         operand_kept[(1,)](*args)
     assert (twice == 2 * a).all() and (product == a.astype(np.float32) @ b.astype(np.float32)).all()
     assert "stmatrix" in operand_kept.compile(*args).ptx
+
+
+@tilejit.kernel
+def moved_on(x, y, R: tl.constexpr, S: tl.constexpr, T: tl.constexpr):
+    """A block whose rows, or whose rows of rows, are longer than a box: stored from registers, loaded again."""
+    at = (tl.arange(0, R)[:, None, None] * S + tl.arange(0, S)[None, :, None]) * T + tl.arange(0, T)[None, None, :]
+    to = tl.make_tensor_descriptor(y, [R, S, T], [S * T, T, 1], [R, S, T])
+    to.store([0, 0, 0], tl.load(x + at))
+    again = tl.make_tensor_descriptor(y + R * S * T, [R, S, T], [S * T, T, 1], [R, S, T])
+    again.store([0, 0, 0], tl.make_tensor_descriptor(x, [R, S, T], [S * T, T, 1], [R, S, T]).load([0, 0, 0]) + 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 512), (2, 4, 512), (4, 512, 16), (2, 2, 1024)])
+@pytest.mark.parametrize("dtype", [np.float16, np.int8])
+def test_boxes_of_long_dimensions_lie_without_gaps(shape, dtype):
+    size = int(np.prod(shape))
+    x = (np.arange(size) * 7 % 113).astype(dtype)
+    y = np.zeros(2 * size, dtype)
+    with tilejit.knobs(target="emulator"):
+        moved_on[(1,)](x, y, *shape)
+    assert (y[:size] == x).all() and (y[size:] == x + 1).all()

@@ -1,7 +1,7 @@
 """Addresses in shared-memory tiles: where an element lies, and how a distributed tile reaches it.
 
-A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes, each span
-with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and inside a sub-tile the
+A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without one, of a box's 256
+elements at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and inside a sub-tile the
 16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for 64 B,
 4 ^= 7 for 32 B: PTX ISA, 'Swizzling Modes'). The map from the bits of a layout's
 coordinates to address bits is linear over xor, so an address is (thread part) ^ (register constant).
@@ -9,20 +9,28 @@ coordinates to address bits is linear over xor, so an address is (thread part) ^
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter
 
+#: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled)
+MAX_BOX = 256
 #: swizzle bytes -> number of address bits that are xored (bits 4.. with bits 7..).
 _XOR_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
+
+
+def boxed(size: int) -> int:
+    """The most elements of a dimension that a box takes at once and that divide it."""
+    return size if size <= MAX_BOX else gcd(size, MAX_BOX)
 
 
 def span_elements(buffer: Buffer) -> int:
     """Elements of the fastest dimension in one sub-tile."""
     extent = buffer.shape[buffer.order[0]]
-    return min(extent, buffer.swizzle // buffer.elem.bytes) if buffer.swizzle else extent
+    return min(extent, buffer.swizzle // buffer.elem.bytes) if buffer.swizzle else boxed(extent)
 
 
 def slot_rows(buffer: Buffer) -> int:

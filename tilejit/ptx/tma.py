@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import gcd, prod
+from math import prod
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
@@ -12,20 +12,21 @@ from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.smem import accesses, slot_address, slot_offset, slot_rows, span_elements
+from tilejit.ptx.smem import accesses, boxed, slot_address, slot_offset, slot_rows, span_elements
 from tilejit.ptx.wgmma import describe_early
 from tilejit.ptx.widen import in_pairs
 
-#: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled).
-MAX_BOX = 256
-
 
 def tma_box(buffer: Buffer) -> tuple[int, ...]:
-    """The box of one TMA instruction for a slot: one swizzle span wide, at most 256 per dimension, of which it divides
-    the size."""
-    box = [s if s <= MAX_BOX else gcd(s, MAX_BOX) for s in buffer.shape]
-    box[buffer.order[0]] = min(box[buffer.order[0]], span_elements(buffer))
-    return tuple(box)
+    """The box of one TMA instruction for a slot: one span wide and, as it lies there without gaps, as many whole rows as
+    follow one another: of the dimensions that are slower than one that it does not fill, 1."""
+    fastest, *others = buffer.order
+    box = {fastest: span_elements(buffer)}
+    whole = True
+    for d in others:
+        box[d] = boxed(buffer.shape[d]) if whole else 1
+        whole = whole and box[d] == buffer.shape[d]
+    return tuple(box[d] for d in range(len(buffer.shape)))
 
 
 def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
