@@ -119,7 +119,7 @@ def moved_on(x, y, R: tl.constexpr, S: tl.constexpr, T: tl.constexpr):
     again.store([0, 0, 0], tl.make_tensor_descriptor(x, [R, S, T], [S * T, T, 1], [R, S, T]).load([0, 0, 0]) + 1)
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 512), (2, 4, 512), (4, 512, 16), (2, 2, 1024)])
+@pytest.mark.parametrize("shape", [(1, 4, 512), (2, 4, 512), (2, 512, 16), (2, 2, 1024)])
 @pytest.mark.parametrize("dtype", [np.float16, np.int8])
 def test_boxes_of_long_dimensions_lie_without_gaps(shape, dtype):
     size = int(np.prod(shape))

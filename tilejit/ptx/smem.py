@@ -1,10 +1,10 @@
 """Addresses in shared-memory tiles: where an element lies, and how a distributed tile reaches it.
 
-A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without one, of a box's 256
-elements at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and inside a sub-tile the
-16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for 64 B,
-4 ^= 7 for 32 B: PTX ISA, 'Swizzling Modes'). The map from the bits of a layout's
-coordinates to address bits is linear over xor, so an address is (thread part) ^ (register constant).
+A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without a swizzle: of a
+box's 256 elements at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and
+inside a sub-tile the 16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for
+64 B, 4 ^= 7 for 32 B: PTX ISA, 'Swizzling Modes'). The map from the bits of a layout's coordinates to address bits is
+linear over xor, so an address is (thread part) ^ (register constant).
 """
 from __future__ import annotations
 

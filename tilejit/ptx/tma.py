@@ -18,8 +18,8 @@ from tilejit.ptx.widen import in_pairs
 
 
 def tma_box(buffer: Buffer) -> tuple[int, ...]:
-    """The box of one TMA instruction for a slot: one span wide and, as it lies there without gaps, as many whole rows as
-    follow one another: of the dimensions that are slower than one that it does not fill, 1."""
+    """The box of one TMA instruction for a slot: one span wide, and as many rows as follow one another there without
+    gaps: 1 along the dimensions that are slower than one that it does not fill."""
     fastest, *others = buffer.order
     box = {fastest: span_elements(buffer)}
     whole = True
