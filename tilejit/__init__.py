@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from tilejit.frameworks.torch_op import torch_op
     from tilejit.frontend.functions import constexpr_function, must_use_result
     from tilejit.language.aggregates import aggregate
-    from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, empty, empty_like, to_device, zeros
+    from tilejit.runtime.arrays import (
+        ArrayInfo,
+        DeviceArray,
+        array_info,
+        empty,
+        empty_like,
+        to_device,
+        zeros,
+        zeros_like,
+    )
     from tilejit.runtime.check import check
     from tilejit.runtime.compile import CompiledKernel
     from tilejit.runtime.descriptor import TensorDescriptor
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from tilejit.runtime.jit import kernel as jit
     from tilejit.runtime.knobs import chip, knobs
     from tilejit.runtime.knobs import overrides as active_knobs
+    from tilejit.runtime.replay import replayed
     from tilejit.runtime.timeline import timeline
     from tilejit.tools.autotune import Config, autotune
     from tilejit.tools.wrapper import heuristics
@@ -41,7 +51,7 @@ _HOMES = {
     "frameworks.torch_op": "torch_op",
     "frontend.functions": "constexpr_function must_use_result",
     "language.aggregates": "aggregate",
-    "runtime.arrays": "ArrayInfo DeviceArray array_info empty empty_like to_device zeros",
+    "runtime.arrays": "ArrayInfo DeviceArray array_info empty empty_like to_device zeros zeros_like",
     "runtime.check": "check",
     "runtime.compile": "CompiledKernel",
     "runtime.descriptor": "TensorDescriptor",
@@ -49,6 +59,7 @@ _HOMES = {
     "runtime.hooks": "HOOKS=hooks",
     "runtime.jit": "Kernel kernel kernel=jit",
     "runtime.knobs": "chip knobs overrides=active_knobs",
+    "runtime.replay": "replayed",
     "runtime.timeline": "timeline",
     "tools.autotune": "Config autotune",
     "tools.wrapper": "heuristics",
@@ -89,4 +100,4 @@ __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "C
            "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs",
            "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "empty",
            "empty_like", "heuristics", "hooks", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
-           "next_power_of_2", "timeline", "to_device", "torch_op", "zeros"]
+           "next_power_of_2", "replayed", "timeline", "to_device", "torch_op", "zeros", "zeros_like"]

@@ -5,6 +5,7 @@ torch is stood for by a module with the few names that tilejit looks for in `sys
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import struct
 import sys
@@ -20,9 +21,10 @@ class Tensor:
     """A torch tensor of zeros nowhere."""
 
     __torch_dispatch__ = None
+    requires_grad = False
 
     def __init__(self, shape, dtype, address, device=0):
-        self.shape, self.dtype, self.address, self.device_index = shape, dtype, address, device
+        self.shape, self.dtype, self.address, self.device_index, self.device = shape, dtype, address, device, device
 
     def data_ptr(self):
         return self.address
@@ -53,6 +55,12 @@ def fake_torch():
     torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: STREAM + index,
                                      _are_functorch_transforms_active=lambda: False)
     torch.is_grad_enabled = lambda: True
+    torch.float32, torch.float16 = FLOAT, HALF
+    made = itertools.count(1)
+    torch.empty = lambda shape, *, dtype, device: Tensor(tuple(shape), dtype, 0x40000000 + 0x100000 * next(made), device)
+    torch.empty_strided = lambda shape, strides, *, dtype, device: torch.empty(shape, dtype=dtype, device=device)
+    torch.zeros = torch.empty
+    Tensor.is_contiguous = lambda self: True
     sys.modules["torch"] = torch
 
 
@@ -239,6 +247,88 @@ def calls():
     gone = weakref.ref(d)
     del d
     assert gone() is None
+
+
+def replays():
+    """A function of the host is repeated with new outputs and temporary arrays, for each set of facts; what it cannot
+    repeat runs as it stands."""
+    fake_torch()
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    runs = []
+
+    @tilejit.replayed
+    def twice(x, scale=1.0, out=None, *, more=(), flag=None):
+        runs.append(x)
+        between = tilejit.zeros_like(x) if flag == "zeros" else tilejit.empty_like(x)
+        out = tilejit.empty_like(x) if out is None else out
+        n = x.shape[0]
+        add_kernel[(n // 16,)](x, more[0] if more else x, between, n, BLOCK=512)
+        add_kernel[(n // 16,)](between, x, out, n, BLOCK=512)
+        return (out, None, x) if flag == "tuple" else between if flag == "between" else out if flag != "other" else 7
+
+    def told(call, count=2):
+        before = state.launches
+        expect([8, 8, 8])
+        result = call()
+        assert state.launches == before + count
+        expect([])
+        return result, [int.from_bytes(parameter(i, 8), "little") for i in range(3)]
+
+    x, y, o = tensors(3)
+    k = add_kernel[(1,)](x, y, o, 1024, BLOCK=512)
+    where = {getattr(p, "arg", None) or p.expr[1]: i for i, p in enumerate(k.metadata.params)}
+    results = [told(lambda: twice(x)) for _ in range(4)]
+    assert len(runs) == 2 and len({r.address for r, _ in results}) == 4
+    for out, seen in results:
+        assert seen[where["out"]] == out.address and seen[where["y"]] == x.address and list(state.grid) == [64, 1, 1]
+        assert seen[where["x"]] not in (out.address, x.address) and out.shape == (1024,)
+    moved = Tensor((1024,), FLOAT, 0x7000)
+    out, seen = told(lambda: twice(moved))
+    assert len(runs) == 2 and seen[where["y"]] == moved.address
+    for facts in (Tensor((2048,), FLOAT, 0x7000), Tensor((1024,), HALF, 0x7000), Tensor((1024,), FLOAT, 0x7004)):
+        before = len(runs)
+        for _ in range(4):
+            out, seen = told(lambda: twice(facts))
+            assert out.dtype is facts.dtype and out.shape == facts.shape and list(state.grid)[0] == facts.shape[0] // 16
+        assert len(runs) == before + 2
+    for call, same in ((lambda: twice(x, out=o), lambda r: r is o), (lambda: twice(x, 0.0), None), (lambda: twice(x, -0.0), None),
+                       (lambda: twice(x, 2), None), (lambda: twice(x, more=(y,)), None), (lambda: twice(x, more=(x,)), None),
+                       (lambda: twice(x, flag="tuple"), lambda r: type(r) is tuple and r[1] is None and r[2] is x),
+                       (lambda: twice(x, flag="zeros"), None), (lambda: twice(x, flag="between"), lambda r: r is not x)):
+        before = len(runs)
+        for _ in range(4):
+            out, _ = told(call)
+            assert same is None or same(out)
+        assert len(runs) == before + 2
+    before = len(runs)
+    for _ in range(4):
+        assert told(lambda: twice(x, flag="other"))[0] == 7
+    assert len(runs) == before + 4 and list(twice.calls.refused) == [
+        "it returns what is neither an argument nor an array that it allocated"]
+
+    @tilejit.replayed
+    def elsewhere(x):
+        runs.append(x)
+        add_kernel[(1,)](x, y, x, 1024, BLOCK=512)
+
+    @tilejit.replayed
+    def outer(x):
+        runs.append(x)
+        return twice(twice(x))
+
+    for fn, count in ((elsewhere, 1), (outer, 4)):          # outer: twice, and what it calls where it is recorded
+        before = len(runs)
+        for _ in range(4):
+            told(lambda: fn(x), count)
+        assert len(runs) == before + 4, (fn, len(runs) - before)
+    hook = tilejit.hooks.enter(lambda launch: told_of.append(launch.name))
+    told_of = []
+    told(lambda: outer(x), 4)
+    assert told_of == ["add_kernel"] * 4
+    tilejit.hooks.remove(hook)
+    raises(tilejit.LaunchError, "expected an array", lambda: twice([1.0]))
 
 
 def arrays():

@@ -24,6 +24,8 @@ from tilejit.errors import LaunchError
 from tilejit.ir.types import DType
 from tilejit.runtime import arrays
 from tilejit.runtime.arrays import stand_in, to_torch_dtype
+from tilejit.runtime.hooks import HOOKS
+from tilejit.runtime.replay import Calls, Replayed
 from tilejit.runtime.traced import number_of, targets
 
 
@@ -31,7 +33,7 @@ class TorchOp:
     """A function that launches kernels, and the operator of torch that calls it; see `torch_op`."""
 
     def __init__(self, fn: Callable[..., Any], name: str, schema: str | None, mutates: Sequence[str],
-                 fake: Callable[..., Any] | None):
+                 fake: Callable[..., Any] | None, replay: bool = False):
         self.namespace, colons, self.short = name.partition("::")
         if not (colons and self.namespace.isidentifier() and self.short.isidentifier()):
             raise LaunchError(f"torch_op: expected a name like 'mine::scale', found {name!r}")
@@ -44,12 +46,22 @@ class TorchOp:
         self.library: Any = None
         self.lock = threading.RLock()
         self.number = number_of(self)
+        self.calls = Calls(fn, self._called, True) if replay else None
+        self.run = Replayed(fn) if replay else fn
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
         return f"<tilejit operator {self.name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.calls is None or arrays.tracing():
+            return self._called(*args, **kwargs)
+        if kwargs:
+            return self.calls[(*map(type, args), *kwargs, *map(type, kwargs.values()))](*args, **kwargs)
+        return self.calls[(*map(type, args),)](*args)
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of any kind."""
         torch = sys.modules.get("torch")
         if torch is None or not arrays.tracing() and not self._transformed(args, kwargs):
             return self.fn(*args, **kwargs)
@@ -69,6 +81,8 @@ class TorchOp:
     def _transformed(self, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Whether torch has to know of this call: for a gradient, a function transform, or because it is tracing."""
         torch = sys.modules["torch"]
+        if HOOKS.recorders and HOOKS.recorder() is not None:           # inside of a function that is recorded
+            return False
         if torch.is_grad_enabled() and _wants_grad(args, kwargs):
             return True
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
@@ -118,8 +132,8 @@ class TorchOp:
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """The function, given the operator's arguments."""
         if self.taken is None or self.taken == self.names[:len(self.taken)]:
-            return self.fn(*args, **kwargs)
-        return self.fn(**dict(zip(self.taken, args)), **kwargs)
+            return self.run(*args, **kwargs)
+        return self.run(**dict(zip(self.taken, args)), **kwargs)
 
     def overload_of(self, torch: Any) -> Any:
         """The operator in torch's table."""
@@ -152,22 +166,24 @@ _define._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def torch_op(name: str, schema: str | None = None, *, mutates: Sequence[str] = (),
-             fake: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], TorchOp]:
+             fake: Callable[..., Any] | None = None,
+             replay: bool = False) -> Callable[[Callable[..., Any]], TorchOp]:
     """Make a function that launches kernels an operator of torch, `torch.ops.<namespace>.<name>`.
 
     name: `"namespace::name"`. schema: torch's, `"(Tensor x, float factor) -> Tensor"`; without one it is read off the
     annotations. mutates: parameters whose tensors the function changes. fake: what the operator returns for fake
     tensors; without it the function itself runs on them (its launches then do nothing), so that allocating
     outputs and launching is all that it should do. Such a function and its kernels work under
-    `torch.compile(fullgraph=True)`, `torch.export` and, with `register_autograd`, autograd.
+    `torch.compile(fullgraph=True)`, `torch.export` and, with `register_autograd`, autograd. replay: calls that need
+    none of that are replayed: for functions that decide by facts of their arguments alone (rules: runtime/replay.py).
 
     Raises LaunchError for a name without a namespace, and for a function whose arguments torch has no types for."""
-    return partial(_make, name, schema, mutates, fake)
+    return partial(_make, name, schema, mutates, fake, replay)
 
 
-def _make(name: str, schema: str | None, mutates: Sequence[str], fake: Callable[..., Any] | None,
+def _make(name: str, schema: str | None, mutates: Sequence[str], fake: Callable[..., Any] | None, replay: bool,
           fn: Callable[..., Any]) -> TorchOp:
-    made = TorchOp(fn, name, schema, mutates, fake)
+    made = TorchOp(fn, name, schema, mutates, fake, replay)
     if schema is None or "torch.library" in sys.modules:      # else at the first call that needs it
         made.define()
     return made

@@ -7,7 +7,6 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import infos_of
 
 #: What is multiplied with fp32 sums; and bytes of a row of K in a block: what a swizzled row holds.
 DTYPES, K_BYTES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32"), 128
@@ -151,17 +150,6 @@ def require_tma(what: str, **descriptors: tilejit.TensorDescriptor) -> None:
                                       f"found strides {d.strides} of {d.dtype}: pad its rows")
 
 
-def zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of zeros of the kind of `like` (torch, numpy or ours)."""
-    out = tilejit.empty_like(like, shape, dtype)
-    if hasattr(out, "zero_"):
-        return out.zero_()
-    if hasattr(out, "fill"):
-        out.fill(0)
-        return out
-    return tilejit.zeros(shape, dtype)
-
-
 class Workspace:
     """Memory in which programs meet that share a result tile: fp32 partial sums, and flags.
 
@@ -172,9 +160,9 @@ class Workspace:
 
     def __init__(self, like: Any, floats: int, flags: int):
         self.floats, self.flags = floats, flags
-        self.parts_array = zeros(like, (max(1, floats),), tl.float32)
-        self.flags_array = zeros(like, (max(1, flags),), tl.int32)
-        self.infos = infos_of(self.parts_array, self.flags_array)
+        self.parts_array = tilejit.zeros_like(like, (max(1, floats),), tl.float32)
+        self.flags_array = tilejit.zeros_like(like, (max(1, flags),), tl.int32)
+        self.arrays = self.parts_array, self.flags_array
         self.views: dict[tuple[int, int, int], tilejit.TensorDescriptor] = {}
 
     def check(self, what: str, floats: int, flags: int) -> Workspace:

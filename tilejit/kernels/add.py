@@ -16,7 +16,8 @@ def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + offs, tl.load(x + offs, mask) + tl.load(y + offs, mask), mask)
 
 
-@tilejit.torch_op("tilejit::add", "(Tensor x, Tensor y) -> Tensor", fake=lambda x, y: tilejit.empty_like(x))
+@tilejit.torch_op("tilejit::add", "(Tensor x, Tensor y) -> Tensor", fake=lambda x, y: tilejit.empty_like(x),
+                  replay=True)
 def add(x: Any, y: Any, out: Any = None) -> Any:
     """x + y for contiguous arrays of one shape and dtype. Raises LaunchError if they differ."""
     a, b = tilejit.array_info(x), tilejit.array_info(y)

@@ -7,7 +7,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Call, Calls, Launch
+from tilejit.kernels._calls import Launch, run
 from tilejit.kernels.activations import activate
 from tilejit.kernels.epilogues import block_at, fold_rows, pair_scaled_biased, plus_block, scaled_biased, store_block
 from tilejit.kernels.matmul import launches
@@ -58,20 +58,14 @@ class Ended:
     b: ArrayInfo
     end: Launch
 
-    def run(self, calls: Calls, key: tuple[Any, ...], arrays: tuple[Any, Any, Any], infos: tuple[Any, ...],
-            extras: tuple[Any, ...]) -> None:
-        """Launch both for a, b and out, of which `infos` says what they are, and the other arrays of `fused_matmul`;
-        they are repeated where the sums find the same place again."""
+    def run(self, arrays: tuple[Any, Any, Any], infos: tuple[Any, ...], extras: tuple[Any, ...]) -> None:
+        """Launch both for a, b and out, of which `infos` says what they are, and the other arrays of `fused_matmul`."""
         (a, b, out), (scale_a, scale_b, bias, residual, z, reduced) = arrays, extras
         sums = tilejit.empty_like(a, (self.m, pitch(self.columns)), tl.float32)
         info = tilejit.array_info(sums)._replace(shape=(self.m, self.columns))
-        key = *key, info
-        if calls.repeat(key):
-            return
         product = launches((a, b, None, sums), (infos[0], self.b._replace(address=infos[1].address), None, info), None)
         assert product is not None           # `matmul.estimate` says that nothing is copied
-        end: Call = self.end, ((), (), sums, out, z, scale_a, scale_b, bias, residual, reduced), {}
-        calls.run(key if product[0] else None, *product[1], end)
+        run(*product, (self.end, ((), (), sums, out, z, scale_a, scale_b, bias, residual, reduced), {}))
 
 
 def pitch(columns: int) -> int:

@@ -122,7 +122,7 @@ def activation_gradient_kernel(grad, z, out, columns, grad_stride, z_stride, out
 @tilejit.torch_op("tilejit::norm_gradient",
                   "(Tensor grad, Tensor x, Tensor? weight, float eps, bool centred) -> (Tensor, Tensor)",
                   fake=lambda grad, x, weight, eps, centred: (
-                      tilejit.empty_like(x), tilejit.empty_like(x, (x.shape[0], 2), tl.float32)))
+                      tilejit.empty_like(x), tilejit.empty_like(x, (x.shape[0], 2), tl.float32)), replay=True)
 def norm_gradient(grad: Any, x: Any, weight: Any, eps: float, centred: bool) -> tuple[Any, Any]:
     """The gradient of x where grad is that of rmsnorm(x, weight, eps), or layernorm if centred; and each row's mean
     (0 unless centred) and reciprocal deviation [rows, 2], as `norm_weight_gradient` takes them."""
@@ -136,14 +136,14 @@ def norm_gradient(grad: Any, x: Any, weight: Any, eps: float, centred: bool) -> 
 
 
 @tilejit.torch_op("tilejit::norm_weight_gradient", "(Tensor grad, Tensor x, Tensor stats, Tensor like) -> Tensor",
-                  fake=lambda grad, x, stats, like: tilejit.empty_like(like))
+                  fake=lambda grad, x, stats, like: tilejit.empty_like(like), replay=True)
 def norm_weight_gradient(grad: Any, x: Any, stats: Any, like: Any) -> Any:
     """The gradient of a norm's weight, which is like `like`: sums over rows of grad times the normalised x."""
     return _column_sum(grad, x, stats, like)
 
 
 @tilejit.torch_op("tilejit::column_sum", "(Tensor x, Tensor like) -> Tensor",
-                  fake=lambda x, like: tilejit.empty_like(like))
+                  fake=lambda x, like: tilejit.empty_like(like), replay=True)
 def column_sum(x: Any, like: Any) -> Any:
     """The sums of the columns of x [rows, columns], in fp32, rounded to the dtype of `like` [columns]."""
     return _column_sum(x, None, None, like)
@@ -167,7 +167,7 @@ def _column_sum(x: Any, scaled: Any, stats: Any, like: Any) -> Any:
 
 
 @tilejit.torch_op("tilejit::activation_gradient", "(Tensor grad, Tensor z, str activation) -> Tensor",
-                  fake=lambda grad, z, activation: tilejit.empty_like(grad))
+                  fake=lambda grad, z, activation: tilejit.empty_like(grad), replay=True)
 def activation_gradient(grad: Any, z: Any, activation: str) -> Any:
     """grad times the derivative of an activation ("relu", "gelu" or "silu") at z, both [rows, columns]."""
     n, columns, stride = rows(grad, "activation_gradient")

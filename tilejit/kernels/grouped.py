@@ -11,8 +11,8 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import Launch, facts_of, infos_of
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
@@ -30,7 +30,6 @@ from tilejit.kernels.way import Way
 
 _WRAP = tl.constexpr(WRAP)
 _BLOCK = tl.constexpr(SCALE_BLOCK)
-_calls = Calls()
 
 
 @tilejit.kernel(do_not_specialize=("groups", "N", "K", "capacity", "a_down", "a_across", "b_group", "b_down",
@@ -126,6 +125,7 @@ def choose(rows: int, groups: int, n: int, multiprocessors: int, scaled: bool = 
     return min((SCALED, SCALED_MEDIUM) if scaled else (WIDE, MEDIUM), key=time)
 
 
+@tilejit.replayed
 def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
                    scale_b: Any = None, config: Way | None = None) -> Any:
     """out[offsets[e]:offsets[e + 1]] = a[offsets[e]:offsets[e + 1]] @ b[e] for every group e (contiguous form).
@@ -139,6 +139,7 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any
     return _run("grouped_matmul", a, b, out, out_dtype, offsets, (scale_a, scale_b), False, None, config)
 
 
+@tilejit.replayed
 def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
                           scale_b: Any = None, expected: int | None = None, config: Way | None = None) -> Any:
     """out[e, :counts[e]] = a[e, :counts[e]] @ b[e] for every group e (masked form; other rows are not written).
@@ -159,13 +160,10 @@ def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales
         out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
     io = tilejit.array_info(out)
     iscales = infos_of(*scales)
-    key = ia, ib, io, isizes, iscales, masked, expected, config, active_knobs()
-    if _calls.repeat(key):
-        return out
     launch = _launch(what, *facts_of(ia, ib, io, isizes), facts_of(*iscales), masked, expected, config,
                      tilejit.multiprocessors(ia.device))
     if launch is not None:
-        _calls.run(key, (launch, ((a, b, out), (ia, ib, io), sizes, *scales), {}))
+        launch((a, b, out), (ia, ib, io), sizes, *scales)
     return out
 
 

@@ -53,7 +53,7 @@ def long_layernorm_kernel(x, weight, bias, out, columns, x_stride, out_stride, e
 
 
 @tilejit.torch_op("tilejit::layernorm", "(Tensor x, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
-                  fake=lambda x, weight=None, bias=None, eps=1e-5: tilejit.empty_like(x))
+                  fake=lambda x, weight=None, bias=None, eps=1e-5: tilejit.empty_like(x), replay=True)
 def layernorm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, out: Any = None) -> Any:
     """(x - mean) / sqrt(var + eps) * weight + bias for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "layernorm")

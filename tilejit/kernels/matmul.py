@@ -9,9 +9,9 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo, active_knobs
+from tilejit import ArrayInfo
 from tilejit.kernels import division, streamk
-from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
+from tilejit.kernels._calls import Call, Launch, facts_of, infos_of, place, run
 from tilejit.kernels._operands import DTYPES, Matrix, in_reach, order_of, tensor_scales
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.copy import Copy, copy_matrices, pitched, pitched_facts
@@ -68,7 +68,6 @@ POINTER_TILE, POINTER_BLOCK, AT_ONCE = 3500, 1800, 2
 SHORT, NARROW, NARROW_FROM = 32, 64, 32
 #: Cycles that `matmul_streamk` takes longer for a tile of few rows or columns that it does not divide.
 WALKED = 1000
-_calls = Calls()
 
 
 def _rows_first(name: str, x: ArrayInfo) -> bool:
@@ -212,7 +211,8 @@ def _empty(a: Any, b: Any, dtype: Any = None) -> Any:
 
 @tilejit.torch_op("tilejit::matmul", "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, ScalarType? "
                   "out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None) -> Tensor",
-                  fake=lambda a, b, bias=None, activation=None, out_dtype=None, **scales: _empty(a, b, out_dtype))
+                  fake=lambda a, b, bias=None, activation=None, out_dtype=None, **scales: _empty(a, b, out_dtype),
+                  replay=True)
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None, out_dtype: Any = None, *,
            scale_a: Any = None, scale_b: Any = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums.
@@ -224,27 +224,23 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead). Few rows
     or columns, and few tiles with a deep K, are handed to `matmul_streamk`, whose sums may have no fixed order.
     Raises LaunchError for what does not fit."""
-    ia, ib, ibias, isa, isb = infos_of(a, b, bias, scale_a, scale_b)
+    ia, ib, ibias = infos_of(a, b, bias)
     if out is None:
         out = _empty(a, b, out_dtype)
     ic = tilejit.array_info(out)
-    key = ia, ib, ibias, isa, isb, ic, activation, active_knobs()
-    if _calls.repeat(key):
-        return out
     scales = tensor_scales("matmul", scale_a, scale_b)
     found = launches((a, b, bias, out), (ia, ib, ibias, ic), activation, **scales)
     if found is None:
         _copied((a, b, bias, out), (ia, ib, ibias, ic), activation, scales)
         return out
-    again, calls = found
-    _calls.run(key if again else None, *calls)
+    run(*found)
     return out
 
 
 def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
-             **scales: Any) -> tuple[bool, list[Call]] | None:
+             **scales: Any) -> list[Call] | None:
     """What `matmul` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales`
-    launches; and whether that may be repeated for the same arrays (`Calls`). None where an array is copied first."""
+    launches. None where an array is copied first."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert ia is not None and ib is not None and io is not None
     way, steps = _plan(*facts_of(*infos), activation, bool(scales), *place(ia))
@@ -252,8 +248,7 @@ def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activ
         return None
     if way == "divided":
         return streamk.launches(arrays, infos, activation, **scales)
-    calls = [step.call((a, b, out), (ia, ib, io), bias, scales) for step in steps]
-    return not any(step.way.stream for step in steps), calls
+    return [step.call((a, b, out), (ia, ib, io), bias, scales) for step in steps]
 
 
 def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | None, scales: dict[str, Any]) -> None:
@@ -277,7 +272,7 @@ def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | N
         target, into = pitched(out, io, True)
         found = launches((a, b, bias, target), (ia, ib, ibias, into._replace(spare=True)), activation, **scales)
         assert found is not None
-    _calls.run(None, *found[1])
+    run(*found)
     if target is not out:
         copy_matrices((target, into, out, io))
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import Call, Launch, facts_of, infos_of, run
 from tilejit.kernels._operands import Workspace, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS, store_tile
 from tilejit.kernels.division import GROUP, LEAST_BLOCKS, PARTED, SHARE
@@ -141,7 +141,6 @@ CYCLES = {Way(128, 16, 4, swap=True, k_bytes=256, together=2): 1300,
 #: Cycles of a second launch behind such tiles, and for each result of a tile that is stored as a part.
 _SECOND, _STORED = 4500, 0.25
 _WHAT = "weight_only_matmul"
-_calls = Calls()
 
 
 @lru_cache(maxsize=1024)
@@ -172,6 +171,7 @@ def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int |
             yield t.divided(m, n, parts), cycles
 
 
+@tilejit.replayed
 def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias: Any = None,
                        activation: str | None = None, out: Any = None, *, split: int | None = None,
                        workspace: Workspace | None = None) -> Any:
@@ -187,9 +187,6 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     if out is None:
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
     io = tilejit.array_info(out)
-    key = ix, iw, iscales, izeros, ibias, io, activation, split, workspace and workspace.infos, active_knobs()
-    if _calls.repeat(key):
-        return out
     plan = _plan(*facts_of(ix, iw, iscales, izeros, ibias, io), activation, split, tilejit.multiprocessors(ix.device))
     if plan is not None:
         t, launch = plan
@@ -198,7 +195,7 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
             meet, parts, _ = meeting(_WHAT, x, t, workspace)
             calls = [(launch, ((weight, x), (iw, ix), meet, scales, zeros, None), {}),
                      sum_parts(parts, out, io, bias, activation, (t.m, t.n), t.parts, GROUP, True)]
-        _calls.run(None if t.parts and workspace is None else key, *calls)
+        run(*calls)
     return out
 
 

@@ -41,7 +41,7 @@ def long_rmsnorm_kernel(x, weight, out, columns, x_stride, out_stride, eps, BLOC
 
 
 @tilejit.torch_op("tilejit::rmsnorm", "(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor",
-                  fake=lambda x, weight=None, eps=1e-6: tilejit.empty_like(x))
+                  fake=lambda x, weight=None, eps=1e-6: tilejit.empty_like(x), replay=True)
 def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6, out: Any = None) -> Any:
     """x / sqrt(mean(x^2) + eps) * weight for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "rmsnorm")

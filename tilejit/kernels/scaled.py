@@ -13,8 +13,8 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import Calls, Launch, facts_of, infos_of
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import Launch, facts_of, infos_of, run
 from tilejit.kernels._operands import check_operands, operand, require_tma, result
 from tilejit.kernels.division import GROUP, HIDING, LEAST_BLOCKS, PARTED, SHARE
 from tilejit.kernels.order import tile_at
@@ -119,7 +119,6 @@ _COMING, _ADDED, _RESULT, _OUTSIDE = 430, 0.0215, 0.044, 3.2
 _SECOND = 7500
 _FP8 = ("fp8e4nv", "fp8e5")
 _WHAT = "matmul_blockscaled"
-_calls = Calls()
 
 
 @lru_cache(maxsize=1024)
@@ -156,6 +155,7 @@ def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Way]:
             yield t.divided(m, n, parts)
 
 
+@tilejit.replayed
 def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None, *,
                        config: Way | None = None) -> Any:
     """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
@@ -168,20 +168,17 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     if out is None:
         out = tilejit.empty_like(a, _checked(*facts_of(ia, ib)), out_dtype or tl.bfloat16)
     io = tilejit.array_info(out)
-    key = ia, ib, isa, isb, io, config, active_knobs()
-    if _calls.repeat(key):
-        return out
     plan = _plan(*facts_of(ia, ib, isa, isb, io), config, tilejit.multiprocessors(ia.device))
     if plan is None:
         return out
     t, launch, view = plan
     scales = (None, scale_a, scale_b) if view is None else (view.over(scale_a, isa), None, scale_b)
     if not t.parts:
-        _calls.run(key, (launch, ((a, b, out), (ia, ib, io), *scales), {}))
+        launch((a, b, out), (ia, ib, io), *scales)
     else:
         meet, parts, _ = meeting(_WHAT, a, t, None)
-        _calls.run(None, (launch, ((a, b), (ia, ib), meet, *scales), {}),
-                   sum_parts(parts, out, io, None, None, (t.m, t.n), t.parts, GROUP, t.swap))
+        run((launch, ((a, b), (ia, ib), meet, *scales), {}),
+            sum_parts(parts, out, io, None, None, (t.m, t.n), t.parts, GROUP, t.swap))
     return out
 
 

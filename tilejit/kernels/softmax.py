@@ -68,7 +68,8 @@ def softmax_gradient_kernel(y, grad, out, columns, y_stride, grad_stride, out_st
             tl.store(out + row * out_stride + start + cols, (v * (g - s)).to(out.dtype.element_ty), mask)
 
 
-@tilejit.torch_op("tilejit::softmax", "(Tensor x) -> Tensor", fake=lambda x: tilejit.empty_like(x))
+@tilejit.torch_op("tilejit::softmax", "(Tensor x) -> Tensor", fake=lambda x: tilejit.empty_like(x),
+                  replay=True)
 def softmax(x: Any, out: Any = None) -> Any:
     """Softmax of every row of x [rows, columns]; fp32, fp16 or bf16."""
     n, columns, stride = rows(x, "softmax")
@@ -83,7 +84,7 @@ def softmax(x: Any, out: Any = None) -> Any:
 
 
 @tilejit.torch_op("tilejit::softmax_gradient", "(Tensor grad, Tensor y) -> Tensor",
-                  fake=lambda grad, y: tilejit.empty_like(y))
+                  fake=lambda grad, y: tilejit.empty_like(y), replay=True)
 def softmax_gradient(grad: Any, y: Any, out: Any = None) -> Any:
     """The gradient of x where y is softmax(x) and grad the gradient of y, all [rows, columns]."""
     n, columns, stride = rows(y, "softmax_gradient")

@@ -27,8 +27,8 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import Call, Calls, Launch, facts_of, infos_of, place
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import Call, Launch, facts_of, infos_of, place, run
 from tilejit.kernels._operands import (
     DTYPES,
     Matrix,
@@ -40,7 +40,6 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
     tensor_scales,
-    zeros,
 )
 from tilejit.kernels.activations import ACTIVATIONS, store_tile, tensor_scale
 from tilejit.kernels.division import GROUP, IDLE, choose_for
@@ -50,7 +49,6 @@ from tilejit.kernels.splitk import STORE_STAGES, split_kernel
 from tilejit.kernels.way import Way
 
 _WHAT = "matmul_streamk"
-_calls = Calls()
 
 
 @tilejit.kernel(do_not_specialize=("M", "N", "K", "stream_tiles"))
@@ -133,6 +131,7 @@ def streamk_kernel(a_desc, b_desc, c_desc, part_desc, parts, flags, bias, M, N, 
                 store_tile(acc, c_desc, tensor_scale(scale_a, scale_b), bias, m, n, M, N, BM, BN, C_ROWS, ACTIVATION)
 
 
+@tilejit.replayed
 def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
                    out_dtype: Any = None, *, scale_a: Any = None, scale_b: Any = None, accumulate: bool = False,
                    ordered: bool = False, split: int | None = None, ctas: int | None = None,
@@ -157,26 +156,20 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     if accumulate and scales:
         raise tilejit.LaunchError(f"{_WHAT}: accumulate adds the product itself, without scales")
     infos = *infos, tilejit.array_info(out)
-    key = (infos, activation, accumulate, ordered, split, ctas, workspace and workspace.infos, config, tuple(scales),
-           infos_of(*scales.values()), active_knobs())
-    if not _calls.repeat(key):
-        again, calls = launches((a, b, bias, out), infos, activation, accumulate, ordered, split, ctas, workspace,
-                                config, **scales)
-        _calls.run(key if again else None, *calls)
+    run(*launches((a, b, bias, out), infos, activation, accumulate, ordered, split, ctas, workspace, config, **scales))
     return out
 
 
 def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
              accumulate: bool = False, ordered: bool = False, split: int | None = None, ctas: int | None = None,
-             workspace: Workspace | None = None, config: Way | None = None,
-             **scales: Any) -> tuple[bool, list[Call]]:
+             workspace: Workspace | None = None, config: Way | None = None, **scales: Any) -> list[Call]:
     """What `matmul_streamk` of a, b, bias (or None) and out, of which `infos` says what they are, and of
-    `tensor_scales` launches; and whether that may be repeated for the same arrays (`Calls`)."""
+    `tensor_scales` launches."""
     (a, b, bias, out), (ia, ib, _, io) = arrays, infos
     assert ia is not None and ib is not None and io is not None
     plan = _plan(*facts_of(*infos), activation, accumulate, ordered, split, ctas, config, *place(ia))
     if plan is None:
-        return False, []
+        return []
     t, launch = plan
     over, of = ((b, a, out), (ib, ia, io)) if t.swap else ((a, b, out), (ia, ib, io))
     meet = (None, None, None) if accumulate else meeting(_WHAT, a, t, workspace)
@@ -184,7 +177,7 @@ def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activ
     if t.parts and not accumulate:
         calls = [(launch, (over, of, meet[0]), {}), sum_parts(
             meet[1], out, io, bias, activation, (t.m, t.n), t.parts, GROUP, t.swap, **scales)]
-    return meet[1] is None or workspace is not None, calls
+    return calls
 
 
 @lru_cache(maxsize=1024)
@@ -243,7 +236,7 @@ def meeting(what: str, like: Any, t: Way, workspace: Workspace | None) -> tuple[
         return None, None, None
     if workspace is None and (t.parts or t.beside):         # written before they are read
         parts = tilejit.empty_like(like, (t.met * t.m, t.n), tl.float32)
-        flags = None if t.parts else zeros(like, (t.stream,), tl.int32)
+        flags = None if t.parts else tilejit.zeros_like(like, (t.stream,), tl.int32)
         return _stored_parts(t.met, t.m, t.n, tilejit.array_info(parts).device).over(parts), parts, flags
     w = workspace_of(t, like) if workspace is None else workspace.check(what, t.met * t.m * t.n, t.stream)
     return w.tiles(t.met, t.m, t.n), w.parts_array, w.flags_array

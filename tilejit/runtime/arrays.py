@@ -17,6 +17,7 @@ import numpy as np
 
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DTYPES, DType
+from tilejit.runtime.hooks import HOOKS
 
 #: numpy dtype -> tilejit dtype name.
 _NUMPY: dict[Any, str] = {
@@ -368,11 +369,29 @@ def to_torch_dtype(dtype: DType) -> Any:
 def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) -> Any:
     """An uninitialised row-major array of the kind of x (torch, numpy or ours), of another shape or dtype."""
     if is_torch(x):
-        torch = sys.modules["torch"]
-        return torch.empty(x.shape if shape is None else shape, device=x.device,
-                           dtype=x.dtype if dtype is None else to_torch_dtype(as_dtype(dtype)))
+        return _torch_new(x, "empty", shape, dtype)
     info = array_info(x)
     shape, dtype = info.shape if shape is None else shape, info.dtype if dtype is None else as_dtype(dtype)
     if isinstance(x, np.ndarray):
         return np.empty(shape, numpy_dtype(dtype))
     return empty(shape, dtype)
+
+
+def zeros_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) -> Any:
+    """An array of zeros as `empty_like` makes one."""
+    if is_torch(x):
+        return _torch_new(x, "zeros", shape, dtype)
+    out = empty_like(x, shape, dtype)
+    if isinstance(out, np.ndarray):
+        out.fill(0)
+        return out
+    return zeros(out.shape, out.dtype)
+
+
+def _torch_new(x: Any, how: str, shape: tuple[int, ...] | None, dtype: Any) -> Any:
+    """A new tensor by torch's function `how`; a recording of this call is told of it."""
+    out = getattr(sys.modules["torch"], how)(x.shape if shape is None else shape, device=x.device,
+                                             dtype=x.dtype if dtype is None else to_torch_dtype(as_dtype(dtype)))
+    if not tracing() and HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:
+        recorder.allocated(out, how == "zeros")
+    return out

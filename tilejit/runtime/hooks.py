@@ -8,6 +8,7 @@ Not told are launches that go past the kernel: those of `kernel.bind(...)`, and 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,12 +63,14 @@ Hook = Callable[[Launch], Any]
 
 
 class Hooks:
-    """The functions that launches call. `active` is a list that is empty while there is nothing to call."""
+    """The functions that launches call, and what records them (`recording.py`). `active` is a list that is empty while
+    there is nothing of either."""
 
     def __init__(self) -> None:
         self.entering: list[Hook] = []
         self.leaving: list[Hook] = []
-        self.active: list[Hook] = []
+        self.recorders: list[Any] = []
+        self.active: list[Any] = []
 
     def enter(self, hook: Hook) -> Hook:
         """Call `hook(launch)` before each launch from now on."""
@@ -76,6 +79,11 @@ class Hooks:
     def exit(self, hook: Hook) -> Hook:
         """Call `hook(launch)` after each launch from now on (when the launch was made: it may not have run)."""
         return self._add(self.leaving, hook)
+
+    def recorder(self) -> Any:
+        """What records the launches of this thread, or None."""
+        thread = threading.get_ident()
+        return next((r for r in self.recorders if r.thread == thread), None)
 
     def _add(self, to: list[Hook], hook: Hook) -> Hook:
         if not callable(hook):

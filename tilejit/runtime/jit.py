@@ -162,6 +162,10 @@ class Partial:
     def _observed(self, entry: Entry, dims: Grid, plan: Plan, flat: tuple, stream: Any) -> None:
         """A launch between hooks."""
         kernel = self.kernel
+        if HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:
+            entry.launch(dims, flat, stream)
+            recorder.launched(entry, dims, flat, stream)
+            return
         told = Launch(kernel.__name__, dims, kernel.shown(entry.compiled), {n: flat[i] for n, i in plan.at.items()},
                       stream, kernel.launch_metadata)
         for hook in [*HOOKS.entering]:
@@ -170,20 +174,6 @@ class Partial:
             entry.launch(dims, flat, stream)
         for hook in [*HOOKS.leaving]:
             hook(told)
-
-    def again(self, addresses: tuple[int, ...], grid: Any, /, *args: Any,
-              **kwargs: Any) -> Callable[[tuple[int, ...]], bool] | None:
-        """A function that repeats this launch for arrays elsewhere: it takes their addresses in the order of
-        `addresses`, where they are now. It keeps no array alive, and returns False, having done nothing, while
-        there are hooks. None where kernels run on the CPU, or every launch is waited for."""
-        plan, flat = self._bound(args, kwargs)
-        dims = self.kernel.grid(grid, plan, flat)
-        if 0 in dims:
-            return lambda addresses: True
-        entry = self.kernel._entry(plan, flat, None)
-        if not isinstance(entry, DeviceEntry) or entry.blocking or entry.nvtx:
-            return None
-        return entry.again(addresses, dims, flat)
 
 
 def _dims(kernel: Kernel, given: dict[str, Any], grid: Any, named: dict[str, Any], options: dict[str, Any]) -> Grid:

@@ -19,9 +19,8 @@ from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
 from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
-from tilejit.runtime.hooks import HOOKS
 from tilejit.runtime.occupancy import check_room, resident
-from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
+from tilejit.runtime.params import NotForTMA, Packer, Reader
 from tilejit.runtime.pointed import pointed_at
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
@@ -127,38 +126,6 @@ class DeviceEntry:
 
         def repeat(keep: tuple = keep) -> None:
             launch(grid, current(index) if fixed is None else fixed, frame.address)
-
-        return repeat
-
-
-    def again(self, addresses: tuple[int, ...], grid: Grid, flat: tuple) -> Callable[[tuple[int, ...]], bool] | None:
-        """A function that launches with these arguments' values and arrays at other addresses, given in the order of
-        `addresses`; False while there are hooks. None if a tensor map changes in more than its address."""
-        try:
-            first = self.packer.frame(flat)
-        except NotForTMA:
-            return self.exact(flat, None).again(addresses, grid, flat)
-        words = self.packer.address_words(first)
-        if words is None:
-            return None
-        slots = [(word, addresses.index(first.words[word])) for word in words if first.words[word] in addresses]
-        free, packer, loaded, index, current = [first], self.packer, self.loaded, self.index, self.current_stream
-        contents, active = bytes(first.words), HOOKS.active
-
-        def repeat(addresses: tuple[int, ...]) -> bool:
-            if active:
-                return False
-            try:
-                frame = free.pop()
-            except IndexError:
-                frame = Frame(packer)
-                frame.words.cast("B")[:] = contents
-            words = frame.words
-            for word, i in slots:
-                words[word] = addresses[i]
-            loaded.launch(grid, current(index), frame.address)
-            free.append(frame)
-            return True
 
         return repeat
 
