@@ -187,7 +187,7 @@ _info = partial(tuple.__new__, ArrayInfo)           # a third of the time of Arr
 
 
 def _of_torch(x: Any) -> ArrayInfo:
-    return _info((x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device()))
+    return _info((x.data_ptr(), torch_dtype(x.dtype), tuple(x.shape), x.stride(), x.get_device(), False))
 
 
 def _of_traced(x: Any) -> ArrayInfo:
