@@ -56,3 +56,64 @@ def test_a_thread_of_its_own_needs_no_meeting():
     x = np.ones(1024, np.float32)
     assert "bar.sync" not in in_place.compile(x, 1024).ptx
     assert "bar.sync" in of_all.compile(x, 1024).ptx
+
+
+@tilejit.kernel
+def transposes(p, n, B: tl.constexpr):
+    """Every iteration reads in one layout what the one before wrote in another."""
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    for _ in range(n):
+        x = tl.load(p + i * B + j)
+        tl.store(p + j * B + i, x * 2)
+
+
+@tilejit.kernel
+def overwrites(p, x, n, B: tl.constexpr):
+    """Of two stores the later one stays."""
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    for k in range(n):
+        tl.store(p + i * B + j, tl.zeros((B, B), tl.float32))
+        tl.store(p + j * B + i, tl.load(x + j * B + i) + k)
+
+
+@tilejit.kernel
+def counts(p, n):
+    """A number in memory, which every warp reads and one thread writes."""
+    for k in range(n):
+        tl.store(p, tl.load(p) + k)
+
+
+@tilejit.kernel
+def in_place_again(p, n, B: tl.constexpr):
+    """The same threads read and write."""
+    at = tl.arange(0, B)
+    for k in range(n):
+        tl.store(p + at, tl.load(p + at) + k)
+
+
+def meetings(compiled):
+    return str(compiled.ir).count("debug_barrier")
+
+
+def test_meetings_are_where_they_must_be():
+    """Between accesses in different layouts, in one iteration and from one to the next; not where threads keep to their
+    own, not for different arguments, and not twice."""
+    assert meetings(transposes.compile("*fp32", "int32", 32)) == 1           # the conversion between them meets, too
+    assert meetings(overwrites.compile("*fp32", "*fp32", "int32", 32)) == 2
+    assert meetings(counts.compile("*int32", "int32")) == 2
+    assert meetings(in_place_again.compile("*int32", "int32", 1024)) == 0
+    assert meetings(in_place_again.compile("*int32", "int32", 16)) == 2          # every warp reads what one writes
+    assert meetings(transposes.compile("*fp32", "int32", 32, num_warps=1)) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_iterations_are_in_order(seed):
+    """Whichever warp runs ahead."""
+    x = np.random.default_rng(0).integers(0, 9, (32, 32)).astype(np.float32)
+    with tilejit.knobs(target="emulator"):
+        for kernel, args, want in (
+                (transposes, (x.copy(), 5, 32), 32 * x.T), (overwrites, (np.ones_like(x), x, 3, 32), x + 2),
+                (counts, (np.zeros(1, np.int32), 7), np.array([21])),
+                (in_place_again, (np.zeros(16, np.int32), 5, 16), np.full(16, 10))):
+            tilejit.check(kernel, (1,), *args, policies=("random",), seeds=[seed]).check()
+            assert np.array_equal(args[0], want), kernel

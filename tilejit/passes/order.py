@@ -1,14 +1,16 @@
-"""Loads and stores of the same memory by different warps happen in the order of the program.
+"""Accesses of the same memory by different warps happen in the order of the program.
 
-A store may overtake a load before it, or a load the store before it, where other warps do them: a row is read in one
-layout and written in another, or every warp reads what one writes. All threads meet in between then. Triton promises
-this nowhere, and its kernels count on it: the layout conversion that they have there meets as well. What is not told
-apart by arguments is taken for different memory, stores are not ordered among each other, and neither are iterations of
-a loop (`tl.debug_barrier` orders those).
+A program is sequential: a load finds what the program stored before, of two stores the later one stays, also from one
+iteration of a loop to the next. An access may overtake another one where other warps do them: a row is written in one
+layout and read in another, or every warp reads what one writes. All threads meet in between then. Triton promises this
+nowhere (it has `tl.debug_barrier` for it), and its kernels count on it: the layout conversion that they have there meets
+as well. Different arguments are different memory; a pointer that comes from elsewhere may point anywhere.
 
-    %x = load %rows                          %x = load %rows
-    store %tile, %y            ->            debug_barrier
-                                             store %tile, %y
+    for i:                                   for i:
+      %x = load %rows                          debug_barrier
+      store %tile, %y            ->            %x = load %rows
+                                               debug_barrier
+                                               store %tile, %y
 """
 from __future__ import annotations
 
@@ -28,28 +30,35 @@ def order_accesses(fn: Function) -> Function:
 def _order(block: Block, pending: list[Op]) -> list[Op]:
     """Order the accesses of a block after `pending` ones; returns those that nobody has met behind."""
     for op in list(block.ops):
-        if op.name == "debug_barrier" or not op.regions and scratch_bytes(op):
-            pending = []
-        elif op.name in ("load", "store") and "copy" not in op.attrs:
+        if _is_access(op):
             if any(_conflict(before, op) for before in pending):
                 Builder(block, block.ops.index(op), op.loc).op("debug_barrier")
                 pending = []
             pending = [*pending, op]
+        if op.name == "debug_barrier" or not op.regions and scratch_bytes(op):
+            pending = [op] if _is_access(op) else []
         elif op.regions and "carries" in op.define.traits:
-            left = [_order(region, pending) for region in op.regions]
-            pending = list(dict.fromkeys([*pending, *(x for ends in left for x in ends)]))
+            for _ in range(2 if "loop" in op.define.traits else 1):     # what one iteration leaves, the next one finds
+                left = [_order(region, pending) for region in op.regions]
+                pending = list(dict.fromkeys([*pending, *(x for ends in left for x in ends)]))
     return pending
 
 
+def _is_access(op: Op) -> bool:
+    """Whether threads access memory for an op through pointers of their own (and no copy fetched it before)."""
+    return op.define.layout == "access" and bool(op.define.effects & {"read", "write"}) and "copy" not in op.attrs
+
+
 def _conflict(before: Op, after: Op) -> bool:
-    """Whether one of two accesses writes what the other may read, by another warp."""
-    if before.name == after.name:
+    """Whether one of two accesses writes what the other may access by another warp."""
+    writes = ["write" in op.define.effects for op in (before, after)]
+    if not any(writes) or "atomic" in before.define.traits & after.define.traits:
         return False
-    memory = argument_of(before.operands[0])
-    if memory is None or memory is not argument_of(after.operands[0]):
+    memory = [argument_of(op.operands[0]) for op in (before, after)]
+    if None not in memory and memory[0] is not memory[1]:
         return False
     one, two = (op.operands[0].type for op in (before, after))
     if not isinstance(one, Tile) or not isinstance(two, Tile):
-        return True
+        return not all(writes) or isinstance(one, Tile) or isinstance(two, Tile)
     assert one.layout is not None
-    return one.layout != two.layout or bool(one.layout.zero_bits("warp"))
+    return one.layout != two.layout or not all(writes) and bool(one.layout.zero_bits("warp"))
