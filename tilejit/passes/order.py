@@ -3,7 +3,7 @@
 A program is sequential: a load finds what the program stored before, of two stores the later one stays, also from one
 iteration of a loop to the next. An access may overtake another one where other warps do them: a row is written in one
 layout and read in another, or every warp reads what one writes. All threads meet in between then. Triton promises this
-nowhere (it has `tl.debug_barrier` for it), and its kernels count on it: the layout conversion that they have there meets
+nowhere (it has `tl.debug_barrier`), and its kernels count on it: the layout conversion that they have there meets
 as well. Different arguments are different memory; a pointer that comes from elsewhere may point anywhere.
 
     for i:                                   for i:
