@@ -256,57 +256,14 @@ def sass(out: str) -> int:
 
 
 def launch(out: str) -> int:
-    """Host time of a launch with a seen signature, against the same kernels in Triton and a small torch operation."""
-    import statistics
+    """Host time of launches and of ready kernels (`launch.py`); what is slower than it should be is said, not a failure:
+    it depends on the machine's processor too."""
+    import launch as host
 
-    import torch
-    from peers import plot, runs, triton_twin
-
-    from tilejit import TensorDescriptor, kernels
-    from tilejit.kernels.add import add_kernel
-    from tilejit.testing import record, row
-
-    x, y, o = (torch.randn(1024, device="cuda") for _ in range(3))
-    a, b, c = (torch.randn(64, 64, device="cuda").bfloat16() for _ in range(3))
-    descs = [TensorDescriptor.from_tensor(t, (64, 64)) for t in (a, b, c)]
-    sizes = dict(BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3)
-    bound = add_kernel.bind((1,), x, y, o, 1024, BLOCK=1024)
-    cases = {"3 pointers": lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), "3 pointers, bound": bound,
-             "3 descriptors": lambda: kernels.matmul_kernel[(1,)](*descs, None, 64, 64, 64, **sizes),
-             "kernels.matmul": lambda: kernels.matmul(a, b, out=c)}
-    peers = {case: {"torch add_": lambda: x.add_(1)} for case in cases}
-    peers["kernels.matmul"] = {"torch matmul": lambda: torch.matmul(a, b, out=c)}
-    twin, twin_matmul = triton_twin(add_kernel), triton_twin(kernels.matmul_kernel, ("M", "N", "K"))
-    if twin and twin_matmul:
-        from triton.tools.tensor_descriptor import TensorDescriptor as Theirs
-
-        theirs = [Theirs(t, [64, 64], [64, 1], [64, 64]) for t in (a, b, c)]
-        for case in ("3 pointers", "3 pointers, bound"):
-            peers[case]["triton"] = lambda: twin[(1,)](x, y, o, 1024, BLOCK=1024)
-        peers["3 descriptors"]["triton"] = lambda: twin_matmul[(1,)](*theirs, None, 64, 64, 64, **sizes)
-
-    def once(fn) -> float:
-        """Microseconds a call, over 50 calls that fit the launch queue."""
-        torch.cuda.synchronize()
-        t = time.perf_counter()
-        for _ in range(50):
-            fn()
-        return (time.perf_counter() - t) / 50 * 1e6
-
-    table = []
-    for case, ours in cases.items():
-        for peer, fn in peers[case].items():
-            if not runs(peer, fn):
-                continue
-            once(ours), once(fn)
-            pairs = [(once(ours), once(fn)) for _ in range(21)]
-            mine, others = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-            low, middle, high = statistics.quantiles((t / m for m, t in pairs), n=4)
-            table.append(row("launch", case, "", mine, peer, others, "us", middle, (low, high)))
-            print(f"  {case:18s} ours {mine:6.1f} us  {peer:12s} {others:6.1f} us  ratio {middle:.2f}", flush=True)
-    record("launch", table, out)
-    plot(table, Path(out, "launch.png"))
-    return report("launch", [], len(cases))
+    missed = host.launch(out)
+    for m in missed:
+        print(f"  slow: {m}")
+    return report("launch", [], len(host.GOALS))
 
 
 def sm80(out: str) -> int:

@@ -1,0 +1,181 @@
+"""Host time of a call, in microseconds: launches and ready kernels beside Triton, torch and the bare driver.
+
+    PYTHONPATH=. python benchmarks/gpu_smoke.py --only launch
+
+Each group of contenders runs in rounds, one after the other, 50 calls at a time (they fit the launch queue); figures are
+medians over rounds. `other addresses`: each call gets other arrays of the same facts, of 64 sets. `fresh`: the function
+allocates its result. `new shape`: the first call with sizes that were not seen, of a kernel that is loaded.
+"""
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+CALLS, ROUNDS, SETS = 50, 21, 64
+#: case -> microseconds that it should take at most; a text is a peer, than which it should take at most 2 more
+GOALS: dict[str, float | str] = {
+    "2 arrays": 6, "3 arrays": 6, "3 arrays, other addresses": 6, "3 descriptors": 6, "3 descriptors, made at each call": 9,
+    "bound": 3.5, "softmax, fresh": "torch", "add, fresh": "torch", "rmsnorm, fresh": "torch", "layernorm, fresh": "torch",
+    "matmul, fresh": "torch", "matmul, fresh, other addresses": "torch", "matmul, out": "torch", "attention, fresh": "torch"}
+
+Call = Callable[[], Any]
+
+
+def once(fn: Call, calls: int = CALLS) -> float:
+    """Microseconds of a call."""
+    import torch
+
+    torch.cuda.synchronize()
+    t = time.perf_counter()
+    for _ in range(calls):
+        fn()
+    return (time.perf_counter() - t) / calls * 1e6
+
+
+def cycling(fn: Callable[..., Any], sets: list[tuple]) -> Call:
+    """A call with the next of the argument sets each time."""
+    following = itertools.cycle(sets)
+    return lambda: fn(*next(following))
+
+
+def bare(compiled: Any, entry: Any, flat: tuple) -> Call:
+    """The driver's call alone, with everything ready."""
+    frame, loaded = entry.packer.frame(flat), entry.loaded
+    config, call, function = loaded.configure((1, 1, 1), 0), loaded.call, loaded.function
+    return lambda: call(config, function, frame.address, 0)
+
+
+def cases() -> Iterator[tuple[str, dict[str, Call]]]:
+    """Case -> contenders; the first is ours."""
+    import torch
+    from peers import triton_twin
+
+    from tilejit import TensorDescriptor, kernel, kernels
+    from tilejit import language as tl
+    from tilejit.kernels.add import add_kernel
+
+    @kernel
+    def copy_one(x, y, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(y + at, tl.load(x + at, at < n), at < n)
+
+    def new(*shape: int, dtype: Any = torch.bfloat16) -> Any:
+        return torch.randn(*shape, device="cuda").to(dtype)
+
+    def sets(count: int, *shape: int) -> list[tuple]:
+        return [tuple(new(*shape) for _ in range(count)) for _ in range(SETS)]
+
+    x, y, o = (new(1024, dtype=torch.float32) for _ in range(3))
+    trios = [tuple(torch.empty_like(x) for _ in range(3)) for _ in range(SETS)]
+    a, b, c = (new(64, 64) for _ in range(3))
+    twin, twin_matmul = triton_twin(add_kernel), triton_twin(kernels.matmul_kernel, ("M", "N", "K"))
+    bound = add_kernel.bind((1,), x, y, o, 1024, BLOCK=1024)
+    compiled = add_kernel[(1,)](x, y, o, 1024, BLOCK=1024)
+    entry = next(e for e in add_kernel.entries.values() if e.compiled is compiled)
+    flat = (x, y, o, 1024, 1024)
+    yield "2 arrays", {"ours": lambda: copy_one[(1,)](x, y, 1024, BLOCK=1024), "torch": lambda: y.copy_(x)}
+    theirs: dict[str, Call] = {"torch": lambda: torch.add(x, y, out=o), "driver": bare(compiled, entry, flat)}
+    if twin:
+        theirs["triton"] = lambda: twin[(1,)](x, y, o, 1024, BLOCK=1024)
+    yield "3 arrays", {"ours": lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), **theirs}
+    yield "3 arrays, other addresses", {
+        "ours": cycling(lambda x, y, o: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), trios),
+        **({"triton": cycling(lambda x, y, o: twin[(1,)](x, y, o, 1024, BLOCK=1024), trios)} if twin else {})}
+    yield "bound", {"ours": bound, **theirs}
+    sizes = dict(BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3)
+    ours = TensorDescriptor.from_tensor
+    descs = [ours(t, (64, 64)) for t in (a, b, c)]
+    made: dict[str, Call] = {"ours": lambda: kernels.matmul_kernel[(1,)](
+        ours(a, (64, 64)), ours(b, (64, 64)), ours(c, (64, 64)), None, 64, 64, 64, **sizes)}
+    ready: dict[str, Call] = {"ours": lambda: kernels.matmul_kernel[(1,)](*descs, None, 64, 64, 64, **sizes)}
+    if twin_matmul:
+        from triton.tools.tensor_descriptor import TensorDescriptor as Theirs
+
+        them = [Theirs(t, [64, 64], [64, 1], [64, 64]) for t in (a, b, c)]
+        ready["triton"] = lambda: twin_matmul[(1,)](*them, None, 64, 64, 64, **sizes)
+        made["triton"] = lambda: twin_matmul[(1,)](*[Theirs.from_tensor(t, [64, 64]) for t in (a, b, c)], None, 64, 64,
+                                                   64, **sizes)
+    yield "3 descriptors", ready
+    yield "3 descriptors, made at each call", made
+
+    m, w = new(64, 64), new(64)
+    pairs, big = sets(2, 256, 256), (new(256, 256), new(256, 256), new(256, 256))
+    functional = torch.nn.functional
+    yield "allocation", {"ours": lambda: torch._C._dynamo.guards._empty_strided_cuda((64, 64), (64, 1), torch.bfloat16),
+                         "empty": lambda: torch.empty((64, 64), dtype=torch.bfloat16, device="cuda"),
+                         "empty_like": lambda: torch.empty_like(m)}
+    yield "softmax, fresh", {"ours": lambda: kernels.softmax(m), "torch": lambda: torch.softmax(m, 1)}
+    yield "add, fresh", {"ours": lambda: kernels.add(m, m), "torch": lambda: torch.add(m, m)}
+    yield "rmsnorm, fresh", {"ours": lambda: kernels.rmsnorm(m, w), "torch": lambda: functional.rms_norm(m, (64,), w)}
+    yield "layernorm, fresh", {"ours": lambda: kernels.layernorm(m, w, w),
+                               "torch": lambda: functional.layer_norm(m, (64,), w, w)}
+    p, q, r = big
+    yield "matmul, out", {"ours": lambda: kernels.matmul(p, q, out=r), "torch": lambda: torch.matmul(p, q, out=r)}
+    yield "matmul, fresh", {"ours": lambda: kernels.matmul(p, q), "torch": lambda: torch.matmul(p, q)}
+    yield "matmul, fresh, other addresses", {"ours": cycling(kernels.matmul, pairs),
+                                             "torch": cycling(torch.matmul, pairs)}
+    h = new(1, 128, 4, 64)
+    t = h.transpose(1, 2)
+    yield "attention, fresh", {"ours": lambda: kernels.attention(h, h, h),
+                               "torch": lambda: functional.scaled_dot_product_attention(t, t, t)}
+    g = new(64, 64).requires_grad_()
+    yield "softmax, gradient wanted", {"ours": lambda: kernels.softmax(g), "torch": lambda: torch.softmax(g, 1)}
+    u = new(256, 256).requires_grad_()
+    yield "matmul, gradient wanted", {"ours": lambda: kernels.matmul(u, q), "torch": lambda: torch.matmul(u, q)}
+    ones = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
+
+    def both(fn: Callable[..., Any]) -> Call:
+        return lambda: fn().backward(ones)
+
+    yield "softmax, with backward", {"ours": both(lambda: kernels.softmax(g)), "torch": both(lambda: torch.softmax(g, 1))}
+
+
+def new_shapes() -> tuple[float, float]:
+    """Microseconds of the first and of the second call with sizes of their own (the loaded kernels stay the same)."""
+    import torch
+
+    from tilejit import kernels
+
+    times: tuple[list[float], list[float]] = ([], [])
+    b = torch.randn(512, 1024, device="cuda").bfloat16().T
+    for rows in range(2048, 2048 + 16 * 40, 16):
+        x = torch.randn(rows, 512, device="cuda").bfloat16()
+        for kept in times:
+            torch.cuda.synchronize()
+            t = time.perf_counter()
+            kernels.matmul(x, b.T)
+            kept.append((time.perf_counter() - t) * 1e6)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def launch(out: str) -> list[str]:
+    """Print and record all; what missed its goal."""
+    from peers import runs
+
+    from tilejit.testing import record, row
+
+    table, missed = [], []
+    for case, contenders in cases():
+        names = [n for n, fn in contenders.items() if runs(n, fn)]
+        for n in names * 3:
+            once(contenders[n])
+        rounds = [[once(contenders[n]) for n in names] for _ in range(ROUNDS)]
+        times = {n: statistics.median(r[i] for r in rounds) for i, n in enumerate(names)}
+        goal = GOALS.get(case)
+        limit = times.get(goal, 0.0) + 2 if isinstance(goal, str) else goal
+        late = limit is not None and times["ours"] > limit
+        missed += [f"{case}: {times['ours']:.1f} us, the goal is {limit:.1f}"] if late else []
+        print(f"  {case:34s}" + "".join(f" {n} {t:6.2f}" for n, t in times.items())
+              + (f"   goal {limit:.1f}{' MISSED' if late else ''}" if limit else ""), flush=True)
+        for i, n in enumerate(names[1:], 1):
+            low, middle, high = statistics.quantiles((r[i] / r[0] for r in rounds), n=4)
+            table.append(row("launch", case, "", times["ours"], n, times[n], "us", middle, (low, high)))
+    first, second = new_shapes()
+    print(f"  matmul of a new shape: {first:.0f} us the first time, {second:.0f} the second (goal 300)")
+    missed += [f"new shape: {first:.0f} us"] if first > 300 else []
+    table.append(row("launch", "matmul, new shape", "", first, "second call", second, "us", second / first, (0, 0)))
+    record("launch", table, out)
+    return missed
