@@ -13,6 +13,9 @@ needs_ptxas = pytest.mark.skipif(ptxas.find_ptxas() is None, reason="no ptxas he
 #: wrong on the first row's text needs a few hundred of these under register pressure.
 FORMS = {
     "mad-wide-by-one": ("mad.wide.s32 %rd2, %r1, 1, %rd1;", "cvt.s64.s32 %rd3, %r1;\nadd.s64 %rd2, %rd1, %rd3;"),
+    "minimum-of-negations": (
+        "neg.s32 %r3, %r1;\nneg.s32 %r4, %r2;\nmax.s32 %r5, %r3, %r4;",
+        "neg.s32 %r3, %r1;\nprmt.b32 %r6, %r3, 0, 0x3210;\nmax.s32 %r5, %r6, %r2;"),
     "late-copy-to-wgmma": tuple(
         "LOOP:\nld.shared.v4.b32 {%b0, %b1, %b2, %b3}, [%x];\nwgmma.wait_group.sync.aligned 0;\n"
         + "".join(copy.format(i=i) + "\n" for i in range(4)) + "wgmma.fence.sync.aligned;\n"
@@ -28,7 +31,7 @@ def test_the_table_finds_its_form(row):
     assert [r.name for r, _ in miscompiles.found(wrong, row.first)] == [row.name]
     assert miscompiles.found(right, row.first) == [] and miscompiles.found(wrong, row.fixed) == []
     lines = wrong.splitlines()
-    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0"))
+    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0", "max.s32"))
 
 
 def test_a_copy_of_what_was_computed_behind_the_wait_is_fine():
@@ -47,6 +50,34 @@ def bytes_kernel(x, y, n, BLOCK: tl.constexpr):
 def test_addresses_of_bytes_add_without_a_product(dtype):
     made = bytes_kernel.compile(f"*{dtype}", f"*{dtype}", "int32", BLOCK=1024)
     assert "cvt.s64.s32" in made.ptx and all(not list(row.lines(made.ptx)) for row in MISCOMPILES)
+
+
+@tilejit.kernel
+def least_of_negations(x, y, k, KIND: tl.constexpr):
+    v = tl.load(x + tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :])
+    if KIND == 0:
+        tl.store(y, tl.max(tl.reshape(-v, (512,)), 0))
+    elif KIND == 1:
+        total = tl.xor_sum(v, 1)
+        more = total
+        for _ in range(k):
+            more += tl.max(v, 1)
+        tl.store(y, tl.min(total - more, 0))
+    else:
+        turned = -v
+        for _ in range(k):
+            turned = tl.where(turned > 3, turned, v)
+        tl.store(y, tl.max(tl.associative_scan(tl.minimum(turned, tl.trans(tl.reshape(-v, (32, 16)))), 0, tl.maximum)))
+
+
+@needs_ptxas
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+def test_signs_of_negated_operands_of_minima_are_kept(kind, dtype):
+    """In each form of which ptxas 13.0 lost one: moved about, carried by a loop, folded."""
+    made = least_of_negations.compile(f"*{dtype}", f"*{dtype}", "int32", KIND=kind, num_warps=1)
+    assert made.resources.clean and "prmt.b32" in made.ptx
+    assert not [row.name for row in MISCOMPILES if list(row.lines(made.ptx))]
 
 
 @needs_ptxas

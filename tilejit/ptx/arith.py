@@ -16,7 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op
+from tilejit.ir import Op, Value
+from tilejit.ir.core import edge_of
 from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
@@ -257,7 +258,32 @@ def _minmax(e: Emitter, op: Op) -> None:
     elif t.is_float:
         each(e, op, lambda a, b: p.new(cls, f"{name}{nan if t.bits < 64 else ''}.{suffix(t)}", a, b))
     else:
-        each(e, op, lambda a, b: p.new(cls, f"{name}.{suffix(t)}", a, b))
+        plain = [t.bits != 32 or not negated(v, set()) for v in op.operands]
+
+        def whole(*args: str) -> str:
+            kept = (a if ok else p.new("b32", "prmt.b32", a, 0, "0x3210") for a, ok in zip(args, plain))
+            return p.new(cls, f"{name}.{suffix(t)}", *kept)
+        each(e, op, whole)
+
+
+def negated(v: Value, seen: set[Value]) -> bool:
+    """Whether an integer may be the negation of another, as it is or moved about: ptxas loses the sign where it makes one
+    minimum of three (runtime/miscompiles.py), unless something stands between that it does not look through."""
+    if v in seen:
+        return False
+    seen.add(v)
+    if (edge := edge_of(v)) is not None:
+        return any(negated(s, seen) for s in edge[1].sources)
+    if isinstance(v.op, Op):
+        op = v.op
+        if op.name in ("neg", "sub"):
+            return True
+        traits = op.define.traits
+        moves = not op.define.effects and ("elementwise" not in traits or "identity" in traits or op.name == "select")
+        return moves and any(negated(x, seen) for x in op.operands if elem_of(x.type) == elem_of(v.type))
+    owner = v.op.parent if v.op is not None else None      # of a fold: either side is an operand or was folded
+    return owner is not None and bool(owner.operands) and not owner.define.carries \
+        and negated(owner.operands[v.index % len(owner.operands)], seen)
 
 
 @emits("neg")
