@@ -267,8 +267,8 @@ def _minmax(e: Emitter, op: Op) -> None:
 
 
 def negated(v: Value, seen: set[Value]) -> bool:
-    """Whether an integer may be the negation of another, as it is or moved about: ptxas loses the sign where it makes one
-    minimum of three (runtime/miscompiles.py), unless something stands between that it does not look through."""
+    """Whether an integer may be the negation of another, as it is or moved about: ptxas loses the sign where it makes
+    one minimum of three (runtime/miscompiles.py), unless something stands between that it does not look through."""
     if v in seen:
         return False
     seen.add(v)

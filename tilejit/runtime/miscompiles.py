@@ -80,7 +80,7 @@ MISCOMPILES: tuple[Miscompile, ...] = (
     Miscompile("late-copy-to-wgmma", "a first operand is copied behind the wait for the product that reads it",
                "prmt.b32 d, s, 0, 0x3210 in place of the copy, or two sets of registers in turn", (12, 0), (13, 3),
                _late_copies),
-    # Three of them become one VIMNMX3, which cannot negate, and one operand's sign is lost: `max(-x)` of a tile is wrong.
+    # Three become one VIMNMX3, which cannot negate, and one operand loses its sign: `max(-x)` of a tile is wrong.
     # Seen on an H200 with driver 580; ptxas 12.8 and 13.0 to 13.3 write it, 13.4 and 13.5 do not.
     Miscompile("minimum-of-negations", "a minimum or maximum of negated 32-bit integers: a sign may be lost",
                "prmt.b32 d, s, 0, 0x3210 behind each negation", (12, 0), (13, 4), _negated_minima),
