@@ -80,12 +80,69 @@ def test_softmax_under_every_schedule(columns):
 
 
 def test_text():
+    """A loop for each pass, whose strips end where the row does; what is left out is folded in."""
     x = np.zeros((1, 4096), np.float16)
     k = softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=4)
     text = str(k.scheduled)
-    assert text.count("local_load") == 3 * 4 and "fp32[4096" not in text and "{fill=-inf, at=(3072,)}" in text
+    assert text.count("local_load") == 2 + 2 + 1 and "fp32[4096" not in text and text.count(" = for ") == 2
+    assert text.count(" strip %") == text.count("= strip") == 5 and text.count("select") == 2
     assert text.index("mbar_arrive") > text.rindex("local_load")
     assert "4 strips of 1024, read by each of 3 passes" in k.report()
+
+
+@tilejit.kernel
+def shifted(x, out, columns, other, BLOCK: tl.constexpr, FOLD: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    mask = cols < columns
+    v = tl.load(x + cols, mask, other=0.0).to(tl.float32)
+    if FOLD == "sum":                          # elements behind the end count, each with the same number
+        s = tl.sum(v + other, 0)
+    elif FOLD == "max":
+        s = tl.max(v + other, 0)
+    elif FOLD == "product":
+        s = tl.reduce(tl.where(mask, v, other), 0, lambda a, b: a * b)
+    else:                                      # each with another number
+        s = tl.sum(tl.where(mask, v, cols), 0)
+    tl.store(out + cols, (v + s).to(out.dtype.element_ty), mask)
+
+
+@pytest.mark.parametrize("ctas", [1, 2])
+@pytest.mark.parametrize("columns", [16, 1024, 1040, 3072, 4096])
+@pytest.mark.parametrize("fold", ["sum", "max", "where"])
+def test_what_lies_behind_the_end_counts(fold, columns, ctas):
+    x = np.random.default_rng(columns).integers(-8, 8, columns).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    behind = np.full(4096 - columns, 3.0) if fold != "where" else np.arange(columns, 4096)
+    total = {"sum": (x + 3).sum() + behind.sum(), "max": max([*(x + 3), *behind]), "where": x.sum() + behind.sum()}[fold]
+    args = x, out, columns, 3.0
+    with tilejit.knobs(target="emulator"):
+        shifted[(1,)](*args, BLOCK=4096, FOLD=fold, num_warps=1, num_ctas=ctas)
+    np.testing.assert_allclose(out, x + total, rtol=1e-6)
+    text = str(shifted.compile(*args, BLOCK=4096, FOLD=fold, num_warps=1, num_ctas=ctas).scheduled)
+    assert "= strip" in text and ("idiv" in text.partition("reduce")[0]) == (fold != "where")
+
+
+@pytest.mark.parametrize("ctas, columns", [(2, 4096), (4, 4000), (4, 1040), (8, 8192)])
+@pytest.mark.parametrize("name", ["softmax", "norm"])
+def test_rows_of_clusters(name, ctas, columns):
+    """CTAs take strips of a row in turn; nothing of it passes through another one but what is folded."""
+    x, r = (np.random.default_rng(s).standard_normal((2, columns)).astype(ml_dtypes.bfloat16) for s in (1, 2))
+    w, out = r[0].astype(np.float32), np.full_like(x, np.nan)
+    block = max(4096, columns)
+    kw = {"BLOCK": block, "num_warps": 1, "num_ctas": ctas}
+    with tilejit.knobs(target="emulator"):
+        if name == "softmax":
+            tilejit.check(softmax, (2,), x, out, columns, columns, seeds=[0], **kw).check()
+            v = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
+            want, k = v / v.sum(1, keepdims=True), softmax.compile(x, out, columns, columns, **kw)
+        else:
+            args = x, r, w, out, columns, columns
+            tilejit.check(norm, (2,), *args, seeds=[0], **kw, MEAN=True).check()
+            want, k = normed(x, r, w, True), norm.compile(*args, **kw, MEAN=True)
+    close(out, want, ml_dtypes.bfloat16)
+    text = str(k.scheduled)
+    assert f"ctas={ctas}}}" in text and "convert" not in text and "= strip" in text
+    assert f"buffer<1xbf16[{block // ctas}]" in text
 
 
 def test_reductions_that_do_not_need_one_another_share_a_pass():

@@ -82,8 +82,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
                                "12, 16 or 32", loc)
     if stages is not None and (not isinstance(stages, int) or stages < 1):
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
-    if attrs.get("num_ctas", 1) not in (1, 2, 4, 8):
-        raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4 or 8", loc)
+    if attrs.get("num_ctas", 1) not in (1, 2, 4, 8, 16):
+        raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4, 8 or 16", loc)
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
     for name in ("warp_specialize", "store_role", "products_ahead", "ping_pong", "enable_fp_fusion", "check_signs",

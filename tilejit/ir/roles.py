@@ -54,16 +54,23 @@ class Ring:
 
 @dataclass(frozen=True)
 class View:
-    """A slot, read when it is used; `order` permutes its dimensions."""
+    """A slot, read when it is used; `order` permutes its dimensions, `part` (first, end) is some of a row."""
 
     ring: Ring
     key: tuple[int, int]
     order: tuple[int, ...] | None = None
+    part: tuple[int, int] | None = None
 
     def read(self) -> Any:
         """What the slot holds. Raises KeyError for one that nothing has filled."""
         value = self.ring.slots[self.key]
+        if self.part is not None:
+            return value[slice(*self.part)]
         return value if self.order is None else np.transpose(value, self.order)
+
+    def strip(self, i: int, size: int) -> View:
+        """The i-th part of `size` elements of a row."""
+        return View(self.ring, self.key, None, (i * size, (i + 1) * size))
 
     def transposed(self, order: tuple[int, ...]) -> View:
         """The same slot, its dimensions permuted (again)."""

@@ -7,14 +7,15 @@ from typing import Any
 
 import tilejit
 
-#: The widest row that one CTA holds: in shared memory, strip by strip in registers.
-MAX_ROW = 32768
+#: The widest row that one CTA holds, and bytes of it: in shared memory, strip by strip in registers.
+MAX_ROW, MAX_BYTES = 32768, 65536
 #: The same where rows end elsewhere than at multiples of 16 elements, so that they are held in registers.
 MAX_UNEVEN_ROW = 8192
-#: The widest row of a cluster of CTAs, and elements of one of those.
-WIDEST, CTA_ROW = 262144, 16384
-#: Longer rows are walked in blocks, and so are those that leave so many elements of a tile empty, from this width on.
-STREAM_BLOCK, SPARSE, SPARSE_FROM = 8192, 0.25, 16384
+#: The widest row of a cluster of CTAs; bytes of a row that a CTA has there, so that some programs share a
+#: multiprocessor; bytes that it may have where that many CTAs are not to be had; CTAs of a cluster.
+WIDEST, CTA_BYTES, MOST_BYTES, CTAS = 1 << 20, 32768, 131072, 16
+#: Longer rows are walked in blocks.
+STREAM_BLOCK = 8192
 #: Elements of a program at least: less than 4 KB a program are bound by how fast programs start (65536 rows of 64 to
 #: 1024 columns on an H200 reach 0.05 to 0.8 of a copy with a row a program, 0.98 or more with 2048 elements).
 LEAST = 2048
@@ -41,17 +42,17 @@ def rows(x: Any, what: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def row_launch(n: int, columns: int, widest: int = MAX_ROW, uneven: int = MAX_UNEVEN_ROW,
-               several: bool = True) -> RowLaunch:
+               several: bool = True, size: int = 2) -> RowLaunch:
     """The launch of a kernel for n rows of so many columns. several: a program may have several rows. `widest`: the
     widest row that tiles hold, over the CTAs of a cluster beyond `MAX_ROW`; `uneven`: the same where the length is no
-    multiple of 16."""
+    multiple of 16; `size`: bytes of an element of all rows that a program keeps."""
     block = max(16, tilejit.next_power_of_2(columns))
-    sparse = columns > SPARSE_FROM and block - columns > SPARSE * block and widest == MAX_ROW
-    if columns > (uneven if columns % 16 else widest) or sparse:
+    if columns > (uneven if columns % 16 else widest) or block * size > CTAS * MOST_BYTES:
         return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)
     many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
-    if block > MAX_ROW:
-        ctas = min(8, block // CTA_ROW)
-        return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": block // ctas // 2048, "num_ctas": ctas}, True)
+    if block > MAX_ROW or block * size > MAX_BYTES:
+        ctas = min(CTAS, block * size // CTA_BYTES)
+        warps = max(4, min(16, block // ctas // 2048))
+        return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}, True)
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
     return RowLaunch((tilejit.cdiv(n, many),), many, {"BLOCK": block, "num_warps": warps}, True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import row_launch, rows
+from tilejit.kernels._host import WIDEST, row_launch, rows
 from tilejit.kernels.gradients import norm_autograd
 from tilejit.kernels.row_tiles import row_sum, row_tile
 
@@ -58,7 +58,7 @@ def layernorm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, o
     """(x - mean) / sqrt(var + eps) * weight + bias for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "layernorm")
     out = tilejit.empty_like(x) if out is None else out
-    launch = row_launch(n, columns)
+    launch = row_launch(n, columns, WIDEST, size=tilejit.array_info(x).dtype.bytes)
     args = x, weight, bias, out, columns, stride, rows(out, "layernorm")[2], float(eps)
     if launch.whole:
         layernorm_kernel[launch.grid](*args, **launch.options, n=n, ROWS=launch.rows)

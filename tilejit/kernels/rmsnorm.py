@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import row_launch, rows
+from tilejit.kernels._host import WIDEST, row_launch, rows
 from tilejit.kernels.gradients import norm_autograd
 from tilejit.kernels.row_tiles import row_sum, row_tile
 
@@ -46,7 +46,7 @@ def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6, out: Any = None) -> A
     """x / sqrt(mean(x^2) + eps) * weight for every row of x [rows, columns]."""
     n, columns, stride = rows(x, "rmsnorm")
     out = tilejit.empty_like(x) if out is None else out
-    launch = row_launch(n, columns)
+    launch = row_launch(n, columns, WIDEST, size=tilejit.array_info(x).dtype.bytes)
     args = x, weight, out, columns, stride, rows(out, "rmsnorm")[2], float(eps)
     if launch.whole:
         rmsnorm_kernel[launch.grid](*args, **launch.options, n=n, ROWS=launch.rows)

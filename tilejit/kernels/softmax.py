@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import WIDEST, row_launch, rows
+from tilejit.kernels._host import MAX_ROW, WIDEST, row_launch, rows
 from tilejit.kernels.row_tiles import row_max, row_sum, row_tile
 
 
@@ -74,7 +74,7 @@ def softmax(x: Any, out: Any = None) -> Any:
     """Softmax of every row of x [rows, columns]; fp32, fp16 or bf16."""
     n, columns, stride = rows(x, "softmax")
     out = tilejit.empty_like(x) if out is None else out
-    launch = row_launch(n, columns, WIDEST)
+    launch = row_launch(n, columns, WIDEST, size=tilejit.array_info(x).dtype.bytes)
     pitch = rows(out, "softmax")[2]
     if launch.whole:
         softmax_kernel[launch.grid](x, out, columns, stride, pitch, **launch.options, n=n, ROWS=launch.rows)
@@ -89,7 +89,7 @@ def softmax_gradient(grad: Any, y: Any, out: Any = None) -> Any:
     """The gradient of x where y is softmax(x) and grad the gradient of y, all [rows, columns]."""
     n, columns, stride = rows(y, "softmax_gradient")
     out = tilejit.empty_like(y) if out is None else out
-    launch = row_launch(n, columns, several=False)
+    launch = row_launch(n, columns, MAX_ROW, several=False)
     softmax_gradient_kernel[launch.grid](y, grad, out, columns, stride, rows(grad, "softmax_gradient")[2],
                                          rows(out, "softmax_gradient")[2], WHOLE=launch.whole, **launch.options)
     return out

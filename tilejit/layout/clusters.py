@@ -55,6 +55,29 @@ def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
     return tuple(tuple((strip(n, ctas) << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
 
 
+def strips_of(size: int, strip: int, ctas: int) -> tuple[Basis, ...]:
+    """The bases of the CTA's index where the CTAs take strips of a row in turn."""
+    assert size % (strip * ctas) == 0
+    return tuple((strip << i,) for i in range(ctas.bit_length() - 1))
+
+
+def strip_size(layout: LinearLayout, ctas: int) -> int | None:
+    """Elements of the strips of a row that the CTAs take in turn (half of it, or all of each one's part: see
+    `parts_of`); None if they divide it otherwise or not."""
+    bases = cta_bases(layout, ctas)
+    size = bases[0][0] if bases and layout.rank == 1 else 0
+    return size if size and bases == strips_of(layout.shape[0], size, ctas) else None
+
+
+def own_strips(layout: LinearLayout, ctas: int) -> LinearLayout:
+    """What the first CTA holds of a row that the CTAs divide in strips, as a row of its own: one behind the other."""
+    size = strip_size(layout, ctas)
+    assert size is not None
+    rows = {n: tuple((x % size + x // (size * ctas) * size,) for (x,) in row)
+            for n, row in within(layout, ctas).bases}
+    return LinearLayout.from_bases(rows, (layout.shape[0] // ctas,))
+
+
 def beside(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
     """A layout for the warps of one CTA as that of a tile of which every CTA holds as much along a dimension.
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from tilejit.ir import Function, Op, Value, total_warps, walk
 from tilejit.ir.types import Ptr, Tile, elem_of
-from tilejit.layout.clusters import copies, cta_bases, parts_of
+from tilejit.layout.clusters import copies, cta_bases, parts_of, strips_of
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import Basis, LinearLayout
 from tilejit.layout.named import blocked
@@ -38,6 +38,14 @@ class Accesses:
         for op in self.ops:
             key = (tile(op.operands[0].type).shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
+        #: Length of a row -> bytes of the narrowest elements that are loaded or stored of one.
+        self.narrowest: dict[int, int] = {}
+        for op in walk(fn.body) if self.ctas > 1 else ():
+            if op.name in ("load", "store", "row_load"):
+                t = op.operands[1].type if op.name == "store" else op.result.type
+                if isinstance(t, Tile) and len(t.shape) == 1:
+                    size = max(1, elem_of(t).bits // 8)                # type: ignore[union-attr]
+                    self.narrowest[t.shape[0]] = min(size, self.narrowest.get(t.shape[0], size))
 
     def _width(self, op: Op) -> int:
         """Elements of one access: at most 16 bytes, and no wider than using every thread allows."""
@@ -47,10 +55,14 @@ class Accesses:
 
     def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
         """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of
-        a small one. (Products decide how CTAs divide what is computed from them.)"""
+        a small one; of a long row strips in turn, 16 bytes a thread, so that all have as much of one that ends
+        somewhere in its tile. (Products decide how CTAs divide what is computed from them.)"""
         d = max(range(len(shape)), key=lambda i: (shape[i], i), default=0)
         if not shape or shape[d] < (LEAST_BESIDE_PRODUCTS if self.products else LEAST_DIVIDED) * self.ctas:
             return copies(len(shape), self.ctas)
+        strip = 16 // self.narrowest.get(shape[0], 16) * 32 * self.warps // self.ctas
+        if len(shape) == 1 and not self.products and shape[0] % (2 * strip * self.ctas) == 0:
+            return strips_of(shape[0], strip, self.ctas)
         return parts_of(shape, d, self.ctas)
 
     def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, total_warps, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
@@ -33,7 +33,9 @@ def find_rows(fn: Function) -> Function:
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
              and len(op.result.type.shape) == 1 and (wants_copies(fn, op, loops) or _is_read_again(fn, op, table))]
-    if not loads or fn.attrs.get("num_ctas", 1) > 1 or not target_of(fn).hopper:
+    if fn.attrs.get("num_ctas", 1) > 1:             # in loops, rings are what all CTAs fill and empty together
+        loads = [op for op in loads if _is_read_again(fn, op, table)]
+    if not loads or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)
     for load in loads:
@@ -61,7 +63,7 @@ def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int
     """Whether a load outside of loops is of a row that is reduced and needed again behind that, and is so wide that it
     is better kept in shared memory meanwhile (`schedule/strips.py`)."""
     size = load.result.type.shape[0]  # type: ignore[union-attr]
-    if load.parent is not fn.body or size < LEAST * 32 * fn.attrs["num_warps"]:
+    if load.parent is not fn.body or size < LEAST * 32 * total_warps(fn):
         return False
     reduced, used, work, seen = False, False, [load.result], set()
     while work:

@@ -40,10 +40,39 @@ def _async_wait(e: Emitter, op: Op) -> None:
     e.p("cp.async.wait_all")
 
 
+@emits("cluster_share")
+def _cluster_share(e: Emitter, op: Op) -> None:
+    p, strip, ctas = e.p, op.attrs["strip"], op.attrs["ctas"]
+    limit = e.scalar(op.operands[0])
+    rounds = p.new("b32", "shr.u32", limit, (strip * ctas).bit_length() - 1)
+    rest = p.new("b32", "and.b32", limit, strip * ctas - 1)
+    rest = p.new("b32", "sub.s32", rest, p.new("b32", "mul.lo.u32", e.rank, strip))
+    rest = p.new("b32", "min.s32", p.new("b32", "max.s32", rest, 0), strip)
+    e.set(op.result, [p.new("b32", "mad.lo.u32", rounds, strip, rest)])
+
+
+def _strip_copies(e: Emitter, op: Op) -> None:
+    """Strip i of the CTA lies i rounds of all CTAs' strips behind its first one."""
+    p, (ring, slot, barrier, base, size) = e.p, op.operands
+    assert isinstance(ring.type, Buffer)
+    elem, ctas = ring.type.elem.bytes, op.attrs["ctas"]
+    strip = op.attrs["strip"] * elem
+    first = p.new("b64", "mad.wide.u32", e.rank, strip, e.scalar(base))
+    there, where = slot_address(e, ring, e.scalar(slot)), barrier_address(e, barrier, slot)
+    for i in range(ring.type.slot_bytes // strip):
+        left = p.new("b32", "sub.s32", e.scalar(size), i * strip)
+        some = p.new("pred", "setp.gt.s32", left, 0)
+        p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", f"[{there}+{i * strip}]",
+          f"[{first}+{i * strip * ctas}]", p.new("b32", "min.s32", left, strip), where, pred=some)
+
+
 @emits("row_copy")
 def _row_copy(e: Emitter, op: Op) -> None:
-    """One bulk copy of the row (PTX ISA, cp.async.bulk)."""
+    """One bulk copy of the row (PTX ISA, cp.async.bulk), or one of each of the CTA's strips."""
     ring, slot, barrier, base, size = op.operands
+    if "strip" in op.attrs:
+        _strip_copies(e, op)
+        return
     some = None
     if not (isinstance(size.op, Op) and size.op.name == "const"):
         some = e.p.new("pred", "setp.ne.s32", e.scalar(size), 0)

@@ -262,12 +262,12 @@ def _turn(e: Emitter, op: Op) -> None:
 
 @emits("elect")
 def _elect(e: Emitter, op: Op) -> None:
-    """Branch around for all but one thread; the losers of the first warp wait for the winner."""
+    """Branch around for all but one thread of the CTA; the losers of the first warp wait for the winner."""
     p = e.p
     skip, join = p.label("not_elected"), p.label("elect_join")
     if op.operands:
         p("bra", skip, pred=f"!{e.scalar(op.operands[0])}")
-    other = p.new("pred", "setp.ne.u32", e.role.warp, 0)
+    other = p.new("pred", "setp.ne.u32", e.role.local_warp or e.role.warp, 0)
     p("bra", skip, pred=other)
     won = p.reg("pred")
     p("elect.sync", f"_|{won}", -1)

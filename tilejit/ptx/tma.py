@@ -6,7 +6,7 @@ from math import prod
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
-from tilejit.layout.clusters import in_tile, strip
+from tilejit.layout.clusters import in_tile, own_strips, strip
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
@@ -244,22 +244,32 @@ def _view_trans(e: Emitter, op: Op) -> None:
     e.views[op.result] = e.views[op.operands[0]]
 
 
+@emits("strip")
+def _strip(e: Emitter, op: Op) -> None:
+    view, i = op.operands
+    assert isinstance(view.type, Buffer)
+    part = op.result.type
+    assert isinstance(part, Buffer)
+    e.views[op.result] = e.p.new("b32", "mad.lo.u32", e.scalar(i), part.slot_bytes, e.views[view])
+
+
 @emits("local_load")
 def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
-    if len(op.operands) == 1:
+    ctas = tile.numel // prod(view.type.shape)
+    if len(op.operands) == 1 and not (ctas > 1 and e.rank):
         e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
-    regs = e.fresh(tile)
-    start: tuple[int, ...] = op.attrs.get("at", (0,))
-    for a in accesses(e, tile.layout, view.type, e.views[view], at=start):
+    regs, pred = e.fresh(tile), None
+    for a in accesses(e, own_strips(tile.layout, ctas) if ctas > 1 else tile.layout, view.type, e.views[view]):
         taken = [regs[i] for i in a.registers]
-        here = start[0] + tile.layout.apply(register=a.registers[0])[0]
-        at = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), here)
-        pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
-        for r in taken:
-            e.p(f"mov.{reg_class(tile.elem)}", r, literal(op.attrs.get("fill", 0), tile.elem))
+        if len(op.operands) > 1:
+            here = tile.layout.apply(register=a.registers[0])[0]
+            at = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), here)
+            pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
+            for r in taken:
+                e.p(f"mov.{reg_class(tile.elem)}", r, literal(op.attrs.get("fill", 0), tile.elem))
         load_shared(e, tile.elem, taken, a.address, pred)
     e.set(op.result, regs)
 

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, NoReturn
 
 from tilejit.errors import CudaError, LaunchError
@@ -243,6 +244,9 @@ class LoadedKernel:
         if shared_bytes > 48 * 1024:
             key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
+        if prod(cluster) > 8:        # of which not every chip has room for one
+            key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            check(driver.cuFuncSetAttribute(self.function, key, 1), f"cluster size of {name}")
         self.call, self.success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self._config: tuple[Any, Any] = (None, None)
 

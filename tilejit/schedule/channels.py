@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, clone_op, enclosing
 from tilejit.ir.types import Tile, int32
+from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.plan import Ring, ahead_slice, in_place, pure_slice, reads_slot
 from tilejit.schedule.role import RoleState
@@ -125,17 +126,19 @@ class Channels(RoleState):
         """Announce and start the copies of rows, each as long as its limit says."""
         s, known, more, sizes = self.shared[ring], 0, None, []
         for load in ring.loads:
-            buffer = ring.buffer(load)
+            buffer, mine = ring.buffer(load), _share(ring, load)
             if len(load.operands) == 1:
                 known += buffer.slot_bytes
                 sizes.append(b.const(buffer.slot_bytes, int32))
                 continue
-            sizes.append(b("mul", env[load.operands[1]], b.const(buffer.elem.bytes, int32)))
+            limit = env[load.operands[1]]
+            limit = b("cluster_share", limit, **mine) if mine else limit
+            sizes.append(b("mul", limit, b.const(buffer.elem.bytes, int32)))
             more = b("add", more, sizes[-1]) if more else sizes[-1]
         b.op("mbar_expect", s.full, slot, *([more] if more else []), bytes=known)
         for load, size in zip(ring.loads, sizes):
             b.loc = load.loc
-            b.op("row_copy", s.buffers[load], slot, s.full, env[load.operands[0]], size)
+            b.op("row_copy", s.buffers[load], slot, s.full, env[load.operands[0]], size, **_share(ring, load))
 
     def _prologue(self, ring: Ring, loop: Op, b: Builder) -> None:
         """Fill slots-1 tickets before the loop, each only if the loop gets that far."""
@@ -185,6 +188,17 @@ class Channels(RoleState):
         for op in found.steps:
             b.insert(clone_op(op, env))
         self.state[ring, "ahead"] = tuple(env[e.ends[0]] for e in found.carried)
+
+
+def _share(ring: Ring, load: Op) -> dict[str, int]:
+    """Attributes of a copy of which each CTA has its own strips."""
+    t = load.result.type
+    if load not in ring.slices:
+        return {}
+    assert isinstance(t, Tile) and t.layout is not None
+    size = strip_size(t.layout, ring.ctas)
+    assert size is not None
+    return {"strip": size, "ctas": ring.ctas}
 
 
 def _converts(op: Op, load: Op) -> bool:

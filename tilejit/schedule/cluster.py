@@ -16,10 +16,10 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, divides_k, walk
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
-from tilejit.layout.clusters import cta_bases, divided_dim, strip
+from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
 from tilejit.schedule.exchange import plan_exchanges
 from tilejit.schedule.meetings import of_one_number, plan_meetings
-from tilejit.schedule.plan import Plan, shared_operand
+from tilejit.schedule.plan import Plan, Ring, shared_operand
 
 
 def plan_cluster(fn: Function, plan: Plan) -> None:
@@ -50,6 +50,9 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
                 if by_k or index == by_columns:  # their own K of both, rows of the first, columns of the second
                     ring.slices[load] = int(transposed != ((index == 0) == by_k))
     for ring in plan.rings:
+        if ring.kind == "row":
+            _divide_row(ring, ctas)
+            continue
         shared = [load.result.name for load in ring.loads if load not in ring.slices]
         if shared:
             plan.report.append(f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast")
@@ -59,10 +62,21 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     plan_meetings(fn, plan)
 
 
+def _divide_row(ring: Ring, ctas: int) -> None:
+    """Each CTA has its own strips of a row, as the layout of what it is read into says; a small row, all of it."""
+    for load in ring.loads:
+        t = load.result.type
+        assert isinstance(t, Tile) and t.layout is not None
+        if strip_size(t.layout, ctas) is not None:
+            ring.ctas = ctas
+            ring.slices[load] = 0
+
+
 def _form_problem(plan: Plan) -> str:
-    if plan.rings and not plan.specialised:
+    rings = [ring for ring in plan.rings if ring.kind != "row"]
+    if rings and not plan.specialised:
         return "the kernel is not specialised"
-    if any(not ring.views for ring in plan.rings):
+    if any(not ring.views for ring in rings):
         return "blocks that are read into registers cannot be divided between CTAs"
     return ""
 

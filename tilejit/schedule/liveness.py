@@ -106,7 +106,7 @@ class Liveness:
             if op.name == "reuse":
                 continue
             found.append(op)
-            if op.name in ("view", "view_trans"):
+            if op.name in ("view", "view_trans", "strip"):
                 found += self._touching(op.result)
         return found
 

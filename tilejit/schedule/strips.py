@@ -1,23 +1,28 @@
 """Strip-mining of wide rows: a row that lies in shared memory is worked on strip by strip, once for each reduction.
 
-    %x = local_load %row : bf16[16384]          %x0 = local_load %row {at=(0,)} : bf16[2048]
-    %v = cast %x                                %v0 = cast %x0
-    %m = reduce %v                              %x1 = local_load %row {at=(2048,)} : bf16[2048]
-    %s = sub %v, splat %m              ->       %v1 = cast %x1;  %a1 = maximum %v0, %v1;  ..
-    store %p, %s                                %m = reduce %a7
-                                                %x0 = local_load %row {at=(0,)};  ..;  store %p0, %s0;  ..
+    %x = local_load %row : bf16[16384]          %v0 = cast (local_load (strip %row, 0)) : fp32[2048]
+    %v = cast %x                                %a = for %i = 1, 8 {(%i, %a0 = %v0)
+    %m = reduce %v                     ->         %vi = cast (local_load (strip %row, %i))
+    %s = sub %v, splat %m                         yield maximum %a0, %vi }
+    store %p, %s                                %m = reduce %a
+                                                for %i = 0, 8 {.. store %pi, %si }
 
 A thread holds a strip at a time, whatever the row's width, and nothing of it while it waits for the others in a
 reduction: more programs share a multiprocessor, and 16-bit rows stay what they are. Reductions of which none needs
 another one share a pass over the row. Sums of a thread's elements are by position in the strip, strip after strip.
+
+A row that a mask ends (`i < n`) is worked on as far as it goes, not as far as its tile does: the strips behind the end
+are left out of a pass whose stores the mask stops there, and whose reductions find the same number in every element:
+that number is computed once and folded in (for the sum of k elements, k times it).
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Block, Builder, Function, Op, Value, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
 from tilejit.ir.ahead import argument_of, may_alias
-from tilejit.ir.types import Tile
+from tilejit.ir.types import DType, Tile, Type, elem_of, int32
+from tilejit.layout.clusters import strip_size
 from tilejit.layout.linear import LinearLayout
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
@@ -35,7 +40,7 @@ def strip_rows(fn: Function, report: list[str]) -> None:
         assert block is not None
         for load in [op for op in block.ops if op.name == "local_load" and _is_wide(op.result)]:
             if load.parent is block and load in block.ops:
-                strips = _Strips(block, load, stores)
+                strips = _Strips(block, load, stores, fn.attrs.get("num_ctas", 1))
                 if strips.legal():
                     strips.write()
                     fn.attrs["resident_registers"] = REGISTERS
@@ -52,19 +57,26 @@ def _is_wide(v: Value) -> bool:
 class _Strips:
     """What follows from a row in its block, written strip by strip."""
 
-    def __init__(self, block: Block, load: Op, stores: Sequence[Op]):
+    def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int):
         self.block, self.load, self.stores = block, load, stores
         row = load.result.type
         assert isinstance(row, Tile) and row.layout is not None
         self.shape, self.layout = row.shape, row.layout
         self.count = max(1, row.layout.num_registers * max(1, row.elem.bits // 8) // STRIP)
+        self.ctas = ctas if strip_size(row.layout, ctas) else 1
+        if self.ctas > 1:                    # a strip of each CTA at least
+            self.count = min(self.count, row.shape[0] // (strip_size(row.layout, ctas) or 1) // ctas)
         self.size = row.shape[0] // self.count
         at = block.ops.index(load)
         self.begin = at
         ends = (i for i, op in enumerate(block.ops[at:], at) if "terminator" in op.define.traits
-                or op.name == "dot_wait" or op.regions and op.name not in ("reduce", "elect"))
+                or op.name == "dot_wait" or op.regions and op.name not in ("reduce", "cluster_fold", "elect"))
         self.end = next(ends, len(block.ops))
         self.passes = 0
+        self.bound: Value | None = None      # what a mask compares the elements' index with
+        self.trips: Value | None = None      # strips up to there
+        self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
+        self.now: dict[Value, Value] = {}    # results of reductions, with what was left out folded in
 
     def wide(self, v: Value) -> bool:
         """Whether a value is a tile like the row, element for element."""
@@ -119,9 +131,108 @@ class _Strips:
             return False             # (constants, ranges and splats are those of a strip)
         return all(self.can(x, seen) for x in op.operands)
 
+    # -- what lies behind the end of a row ------------------------------------------------------------------------
+    def find_bound(self) -> None:
+        """The number that ends the row: the one whose masks stop most of what follows."""
+        ends = [v for op in self.block.ops[self.begin:self.end] for x in op.operands
+                for v in [self.ends_at(x)] if v is not None]
+        if ends and all(v is ends[0] for v in ends):
+            self.bound = ends[0]
+
+    def ends_at(self, mask: Value) -> Value | None:
+        """The n of a mask `i < n`, i the elements' index in the row."""
+        op = mask.op
+        if not isinstance(op, Op) or op.name != "cmp" or not self.wide(mask):
+            return None
+        index, bound = (x.op for x in (op.operands if op.attrs["pred"] == "lt" else reversed(op.operands)))
+        known = (op.attrs["pred"] in ("lt", "gt") and isinstance(index, Op) and index.name == "arange"
+                 and index.attrs["start"] == 0 and isinstance(bound, Op) and bound.name == "splat")
+        return bound.operands[0] if known else None  # type: ignore[union-attr]
+
+    def stops(self, mask: Value) -> bool:
+        """Whether a mask is false behind the end."""
+        op = mask.op
+        return isinstance(op, Op) and (self.ends_at(mask) is self.bound or op.name == "and"
+                                       and any(self.stops(x) for x in op.operands))
+
+    def alike(self, v: Value) -> bool:
+        """Whether all elements behind the end are the same number, which `beyond` computes."""
+        op = v.op
+        if not self.wide(v):
+            return True
+        assert isinstance(op, Op)
+        if op.name == "local_load":
+            return len(op.operands) > 1 and self.within(op.operands[1])
+        if op.name == "load":
+            return len(op.operands) > 1 and self.stops(op.operands[1]) and all(map(self.alike, op.operands[2:]))
+        if op.name == "select" and self.stops(op.operands[0]):
+            return self.alike(op.operands[2])
+        if op.name in ("const", "splat"):
+            return True
+        return bool(op.operands) and (self.stops(v) or "elementwise" in op.define.traits and "packs" not in
+                                      op.define.traits and all(map(self.alike, op.operands)))
+
+    def within(self, limit: Value) -> bool:
+        """Whether the limit of a copy is at most the bound, or nothing."""
+        op = limit.op
+        while isinstance(op, Op) and limit is not self.bound and op.name in ("minimum", "maximum", "cast"):
+            consts = [x.op.attrs["value"] for x in op.operands if isinstance(x.op, Op) and x.op.name == "const"]
+            if op.name != "cast" and (len(consts) != 1 or op.name == "maximum" and consts[0] != 0):
+                return False
+            limit = next(x for x in op.operands if not (isinstance(x.op, Op) and x.op.name == "const"))
+            op = limit.op
+        return limit is self.bound
+
+    def beyond(self, v: Value, b: Builder, made: dict[Value, Value]) -> Value:
+        """The number that every element of a value is behind the end."""
+        op = v.op
+        if not self.wide(v):
+            return self.now.get(v, v)
+        assert isinstance(op, Op)
+        if v not in made:
+            t = elem_of(v.type)
+            if op.name == "local_load":
+                made[v] = b.const(op.attrs.get("fill", 0), t)
+            elif op.name == "load":
+                made[v] = self.beyond(op.operands[2], b, made) if len(op.operands) > 2 else b.const(0, t)
+            elif op.name == "const":
+                made[v] = b.const(op.attrs["value"], t)
+            elif op.name == "splat":
+                made[v] = self.now.get(op.operands[0], op.operands[0])
+            elif self.stops(v):
+                made[v] = b.const(False, t)
+            elif op.name == "select" and self.stops(op.operands[0]):
+                made[v] = self.beyond(op.operands[2], b, made)
+            else:
+                attrs = {k: x for k, x in op.attrs.items() if k != "runs"}
+                made[v] = b(op.name, *(self.beyond(x, b, made) for x in op.operands), **attrs)
+        return made[v]
+
+    def ends_early(self, sinks: list[Op]) -> bool:
+        """Whether a pass may leave out the strips behind the end."""
+        return self.bound is not None and all(
+            len(op.operands) > 2 and self.stops(op.operands[2]) if op.name == "store" else
+            times(op) != "" and all(map(self.alike, op.operands)) for op in sinks)
+
+    def fold_rest(self, op: Op, result: Value, b: Builder) -> None:
+        """Fold what a pass has left out into a reduction's result."""
+        z, mine, t = self.beyond(op.operands[0], b, {}), self.now.get(result, result), op.result.type
+        assert self.trips is not None
+        left = b("mul", b("sub", b.const(self.count, int32), self.trips), b.const(self.size, int32))
+        if times(op) == "many":
+            z = b("mul", z, b("cast", left, dtype=t))
+        env = dict(zip(op.regions[0].args, (mine, z)))
+        for x in op.regions[0].ops[:-1]:
+            b.insert(clone_op(x, env))
+        some = b("cmp", left, b.const(0, int32), pred="gt")
+        total = b("select", some, env[op.regions[0].terminator.operands[0]], mine)
+        total.name = mine.name
+        self.now[result] = total
+
     # -- writing ----------------------------------------------------------------------------------------------
     def write(self) -> None:
         """Put the strips in place of the row."""
+        self.find_bound()
         ops = self.block.ops
         inside, rest = ops[self.begin:self.end], ops[self.end:]
         self.block.ops = ops[:self.begin]
@@ -141,10 +252,17 @@ class _Strips:
                 if any(v.op in waiting for v in op.operands) or not op.define.pure:
                     self.one_pass(waiting, b)
                     waiting = []
+                folded = [self.rest.pop(v) for v in op.operands if v in self.rest]
+                op.operands = [self.now.get(v, v) for v in op.operands]
                 b.insert(op)
+                for x, result in zip(folded, op.results):
+                    self.fold_rest(x, result, b)
         self.one_pass(waiting, b)
         for op in given:
             b.insert(op)
+        for op in rest:
+            for x in (op, *(y for r in op.regions for y in walk(r))):
+                x.operands = [self.now.get(v, v) for v in x.operands]
         self.block.ops += rest
 
     def follows(self, op: Op, other: Op) -> bool:
@@ -161,45 +279,106 @@ class _Strips:
         return False
 
     def one_pass(self, sinks: list[Op], b: Builder) -> None:
-        """All strips of the row, one after another, for ops of which none needs another one."""
+        """A loop over the strips of the row for ops of which none needs another one: the first strip stands before it
+        if there is a reduction, which begins with it."""
         if not sinks:
             return
         self.passes += 1
-        sums: dict[Op, list[Value]] = {}
-        for i in range(self.count):
-            made: dict[Value, Value] = {}
-            for op in sinks:
-                b.loc = op.loc
-                values = [self.strip(v, i, made, b) for v in op.operands]
-                if op.name == "store":
-                    b.insert(Op(op.name, values, op.attrs, None, None, op.loc))
-                else:
-                    sums[op] = self.folded(op, sums[op], values, b) if i else values
-        for op, values in sums.items():
-            op.operands = values
-            b.insert(op)
+        b.loc = sinks[0].loc
+        early = self.ends_early(sinks)
+        folds = [op for op in sinks if op.name == "reduce"]
+        first = b.const(0, int32)
+        values = self.strips(sinks, first, b) if folds else {}
+        last = self.last(b) if early else b.const(self.count, int32)
+        sums = [v for op in folds for v in values[op]]
+        region = Block([int32, *(v.type for v in sums)], ["strip", *(v.name for v in sums)])
+        inner = Builder(region, loc=b.loc)
+        found, carried, ends = self.strips(sinks, region.args[0], inner), region.args[1:], []
+        for op in folds:
+            n = len(op.operands)
+            ends += self.folded(op, carried[:n], found[op], inner)
+            carried = carried[n:]
+        inner.op("yield", *ends)
+        start = b.const(1, int32) if folds else first
+        loop = b.op("for", start, last, b.const(1, int32), *sums, regions=[region])
+        results = list(loop.results)
+        for op in folds:
+            n = len(op.operands)
+            whole = Op(op.name, results[:n], op.attrs, op.regions, [r.type for r in op.results], op.loc)
+            results = results[n:]
+            b.insert(whole)
+            for old, new in zip(op.results, whole.results):
+                new.name, self.now[old] = old.name, new
+        for op in folds if early else ():
+            if "ctas" in op.attrs:           # once, into what all CTAs have
+                self.rest[op.result] = op
+            else:
+                self.fold_rest(op, op.result, b)
 
-    def strip(self, v: Value, i: int, made: dict[Value, Value], b: Builder) -> Value:
-        """Strip i of a value; a value that is no tile, as it is."""
+    def last(self, b: Builder) -> Value:
+        """How many strips there are up to the bound, the first one in any case."""
+        if self.trips is None:
+            assert self.bound is not None
+            t = self.bound.type
+            end = b("minimum", b("maximum", self.bound, b.const(1, t)), b.const(self.shape[0], t))
+            end = end if t == int32 else b("cast", end, dtype=int32)
+            self.trips = b("idiv", b("add", end, b.const(self.size - 1, int32)), b.const(self.size, int32))
+        return self.trips
+
+    def strips(self, sinks: list[Op], i: Value, b: Builder) -> dict[Op, list[Value]]:
+        """Strip i of all that a pass needs: the stores, and what reductions fold."""
+        made: dict[Value, Value] = {}
+        found = {}
+        at = b("mul", i, b.const(self.size, int32))
+        for op in sinks:
+            b.loc = op.loc
+            found[op] = [self.strip(v, i, at, made, b) for v in op.operands]
+            if op.name == "store":
+                b.insert(Op(op.name, found[op], op.attrs, None, None, op.loc))
+        return found
+
+    def strip(self, v: Value, i: Value, at: Value, made: dict[Value, Value], b: Builder) -> Value:
+        """Strip i, which starts `at`, of a value; a value that is no tile, as it is."""
         if not self.wide(v):
-            return v
+            return self.now.get(v, v)
         if v not in made:
             op, t = v.op, Tile((self.size,), v.type.elem, self.part)  # type: ignore[union-attr]
             assert isinstance(op, Op)
             attrs = dict(op.attrs)
-            if op.name == "arange":
-                attrs["end"] = attrs["start"] + (i + 1) * self.size
-                attrs["start"] += i * self.size
-            elif op.name == "local_load":
-                attrs["at"] = (i * self.size,)
             attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
-            new = Op(op.name, [self.strip(x, i, made, b) for x in op.operands], attrs, None, [t], op.loc)
-            b.insert(new)
-            new.result.name = v.name
-            made[v] = new.result
+            if op.name == "arange":
+                range_ = self._new(op, [], {**attrs, "end": attrs["start"] + self.size}, t, b)
+                offset = self._new(op, [at], {"shape": t.shape}, t, b, "splat")
+                new = self._new(op, [range_, offset], {}, t, b, "add")
+            elif op.name == "local_load":
+                view = b("strip", op.operands[0], i, size=self.size, **({"ctas": self.ctas} if self.ctas > 1 else {}))
+                new = self._new(op, [view, *(b("sub", x, at) for x in op.operands[1:])], attrs, t, b)
+            elif op.name == "ptr_add" and (found := self._from_start(op)):
+                base, range_op = found        # the offset of the strip goes into the number
+                start = b("ptr_add", self.now.get(base, base), at)
+                range_ = self._new(range_op, [], {**range_op.attrs, "end": range_op.attrs["start"] + self.size},
+                                   Tile((self.size,), int32, self.part), b)
+                splat = self._new(op, [start], {"shape": t.shape}, t, b, "splat")
+                new = self._new(op, [splat, range_], attrs, t, b)
+            else:
+                new = self._new(op, [self.strip(x, i, at, made, b) for x in op.operands], attrs, t, b)
+            new.name = v.name
+            made[v] = new
         return made[v]
 
-    def folded(self, op: Op, left: list[Value], right: list[Value], b: Builder) -> list[Value]:
+    def _from_start(self, op: Op) -> tuple[Value, Op] | None:
+        """The number and the range of an address that counts up from a number."""
+        base, index = (x.op for x in op.operands)
+        if isinstance(base, Op) and base.name == "splat" and isinstance(index, Op) and index.name == "arange" and \
+                elem_of(op.operands[1].type) == int32:
+            return base.operands[0], index
+        return None
+
+    def _new(self, op: Op, operands: list[Value], attrs: dict, t: Type, b: Builder, name: str = "") -> Value:
+        """An op like `op`, or of another name, whose result has a type."""
+        return b.insert(Op(name or op.name, operands, attrs, None, [t], op.loc)).result
+
+    def folded(self, op: Op, left: Sequence[Value], right: Sequence[Value], b: Builder) -> list[Value]:
         """The reduction's region on two strips, element by element."""
         region = op.regions[0]
         env = dict(zip(region.args, [*left, *right]))
@@ -212,3 +391,15 @@ class _Strips:
             b.insert(new)
             env.update(zip(x.results, new.results))
         return [env[v] for v in region.terminator.operands]
+
+
+def times(op: Op) -> str:
+    """How a number that many elements have is folded into a reduction: `many` times (a sum of wide numbers), `once`, or
+    not at all (empty)."""
+    region = op.regions[0]
+    if len(op.operands) != 1 or len(region.ops) != 2 or set(region.ops[0].operands) != set(region.args):
+        return ""
+    name, t = region.ops[0].name, elem_of(op.operands[0].type)
+    if name in ("minimum", "maximum", "and", "or"):
+        return "once"
+    return "many" if name == "add" and isinstance(t, DType) and t.bits >= 32 else ""

@@ -90,10 +90,18 @@ def tma_load(o: Op) -> list[Type]:
     return []
 
 
-@op("row_copy", "buffer slot barrier base size", effects="read shared_write sync", traits="scheduled fills own_buffer")
+@op("cluster_share", "limit", "strip ctas", traits="scheduled")
+def cluster_share(o: Op) -> list[Type]:
+    """How many of the first `limit` elements of a row are this CTA's, where the CTAs take strips in turn."""
+    return [int32]
+
+
+@op("row_copy", "buffer slot barrier base size", "strip? ctas?", effects="read shared_write sync",
+    traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> list[Type]:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
-    barrier[slot]; nothing for size 0."""
+    barrier[slot]; nothing for size 0. With `strip`, of a row that the CTAs divide in strips of so many elements: those
+    of this one, `size` bytes in all."""
     return []
 
 
@@ -132,6 +140,14 @@ def view_trans(o: Op) -> list[Type]:
     assert isinstance(b, Buffer)
     return [Buffer(tuple(b.shape[i] for i in order), b.elem, b.slots, b.swizzle,
                    tuple(order.index(d) for d in b.order))]
+
+
+@op("strip", "view i", "size ctas?", traits="scheduled own_buffer")
+def strip(o: Op) -> list[Type]:
+    """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it."""
+    b = o.operands[0].type
+    assert isinstance(b, Buffer)
+    return [Buffer((o.attrs["size"] // o.attrs.get("ctas", 1),), b.elem, b.slots, b.swizzle, b.order)]
 
 
 @op("local_load", "view limit?", "type at? fill?", effects="shared_read", traits="scheduled generic own_buffer")

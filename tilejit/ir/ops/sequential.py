@@ -167,9 +167,13 @@ def _tma_load(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, desc: An
 def _row_copy(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, base: Any, size: Any) -> list[Any]:
     elem = o.operands[0].type.elem  # type: ignore[union-attr]
     assert isinstance(elem, DType)
-    index = np.arange(int(np.prod(ring.shape)), dtype=np.int64) * elem.bytes
-    value = m.load(o, base + index, elem, index < int(size))
-    return _fill(m, ring, slot, value.reshape(ring.shape))
+    index = np.arange(int(np.prod(ring.shape)) * o.attrs.get("ctas", 1), dtype=np.int64) * elem.bytes
+    return _fill(m, ring, slot, m.load(o, base + index, elem, index < int(size)))
+
+
+@scheduled.cluster_share.meaning
+def _cluster_share(m: Any, o: Op, limit: Any) -> Any:
+    return limit
 
 
 @scheduled.async_copy.meaning
@@ -193,6 +197,11 @@ def _view(m: Any, o: Op, ring: Ring, slot: Any) -> list[Any]:
 @scheduled.view_trans.meaning
 def _view_trans(m: Any, o: Op, view: View) -> list[Any]:
     return [view.transposed(tuple(o.attrs["order"]))]
+
+
+@scheduled.strip.meaning
+def _strip(m: Any, o: Op, view: View, i: Any) -> list[Any]:
+    return [view.strip(int(i), o.attrs["size"])]
 
 
 @scheduled.local_load.meaning
