@@ -28,6 +28,7 @@ TRAITS = {
     # what it computes
     "elementwise": "all tile operands and results share shape and layout",
     "commutative": "its operands may change places",
+    "idempotent": "of a value and itself it gives that value",
     "cheap": "worth recomputing instead of moving between layouts",
     "keeps_sign": "not negative if its operands are not, short of an overflow",
     "shape": "moves elements, computes nothing",

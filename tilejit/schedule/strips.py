@@ -399,7 +399,7 @@ def times(op: Op) -> str:
     region = op.regions[0]
     if len(op.operands) != 1 or len(region.ops) != 2 or set(region.ops[0].operands) != set(region.args):
         return ""
-    name, t = region.ops[0].name, elem_of(op.operands[0].type)
-    if name in ("minimum", "maximum", "and", "or"):
+    fold, t = region.ops[0], elem_of(op.operands[0].type)
+    if "idempotent" in fold.define.traits:
         return "once"
-    return "many" if name == "add" and isinstance(t, DType) and t.bits >= 32 else ""
+    return "many" if fold.name == "add" and isinstance(t, DType) and t.bits >= 32 else ""
