@@ -52,7 +52,8 @@ def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str 
             return rule(o)
         infer.__doc__ = docs[name]
         infer.__module__ = __name__
-        more = [trait for trait, those in (("commutative", "add mul and or xor"), ("idempotent", "minimum maximum and or"),
+        more = [trait for trait, those in (("commutative", "add mul and or xor"),
+                                           ("idempotent", "minimum maximum and or"),
                                            ("keeps_sign", "add mul idiv irem minimum or shr shl"))
                 if name in those.split()]
         op(name, operands, attrs, traits=" ".join([traits, *more]), host=before_launch)(infer)
