@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import row_launch, rows
+from tilejit.kernels._host import WIDEST, row_launch, rows
 
 #: The tile of a sum over rows.
 SUM_ROWS, SUM_COLUMNS = 32, 128
@@ -128,7 +128,7 @@ def norm_gradient(grad: Any, x: Any, weight: Any, eps: float, centred: bool) -> 
     (0 unless centred) and reciprocal deviation [rows, 2], as `norm_weight_gradient` takes them."""
     n, columns, stride = rows(x, "norm_gradient")
     out, stats = tilejit.empty_like(x), tilejit.empty_like(x, (n, 2), tl.float32)
-    launch = row_launch(n, columns, several=False)
+    launch = row_launch(n, columns, WIDEST, several=False, size=2 * tilejit.array_info(x).dtype.bytes)
     kernel = norm_gradient_kernel if launch.whole else long_norm_gradient_kernel
     kernel[launch.grid](x, weight, grad, out, stats, columns, stride, rows(grad, "norm_gradient")[2],
                         rows(out, "norm_gradient")[2], float(eps), CENTRED=centred, **launch.options)

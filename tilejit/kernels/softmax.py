@@ -5,7 +5,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import MAX_ROW, WIDEST, row_launch, rows
+from tilejit.kernels._host import WIDEST, row_launch, rows
 from tilejit.kernels.row_tiles import row_max, row_sum, row_tile
 
 
@@ -89,7 +89,7 @@ def softmax_gradient(grad: Any, y: Any, out: Any = None) -> Any:
     """The gradient of x where y is softmax(x) and grad the gradient of y, all [rows, columns]."""
     n, columns, stride = rows(y, "softmax_gradient")
     out = tilejit.empty_like(y) if out is None else out
-    launch = row_launch(n, columns, MAX_ROW, several=False)
+    launch = row_launch(n, columns, WIDEST, several=False, size=2 * tilejit.array_info(y).dtype.bytes)
     softmax_gradient_kernel[launch.grid](y, grad, out, columns, stride, rows(grad, "softmax_gradient")[2],
                                          rows(out, "softmax_gradient")[2], WHOLE=launch.whole, **launch.options)
     return out

@@ -23,6 +23,8 @@ from tilejit.passes.rules import const_of
 
 #: Elements of a row a thread from which on it is kept in shared memory where it is needed behind a reduction.
 LEAST = 32
+#: Bytes of such rows in a CTA at most.
+ROOM = 224 * 1024
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
 UNIT = 16
 
@@ -38,9 +40,16 @@ def find_rows(fn: Function) -> Function:
     if not loads or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)
+    room = ROOM * fn.attrs.get("num_ctas", 1)
     for load in loads:
-        block = load.parent
-        assert block is not None
+        block, t = load.parent, load.result.type
+        assert block is not None and isinstance(t, Tile)
+        kept = not wants_copies(fn, load, loops)
+        if kept and (room := room - t.numel * elem_of(t).bits // 8) < 0:       # type: ignore[union-attr]
+            fn.attrs.setdefault("report", []).append(
+                f"load {load.result.name or 'of a row'} at {load.loc.short() if load.loc else '?'}: held in registers, "
+                "there is no shared memory for it: num_ctas divides it")
+            continue
         new = Block()
         row = _Row(fn, load, facts, Builder(new, loc=load.loc))
         problem = row.problem()
