@@ -18,7 +18,7 @@ DOORS: dict[str, set[str]] = {
     "frontend": {"language", "ir", "errors"},
     "passes": {"ir", "layout", "errors"},
     "ptx": {"ir", "layout", "errors"},
-    "schedule": {"ir", "layout", "errors", "ptx.smem", "ptx.store"},
+    "schedule": {"ir", "layout", "errors"},
     "emulator": {"ptx.isa", "ptx.text", "errors"},
     "runtime": {"frontend", "language", "passes", "schedule", "ptx", "ir", "layout", "errors", "emulator"},
     "testing": {"runtime", "errors", "ir", "tilejit"},

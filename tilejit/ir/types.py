@@ -198,6 +198,14 @@ class Buffer:
     swizzle: int
     order: tuple[int, ...]
 
+    @classmethod
+    def of(cls, tile: Tile, slots: int, order: tuple[int, ...]) -> Buffer:
+        """A ring for tiles of this type, with the widest swizzle that its fastest dimension allows."""
+        from tilejit.layout.shared import widest_swizzle
+
+        assert isinstance(tile.elem, DType)
+        return cls(tile.shape, tile.elem, slots, widest_swizzle(tile.shape, tile.elem.bytes, order[0]), order)
+
     @property
     def slot_bytes(self) -> int:
         n = self.elem.bytes

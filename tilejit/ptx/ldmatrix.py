@@ -5,9 +5,10 @@ from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.matrices import Matrices, split
 from tilejit.layout.named import shared
+from tilejit.layout.shared import slot_offset
 from tilejit.ptx.emit import Emitter
 from tilejit.ptx.pack import load_shared, unpack
-from tilejit.ptx.smem import accesses, slot_offset
+from tilejit.ptx.smem import accesses
 
 
 def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None,

@@ -1,17 +1,17 @@
 """Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of the tile at a time."""
 from __future__ import annotations
 
-from functools import lru_cache
-
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import in_tile, strip
 from tilejit.layout.linear import LinearLayout
+from tilejit.layout.shared import slot_offset
+from tilejit.layout.staging import accumulated, by_pieces, piece_layout, turned
 from tilejit.ptx import runs
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
-from tilejit.ptx.smem import accesses, slot_address, slot_offset
+from tilejit.ptx.smem import accesses, slot_address
 from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, pieces, wait_phase
 
 
@@ -57,15 +57,6 @@ def _tma_store(e: Emitter, op: Op) -> None:
         p("cp.async.bulk.wait_group.read", 0, pred=leader)
         meet()
     e.run.clear()
-
-
-@lru_cache(maxsize=1024)
-def by_pieces(layout: LinearLayout, size: int, axis: int) -> tuple[tuple[int, list[int]], ...]:
-    """The pieces of a tile, of `size` elements along an axis, that a thread holds: (first element, registers)."""
-    held: dict[int, list[int]] = {}
-    for r, at in enumerate(layout.registers()):
-        held.setdefault(at[axis] // size * size, []).append(r)
-    return tuple(sorted(held.items()))
 
 
 @emits("stage")
@@ -149,17 +140,6 @@ def warpgroup_leader(e: Emitter) -> str:
     return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
 
 
-def stripes_of(layout: LinearLayout, dim: int, size: int, warps: int) -> int:
-    """Into how many stripes the warpgroups divide a dimension of a matrix, one each, in order; 1 if they do not."""
-    groups = warps // 4
-    if groups < 2 or len(layout.shape) != 2 or size // groups < 8:
-        return 1
-    stripe = size // groups
-    divide = all(b[dim] == stripe << i and not b[1 - dim] for i, b in enumerate(layout.bases_of("warp")[2:]))
-    others = (*layout.bases_of("register"), *layout.bases_of("lane"), *layout.bases_of("warp")[:2])
-    return groups if divide and all(b[dim] < stripe for b in others) else 1
-
-
 def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
            bases: dict[int, str]) -> None:
     """Write the registers of one piece into the staging slot at base + shift, by stmatrix where it fits.
@@ -176,40 +156,10 @@ def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, s
         store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 
-@lru_cache(maxsize=1024)
-def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
-    """The layout in the staging slot of one piece, of the given shape: the register bits that select pieces are left
-    out, the warp bits that select stripes are nothing."""
-    def inside(b: tuple[int, ...]) -> bool:
-        return all(x < n for x, n in zip(b, shape))
-
-    return LinearLayout.from_bases({
-        "register": tuple(b for b in layout.bases_of("register") if inside(b)), "lane": layout.bases_of("lane"),
-        "warp": tuple(b if inside(b) else (0,) * len(b) for b in layout.bases_of("warp"))}, shape)
-
-
-def splits_by_registers(layout: LinearLayout, size: int, axis: int) -> bool:
-    """True if only register bits choose between pieces of `size` elements along an axis."""
-    return all(b[axis] < size for name in ("lane", "warp") for b in layout.bases_of(name)) and \
-        all(b[axis] < size or sum(b) == b[axis] for b in layout.bases_of("register"))
-
-
-def turned(layout: LinearLayout) -> bool:
-    """True for the transpose of the wgmma accumulator's pattern (PTX ISA, wgmma, register fragments)."""
-    return _accumulated(layout.transpose((1, 0))) if layout.rank == 2 else False
-
-
-def _accumulated(layout: LinearLayout) -> bool:
-    """True for the wgmma accumulator's pattern."""
-    return (layout.bases_of("register")[:3] == ((0, 1), (8, 0), (0, 8))
-            and layout.bases_of("lane") == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
-            and all(b[1] == 0 for b in layout.bases_of("warp")))
-
-
 def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
     """True for 16-bit tiles in the wgmma accumulator's pattern or its transpose (PTX ISA, stmatrix .m8n8.x4)."""
     return (buffer.elem.bytes == 2 and buffer.swizzle > 0 and buffer.order == (1, 0) and layout.rank == 2
-            and (_accumulated(layout) or turned(layout)))
+            and (accumulated(layout) or turned(layout)))
 
 
 def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str], base: str, shift: int,

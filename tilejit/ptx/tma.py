@@ -7,12 +7,13 @@ from math import prod
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.layout.clusters import in_tile, own_strips, strip
+from tilejit.layout.shared import boxed, slot_offset, slot_rows, span_elements
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.smem import accesses, boxed, slot_address, slot_offset, slot_rows, span_elements
+from tilejit.ptx.smem import accesses, slot_address
 from tilejit.ptx.wgmma import describe_early
 from tilejit.ptx.widen import in_pairs
 

@@ -15,9 +15,9 @@ from tilejit.ir import Op, Value
 from tilejit.ir.types import Buffer, DType, Pending, Tile
 from tilejit.layout.clusters import divided_dim, own
 from tilejit.layout.linear import LinearLayout
+from tilejit.layout.shared import slot_rows, span_elements
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import unpack, words
-from tilejit.ptx.smem import slot_rows, span_elements
 
 _MODE = {128: 1, 64: 2, 32: 3, 0: 0}
 #: Element types as the tensor cores call them.

@@ -14,7 +14,6 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op, Value, controls, edge_of, enclosing, walk
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
-from tilejit.ptx.smem import tile_buffer
 from tilejit.schedule.stores import STORE_STAGES, Staging
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Ring:
         t = load.result.type
         assert isinstance(t, Tile)
         shape = tuple(n // self.ctas if d == self.slices.get(load) else n for d, n in enumerate(t.shape))
-        return tile_buffer(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
+        return Buffer.of(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
 
     @property
     def side(self) -> bool:

@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Builder, Op, Value
-from tilejit.ir.types import DType, Tile, int32
-from tilejit.ptx.smem import tile_buffer
+from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
 from tilejit.schedule.plan import behind, place, reads_slot, shared_operand
 from tilejit.schedule.role import RoleState
@@ -97,7 +96,7 @@ class Products(RoleState):
         natural = (1, 0) if regs and regs[0] == (0, 1) else (0, 1)
         order = natural if t.elem.bits == 16 else k_order
         buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
-                          type=tile_buffer(t, 1, order), private=True)
+                          type=Buffer.of(t, 1, order), private=True)
         self.through.setdefault(dot, []).append(buffer)
         self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
                                 f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore

@@ -8,8 +8,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import alone, divided_dim
-from tilejit.ptx.smem import tile_buffer
-from tilejit.ptx.store import splits_by_registers, stripes_of, turned
+from tilejit.layout.staging import splits_by_registers, stripes_of, turned
 
 #: Staging tiles of a store where the author leaves it open: one is written while another is stored.
 STORE_STAGES = 2
@@ -80,7 +79,7 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
     piece = [size if d == axis else n for d, n in enumerate(shape)]
     if stripes > 1:
         piece[1 - axis] //= stripes
-    buffer = tile_buffer(Tile(tuple(piece), t.elem), slots * stripes, tuple(reversed(range(len(shape)))))
+    buffer = Buffer.of(Tile(tuple(piece), t.elem), slots * stripes, tuple(reversed(range(len(shape)))))
     return Staging(size, axis, pieces, slots, stripes, buffer, cut)
 
 

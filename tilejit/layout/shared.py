@@ -1,0 +1,81 @@
+"""Where an element of a tile lies in its slot of shared memory.
+
+A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without a swizzle: of a
+box's 256 elements at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and
+inside a sub-tile the 16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for
+64 B, 4 ^= 7 for 32 B: PTX ISA, 'Swizzling Modes').
+"""
+from __future__ import annotations
+
+from math import gcd
+from typing import Protocol
+
+
+class Element(Protocol):
+    """A type of elements of whole bytes."""
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class Slot(Protocol):
+    """What the place of an element follows from (`ir.types.Buffer` has it): `order` lists dimensions from fastest to
+    slowest, `swizzle` is in bytes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def elem(self) -> Element: ...
+    @property
+    def swizzle(self) -> int: ...
+    @property
+    def order(self) -> tuple[int, ...]: ...
+
+
+#: TMA boxes have at most this many elements along a dimension (driver API, cuTensorMapEncodeTiled)
+MAX_BOX = 256
+#: swizzle bytes -> number of address bits that are xored (bits 4.. with bits 7..).
+_XOR_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
+
+
+def boxed(size: int) -> int:
+    """The most elements of a dimension that a box takes at once and that divide it."""
+    return size if size <= MAX_BOX else gcd(size, MAX_BOX)
+
+
+def span_elements(buffer: Slot) -> int:
+    """Elements of the fastest dimension in one sub-tile."""
+    extent = buffer.shape[buffer.order[0]]
+    return min(extent, buffer.swizzle // buffer.elem.bytes) if buffer.swizzle else boxed(extent)
+
+
+def slot_rows(buffer: Slot) -> int:
+    """Rows of a sub-tile: the product of all dimensions but the fastest."""
+    n = 1
+    for d in buffer.order[1:]:
+        n *= buffer.shape[d]
+    return n
+
+
+def slot_offset(buffer: Slot, coords: tuple[int, ...]) -> int:
+    """Byte offset of an element inside its slot."""
+    span = span_elements(buffer)
+    x, row, scale = coords[buffer.order[0]], 0, 1
+    for d in buffer.order[1:]:
+        row += coords[d] * scale
+        scale *= buffer.shape[d]
+    flat = ((x // span) * slot_rows(buffer) + row) * span + x % span
+    offset = flat * buffer.elem.bytes
+    mask = (1 << _XOR_BITS[buffer.swizzle]) - 1
+    return offset ^ (((offset >> 7) & mask) << 4)
+
+
+def widest_swizzle(shape: tuple[int, ...], elem_bytes: int, fastest: int) -> int:
+    """The widest swizzle span that the fastest dimension of a tile fills: 128, 64, 32 bytes or none.
+
+    Tiles of fewer than eight rows are not swizzled: the pattern repeats every eight rows, so their sub-tiles would
+    start inside it."""
+    rows = 1
+    for d, n in enumerate(shape):
+        rows *= 1 if d == fastest else n
+    return next((s for s in (128, 64, 32) if shape[fastest] * elem_bytes % s == 0), 0) if rows >= 8 else 0
