@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from tilejit.runtime.knobs import overrides as active_knobs
     from tilejit.runtime.replay import replayed
     from tilejit.runtime.timeline import timeline
-    from tilejit.tools.autotune import Config, autotune
+    from tilejit.tools.autotune import autotune
+    from tilejit.tools.config import Config
     from tilejit.tools.wrapper import heuristics
 
 __version__ = "0.1.0"
@@ -61,7 +62,8 @@ _HOMES = {
     "runtime.knobs": "chip knobs overrides=active_knobs",
     "runtime.replay": "replayed",
     "runtime.timeline": "timeline",
-    "tools.autotune": "Config autotune",
+    "tools.autotune": "autotune",
+    "tools.config": "Config",
     "tools.wrapper": "heuristics",
 }
 _WHERE = {name.split("=")[-1]: (module, name.split("=")[0]) for module, names in _HOMES.items()

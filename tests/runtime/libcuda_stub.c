@@ -2,8 +2,10 @@
    Built by the tests where there is a C compiler, found by the CUDA bindings through LD_LIBRARY_PATH. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef unsigned long long u64;
 typedef int R;
@@ -36,7 +38,8 @@ API R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)(u64)(0x100 + d);
 API R cuCtxGetCurrent(void **c) { *c = current; return 0; }
 API R cuCtxSetCurrent(void *c) { current = c; return 0; }
 API R cuCtxGetDevice(int *d) { if (!current) return 201; *d = (int)((u64)current - 0x100); return 0; }
-API R cuCtxSynchronize(void) { MAY_FAIL; return 0; }
+static int broken, milliseconds;
+API R cuCtxSynchronize(void) { MAY_FAIL; return broken; }
 API R cuStreamSynchronize(void *s) { MAY_FAIL; stub_state.waits++; return 0; }
 API R cuStreamIsCapturing(void *s, int *v) { if (!current) return 201; *v = stub_capturing; return 0; }
 API R cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *opt, void **val) {
@@ -54,6 +57,20 @@ static void remember(void **params) {
     for (int i = 0; i < stub_count; i++) memcpy(stub_params[i], params[i], stub_sizes[i]);
     stub_state.launches++;
 }
+/* STUB_KERNELS="64=hang 128=700 256=2.5": what a launch with so many threads does. It never returns, or breaks the context
+   with that code, or writes that number where its second parameter points to, 1 if nothing is said. */
+static void act(unsigned threads, void **params) {
+    const char *plan = getenv("STUB_KERNELS"), *at;
+    char key[16];
+    if (!plan) return;
+    milliseconds = (int)threads;
+    snprintf(key, sizeof key, "%u=", threads);
+    at = strstr(plan, key);
+    if (at && !strncmp(at + strlen(key), "hang", 4)) for (;;) pause();
+    double value = at ? atof(at + strlen(key)) : 1;
+    if (value >= 700) broken = (int)value;
+    else **(float **)params[1] += (float)value;
+}
 struct attr { int id; char pad[4]; union { unsigned dim[3]; char bytes[64]; } v; };
 struct config { unsigned g[3], b[3], shared; void *stream; struct attr *attrs; unsigned n; };
 API R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra) {
@@ -69,8 +86,16 @@ API R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **ex
     }
     stub_state.shared = c->shared; stub_state.stream = (u64)c->stream;
     remember(params);
+    act(c->b[0], params);
     return 0;
 }
+API R cuMemcpyDtoDAsync(void *d, const void *s, u64 n, void *stream) { memcpy(d, s, n); return 0; }
+API R cuMemsetD8Async(void *p, unsigned char v, u64 n, void *stream) { return 0; }
+API R cuModuleUnload(void *m) { return 0; }
+API R cuEventCreate(void **e, unsigned flags) { *e = (void *)0x400; return 0; }
+API R cuEventDestroy(void *e) { return 0; }
+API R cuEventRecord(void *e, void *s) { return 0; }
+API R cuEventElapsedTime(float *ms, void *a, void *b) { *ms = milliseconds / 64.0f; return 0; }
 API R cuMemAlloc(void **p, u64 n) { MAY_FAIL; stub_state.allocated++; *p = aligned_alloc(256, (n + 255) / 256 * 256); return 0; }
 API R cuMemFree(void *p) { stub_state.allocated--; free(p); return 0; }
 API R cuMemcpyHtoD(void *d, const void *s, u64 n) { memcpy(d, s, n); return 0; }

@@ -26,6 +26,12 @@ def written(fn: Function) -> set[str]:
     return found
 
 
+def follows_memory(fn: Function) -> bool:
+    """Whether the function uses addresses that come from memory or from integers (not only from arguments)."""
+    return any(_is_address(r) for op in walk(fn.body) if not op.regions for r in op.results
+               if "read" in op.define.effects or not any(map(_is_address, op.operands)))
+
+
 def _sources(v: Value) -> list[Value]:
     """What a value may be computed from: of a region's values, all that flows in or out of the region."""
     op = v.op.parent if isinstance(v.op, Block) else v.op

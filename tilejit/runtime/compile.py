@@ -210,6 +210,14 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
     return passes.run(fn, stages if stages.active else None)
 
 
+def changed_by(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> set[str] | None:
+    """Names of the arrays that a launch of a kernel may write; None where it follows addresses that lie in memory."""
+    from tilejit.ir.written import follows_memory, written
+
+    fn = build(source, dict(args), dict(options))
+    return None if follows_memory(fn) else written(fn)
+
+
 def schedule(fn: Function, stages: Stages | None = None) -> Function:
     """Rings, barriers, roles and shared memory, verified."""
     from tilejit import schedule as room

@@ -57,6 +57,8 @@ class Knobs:
     nvtx: bool = False
     #: `perf`: print what makes a compiled kernel slow (spills, serialised wgmma, lost TMA) to stderr
     warn: str = ""
+    #: measure the configurations of autotuning in a process of their own, which may hang or fault
+    isolate: bool = True
     #: print what autotuning chose
     print_autotune: bool = False
 

@@ -42,6 +42,11 @@ class Entry(Protocol):
         """Run on a grid of blocks; `stream` None is the caller's current one."""
 
 
+def without_maps(k: CompiledKernel) -> CompiledKernel:
+    """The same kernel without tensor maps of descriptors that are made in it."""
+    return compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False, "refused": True})
+
+
 class Exact:
     """The entry for arguments that TMA does not take (a stride of zero, a base that is not aligned, a size of zero): of
     the same kernel without tensor maps of descriptors that are made in it. Compiled and made at need, once, by
@@ -54,9 +59,7 @@ class Exact:
     def __call__(self, flat: tuple, stream: Any) -> Any:
         with self.lock:
             if self.entry is None:
-                k = self.compiled
-                made = compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False, "refused": True})
-                self.entry = self.make(made, flat, stream)
+                self.entry = self.make(without_maps(self.compiled), flat, stream)
         return self.entry
 
 

@@ -6,76 +6,44 @@
 
     scale[lambda meta: (tilejit.cdiv(n, meta["BLOCK"]),)](x, out, n)
 
-At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is compiled,
-all at once, and run; the fastest is used from then on. A configuration that does not compile or launch is left out.
-What an array holds after tuning is what one launch leaves, unless the kernel adds to what it finds: `reset_to_zero`
-and `restore_value` name such arrays.
+At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is compiled
+and run; the fastest is used from then on. One that does not compile or launch, hangs or faults, is left out. What
+an array holds after tuning is what one launch leaves, unless the kernel adds to what it finds: `reset_to_zero` and
+`restore_value` name such arrays.
 """
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from tilejit.errors import AutotuneError, CompilationError, LaunchError
+from tilejit.errors import AutotuneError, CompilationError, EmulatorError, LaunchError
 from tilejit.runtime import knobs, traced
 from tilejit.runtime.arrays import StandIn, stands_in
 from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import OPTIONS
 from tilejit.runtime.signature import ArgumentError
+from tilejit.runtime.target import default_target
 from tilejit.tools import tuned
-from tilejit.tools.costs import Run, Saved, cost, launch, out_of_resources, unit, zero
+from tilejit.tools.agreement import Agreement
+from tilejit.tools.config import Config
+from tilejit.tools.costs import (
+    Run,
+    Saved,
+    cost,
+    host_copies,
+    launch,
+    out_of_resources,
+    unit,
+    written_arrays,
+    zero,
+)
+from tilejit.tools.trials import Launched, NotApart, compiling, measure
 from tilejit.tools.wrapper import Call, Choices, Wrapper, call_of, check_names
 
 #: times a call: do_bench(call, quantiles=(0.5, 0.2, 0.8)) -> milliseconds, one number or a list whose first counts
 Bench = Callable[..., Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Config:
-    """One way to launch a kernel: `kwargs` (compile-time arguments, or any launch option by name) and launch options.
-
-    None leaves an option to the compiler (Triton's default for num_stages is 3). `pre_hook(arguments)` is called with
-    all arguments by name before each launch with this configuration; it may set a descriptor's `block_shape`."""
-
-    kwargs: Mapping[str, Any]
-    num_warps: int | None = 4
-    num_stages: int | None = None
-    num_ctas: int | None = 1
-    maxnreg: int | None = None
-    pre_hook: Callable[[dict[str, Any]], Any] | None = None
-    ir_override: None = None
-    #: everything that a launch is given by name, made once; not to be changed
-    given: dict[str, Any] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.ir_override is not None:
-            raise ArgumentError("Config: ir_override is not supported; TILEJIT_OVERRIDE replaces stages by files")
-        twice = self.kwargs.keys() & {"num_warps", "num_stages", "num_ctas", "maxnreg"}
-        if twice:
-            raise ArgumentError(f"Config: {', '.join(sorted(twice))} in kwargs; give it as an argument of Config")
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages, "num_ctas": self.num_ctas,
-                   "maxnreg": self.maxnreg}
-        object.__setattr__(self, "given", {**self.kwargs, **{k: v for k, v in options.items() if v is not None}})
-
-    def all_kwargs(self) -> dict[str, Any]:
-        """A copy of what is given."""
-        return dict(self.given)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{k}: {v}" for k, v in self.given.items())
-
-    def __hash__(self) -> int:
-        return hash((*sorted(self.given.items(), key=lambda kv: kv[0]), self.pre_hook))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Config) and self.given == other.given and self.pre_hook == other.pre_hook
 
 
 class Autotuner(Choices, Wrapper):
@@ -86,14 +54,18 @@ class Autotuner(Choices, Wrapper):
 
     def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str], prune: Mapping[str, Any],
                  zeroed: Sequence[str], restored: Sequence[str], pre_hook: Callable[..., Any] | None,
-                 post_hook: Callable[..., Any] | None, bench: Bench | None, cache_results: bool):
+                 post_hook: Callable[..., Any] | None, bench: Bench | None, cache_results: bool,
+                 spend: tuple[float, float] = (25.0, 100.0), check: bool | float = False, isolate: bool | None = None,
+                 timeout: float = 20.0):
         super().__init__(fn)
+        self.spend, self.check, self.isolate, self.timeout = spend, check, isolate, timeout
         self.configs, self.keys = list(configs) or [Config({})], tuple(key)
         self.prune, self.zeroed, self.restored = dict(prune), tuple(zeroed), tuple(restored)
         self.pre_hook, self.post_hook, self.bench, self.cache_results = pre_hook, post_hook, bench, cache_results
         self.cache: dict[tuple, Config] = {}
         self.timings: dict[tuple, dict[Config, float]] = {}
         self.failures: dict[tuple, dict[Config, Exception]] = {}
+        self.notes: dict[tuple, list[str]] = {}
         self.best_config: Config | None = None
         self.lock = threading.RLock()
         self.number = traced.number_of(self)
@@ -163,7 +135,7 @@ class Autotuner(Choices, Wrapper):
         elif len(configs) == 1:
             times = {configs[0]: 0.0}
         else:
-            times, failures = self._measure(configs, grid, args, kwargs)
+            times, failures = self._measure(key, configs, grid, args, kwargs)
             if where:
                 tuned.write(where, {str(i): times[c] for i, c in enumerate(configs) if c in times})
         best = min(times, key=lambda c: times[c])
@@ -173,27 +145,100 @@ class Autotuner(Choices, Wrapper):
                   f"{time.perf_counter() - began:.2f} s; {len(failures)} left out", flush=True)
         return best
 
-    def _measure(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[
+    def _measure(self, key: tuple, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[
             dict[Config, float], dict[Config, Exception]]:
         """Costs of the configurations that work, and the errors of the others."""
+        agreement = None if self.check is False else Agreement(None if self.check is True else self.check)
+        why = self._stays()
+        if not why:
+            try:
+                times, failures = self._apart(configs, grid, args, kwargs, agreement)
+            except NotApart as error:
+                why = str(error)
+        if why:
+            times, failures = self._inside(configs, grid, args, kwargs, agreement)
+        if not times:
+            raise AutotuneError(_nothing_works(self.__name__, failures))
+        notes = [f"measured in this process: {why}"] if why else []
+        self.notes[key] = notes + ([agreement.note()] if agreement and agreement.note() else [])
+        full = {**self.named(args, kwargs), **min(times, key=lambda c: times[c]).all_kwargs()}
+        self._before(full, reset_only=True)
+        return times, failures
+
+    def _stays(self) -> str:
+        """Why configurations are measured in this very process; empty if they are not."""
+        if default_target() != "cuda":
+            return "there is no GPU"
+        if self.bench is not None:
+            return "do_bench is the caller's"
+        if not (knobs.current().isolate if self.isolate is None else self.isolate):
+            return "isolate is False"
+        return ""
+
+    def _apart(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any],
+               agreement: Agreement | None) -> tuple[dict[Config, float], dict[Config, Exception]]:
+        """In a process of their own, each as soon as it is compiled. Raises NotApart where that cannot be."""
+        jobs, failures = self._jobs(configs, grid, args, kwargs)
+
+        def bind(config: Config) -> Launched:
+            kernel, inner, options = self._with(config, grid, args, kwargs)
+            self._before({**self.named(args, kwargs), **config.all_kwargs()})
+            return kernel, grid, inner, options
+
+        def told(config: Config, error: Exception | None) -> None:
+            if self.post_hook is not None:
+                self.post_hook({**self.named(args, kwargs), **config.all_kwargs()}, exception=error)
+
+        hooked = bool(self.pre_hook or self.post_hook or any(c.pre_hook for c in configs))
+        times, others = measure(jobs, bind, hooked, (*self.zeroed, *self.restored), self.timeout, self.spend, agreement,
+                                told)
+        return times, {**failures, **others}
+
+    def _inside(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any],
+                agreement: Agreement | None) -> tuple[dict[Config, float], dict[Config, Exception]]:
+        """In this process: first all are compiled, then they are measured one after another."""
         failures = self.compile_all(configs, grid, args, kwargs)
         times: dict[Config, float] = {}
+        start = Saved()
         for config in configs:
             if config in failures:
                 continue
             try:
+                if agreement:
+                    problem = agreement.problem(self._outputs(config, grid, args, kwargs, start))
+                    if problem:
+                        raise AutotuneError(problem)
                 times[config] = self._time(config, grid, args, kwargs)
-            except (CompilationError, LaunchError) as error:
+            except (CompilationError, LaunchError, EmulatorError) as error:
                 failures[config] = error
             except Exception as error:
                 if not out_of_resources(error):
                     raise
                 failures[config] = error
-        if not times:
-            raise AutotuneError(_nothing_works(self.__name__, failures))
-        full = {**self.named(args, kwargs), **min(times, key=lambda c: times[c]).all_kwargs()}
-        self._before(full, reset_only=True)
+        start.restore()
         return times, failures
+
+    def _outputs(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any],
+                 start: Saved) -> dict[str, Any]:
+        """What one launch leaves in the arrays that it writes, if they hold what they do at the `start`."""
+        full = {**self.named(args, kwargs), **config.all_kwargs()}
+        kernel, inner, options = self._with(config, grid, args, kwargs)
+        arrays = written_arrays(kernel, inner, options)
+        if start.kept:
+            start.restore(forget=False)
+        else:
+            start.keep(arrays)
+        self._before(full)
+        try:
+            launch(kernel, grid, inner, options)
+            found = host_copies(arrays)
+        except Exception as error:
+            if self.post_hook is not None:
+                self.post_hook(full, exception=error)
+            raise
+        if self.post_hook is not None:
+            self.post_hook(full, exception=None)
+        return found
 
     def _time(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> float:
         """The cost of one configuration; arrays are reset and restored around each call."""
@@ -211,7 +256,7 @@ class Autotuner(Choices, Wrapper):
             self._after(full, None, saved)
             return result
 
-        return cost(call) if self.bench is None else _first(self.bench(call, quantiles=(0.5, 0.2, 0.8)))
+        return cost(call, self.spend) if self.bench is None else _first(self.bench(call, quantiles=(0.5, 0.2, 0.8)))
 
     def _before(self, full: dict[str, Any], reset_only: bool = False, saved: Saved | None = None) -> None:
         if self.pre_hook is not None:
@@ -228,10 +273,9 @@ class Autotuner(Choices, Wrapper):
         else:
             saved.restore()
 
-    def compile_all(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> dict[
-            Config, Exception]:
-        """Compile configurations side by side in threads (the assembler is a process of its own and takes nearly all
-        of the time); what cannot be compiled, and why."""
+    def _jobs(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[
+            dict[Config, Callable[[], CompiledKernel]], dict[Config, Exception]]:
+        """What compiles each configuration, and the errors of those that cannot be bound."""
         failures: dict[Config, Exception] = {}
         jobs: dict[Config, Callable[[], CompiledKernel]] = {}
         for config in configs:
@@ -240,13 +284,18 @@ class Autotuner(Choices, Wrapper):
                 jobs[config] = kernel.prepare(*inner, **options)
             except (CompilationError, LaunchError) as error:
                 failures[config] = error
-        with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
-            made = {config: pool.submit(copy_context().run, job) for config, job in jobs.items()}
-        for config, future in made.items():
-            try:
-                future.result()
-            except (CompilationError, LaunchError) as error:
-                failures[config] = error
+        return jobs, failures
+
+    def compile_all(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> dict[
+            Config, Exception]:
+        """Compile configurations side by side; what cannot be compiled, and why."""
+        jobs, failures = self._jobs(configs, grid, args, kwargs)
+        with compiling(jobs) as made:
+            for config, future in made.items():
+                try:
+                    future.result()
+                except (CompilationError, LaunchError) as error:
+                    failures[config] = error
         return failures
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Any]:
@@ -280,7 +329,8 @@ class Autotuner(Choices, Wrapper):
         return configs
 
     def _disk_key(self, key: tuple, configs: Sequence[Config]) -> dict[str, Any]:
-        return tuned.key(self.kernel, _shown(key), [str(c) for c in configs])
+        checked = {} if self.check is False else {"check": self.check}
+        return {**tuned.key(self.kernel, _shown(key), [str(c) for c in configs]), **checked}
 
     def report(self) -> str:
         """Every choice so far, and what it was made from."""
@@ -290,6 +340,7 @@ class Autotuner(Choices, Wrapper):
             lines += [f"  {t:.4g}  {c}{'  (best)' if c == self.cache[key] else ''}"
                       for c, t in sorted(times.items(), key=lambda ct: ct[1])]
             lines += [f"  -  {c}: {_line(e)}" for c, e in self.failures[key].items()]
+            lines += [f"  {note}" for note in self.notes.get(key, ())]
         return "\n".join(lines)
 
 
@@ -319,7 +370,8 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
              reset_to_zero: Sequence[str] | None = None, restore_value: Sequence[str] | None = None,
              pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
              warmup: float | None = None, rep: float | None = None, use_cuda_graph: bool = False,
-             do_bench: Bench | None = None, cache_results: bool = True) -> Callable[[Any], Autotuner]:
+             do_bench: Bench | None = None, cache_results: bool = True, check: bool | float = False,
+             isolate: bool | None = None, timeout: float = 20.0) -> Callable[[Any], Autotuner]:
     """Launch a kernel in the fastest of `configs`, measured anew for every value of the arguments named in `key`.
 
     Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns
@@ -327,10 +379,16 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
     float) least are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value`
     are put back after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace
     that.
-    `do_bench(call, quantiles=...)` returns milliseconds (or a list whose first number counts); without it
-    `tilejit.testing.do_bench` measures, for `warmup` and `rep` milliseconds. What was measured is
-    kept on disk, beside the compiled kernels, for later processes on the same kind of GPU with the same driver, unless
-    `cache_results` is False.
+    On a GPU configurations run in a process of their own, on copies of the arrays, each as soon as it is compiled, for
+    about `warmup` and `rep` milliseconds (less if it is far behind). One that takes longer than `timeout` seconds, or
+    destroys the CUDA context, ends that process: it is left out, `report()` names it, and the others run in a new one.
+    `check`: what each leaves in the arrays that it writes is compared with what the first one leaves: integers exactly,
+    floats within a tolerance by dtype (`tools/agreement.py`), or within `check` if that is a number; what differs is
+    left out as wrong. `isolate=False` (or the knob) measures in this process, after all are compiled; so do
+    `do_bench(call, quantiles=...)`, which returns milliseconds (or a list whose first number counts), and kernels that
+    follow addresses in arrays. The report says so.
+    What was measured is kept on disk, beside the compiled kernels, for later processes on the same kind of GPU with the
+    same driver, unless `cache_results` is False.
 
     On the CPU nothing can be timed: in the emulator each configuration runs once, and the clocks of
     `tilejit.timeline`'s model, times the waves of CTAs, decide (`tools/costs.py`); in the evaluator the first
@@ -339,13 +397,6 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
     Raises ArgumentError for names that the kernel does not have; AutotuneError at a launch where nothing works."""
     if use_cuda_graph:
         raise ArgumentError("autotune: use_cuda_graph is not supported; give a do_bench that times as you like")
-    if do_bench is None and (warmup is not None or rep is not None):
-        do_bench = _timer(25.0 if warmup is None else warmup, 100.0 if rep is None else rep)
+    spend = 25.0 if warmup is None else warmup, 100.0 if rep is None else rep
     return lambda fn: Autotuner(fn, configs, key, prune_configs_by or {}, reset_to_zero or (), restore_value or (),
-                                pre_hook, post_hook, do_bench, cache_results)
-
-
-def _timer(warmup: float, rep: float) -> Bench:
-    from tilejit.testing import do_bench
-
-    return partial(do_bench, warmup=warmup, rep=rep)
+                                pre_hook, post_hook, do_bench, cache_results, spend, check, isolate, timeout)

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 
 from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import DeviceArray, is_torch, numpy_dtype
+from tilejit.runtime import driver
+from tilejit.runtime.arrays import DeviceArray, array_info, is_torch, numpy_dtype
+from tilejit.runtime.compile import changed_by
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.driver import STICKY, DriverError
 from tilejit.runtime.emulated import emulated
 from tilejit.runtime.jit import Kernel
+from tilejit.runtime.launch import host_arrays
+from tilejit.runtime.signature import device_of
 from tilejit.runtime.target import default_target
+from tilejit.runtime.tuples import leaves
 
 #: runs (kernel, grid, positional arguments, keyword arguments)
 Run = Callable[[Kernel, Any, tuple, dict[str, Any]], Any]
@@ -27,10 +32,11 @@ def launch(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> No
     kernel._launch(grid, *args, **kwargs)
 
 
-def cost(call: Callable[..., Any]) -> float:
+def cost(call: Callable[..., Any], spend: tuple[float, float] = (25.0, 100.0)) -> float:
     """The cost here of `call`, which launches when it is called, or runs what it launches in another way if given one.
 
-    On a GPU the median milliseconds of `tilejit.testing.do_bench`; in the emulator clocks of a model (`clocks`); in the
+    On a GPU the median milliseconds of `tilejit.testing.do_bench`, which takes `spend` (milliseconds of warm-up and of
+    repetitions); in the emulator clocks of a model (`clocks`); in the
     evaluator 0 for everything that runs."""
     target = default_target()
     if target == "emulator":
@@ -42,7 +48,7 @@ def cost(call: Callable[..., Any]) -> float:
         raise LaunchError("autotune: timing on a GPU needs torch; without it give a do_bench")
     from tilejit.testing import do_bench
 
-    return float(do_bench(call, quantiles=(0.5, 0.2, 0.8))[0])
+    return float(do_bench(call, *spend, quantiles=(0.5, 0.2, 0.8))[0])
 
 
 def unit() -> str:
@@ -87,8 +93,33 @@ def zero(x: Any) -> None:
         raise LaunchError(f"autotune: cannot set a {type(x).__name__} to zero; give a pre_hook that does")
 
 
+def written_arrays(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arrays that a launch may write, by name (all, where addresses come from memory): those of descriptors are
+    their bases."""
+    plan, flat = kernel._bound(args, {k: v for k, v in kwargs.items() if k != "stream" or k in kernel.keys})
+    named = leaves({n: flat[i] for n, i in plan.at.items() if n not in kernel.constexprs})
+    found = changed_by(kernel.source, kernel.describe(plan, flat), kernel.options(plan, flat))
+    bases = {n: x.base if isinstance(x, TensorDescriptor) else x for n, x in named.items() if device_of(x) is not None}
+    return {n: x for n, x in bases.items() if found is None or n.replace("[", "_").replace("]", "") in found}
+
+
+def host_copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copies of arrays in host memory, once all work of their GPU is done."""
+    found = {name: view.copy() for name, view in host_arrays(arrays).items()}
+    for name, x in arrays.items():
+        info = array_info(x)
+        if info.on_gpu:
+            low, high = info.span()
+            raw, device = np.empty(high - low, np.uint8), driver.device(info.device)
+            device.synchronize()
+            device.to_host(raw.ctypes.data, low, high - low)
+            strides = tuple(s * info.dtype.bytes for s in info.strides)
+            found[name] = np.ndarray(info.shape, numpy_dtype(info.dtype), raw, info.address - low, strides)
+    return found
+
+
 class Saved:
-    """Contents of arrays, to be put back once."""
+    """Contents of arrays, to be put back."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Any, Any]] = []
@@ -97,8 +128,8 @@ class Saved:
         """Remember what the arrays hold now. Raises LaunchError for what cannot be copied."""
         self.kept = [(x, _copy(name, x)) for name, x in arrays.items() if x is not None]
 
-    def restore(self) -> None:
-        """Put back what was remembered."""
+    def restore(self, forget: bool = True) -> None:
+        """Put back what was remembered; `forget` it, unless it is needed again."""
         for x, old in self.kept:
             if is_torch(x):
                 x.copy_(old)
@@ -106,7 +137,8 @@ class Saved:
                 x.copy_from(old)
             else:
                 x[...] = old
-        self.kept = []
+        if forget:
+            self.kept = []
 
 
 def _copy(name: str, x: Any) -> Any:

@@ -16,7 +16,9 @@ from tilejit.compat.triton.runtime.errors import AutotunerError, OutOfResources,
 from tilejit.compat.triton.runtime.jit import JITFunction, KernelInterface, carried_out_by
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import arrays, traced
-from tilejit.tools import costs, tuned
+from tilejit.runtime import knobs as our_knobs
+from tilejit.runtime.target import default_target
+from tilejit.tools import costs, trials, tuned
 from tilejit.tools.wrapper import Choices
 
 #: what one configuration may raise without ending the search
@@ -87,6 +89,8 @@ class Autotuner(Choices, KernelInterface):
         self.best_config: Config | None = None
         self.nargs: dict[str, Any] | None = None
         self.bench_time = 0.0
+        self.failures: dict[Config, Exception] = {}
+        self.timeout = 20.0
         self.cache_results = cache_results or knobs.autotuning.cache
         self.reset_to_zero, self.restore_value = list(reset_to_zero or ()), list(restore_value or ())
         self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
@@ -181,7 +185,7 @@ class Autotuner(Choices, KernelInterface):
             self.configs_timings = {configs[int(i)]: t for i, t in known.items()}
         else:
             began = time.time()
-            self.configs_timings = {c: self._bench(*args, config=c, **kwargs) for c in configs}
+            self.configs_timings = self._measure(configs, args, kwargs)
             self.bench_time = time.time() - began
             if where:
                 tuned.write(where, {str(i): _first(self.configs_timings[c]) for i, c in enumerate(configs)})
@@ -194,12 +198,66 @@ class Autotuner(Choices, KernelInterface):
                                       duration=self.bench_time if known is None else None)
         return known is None
 
-    def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
-        """What one configuration costs: numbers whose first counts."""
+    def _measure(self, configs: Sequence[Config], args: tuple, kwargs: dict[str, Any]) -> dict[Config, Any]:
+        """What each configuration costs: in a process of their own where that can be (`tilejit/tools/trials.py`), which
+        may hang or fault; else here, all compiled side by side first."""
+        self.failures = {}
+        jobs: dict[Config, Callable[[], Any]] = {}
+        if _innermost(self.fn) is not None and self._do_bench is None and type(self)._bench is Autotuner._bench:
+            for c in configs:
+                try:
+                    kernel, _, inner, options = self._launched(c, args, kwargs)
+                    jobs[c] = kernel.prepare(*inner, **options)
+                except _LEFT_OUT as error:
+                    self.failures[c] = error
+        if jobs and default_target() == "cuda" and our_knobs.current().isolate:
+            try:
+                return self._apart(jobs, configs, args, kwargs)
+            except trials.NotApart as error:
+                if knobs.autotuning.print:
+                    print(f"Autotuning {self.__name__} in this process: {error}")
+        with trials.compiling(jobs) as made:
+            for future in made.values():
+                future.exception()
+        return {c: self._bench(*args, config=c, **kwargs) for c in configs}
+
+    def _apart(self, jobs: dict[Config, Callable[[], Any]], configs: Sequence[Config], args: tuple,
+               kwargs: dict[str, Any]) -> dict[Config, Any]:
+        def bind(config: Config) -> trials.Launched:
+            return self._launched(config, args, kwargs, before=True)
+
+        def told(config: Config, error: Exception | None) -> None:
+            if knobs.autotuning.print:
+                print(f"Autotuning kernel {self.__name__} with config {config}" + (f": {error}" if error else ""))
+            self.post_hook({**(self.nargs or {}), **kwargs, **config.all_kwargs()}, exception=error)
+
+        hooked = self.user_defined_pre_hook or self.user_defined_post_hook or any(c.pre_hook for c in configs)
+        times, failures = trials.measure(jobs, bind, hooked, (*self.reset_to_zero, *self.restore_value), self.timeout,
+                                         (25.0, 100.0), told=told)
+        self.failures.update(failures)
+        return {c: [times[c]] * 3 if c in times else list(_NONE_WORKS) for c in configs}
+
+    def _launched(self, config: Config, args: tuple, kwargs: dict[str, Any], before: bool = False) -> trials.Launched:
+        """The kernel's own launch that a configuration stands for; with `before` once the hooks were called."""
+        self._check_names(config, kwargs)
+        if config.pre_hook is not None:
+            config.pre_hook({**(self.nargs or {}), **kwargs, **config.all_kwargs()})
+        if before:
+            self.pre_hook({**(self.nargs or {}), **kwargs, **config.all_kwargs()})
+        found: list[trials.Launched] = []
+        with carried_out_by(lambda *launch: found.append(launch)):
+            self.fn.run(*args, **kwargs, **config.launched_with())
+        return found[0]
+
+    def _check_names(self, config: Config, meta: dict[str, Any]) -> None:
         twice = meta.keys() & config.kwargs.keys()
         if twice:
             raise ValueError(f"Conflicting meta-parameters: {', '.join(twice)}. Make sure that you don't re-define "
                              "auto-tuned symbols.")
+
+    def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
+        """What one configuration costs: numbers whose first counts."""
+        self._check_names(config, meta)
         if knobs.autotuning.print:
             print(f"Autotuning kernel {self.__name__} with config {config}")
         named = {**(self.nargs or {}), **meta, **config.all_kwargs()}
@@ -222,6 +280,7 @@ class Autotuner(Choices, KernelInterface):
         try:
             return self.do_bench(call, quantiles=(0.5, 0.2, 0.8))
         except _LEFT_OUT as error:
+            self.failures[config] = error
             if knobs.autotuning.print:
                 print(f"Autotuning failed with {error}")
             return list(_NONE_WORKS)
