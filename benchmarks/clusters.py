@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tilejit import kernels, next_power_of_2
-from tilejit.kernels.softmax import softmax_kernel
+from tilejit.kernels.rows.softmax import softmax_kernel
 from tilejit.kernels.streamk import matmul_streamk, workspace_for
 from tilejit.testing import do_bench, record, rel_error, row
 

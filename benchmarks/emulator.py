@@ -67,7 +67,7 @@ def measure(rounds: int) -> tuple[list[dict[str, Any]], list[tuple[int, float]]]
     import ml_dtypes
 
     from tilejit import kernels
-    from tilejit.kernels.softmax import softmax_kernel
+    from tilejit.kernels.rows.softmax import softmax_kernel
     from tilejit.testing import rel_error
 
     rows = []

@@ -73,7 +73,7 @@ def bandwidth(out: str) -> int:
 
     from tilejit import kernels
     from tilejit.kernels.add import add_kernel
-    from tilejit.kernels.softmax import softmax_kernel
+    from tilejit.kernels.rows.softmax import softmax_kernel
     from tilejit.testing import record
 
     x = torch.randn(32768, 4096, device="cuda").bfloat16()

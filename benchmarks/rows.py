@@ -61,7 +61,7 @@ def ready(x: Any, w: Any, out: Any) -> Calls:
     """tilejit's kernels into `out`."""
     from tilejit import kernels
 
-    return {"softmax": lambda: kernels.softmax(x, out), "rmsnorm": lambda: kernels.rmsnorm(x, w, out=out),
+    return {"softmax": lambda: kernels.softmax(x, out=out), "rmsnorm": lambda: kernels.rmsnorm(x, w, out=out),
             "layernorm": lambda: kernels.layernorm(x, w, w, out=out)}
 
 

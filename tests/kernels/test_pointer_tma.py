@@ -161,3 +161,24 @@ def test_rows_that_end_within_16_bytes_are_not_stored_by_tma(n, exact, monkeypat
     (entry,) = plain_matmul.entries.values()
     assert "TMA" in entry.compiled.report() and (entry.exact.entry is not None) == exact
     assert np.array_equal(wide[:, :n], a @ b[:, :n]) and (wide[:, n:] == 7).all()
+
+
+@tilejit.kernel
+def row_walk(x, out, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows less their sums, ROWS at a time, loaded ahead."""
+    cols = tl.arange(0, BLOCK)[None, :]
+    for start in tl.range(0, n, ROWS, num_stages=2):
+        row = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        inside = (row < n) & (cols < columns)
+        v = tl.load(x + row * pitch + cols, inside, other=0.0)
+        tl.store(out + row * pitch + cols, v - tl.sum(v, 1)[:, None], inside)
+
+
+@pytest.mark.parametrize("rows, columns", [(2, 1000), (4, 512), (1, 1024)])
+def test_rows_wider_than_a_box(rows, columns):
+    """Several rows of more columns than a TMA box has, side by side in memory: a box is part of one row."""
+    x = RNG.integers(-3, 4, (5, columns)).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    with tilejit.knobs(target="emulator"):
+        row_walk[(1,)](x, out, 5, columns, columns, ROWS=rows, BLOCK=tilejit.next_power_of_2(columns))
+    np.testing.assert_array_equal(out, x - x.sum(1, keepdims=True))

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from row_launches import ROWS
 
 import tilejit
 from tilejit import kernels
@@ -162,6 +163,7 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "int8 weights": lambda: weights(8),
     "int4 weights": lambda: weights(4),
     "stream-k": lambda: kernels.matmul_streamk(random(64, 512), random(72, 512, seed=1).T, split=2, ordered=True),
+    **ROWS,
 }
 
 
@@ -179,7 +181,7 @@ def test_unordered_sums_differ_by_rounding(launches: Launches) -> None:
 
 
 def test_no_kernel_is_left_out() -> None:
-    source = Path(__file__).read_text()
+    source = Path(__file__).read_text() + Path(__file__).with_name("row_launches.py").read_text()
     assert [name for name in kernels.__all__ if f"kernels.{name}(" not in source and f"kernels.{name}[" not in source] == []
 
 

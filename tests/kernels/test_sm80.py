@@ -14,7 +14,7 @@ import tilejit.language as tl
 from tilejit import kernels
 from tilejit.kernels.add import add_kernel
 from tilejit.kernels.matmul import matmul_kernel
-from tilejit.kernels.softmax import softmax_kernel
+from tilejit.kernels.rows.softmax import softmax_kernel
 from tilejit.kernels.streamk import streamk_kernel
 from tilejit.kernels.tiles import SINGLE_TILES
 from tilejit.ptx.isa import required_sm

@@ -103,7 +103,7 @@ def matmul(name: str, bm: int, **options: int) -> Right:
 
 def softmax() -> Right:
     """tilejit's own: rows across four warps, which meet in shared memory."""
-    kernel = importlib.import_module("tilejit.kernels.softmax").softmax_kernel
+    kernel = importlib.import_module("tilejit.kernels.rows.softmax").softmax_kernel
 
     def arguments() -> tuple[tuple, dict, np.ndarray, np.ndarray]:
         x = np.random.default_rng(0).standard_normal((3, 90)).astype(np.float32)

@@ -5,10 +5,9 @@ import pytest
 
 import tilejit
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.layernorm import layernorm_kernel, long_layernorm_kernel
 from tilejit.kernels.matmul import POINTER_TILES, matmul_kernel
-from tilejit.kernels.rmsnorm import long_rmsnorm_kernel, rmsnorm_kernel
-from tilejit.kernels.softmax import long_softmax_kernel, softmax_kernel
+from tilejit.kernels.rows.norms import long_norm_kernel, norm_kernel
+from tilejit.kernels.rows.softmax import long_softmax_kernel, softmax_kernel
 from tilejit.kernels.tiles import TILES
 from tilejit.runtime import ptxas
 
@@ -73,15 +72,15 @@ def test_softmax(dtype, block, warps):
 def test_norms(dtype, affine):
     p = f"*{dtype}"
     w = p if affine else None
-    clean(layernorm_kernel.compile(p, w, w, p, 4095, 4096, 4096, 1e-5, BLOCK=4096, num_warps=8))
-    clean(rmsnorm_kernel.compile(p, w, p, 4095, 4096, 4096, 1e-5, BLOCK=4096, num_warps=8))
+    for centred in (False, True):
+        clean(norm_kernel.compile(p, w, w if centred else None, p, 4095, 4096, 4096, 1e-5, centred, BLOCK=4096, num_warps=8))
 
 
 def test_long_rows():
     p = "*bf16"
     clean(long_softmax_kernel.compile(p, p, 40000, 40000, 40000, BLOCK=8192, num_warps=8))
-    clean(long_layernorm_kernel.compile(p, p, p, p, 40000, 40000, 40000, 1e-5, BLOCK=8192, num_warps=8))
-    clean(long_rmsnorm_kernel.compile(p, p, p, 40000, 40000, 40000, 1e-5, BLOCK=8192, num_warps=8))
+    for centred in (False, True):
+        clean(long_norm_kernel.compile(p, p, None, p, 40000, 40000, 40000, 1e-5, centred, BLOCK=8192, num_warps=8))
 
 
 @pytest.mark.parametrize("tiles", TILES, ids=str)

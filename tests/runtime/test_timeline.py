@@ -78,7 +78,7 @@ def test_the_picture_is_one(drawn: Any) -> None:
 
 def test_an_svg_by_default_and_no_roles(tmp_path: Path) -> None:
     """softmax: one warpgroup, no pipeline."""
-    from tilejit.kernels.softmax import softmax_kernel
+    from tilejit.kernels.rows.softmax import softmax_kernel
 
     x = np.random.default_rng().standard_normal((3, 256)).astype(np.float32)
     out = np.empty_like(x)

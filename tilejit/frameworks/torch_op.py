@@ -40,7 +40,7 @@ class TorchOp:
         self.fn, self.name, self.schema, self.mutates, self.fake = fn, name, schema, tuple(mutates), fake
         self.names = tuple(inspect.signature(fn).parameters)
         self.taken: tuple[str, ...] | None = None if schema is None else tuple(
-            p.split("=")[0].split()[-1] for p in schema[1:schema.index(")")].split(", ") if " " in p)
+            p.split("=")[0].split()[-1] for p in schema[1:schema.rindex(") ->")].split(", ") if " " in p)
         self.backward: Callable[..., Any] | None = None
         self.setup_context: Callable[..., Any] | None = None
         self.library: Any = None

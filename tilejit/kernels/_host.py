@@ -1,9 +1,8 @@
-"""What the host functions share: outputs like their inputs, rows of matrices, and block sizes."""
+"""How kernels of rows are launched: rows and columns of a program, warps, CTAs."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import tilejit
 
@@ -29,15 +28,6 @@ class RowLaunch:
     rows: int
     options: dict[str, int]
     whole: bool
-
-
-def rows(x: Any, what: str) -> tuple[int, int, int]:
-    """(rows, columns, row stride) of a matrix with unit column stride."""
-    info = tilejit.array_info(x)
-    if len(info.shape) != 2 or info.strides[1] != 1 and info.shape[1] > 1:
-        raise tilejit.LaunchError(f"{what}: expected a matrix with contiguous rows, found shape {info.shape} and "
-                                  f"strides {info.strides}: reshape it, or call .contiguous()")
-    return info.shape[0], info.shape[1], info.strides[0]
 
 
 @lru_cache(maxsize=1024)

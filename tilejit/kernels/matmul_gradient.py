@@ -5,8 +5,14 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.gradients import activation_gradient, column_sum, wants
 from tilejit.kernels.matmul import matmul
+from tilejit.kernels.rows.columns import column_sum
+from tilejit.kernels.rows.gates import activation_gradient
+
+
+def wants(x: Any) -> bool:
+    """Whether a tensor is there and a gradient of it is asked for."""
+    return x is not None and x.requires_grad
 
 
 def _keep(ctx: Any, inputs: tuple, output: Any) -> None:

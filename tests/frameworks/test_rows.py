@@ -1,0 +1,113 @@
+"""Row kernels under torch: values and gradients against torch's own in fp64, as operators, compiled. Needs torch."""
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import tilejit  # noqa: E402
+from tilejit import kernels  # noqa: E402
+from tilejit.errors import LaunchError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def evaluated():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with tilejit.knobs(target="evaluator"):
+        yield
+
+
+def randn(*shape, dtype=torch.float64):
+    return torch.randn(shape, dtype=dtype)
+
+
+def layernorm(x, w, b):
+    return F.layer_norm(x, x.shape[-1:], w, b)
+
+
+#: name -> ours, torch's, the operator and what comes after its arrays, arrays of which there are gradients.
+CASES = {
+    "softmax": (lambda x: kernels.softmax(x, None, 0.5), lambda x: torch.softmax(x * 0.5, -1),
+                lambda x: (kernels.softmax, (x, None, 0.5)), lambda: [randn(3, 4, 33)]),
+    "softmax of a transpose": (kernels.softmax, lambda x: torch.softmax(x, -1), lambda x: (kernels.softmax, (x,)),
+                               lambda: [randn(33, 4).T]),
+    "log_softmax": (kernels.log_softmax, lambda x: torch.log_softmax(x, -1), lambda x: (kernels.log_softmax, (x,)),
+                    lambda: [randn(3, 9)]),
+    "layernorm": (kernels.layernorm, layernorm, lambda x, w, b: (kernels.layernorm, (x, w, b)),
+                  lambda: [randn(3, 4, 33), randn(33), randn(33)]),
+    "layernorm without weights": (kernels.layernorm, lambda x: F.layer_norm(x, x.shape[-1:]),
+                                  lambda x: (kernels.layernorm, (x,)), lambda: [randn(4, 33)]),
+    "rmsnorm": (lambda x, w: kernels.rmsnorm(x, w, 1e-6, 1.0), lambda x, w: F.rms_norm(x, x.shape[-1:], w + 1, 1e-6),
+                lambda x, w: (kernels.rmsnorm, (x, w, 1e-6, 1.0)), lambda: [randn(5, 40), randn(40)]),
+    "rmsnorm of heads": (kernels.rmsnorm, lambda x, w: F.rms_norm(x, x.shape[-1:], None, 1e-6) * w,
+                         lambda x, w: (kernels.rmsnorm, (x, w)), lambda: [randn(5, 3, 8), randn(3, 8)]),
+    "add_rmsnorm": (kernels.add_rmsnorm, lambda x, r, w: (F.rms_norm(x + r, x.shape[-1:], w, 1e-6), x + r),
+                    lambda x, r, w: (kernels.add_rmsnorm, (x, r, w)), lambda: [randn(5, 40), randn(5, 40), randn(40)]),
+    "add_layernorm": (kernels.add_layernorm, lambda x, r, w, b: (layernorm(x + r, w, b), x + r),
+                      lambda x, r, w, b: (kernels.add_layernorm, (x, r, w, b)),
+                      lambda: [randn(5, 40), randn(5, 40), randn(40), randn(40)]),
+    "glu": (kernels.glu, lambda a, b: F.silu(a) * b, lambda a, b: (kernels.glu, (a, b)),
+            lambda: [randn(4, 80)[:, :40], randn(4, 40)]),
+    "geglu": (lambda a, b: kernels.glu(a, b, "gelu_tanh"), lambda a, b: F.gelu(a, approximate="tanh") * b,
+              lambda a, b: (kernels.glu, (a, b, "gelu_tanh")), lambda: [randn(4, 40), randn(4, 40)]),
+    "relu_squared": (kernels.relu_squared, lambda x: F.relu(x) ** 2, lambda x: (kernels.relu_squared, (x,)),
+                     lambda: [randn(4, 40)]),
+}
+
+
+def several(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name):
+    ours, theirs, _, inputs = CASES[name]
+    xs = [x.requires_grad_() for x in inputs()]
+    found, wanted = several(ours(*xs)), several(theirs(*xs))
+    grads = [torch.randn_like(w) for w in wanted]
+    for a, b in (*zip(found, wanted), *zip(torch.autograd.grad(found, xs, grads), torch.autograd.grad(wanted, xs, grads))):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators(name):
+    """torch's own checks of an operator, and gradients against differences."""
+    _, _, called, inputs = CASES[name]
+    op, args = called(*[x.requires_grad_() for x in inputs()])
+    torch.library.opcheck(op.overload, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor",
+                                                         "test_aot_dispatch_dynamic"))
+
+
+@pytest.mark.parametrize("ours, inputs", [
+    (kernels.softmax, [(2, 5)]), (kernels.log_softmax, [(2, 5)]), (kernels.layernorm, [(2, 5), (5,), (5,)]),
+    (kernels.add_rmsnorm, [(2, 5), (2, 5), (5,)]), (kernels.glu, [(2, 3), (2, 3)])],
+    ids=["softmax", "log_softmax", "layernorm", "add_rmsnorm", "glu"])
+def test_gradcheck(ours, inputs):
+    torch.autograd.gradcheck(ours, [randn(*s).requires_grad_() for s in inputs])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled(backend):
+    """A block of several, with a graph that is whole, at two sizes."""
+    def block(x, residual, w):
+        y, total = kernels.add_rmsnorm(x, residual, w)
+        return kernels.glu(kernels.softmax(y), kernels.layernorm(total, eps=1e-3)) + kernels.log_softmax(y)
+
+    compiled = torch.compile(block, backend=backend, fullgraph=True)
+    for rows in (3, 5):
+        xs = [randn(rows, 16).requires_grad_(), randn(rows, 16).requires_grad_(), randn(16).requires_grad_()]
+        found, wanted = compiled(*xs), block(*xs)
+        torch.testing.assert_close(found, wanted)
+        for a, b in zip(torch.autograd.grad(found.sum(), xs), torch.autograd.grad(wanted.sum(), xs)):
+            torch.testing.assert_close(a, b)
+
+
+def test_what_has_no_gradient():
+    x, mask = randn(4, 8), randn(4, 8).requires_grad_()
+    with pytest.raises(LaunchError, match="softmax has no gradient of mask: detach it"):
+        kernels.softmax(x.requires_grad_(), mask).sum().backward()

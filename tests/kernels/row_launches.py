@@ -1,0 +1,32 @@
+"""A small launch of every row kernel, forward and backward: what runs under every schedule."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilejit import kernels
+from tilejit.kernels.rows import gates, norm_gradients, softmax
+
+F32 = np.float32
+
+
+def random(*shape: int, dtype: Any = F32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+X, Y, W = random(5, 72), random(5, 72, seed=1), random(72, seed=2)
+
+#: name -> what launches it.
+ROWS: dict[str, Callable[[], Any]] = {
+    "masked log_softmax": lambda: kernels.log_softmax(X, X > 0, 0.5),
+    "softmax gradient": lambda: softmax.softmax_gradient(X, Y),
+    "log_softmax gradient in blocks": lambda: softmax.log_softmax_gradient(random(1, 9001), random(1, 9001, seed=1)),
+    "add_rmsnorm": lambda: kernels.add_rmsnorm(X, Y, W),
+    "long add_layernorm": lambda: kernels.add_layernorm(random(1, 9001), random(1, 9001, seed=1)),
+    "layernorm gradient": lambda: norm_gradients.layernorm_gradient(X, Y, W, W, 1e-5, 0.0, True, True),
+    "rmsnorm gradient of heads": lambda: norm_gradients.rmsnorm_gradient(X, Y, Y, None, 1e-5, 1.0, True, False),
+    "glu": lambda: gates.glu_gradient(X, kernels.glu(X, Y), Y, "gelu"),
+    "relu_squared": lambda: gates.relu_squared_gradient(X, kernels.relu_squared(Y)),
+}

@@ -1,0 +1,196 @@
+"""Operators from one declaration each: what a call allocates, launches and checks, how torch knows it, its gradient.
+
+    @operator(out=lambda x: x)
+    def scaled(out, x: Array, factor: float = 2.0) -> None:
+        scale_kernel[...](x, out, factor, ...)
+
+    @gradient(scaled, "x")
+    @operator(dx=lambda grad: grad)
+    def scaled_gradient(dx, grad: Array, factor: float) -> None:
+        scale_kernel[...](grad, dx, factor, ...)
+
+The body is given its results, then its arguments, and launches. `scaled(x, factor=2.0, *, out=None)` allocates `out`
+(as the rule says: like x) unless it is given, and returns it; for arrays of torch, numpy and ours. It is
+`torch.ops.tilejit.scaled` too: schema from the annotations, results for fake tensors from the rules, the gradient from
+the second declaration, whose arguments are found by name.
+"""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tilejit
+
+#: An argument of a body: a torch tensor, a numpy array, or one of ours.
+Array = Any
+#: A dtype: ours, its name, torch's or numpy's.
+DType = Any
+#: Annotations -> types of torch's schemas.
+_TYPES = {"Array": "Tensor", "Array | None": "Tensor?", "list[Array]": "Tensor[]", "int": "SymInt",
+          "int | None": "SymInt?", "float": "float", "float | None": "float?", "bool": "bool", "str": "str",
+          "str | None": "str?", "DType": "ScalarType", "DType | None": "ScalarType?"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call allocates: an array like the one that `rule` gives, or (such an array, shape, dtype); None: nothing.
+    `needs` are the arguments that the rule is given."""
+
+    name: str
+    rule: Callable[..., Any]
+    needs: tuple[str, ...]
+
+    def like(self, values: Mapping[str, Any]) -> tuple[Any, Any, Any] | None:
+        """(an array of the kind, shape, dtype) of the result of a call, or None."""
+        found = self.rule(*[values[n] for n in self.needs])
+        if found is None or isinstance(found, tuple):
+            return found
+        return found, None, None
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An operator's arguments and results."""
+
+    name: str
+    arguments: tuple[inspect.Parameter, ...]
+    results: tuple[Result, ...]
+    mutates: tuple[str, ...]
+
+    def schema(self) -> str:
+        """torch's schema."""
+        changed = dict(zip(self.mutates, "abcdefgh"))
+        taken = []
+        for p in self.arguments:
+            kind = _TYPES[p.annotation]
+            if p.name in changed:
+                kind = kind.replace("Tensor", f"Tensor({changed[p.name]}!)")
+            default = "" if p.default is p.empty else f"={_spelled(p.default)}"
+            taken.append(f"{kind} {p.name}{default}")
+        made = ", ".join(["Tensor"] * len(self.results))
+        return f"({', '.join(taken)}) -> {made if len(self.results) == 1 else f'({made})'}"
+
+    def signature(self) -> inspect.Signature:
+        """The function's: results may be given by name."""
+        given = [inspect.Parameter(r.name, inspect.Parameter.KEYWORD_ONLY, default=None) for r in self.results]
+        return inspect.Signature([*self.arguments, *given])
+
+    def allocated(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
+        """The results of a call, None for those that it has not."""
+        made = []
+        for r in self.results:
+            like, out = r.like(values), given.get(r.name)
+            if out is not None and like is not None:
+                shape, found = tuple(like[0].shape if like[1] is None else like[1]), tuple(out.shape)
+                if shape != found:
+                    raise tilejit.LaunchError(f"{self.name}: {r.name} must have shape {list(shape)}, found "
+                                              f"{list(found)}")
+            made.append(None if like is None else out if out is not None else tilejit.empty_like(*like))
+        return made
+
+    def returned(self, made: Sequence[Any], values: Mapping[str, Any]) -> Any:
+        """What a call returns; a result that it has not is an array without elements."""
+        if None in [x if x is None else 0 for x in made]:
+            first = next(values[p.name] for p in self.arguments if p.annotation == "Array")
+            made = [tilejit.empty_like(first, (0,)) if x is None else x for x in made]
+        return made[0] if len(made) == 1 else tuple(made) if made else None
+
+
+def operator(mutates: Sequence[str] = (), replay: bool = True,
+             **results: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare an operator by its results and a body `(*results, *arguments)` that launches.
+
+    results: name -> a rule, a function of arguments by their names that gives the array whose shape and dtype the
+    result has, or (array, shape, dtype), or None where there is no such result in this call. mutates: arguments that
+    the body changes. replay: calls are replayed (`tilejit.replayed`). Raises TypeError for annotations that torch has no types for."""
+    rules = tuple(Result(n, rule, tuple(inspect.signature(rule).parameters)) for n, rule in results.items())
+
+    def declare(body: Callable[..., Any]) -> Any:
+        parameters = tuple(inspect.signature(body).parameters.values())
+        arguments = parameters[len(rules):]
+        name = body.__name__
+        for p in arguments:
+            if p.annotation not in _TYPES:
+                raise TypeError(f"{name}: the annotation {p.annotation!r} of {p.name} is none of {', '.join(_TYPES)}")
+        declared = Declaration(name, arguments, rules, tuple(mutates))
+        names = tuple(p.name for p in arguments)
+        defaults = {p.name: p.default for p in arguments if p.default is not p.empty}
+        outputs = frozenset(r.name for r in rules)
+        signature = declared.signature()
+
+        def call(*args: Any, **given: Any) -> Any:
+            values = {**defaults, **dict(zip(names, args))}
+            outs: dict[str, Any] = {}
+            for n, v in given.items():
+                (outs if n in outputs else values)[n] = v
+            if len(values) != len(names) or len(args) > len(names):
+                signature.bind(*args, **given)              # raises, and says what is wrong
+            made = declared.allocated(values, outs)
+            body(*made, *[values[n] for n in names])
+            return declared.returned(made, values)
+
+        def fake(*args: Any, **given: Any) -> Any:
+            values = {**defaults, **dict(zip(names, args)), **given}
+            return declared.returned(declared.allocated(values, {}), values)
+
+        call.__name__, call.__qualname__, call.__doc__, call.__module__ = name, name, body.__doc__, body.__module__
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.declared = declared  # type: ignore[attr-defined]
+        return tilejit.torch_op(f"tilejit::{name}", declared.schema(), mutates=mutates, fake=fake,
+                                replay=replay)(call)
+
+    return declare
+
+
+def gradient(op: Any, *of: str | tuple[str, ...]) -> Callable[[Any], Any]:
+    """Make the operator that follows the gradient of `op`: its results are the gradients of the arguments `of`, where a
+    tuple names arguments that have the same gradient.
+
+    Its arguments are found by name: `grad` (or `grad_NAME` of several results) is the gradient of a result; a result's
+    name or an argument's is what that was; `wants_NAME`: whether a gradient of that argument is asked for."""
+    def attach(g: Any) -> Any:
+        _wire(op, g, tuple((n,) if isinstance(n, str) else n for n in of))
+        return g
+
+    return attach
+
+
+def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
+    declared: Declaration = op.fn.declared
+    names = [p.name for p in declared.arguments]
+    given = [n for group in of for n in group]
+    results = [r.name for r in declared.results]
+    gradients = ["grad"] if len(results) == 1 else [f"grad_{r}" for r in results]
+    needed = [p.name for p in g.fn.declared.arguments]
+    kept = [n for n in needed if n not in gradients and not n.startswith("wants_")]
+    unknown = {*kept} - {*names, *results} | {*given} - {*names}
+    if unknown:
+        raise TypeError(f"{g.name}: {', '.join(sorted(unknown))}: neither arguments nor results of {op.name}")
+
+    def keep(ctx: Any, inputs: tuple, output: Any) -> None:
+        values = dict(zip(names, inputs))
+        values.update(zip(results, output if isinstance(output, tuple) else (output,)))
+        arrays = [n for n in kept if hasattr(values[n], "requires_grad")]
+        ctx.save_for_backward(*[values[n] for n in arrays])
+        ctx.arrays, ctx.rest = arrays, {n: values[n] for n in kept if n not in arrays}
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        asked = dict(zip(names, ctx.needs_input_grad))
+        lacking = [n for n in names if asked.get(n) and n not in given]
+        if lacking:
+            raise tilejit.LaunchError(f"{declared.name} has no gradient of {', '.join(lacking)}: detach it")
+        values = {**ctx.rest, **dict(zip(ctx.arrays, ctx.saved_tensors)), **dict(zip(gradients, grads)),
+                  **{f"wants_{n}": bool(asked.get(n)) for n in names}}
+        found = g(*[values[n] for n in needed])
+        made = {n: x for group, x in zip(of, found if isinstance(found, tuple) else (found,)) for n in group}
+        out = [made.get(n) if asked.get(n) else None for n in names]
+        return out[0] if len(out) == 1 else tuple(out)
+
+    op.register_autograd(backward, setup_context=keep)
+
+
+def _spelled(value: Any) -> str:
+    """A default as torch's schemas have it."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)

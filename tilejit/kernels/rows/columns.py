@@ -1,0 +1,63 @@
+"""Sums over rows: the gradients of weights and biases, and the second reduction of what persistent programs summed."""
+from __future__ import annotations
+
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operator import Array, operator
+from tilejit.kernels.rows.matrices import Matrix, matrix
+from tilejit.kernels.rows.tiles import wide, wide_type
+
+#: The tile of a sum over rows.
+SUM_ROWS, SUM_COLUMNS = 32, 128
+
+
+@tilejit.kernel
+def column_sum_kernel(x, scaled, stats, out, row_count, columns, x_pitch, scaled_pitch, per, ROWS: tl.constexpr,
+                      COLUMNS: tl.constexpr):
+    """Sums of COLUMNS columns over `per` rows; scaled: None, or what x is multiplied by, normalised by stats."""
+    cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    first = tl.program_id(1) * per
+    last = tl.minimum(first + per, row_count)
+    total = tl.zeros((COLUMNS,), wide_type(x))
+    for start in range(first, last, ROWS):
+        at = start + tl.arange(0, ROWS)
+        mask = (at < last)[:, None] & (cols < columns)[None, :]
+        at = at.to(tl.int64)
+        v = wide(tl.load(x + at[:, None] * x_pitch + cols[None, :], mask, other=0.0))
+        if scaled is not None:
+            h = wide(tl.load(scaled + at[:, None] * scaled_pitch + cols[None, :], mask, other=0.0))
+            mean = tl.load(stats + at * 2, at < last, other=0.0)
+            r = tl.load(stats + at * 2 + 1, at < last, other=0.0)
+            v = v * ((h - mean[:, None]) * r[:, None])
+        total += tl.sum(v, 0)
+    tl.store(out + tl.program_id(1).to(tl.int64) * columns + cols, total.to(out.dtype.element_ty), cols < columns)
+
+
+@operator(out=lambda like: like)
+def column_sum(out, x: Array, like: Array) -> None:
+    """The sums over the rows of x [.., columns], in fp32, rounded to the dtype of `like` [columns]."""
+    sum_columns(out, matrix("column_sum", x))
+
+
+def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = None) -> None:
+    """A launch over parts of the rows where columns alone do not fill the chip, then one over the parts."""
+    if not x.columns:
+        return
+    other, pitch = (None, 0) if scaled is None else (scaled.array, scaled.pitch)
+    across = tilejit.cdiv(x.columns, SUM_COLUMNS)
+    parts = max(1, min(2 * tilejit.multiprocessors(tilejit.array_info(x.array).device) // across,
+                       tilejit.cdiv(x.n, 4 * SUM_ROWS)))
+    sizes = dict(ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS)
+    target = out if parts == 1 else sums_like(x.array, (parts, x.columns))
+    column_sum_kernel[(across, parts)](x.array, other, stats, target, x.n, x.columns, x.pitch, pitch,
+                                       tilejit.cdiv(x.n, parts), **sizes)
+    if parts > 1:
+        column_sum_kernel[(across, 1)](target, None, None, out, parts, x.columns, x.columns, 0, parts, **sizes)
+
+
+def sums_like(x: Any, shape: tuple[int, ...]) -> Any:
+    """Memory for sums of what x has: fp32, or fp64 for fp64."""
+    double = tilejit.array_info(x).dtype == tl.float64
+    return tilejit.empty_like(x, shape, tl.float64 if double else tl.float32)

@@ -1,0 +1,117 @@
+"""Arrays as matrices of rows: [.., columns] seen as [n, columns] with one distance from row to row."""
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import tilejit
+from tilejit.kernels._host import WIDEST, RowLaunch, row_launch
+
+#: Elements that a program of an elementwise kernel has.
+ELEMENTS = 4096
+
+
+class Matrix(NamedTuple):
+    """n rows of so many contiguous columns, `pitch` elements from row to row."""
+
+    array: Any
+    n: int
+    columns: int
+    pitch: int
+
+
+def matrix(what: str, x: Any, name: str = "x") -> Matrix:
+    """An input [.., columns]; one whose rows are not contiguous, or not evenly apart, is copied.
+
+    Raises LaunchError for a number, and for what is no array."""
+    info = tilejit.array_info(x)
+    if not info.shape:
+        raise tilejit.LaunchError(f"{what}: {name} must have at least one dimension, found a single number")
+    pitch = _pitch(info.shape, info.strides)
+    if pitch is None:
+        x = contiguous(x)
+        pitch = info.shape[-1]
+    return Matrix(x, prod(info.shape[:-1]), info.shape[-1], pitch)
+
+
+def result(what: str, x: Any, name: str = "out") -> Matrix:
+    """The same of a result, which must be such a matrix as it is."""
+    info = tilejit.array_info(x)
+    pitch = _pitch(info.shape, info.strides)
+    if pitch is None:
+        raise tilejit.LaunchError(f"{what}: {name} must have contiguous rows, evenly apart, found shape "
+                                  f"{list(info.shape)} and strides {list(info.strides)}: leave it out")
+    return Matrix(x, prod(info.shape[:-1]), info.shape[-1], pitch)
+
+
+def vector(what: str, x: Any, size: int, name: str) -> Any:
+    """An input of `size` numbers, contiguous (copied if it is not), or None. Raises LaunchError for another size."""
+    if x is None:
+        return None
+    info = tilejit.array_info(x)
+    if prod(info.shape) != size:
+        raise tilejit.LaunchError(f"{what}: {name} must have {size} elements, found shape {list(info.shape)}")
+    return x if is_contiguous(info) else contiguous(x)
+
+
+def same(what: str, x: Any, y: Any, name: str, other: str = "x") -> None:
+    """Raises LaunchError if two arrays differ in shape."""
+    if tuple(x.shape) != tuple(y.shape):
+        raise tilejit.LaunchError(f"{what}: {name} must have {other}'s shape {list(x.shape)}, found {list(y.shape)}")
+
+
+def contiguous(x: Any) -> Any:
+    """x, or a row-major copy of it."""
+    if hasattr(x, "contiguous"):
+        return x.contiguous()
+    if isinstance(x, tilejit.DeviceArray):
+        return x
+    import numpy
+
+    return numpy.ascontiguousarray(x)
+
+
+def is_contiguous(info: tilejit.ArrayInfo) -> bool:
+    """Whether an array is row-major without gaps."""
+    pitch = _pitch(info.shape, info.strides)
+    return pitch is not None and (pitch == info.shape[-1] or prod(info.shape[:-1]) <= 1) or not info.shape
+
+
+def launch_of(*kept: Matrix) -> RowLaunch:
+    """How a kernel of whole rows of matrices of one shape is launched (`row_launch`), all of which a program keeps."""
+    size = sum([tilejit.array_info(m.array).dtype.bytes for m in kept])
+    return row_launch(kept[0].n, kept[0].columns, WIDEST, size=size)
+
+
+def elements(*matrices: Matrix) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
+    """How an elementwise kernel goes over matrices of one shape: the matrices, as one row where none has gaps; the
+    grid; rows and columns of a program's block."""
+    first = matrices[0]
+    n, columns = first.n, first.columns
+    if n > 1 and all(m.pitch == columns for m in matrices):
+        matrices = tuple(Matrix(m.array, 1, n * columns, n * columns) for m in matrices)
+        n, columns = 1, n * columns
+    if not n * columns:
+        return matrices, (0,), {"BLOCK": 16, "ROWS": 1}
+    block = min(ELEMENTS, max(16, tilejit.next_power_of_2(columns)))
+    rows = min(ELEMENTS // block, tilejit.next_power_of_2(max(1, n)))
+    grid = tilejit.cdiv(n, rows) * tilejit.cdiv(columns, block)
+    return matrices, (grid,), {"BLOCK": block, "ROWS": rows}
+
+
+def _pitch(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """Elements from row to row, or None where there is no such number, or columns are not side by side."""
+    if 0 in shape:
+        return shape[-1]
+    if not shape or strides[-1] != 1 and shape[-1] > 1:
+        return None
+    pitch = reach = None
+    for size, stride in zip(shape[-2::-1], strides[-2::-1]):
+        if size == 1:
+            continue
+        if pitch is None:
+            pitch = stride
+        elif stride != reach:
+            return None
+        reach = stride * size
+    return shape[-1] if pitch is None else pitch

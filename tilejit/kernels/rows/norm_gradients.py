@@ -1,0 +1,215 @@
+"""The gradients of norms: of the input row by row, of weights and biases in the same walk over the rows."""
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._host import STREAM_BLOCK
+from tilejit.kernels._operator import Array, gradient, operator
+from tilejit.kernels.rows.columns import sum_columns, sums_like
+from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
+from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
+from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
+
+#: Elements of rows that a CTA has at a time, and a warp of it (a quarter of fp64): sums, weights and rows are all in
+#: registers. The most CTAs that a row is spread over, elements of a program at least, and bytes for rings.
+CTA, WARP, CTAS, LEAST, RING = 8192, 512, 16, 2048, 160 << 10
+
+
+@tilejit.kernel
+def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
+                         eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
+                         ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and
+    g = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
+    plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
+    of a program's ROWS rows always of the same one, to [programs * ROWS, columns]."""
+    cols = tl.arange(0, BLOCK)[None, :]
+    first = tl.program_id(0) * ROWS
+    mine = first + tl.arange(0, ROWS)[:, None]
+    w = 1.0
+    if weight is not None:
+        w = tl.load(weight + weight_at(mine, cols, per, HEADS, SPAN), cols < columns, other=0.0).to(wide_type(x))
+        if offset is not None:
+            w += offset
+    dw_sum = tl.zeros((ROWS, BLOCK), wide_type(x))
+    db_sum = tl.zeros((ROWS, BLOCK), wide_type(x))
+    for start in tl.range(first, n, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        row = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        inside = (row < n) & (cols < columns)
+        v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
+        g = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
+        if CENTRED:
+            v = tl.where(inside, v - row_sum(v, 2) / columns, 0.0)
+        r = tl.rsqrt(row_sum(v * v, 2) / columns + eps)
+        h = v * r
+        if dw is not None:
+            dw_sum += g * h
+        if db is not None:
+            db_sum += g
+        g = g * w
+        d = g - h * (row_sum(g * h, 2) / columns)
+        if CENTRED:
+            d = d - row_sum(g, 2) / columns
+        d = d * r
+        if more is not None:
+            d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
+        put(out + row * out_pitch + cols, d, inside)
+    part = mine.to(tl.int64) if HEADS > 1 else tl.program_id(0).to(tl.int64)
+    if dw is not None:
+        if HEADS == 1:
+            dw_sum = tl.sum(dw_sum, 0)[None, :]
+        put(dw + part * columns + cols, dw_sum, cols < columns)
+    if db is not None:
+        if HEADS == 1:
+            db_sum = tl.sum(db_sum, 0)[None, :]
+        put(db + part * columns + cols, db_sum, cols < columns)
+
+
+@tilejit.kernel
+def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
+                              eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
+                              BLOCK: tl.constexpr):
+    """One row a program, in blocks: mean, deviation, the two means of the gradient, the result. The row's mean and
+    reciprocal deviation go to stats [rows, 2]."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    x += row * x_pitch
+    grad += row * grad_pitch
+    mean = 0.0
+    if CENTRED:
+        total = tl.zeros((BLOCK,), wide_type(x))
+        for start in range(0, columns, BLOCK):
+            total += wide(tl.load(x + start + cols, start + cols < columns, other=0.0))
+        mean = tl.sum(total, 0) / columns
+    squares = tl.zeros((BLOCK,), wide_type(x))
+    products = tl.zeros((BLOCK,), wide_type(x))
+    sums = tl.zeros((BLOCK,), wide_type(x))
+    for start in range(0, columns, BLOCK):
+        at = start + cols
+        v = tl.where(at < columns, wide(tl.load(x + at, at < columns, other=0.0)) - mean, 0.0)
+        g = weighted(grad, weight, offset, at, weight_at(row, at, per, HEADS, SPAN), at < columns)
+        squares += v * v
+        products += g * v
+        sums += g
+    r = tl.rsqrt(tl.sum(squares, 0) / columns + eps)
+    slope = tl.sum(products, 0) / columns * r
+    level = tl.sum(sums, 0) / columns if CENTRED else 0.0
+    for start in range(0, columns, BLOCK):
+        at = start + cols
+        v = wide(tl.load(x + at, at < columns, other=0.0)) - mean
+        g = weighted(grad, weight, offset, at, weight_at(row, at, per, HEADS, SPAN), at < columns)
+        d = (g - level - v * r * slope) * r
+        if more is not None:
+            d += tl.load(more + row * more_pitch + at, at < columns, other=0.0).to(d.dtype)
+        put(out + row * out_pitch + at, d, at < columns)
+    tl.store(stats + row * 2, mean)
+    tl.store(stats + row * 2 + 1, r)
+
+
+@tilejit.kernel
+def weighted(grad, weight, offset, at, weights_at, inside):
+    """grad * (weight + offset) there."""
+    g = wide(tl.load(grad + at, inside, other=0.0))
+    if weight is not None:
+        w = tl.load(weight + weights_at, inside, other=0.0).to(g.dtype)
+        g = g * (w if offset is None else w + offset)
+    return g
+
+
+def _asked(of: Any, asked: bool) -> Any:
+    return of if asked else None
+
+
+@gradient(rmsnorm, "x", "weight", "bias")
+@operator(dx=lambda x: x, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
+          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
+                     offset: float, wants_weight: bool, wants_bias: bool) -> None:
+    """The gradients of x, weight and bias (the last two if they are wanted) of `rmsnorm`."""
+    launch_gradient("rmsnorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, False)
+
+
+@gradient(layernorm, "x", "weight", "bias")
+@operator(dx=lambda x: x, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
+          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+def layernorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
+                       offset: float, wants_weight: bool, wants_bias: bool) -> None:
+    """The gradients of x, weight and bias (the last two if they are wanted) of `layernorm`."""
+    launch_gradient("layernorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, True)
+
+
+@gradient(add_rmsnorm, ("x", "residual"), "weight", "bias")
+@operator(dx=lambda total: total, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
+          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+def add_rmsnorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
+                         bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
+    """The gradients of x (and of the residual: the same), weight and bias of `add_rmsnorm`."""
+    launch_gradient("add_rmsnorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, False, grad_total)
+
+
+@gradient(add_layernorm, ("x", "residual"), "weight", "bias")
+@operator(dx=lambda total: total, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
+          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+def add_layernorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
+                           bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
+    """The gradients of x (and of the residual: the same), weight and bias of `add_layernorm`."""
+    launch_gradient("add_layernorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, True, grad_total)
+
+
+def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, grad: Array, x: Array,
+                    weight: Array | None, bias: Array | None, eps: float, offset: float, centred: bool,
+                    more: Array | None = None) -> None:
+    """Launch the walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of
+    columns."""
+    same(what, x, grad, "grad")
+    m, g, o = matrix(what, x), matrix(what, grad, "grad"), result(what, dx, "dx")
+    p = Matrix(None, 0, 0, 0) if more is None else matrix(what, more, "the total's gradient")
+    weight, bias, heads = weights(what, m, x, weight, bias)
+    if not m.n * m.columns:
+        for out in (dw, db):
+            if out is not None:
+                sum_columns(out, Matrix(m.array, 0, heads * m.columns, 0))
+        return
+    pitches = m.pitch, g.pitch, p.pitch, o.pitch
+    constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
+    if m.columns <= CTAS * CTA // (4 if tilejit.array_info(m.array).dtype == tl.float64 else 1):
+        programs, rows, options = walk(heads, m, g, o)
+        held = rows if heads > 1 else 1
+        parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
+        norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
+                                          float(eps), offset or None, m.columns, **constants, **options)
+        for out, part in zip((dw, db), parts):
+            if out is not None:
+                sum_columns(out, Matrix(part, programs * held // heads, heads * m.columns, heads * m.columns))
+        return
+    stats = sums_like(m.array, (m.n, 2))
+    long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, stats, m.columns, *pitches,
+                                      float(eps), offset or None, m.columns, **constants,
+                                      BLOCK=STREAM_BLOCK, num_warps=8)
+    if heads > 1 and (dw is not None or db is not None):
+        raise tilejit.LaunchError(f"{what}: heads of {m.columns} columns have no gradient of their weights")
+    if dw is not None:
+        sum_columns(dw, g, m, stats)
+    if db is not None:
+        sum_columns(db, g)
+
+
+def walk(heads: int, *matrices: Matrix) -> tuple[int, int, dict[str, int]]:
+    """How programs walk over rows of inputs and a result: how many programs (what the chip holds, and such a number
+    that a program's rows keep their heads), rows of each at a time, and the options of the launch."""
+    m = matrices[0]
+    block = max(16, tilejit.next_power_of_2(m.columns))
+    rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))
+    infos = [tilejit.array_info(x.array) for x in matrices]
+    cta, warp = (CTA // 4, WARP // 4) if infos[0].dtype == tl.float64 else (CTA, WARP)
+    ctas = max(1, block // cta)
+    size = block * rows // ctas
+    ring = size * (2 * sum([i.dtype.bytes for i in infos[:-1]]) + infos[-1].dtype.bytes)
+    resident = tilejit.multiprocessors(infos[0].device) * (cta // size) // ctas
+    whole = heads // gcd(heads, rows)
+    programs = tilejit.cdiv(max(1, min(resident, tilejit.cdiv(m.n, rows))), whole) * whole
+    return programs, rows, {"ROWS": rows, "BLOCK": block, "STAGES": 2 if ctas == 1 and ring <= RING else 1,
+                            "num_warps": max(4, size // warp), "num_ctas": ctas}

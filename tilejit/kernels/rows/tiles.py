@@ -1,0 +1,80 @@
+"""What kernels of rows share: which elements a program has, in which type it computes, and folds along its rows."""
+from __future__ import annotations
+
+import tilejit
+import tilejit.language as tl
+
+
+@tilejit.kernel
+def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """(row, column, mask) of this program's elements of a matrix [n, columns]: of one row a tile [BLOCK], of ROWS rows
+    a tile [ROWS, BLOCK]. The row is an int64 number or column of them."""
+    cols = tl.arange(0, BLOCK)
+    if ROWS == 1:
+        row = tl.program_id(0).to(tl.int64)
+        mask = cols < columns
+    else:
+        row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+        cols = cols[None, :]
+        mask = (row < n) & (cols < columns)
+    return row, cols, mask
+
+
+@tilejit.kernel
+def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """The same where nothing ties a row's elements together: programs have blocks of BLOCK columns of ROWS rows, one
+    row of blocks after another. Columns are counted in the type of `columns`."""
+    across = tl.cdiv(columns, BLOCK)
+    pid = tl.program_id(0)
+    cols = pid % across * BLOCK + tl.arange(0, BLOCK)
+    if ROWS == 1:
+        row = (pid // across).to(tl.int64)
+        mask = cols < columns
+    else:
+        row = ((pid // across).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+        cols = cols[None, :]
+        mask = (row < n) & (cols < columns)
+    return row, cols, mask
+
+
+@tilejit.kernel
+def wide(x):
+    """x as it is computed with: in fp32, but fp64 as it is."""
+    return x if x.dtype == tl.float64 else x.to(tl.float32)
+
+
+@tilejit.kernel
+def wide_type(pointer):
+    """The type in which what is loaded from here is computed with."""
+    return tl.float64 if pointer.dtype.element_ty == tl.float64 else tl.float32
+
+
+@tilejit.kernel
+def put(pointer, x, mask):
+    """Store x in the pointer's type."""
+    tl.store(pointer, x.to(pointer.dtype.element_ty), mask)
+
+
+@tilejit.kernel
+def row_sum(x, ROWS: tl.constexpr):
+    """The sum of each row of such a tile, to be used with the tile."""
+    if ROWS == 1:
+        return tl.sum(x, 0)
+    return tl.sum(x, 1)[:, None]
+
+
+@tilejit.kernel
+def row_max(x, ROWS: tl.constexpr):
+    """The greatest element of each row of such a tile, to be used with the tile."""
+    if ROWS == 1:
+        return tl.max(x, 0)
+    return tl.max(x, 1)[:, None]
+
+
+@tilejit.kernel
+def put_rows(pointer, x, row, n, ROWS: tl.constexpr):
+    """Store a number for each of a program's rows, as the folds give them, at pointer[row]."""
+    if ROWS == 1:
+        tl.store(pointer + row, x.to(pointer.dtype.element_ty))
+    else:
+        tl.store(pointer + row, x.to(pointer.dtype.element_ty), row < n)
