@@ -104,7 +104,8 @@ def operator(mutates: Sequence[str] = (), replay: bool = True,
 
     results: name -> a rule, a function of arguments by their names that gives the array whose shape and dtype the
     result has, or (array, shape, dtype), or None where there is no such result in this call. mutates: arguments that
-    the body changes. replay: calls are replayed (`tilejit.replayed`). Raises TypeError for annotations that torch has no types for."""
+    the body changes. replay: calls are replayed (`tilejit.replayed`). Raises TypeError for annotations that torch has
+    no types for."""
     rules = tuple(Result(n, rule, tuple(inspect.signature(rule).parameters)) for n, rule in results.items())
 
     def declare(body: Callable[..., Any]) -> Any:
@@ -117,7 +118,7 @@ def operator(mutates: Sequence[str] = (), replay: bool = True,
         declared = Declaration(name, arguments, rules, tuple(mutates))
         names = tuple(p.name for p in arguments)
         defaults = {p.name: p.default for p in arguments if p.default is not p.empty}
-        outputs = frozenset(r.name for r in rules)
+        known, outputs = frozenset(names), frozenset(r.name for r in rules)
         signature = declared.signature()
 
         def call(*args: Any, **given: Any) -> Any:
@@ -125,7 +126,7 @@ def operator(mutates: Sequence[str] = (), replay: bool = True,
             outs: dict[str, Any] = {}
             for n, v in given.items():
                 (outs if n in outputs else values)[n] = v
-            if len(values) != len(names) or len(args) > len(names):
+            if values.keys() != known or len(args) > len(names):
                 signature.bind(*args, **given)              # raises, and says what is wrong
             made = declared.allocated(values, outs)
             body(*made, *[values[n] for n in names])
