@@ -80,12 +80,14 @@ def test_softmax_under_every_schedule(columns):
 
 
 def test_text():
-    """A loop for each pass, whose strips end where the row does; what is left out is folded in."""
+    """A loop for each pass over the strips before the one in which the row ends; what is left out is folded in."""
     x = np.zeros((1, 4096), np.float16)
     k = softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=4)
     text = str(k.scheduled)
-    assert text.count("local_load") == 2 + 2 + 1 and "fp32[4096" not in text and text.count(" = for ") == 2
-    assert text.count(" strip %") == text.count("= strip") == 5 and text.count("select") == 2
+    assert text.count("local_load") == 3 * 2 and "fp32[4096" not in text and text.count(" for ") == 3
+    assert text.count("= strip") == 6 and text.count("{fill=-inf}") == 3 and text.count("= select") == 2
+    loop = text[text.rindex(" for "):text.index("yield   //", text.rindex(" for "))]
+    assert "store" in loop and "cmp" not in loop and text.count("store") == 2
     assert text.index("mbar_arrive") > text.rindex("local_load")
     assert "4 strips of 1024, read by each of 3 passes" in k.report()
 

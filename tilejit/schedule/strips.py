@@ -1,19 +1,20 @@
 """Strip-mining of wide rows: a row that lies in shared memory is worked on strip by strip, once for each reduction.
 
-    %x = local_load %row : bf16[16384]          %v0 = cast (local_load (strip %row, 0)) : fp32[2048]
-    %v = cast %x                                %a = for %i = 1, 8 {(%i, %a0 = %v0)
+    %x = local_load %row, %n : bf16[16384]      %v7 = cast (local_load (strip %row, 7), %n - 7 * 2048) : fp32[2048]
+    %v = cast %x                                %a = for %i = 0, 7 {(%i, %a0 = %v7)
     %m = reduce %v                     ->         %vi = cast (local_load (strip %row, %i))
     %s = sub %v, splat %m                         yield maximum %a0, %vi }
-    store %p, %s                                %m = reduce %a
-                                                for %i = 0, 8 {.. store %pi, %si }
+    store %p, %s, cmp %i, %n                    %m = reduce %a
+                                                for %i = 0, 7 {.. store %pi, %si };  store %p7, %s7, cmp %i7, %n
 
 A thread holds a strip at a time, whatever the row's width, and nothing of it while it waits for the others in a
 reduction: more programs share a multiprocessor, and 16-bit rows stay what they are. Reductions of which none needs
 another one share a pass over the row. Sums of a thread's elements are by position in the strip, strip after strip.
 
-A row that a mask ends (`i < n`) is worked on as far as it goes, not as far as its tile does: the strips behind the end
-are left out of a pass whose stores the mask stops there, and whose reductions find the same number in every element:
-that number is computed once and folded in (for the sum of k elements, k times it).
+A row that a mask ends (`i < n`) is worked on as far as it goes, not as far as its tile does: the strips behind the one
+in which it ends are left out of a pass whose stores the mask stops there, and whose reductions find the same number in
+every element: that number is computed once and folded in (for the sum of k elements, k times it). The strips before it
+need no mask.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
 from tilejit.ir.ahead import argument_of, may_alias
-from tilejit.ir.types import DType, Tile, Type, elem_of, int32
+from tilejit.ir.types import DType, Tile, Type, elem_of, int1, int32
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.linear import LinearLayout
 
@@ -74,7 +75,8 @@ class _Strips:
         self.end = next(ends, len(block.ops))
         self.passes = 0
         self.bound: Value | None = None      # what a mask compares the elements' index with
-        self.trips: Value | None = None      # strips up to there
+        self.tail: Value | None = None       # the strip in which the row ends there
+        self.whole = False                   # the strip that is written is one in which the row does not end
         self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
         self.now: dict[Value, Value] = {}    # results of reductions, with what was left out folded in
 
@@ -217,8 +219,8 @@ class _Strips:
     def fold_rest(self, op: Op, result: Value, b: Builder) -> None:
         """Fold what a pass has left out into a reduction's result."""
         z, mine, t = self.beyond(op.operands[0], b, {}), self.now.get(result, result), op.result.type
-        assert self.trips is not None
-        left = b("mul", b("sub", b.const(self.count, int32), self.trips), b.const(self.size, int32))
+        assert self.tail is not None
+        left = b("mul", b("sub", b.const(self.count - 1, int32), self.tail), b.const(self.size, int32))
         if times(op) == "many":
             z = b("mul", z, b("cast", left, dtype=t))
         env = dict(zip(op.regions[0].args, (mine, z)))
@@ -287,20 +289,24 @@ class _Strips:
         b.loc = sinks[0].loc
         early = self.ends_early(sinks)
         folds = [op for op in sinks if op.name == "reduce"]
-        first = b.const(0, int32)
-        values = self.strips(sinks, first, b) if folds else {}
-        last = self.last(b) if early else b.const(self.count, int32)
+        first, end = b.const(0, int32), b.const(self.count, int32)
+        start = first
+        values: dict[Op, list[Value]] = {}
+        if early:                            # the last strip has the mask
+            end = self.ends_in(b)
+            values = self.strips(sinks, end, b)
+        elif folds:
+            values, start = self.strips(sinks, first, b), b.const(1, int32)
         sums = [v for op in folds for v in values[op]]
         region = Block([int32, *(v.type for v in sums)], ["strip", *(v.name for v in sums)])
         inner = Builder(region, loc=b.loc)
-        found, carried, ends = self.strips(sinks, region.args[0], inner), region.args[1:], []
+        found, carried, ends = self.strips(sinks, region.args[0], inner, early), region.args[1:], []
         for op in folds:
             n = len(op.operands)
             ends += self.folded(op, carried[:n], found[op], inner)
             carried = carried[n:]
         inner.op("yield", *ends)
-        start = b.const(1, int32) if folds else first
-        loop = b.op("for", start, last, b.const(1, int32), *sums, regions=[region])
+        loop = b.op("for", start, end, b.const(1, int32), *sums, regions=[region])
         results = list(loop.results)
         for op in folds:
             n = len(op.operands)
@@ -315,27 +321,42 @@ class _Strips:
             else:
                 self.fold_rest(op, op.result, b)
 
-    def last(self, b: Builder) -> Value:
-        """How many strips there are up to the bound, the first one in any case."""
-        if self.trips is None:
+    def ends_in(self, b: Builder) -> Value:
+        """The strip that has the last element before the bound; the first one if there is none."""
+        if self.tail is None:
             assert self.bound is not None
             t = self.bound.type
             end = b("minimum", b("maximum", self.bound, b.const(1, t)), b.const(self.shape[0], t))
             end = end if t == int32 else b("cast", end, dtype=int32)
-            self.trips = b("idiv", b("add", end, b.const(self.size - 1, int32)), b.const(self.size, int32))
-        return self.trips
+            self.tail = b("idiv", b("sub", end, b.const(1, int32)), b.const(self.size, int32))
+        return self.tail
 
-    def strips(self, sinks: list[Op], i: Value, b: Builder) -> dict[Op, list[Value]]:
-        """Strip i of all that a pass needs: the stores, and what reductions fold."""
+    def strips(self, sinks: list[Op], i: Value, b: Builder, whole: bool = False) -> dict[Op, list[Value]]:
+        """Strip i of all that a pass needs: the stores, and what reductions fold. whole: the row does not end in it."""
+        self.whole = whole
         made: dict[Value, Value] = {}
         found = {}
         at = b("mul", i, b.const(self.size, int32))
         for op in sinks:
             b.loc = op.loc
-            found[op] = [self.strip(v, i, at, made, b) for v in op.operands]
+            found[op] = [self.strip(v, i, at, made, b) for v in self.needed(op)]
             if op.name == "store":
                 b.insert(Op(op.name, found[op], op.attrs, None, None, op.loc))
         return found
+
+    def needed(self, op: Op) -> list[Value]:
+        """An op's operands; in a strip in which the row does not end, without a mask that only that decides."""
+        if not self.whole:
+            return op.operands
+        if op.name in ("load", "store") and self.holds(op.operands[-1 if op.name == "store" else 1]):
+            return op.operands[:2 if op.name == "store" else 1]
+        return op.operands[:1] if op.name == "local_load" and self.within(op.operands[-1]) else op.operands
+
+    def holds(self, mask: Value) -> bool:
+        """Whether a mask is true before the end."""
+        op = mask.op
+        return isinstance(op, Op) and elem_of(mask.type) == int1 and (
+            self.ends_at(mask) is self.bound or op.name == "and" and all(map(self.holds, op.operands)))
 
     def strip(self, v: Value, i: Value, at: Value, made: dict[Value, Value], b: Builder) -> Value:
         """Strip i, which starts `at`, of a value; a value that is no tile, as it is."""
@@ -344,6 +365,8 @@ class _Strips:
         if v not in made:
             op, t = v.op, Tile((self.size,), v.type.elem, self.part)  # type: ignore[union-attr]
             assert isinstance(op, Op)
+            if self.whole and op.name == "select" and self.holds(op.operands[0]):
+                return self.strip(op.operands[1], i, at, made, b)
             attrs = dict(op.attrs)
             attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
             if op.name == "arange":
@@ -352,7 +375,7 @@ class _Strips:
                 new = self._new(op, [range_, offset], {}, t, b, "add")
             elif op.name == "local_load":
                 view = b("strip", op.operands[0], i, size=self.size, **({"ctas": self.ctas} if self.ctas > 1 else {}))
-                new = self._new(op, [view, *(b("sub", x, at) for x in op.operands[1:])], attrs, t, b)
+                new = self._new(op, [view, *(b("sub", x, at) for x in self.needed(op)[1:])], attrs, t, b)
             elif op.name == "ptr_add" and (found := self._from_start(op)):
                 base, range_op = found        # the offset of the strip goes into the number
                 start = b("ptr_add", self.now.get(base, base), at)
@@ -361,7 +384,7 @@ class _Strips:
                 splat = self._new(op, [start], {"shape": t.shape}, t, b, "splat")
                 new = self._new(op, [splat, range_], attrs, t, b)
             else:
-                new = self._new(op, [self.strip(x, i, at, made, b) for x in op.operands], attrs, t, b)
+                new = self._new(op, [self.strip(x, i, at, made, b) for x in self.needed(op)], attrs, t, b)
             new.name = v.name
             made[v] = new
         return made[v]
