@@ -210,7 +210,7 @@ class Writer:
             op = self.pick(("+", "-", "*", "&", "|", "^", "//", "%", "<<", ">>", "max", "min"))
             result = 0
         if op in ("max", "min"):
-            return self.let(f"tl.{op}imum({a.name}, {text})", a.dtype, a.shape, result)
+            return self.let(f"tl.{op}imum({a.name}, {text}).to(tl.{a.dtype})", a.dtype, a.shape, result)
         if op in ("<<", ">>"):
             return self.let(f"{a.name} {op} ({text} & 7)", a.dtype, a.shape)
         if op in ("//", "%"):
@@ -451,7 +451,7 @@ class Writer:
         text, bound = self.inner(acc, known)
         final = start.bound + bound * trips[0]
         if acc.is_float and final >= EXACT[acc.dtype]:
-            self.emit(f"{acc.name} = tl.maximum({acc.name}, {text})")
+            self.emit(f"{acc.name} = tl.maximum({acc.name}, {text}).to(tl.{acc.dtype})")
             final = max(start.bound, bound)
         else:
             op = "+" if acc.is_float else self.pick("+-^*")
@@ -478,7 +478,7 @@ class Writer:
                 self.step()
             text, bound = self.inner(acc, known)
             bounds.append(bound)
-            self.emit(f"{acc.name} = tl.{self.pick(('maximum', 'minimum'))}({acc.name}, {text})")
+            self.emit(f"{acc.name} = tl.{self.pick(('maximum', 'minimum'))}({acc.name}, {text}).to(tl.{acc.dtype})")
             self.depth -= 1
             del self.vars[known:]
             if not last:

@@ -91,21 +91,21 @@ def _is_propagating(nan: Any) -> bool:
 
 @builtin
 def maximum(x: Any, y: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Larger of two; a NaN loses unless propagate_nan is ALL."""
-    a, c = sem.common(_b, x, y)
+    """Larger of two, of bf16 in fp32 (as in Triton); a NaN loses unless propagate_nan is ALL."""
+    a, c = sem.common(_b, sem.from_bf16(_b, x), sem.from_bf16(_b, y))
     return tensor(_b("maximum", a.value, c.value, nan=_is_propagating(propagate_nan)))
 
 
 @builtin
 def minimum(x: Any, y: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Smaller of two; a NaN loses unless propagate_nan is ALL."""
-    a, c = sem.common(_b, x, y)
+    """Smaller of two, of bf16 in fp32 (as in Triton); a NaN loses unless propagate_nan is ALL."""
+    a, c = sem.common(_b, sem.from_bf16(_b, x), sem.from_bf16(_b, y))
     return tensor(_b("minimum", a.value, c.value, nan=_is_propagating(propagate_nan)))
 
 
 @builtin
 def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
-    """x limited to [min, max]."""
+    """x limited to [min, max], of bf16 in fp32 (as in Triton)."""
     low = maximum(x, min, propagate_nan, _b=_b)
     return minimum(low, max, propagate_nan, _b=_b)
 

@@ -122,7 +122,7 @@ def reduce_or(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: K
 
 def _extreme(name: str, symbol: str, input: tensor, axis: Any, return_indices: Any, left: Any,
              keep_dims: Any, b: KernelBuilder) -> Any:
-    x = to_tensor(b, input)
+    x = sem.from_bf16(b, to_tensor(b, input))
     if unwrap(return_indices):
         return _arg(name, symbol, x, axis, left, keep_dims, b)
     if isinstance(x.elem, DType) and x.elem.bits < 32:

@@ -30,15 +30,16 @@ def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = Fal
 
 @builtin(method=True)
 def cumsum(input: Any, axis: Any = 0, reverse: bool = False, dtype: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Running sums along `axis`; integers below 32 bits are summed in 32 bits, or in `dtype`."""
-    x = widened(_b, to_tensor(_b, input), dtype)
+    """Running sums along `axis`; integers below 32 bits are summed in 32 bits and bf16 in fp32, or in `dtype`."""
+    x = widened(_b, sem.from_bf16(_b, to_tensor(_b, input)), dtype)
     return scan(_b, [x], axis, lambda a, c: [sem.binary(_b, "+", a[0], c[0])], reverse, "cumsum")[0]
 
 
 @builtin(method=True)
 def cumprod(input: Any, axis: Any = 0, reverse: bool = False, dtype: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Running products along `axis`; integers below 32 bits are multiplied in 32 bits, or in `dtype`."""
-    x = widened(_b, to_tensor(_b, input), dtype)
+    """Running products along `axis`; integers below 32 bits are multiplied in 32 bits and bf16 in fp32, or in
+    `dtype`."""
+    x = widened(_b, sem.from_bf16(_b, to_tensor(_b, input)), dtype)
     return scan(_b, [x], axis, lambda a, c: [sem.binary(_b, "*", a[0], c[0])], reverse, "cumprod")[0]
 
 

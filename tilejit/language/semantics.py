@@ -159,6 +159,12 @@ def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
     return [broadcast_to(b, x, shape) for x in xs]
 
 
+def from_bf16(b: Builder, x: Any) -> Any:
+    """An operand in fp32 if it is of bf16: what extremes and running sums work on."""
+    x = unwrap(x)
+    return cast(b, x, fp32) if isinstance(x, tensor) and x.elem is bf16 else x
+
+
 def common(b: Builder, x: Any, y: Any, div: bool = False) -> tuple[tensor, tensor]:
     """Two operands with one type and one shape."""
     x, y = unwrap(x), unwrap(y)
