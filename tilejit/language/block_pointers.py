@@ -125,7 +125,7 @@ def load_block(b: KernelBuilder, p: BlockPointer, boundary_check: Any, padding_o
         evict = {"evict": attrs["evict"]} if attrs.get("evict") in ("evict_first", "evict_last") else {}
         back = tuple(turned.index(d) for d in range(len(turned)))
         return _turn(b, tensor(b("desc_load", desc, *offsets, **evict)), back)
-    b.note(f"load of a {p!r} goes through pointers, not TMA: {reason}")
+    b.note("pointers", f"load of a {p!r} goes through pointers, not TMA: {reason}")
     pointer, mask = _pointers(b, p, checked)
     if mask is None:
         return tensor(b("load", pointer.value, **attrs))
@@ -145,7 +145,7 @@ def store_block(b: KernelBuilder, p: BlockPointer, value: Any, boundary_check: A
         desc, turned, offsets = _descriptor(b, p, "zero")
         b.op("desc_store", desc, _turn(b, v, turned).value, *offsets)
         return
-    b.note(f"store of a {p!r} goes through pointers, not TMA: {reason}")
+    b.note("pointers", f"store of a {p!r} goes through pointers, not TMA: {reason}")
     pointer, mask = _pointers(b, p, checked)
     b.op("store", pointer.value, v.value, *([] if mask is None else [mask.value]), **attrs)
 

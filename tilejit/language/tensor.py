@@ -11,6 +11,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Op, Value
+from tilejit.ir.report import Record
 from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, fp32, fp64, int1, int32, int64, uint32, uint64
 
 
@@ -18,13 +19,14 @@ class KernelBuilder(Builder):
     """An IR builder that can also inline a kernel function: `call(fn, args, kwargs)`."""
 
     call: Callable[..., Any]
-    notes: list[str]
+    notes: list[Record]
 
-    def note(self, line: str) -> None:
+    def note(self, kind: str, line: str) -> None:
         """A line of the report, about what is being built."""
-        at = f" ({self.loc.short()})" if self.loc is not None else ""
-        if line + at not in self.notes:           # loops are built more than once
-            self.notes.append(line + at)
+        where = self.loc.short() if self.loc is not None else ""
+        record = Record(kind, f"{line} ({where})" if where else line, where)
+        if record not in self.notes:              # loops are built more than once
+            self.notes.append(record)
 
 
 #: name -> builtin that is also a method of `tensor`.

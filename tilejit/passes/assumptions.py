@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, walk
 from tilejit.ir.core import edge_of
+from tilejit.ir.report import Record
 from tilejit.ir.types import Ptr, Tile
 from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
@@ -33,10 +34,10 @@ def check_signs(fn: Function) -> Function:
         for root in roots:
             check(fn, root, op)
             where = op.loc.short() if op.loc else "?"
-            fn.attrs.setdefault("report", []).append(
-                f"{op.name} {op.result.name or 'of a tile'} at {where}: wide accesses ask that "
+            fn.attrs.setdefault("report", []).append(Record(
+                "checked_sign", f"{op.name} {op.result.name or 'of a tile'} at {where}: wide accesses ask that "
                 f"{root.name or 'a number'} is not negative: each program checks it and stops if it is "
-                "(check_signs=False: exact, an element at a time)")
+                "(check_signs=False: exact, an element at a time)", where))
         facts = analyse(fn)
     return fn
 

@@ -20,6 +20,7 @@ from math import gcd, prod
 from tilejit.ir import Block, Builder, Function, Op, Value, total_warps, uses, walk
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.dead import drop_dead
+from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, int32, shape_of
 from tilejit.passes.axis import analyse
 
@@ -44,13 +45,14 @@ def chunk(fn: Function) -> Function:
         where = next((op.loc.short() for op in block.ops if _cost(op, threads) and op.loc), "?")
         report = fn.attrs.setdefault("report", [])
         if problem:
-            report.append(f"tiles at {where}: about {cost} instructions, as every element of a thread has its own: "
-                          f"{problem}")
+            report.append(Record("long_code", f"tiles at {where}: about {cost} instructions, as every element of a "
+                                 f"thread has its own: {problem}", where, instructions=cost))
             continue
         group.loop()
         changed = True
-        report.append(f"tiles at {where}: about {cost} instructions if every element of a thread had its own; they go "
-                      f"through a loop of {group.count} chunks")
+        report.append(Record("chunks", f"tiles at {where}: about {cost} instructions if every element of a thread had "
+                             f"its own; they go through a loop of {group.count} chunks", where, instructions=cost,
+                             chunks=group.count))
     if changed:
         drop_dead(fn)
     return fn

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tilejit.ir import Function, Op, enclosing, walk
 from tilejit.ir.ahead import ahead_problem
+from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
 
@@ -32,8 +33,8 @@ def mark_copies(fn: Function) -> Function:
             op.attrs["copy"] = memory_order(op)
             continue
         where = op.loc.short() if op.loc else "?"
-        fn.attrs.setdefault("report", []).append(
-            f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}")
+        fn.attrs.setdefault("report", []).append(Record(
+            "not_pipelined", f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}", where))
     return fn
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, divides_k, edge_at, edge_of, enclosing, uses, walk
 from tilejit.ir.core import Block
+from tilejit.ir.report import Record
 
 
 def divide_k(fn: Function) -> Function:
@@ -42,8 +43,9 @@ def divide_k(fn: Function) -> Function:
             op.operands[i] = total.result
         inner = next((x for x in enclosing(total) if any(y.name == "dot" for y in x.regions[0].ops)), None)
         if inner is not None and any(y.name == "dot" for y in total.parent.ops):  # type: ignore[union-attr]
-            notes.append(f"products are summed over the CTAs in every iteration of the loop at "
-                         f"{inner.loc.short() if inner.loc else '?'}")
+            where = inner.loc.short() if inner.loc else "?"
+            notes.append(Record("summed_each_time", "products are summed over the CTAs in every iteration of the loop "
+                                f"at {where}", where))
     return fn
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
@@ -208,7 +209,7 @@ class _Lowering:
             if why:
                 at = f" ({desc.op.loc.short()})" if isinstance(desc.op, Op) and desc.op.loc else ""
                 line = f"descriptor {desc.name or '(unnamed)'}{at} goes through pointers, not TMA: {why}"
-                self.fn.attrs.setdefault("report", []).append(line)
+                self.fn.attrs.setdefault("report", []).append(Record("pointers", line, desc.name or ""))
         return self.reasons[desc]
 
     def ragged(self, desc: Value) -> bool:
@@ -270,7 +271,7 @@ class _Lowering:
         b.op("if", reaches, regions=[then, other])
         if op.loc and (line := f"{op.name} at {op.loc.short()}: rows that end within 16 bytes end through pointers") \
                 not in self.fn.attrs.setdefault("report", []):
-            self.fn.attrs["report"].append(line)
+            self.fn.attrs["report"].append(Record("ragged_rows", line, op.loc.short()))
 
     def query(self, b: Builder, op: Op, made: Op) -> Value:
         """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand itself."""

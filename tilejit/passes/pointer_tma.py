@@ -23,6 +23,7 @@ from typing import Any
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.core import edge_at
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, int32, int64, shape_of
 from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number
@@ -54,8 +55,7 @@ def raise_pointers(fn: Function) -> Function:
         problems = [p for p in plans if isinstance(p, str)]
         if problems:
             for op, plan in zip(loads, plans):
-                _report(fn, op, f"through pointers, not TMA: {plan}" if isinstance(plan, str) else
-                        "through pointers, not TMA: another load of the loop cannot")
+                _lost(fn, op, plan if isinstance(plan, str) else "another load of the loop cannot")
             continue
         for op, plan in zip(loads, plans):
             assert isinstance(plan, _Plan)
@@ -72,7 +72,7 @@ def _stores(fn: Function) -> None:
         pass_ = _Raising(fn)
         plan = pass_.store(op)
         if isinstance(plan, str):
-            _report(fn, op, f"through pointers, not TMA: {plan}")
+            _lost(fn, op, plan)
         else:
             pass_.rewrite(op, plan)
 
@@ -81,10 +81,15 @@ def _blocks(loop: Op) -> list[Block]:
     return [r for op in walk(loop.regions[-1]) for r in op.regions] + list(loop.regions)
 
 
-def _report(fn: Function, op: Op, what: str) -> None:
+def _lost(fn: Function, op: Op, why: str) -> None:
+    _report(fn, op, "pointers", f"through pointers, not TMA: {why}")
+
+
+def _report(fn: Function, op: Op, kind: str, what: str) -> None:
     name = op.result.name if op.name == "load" else op.operands[1].name
     where = op.loc.short() if op.loc else "?"
-    fn.attrs.setdefault("report", []).append(f"{op.name} {name or 'of a tile'} at {where}: {what}")
+    fn.attrs.setdefault("report", []).append(
+        Record(kind, f"{op.name} {name or 'of a tile'} at {where}: {what}", where))
 
 
 @dataclass
@@ -371,7 +376,7 @@ class _Raising:
         erase({op}, block)
         wraps = self.forms.address(op.operands[0]).offset.wraps  # type: ignore[union-attr]
         ways = "modulo a size: rows beyond it, which no store writes, are zeros" if wraps else ""
-        _report(self.fn, op, "by TMA, through a descriptor made at the launch"
+        _report(self.fn, op, "pointer_tma", "by TMA, through a descriptor made at the launch"
                 + (f" ({ways})" if ways else "") + ("" if not plan.checks else
                 f"; each program checks that {', '.join(v.name or 'a number' for v in plan.checks)} is not negative"))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, divides_k, product_warps, replace, walk
 from tilejit.ir.numeric import PARTS
+from tilejit.ir.report import Record
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import DTYPES, DType, Tile, bf16, fp32, int32
 
@@ -164,6 +165,7 @@ def choose_units(fn: Function) -> None:
             raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c.type} and a K of {k} "
                                    f"over {warps} warps", op.loc)
         if sums > MOST_SUMS:
-            fn.attrs.setdefault("report", []).append(
-                f"dot at {op.loc.short() if op.loc else '?'}: {c.type} takes {sums} registers a thread, some of which "
-                f"are kept in local memory: use more warps than {warps} or a smaller tile")
+            where = op.loc.short() if op.loc else "?"
+            fn.attrs.setdefault("report", []).append(Record(
+                "local_memory", f"dot at {where}: {c.type} takes {sums} registers a thread, some of which are kept in "
+                f"local memory: use more warps than {warps} or a smaller tile", where, registers=sums))

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, total_warps, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
@@ -46,18 +47,20 @@ def find_rows(fn: Function) -> Function:
         assert block is not None and isinstance(t, Tile)
         kept = not wants_copies(fn, load, loops)
         if kept and (room := room - t.numel * elem_of(t).bits // 8) < 0:       # type: ignore[union-attr]
-            fn.attrs.setdefault("report", []).append(
-                f"load {load.result.name or 'of a row'} at {load.loc.short() if load.loc else '?'}: held in registers, "
-                "there is no shared memory for it: num_ctas divides it")
+            where = load.loc.short() if load.loc else "?"
+            fn.attrs.setdefault("report", []).append(Record(
+                "in_registers", f"load {load.result.name or 'of a row'} at {where}: held in registers, there is no "
+                "shared memory for it: num_ctas divides it", where))
             continue
         new = Block()
         row = _Row(fn, load, facts, Builder(new, loc=load.loc))
         problem = row.problem()
         if problem:
             if problem != _NO_ROW:
-                fn.attrs.setdefault("report", []).append(
-                    f"load {load.result.name or 'of a row'} at {load.loc.short() if load.loc else '?'}: no bulk copy, "
-                    f"{problem}")
+                where = load.loc.short() if load.loc else "?"
+                fn.attrs.setdefault("report", []).append(Record(
+                    "no_bulk_copy", f"load {load.result.name or 'of a row'} at {where}: no bulk copy, {problem}",
+                    where))
             continue
         at = block.ops.index(load)
         for op in new.ops:

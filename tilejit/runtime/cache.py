@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tilejit.errors import Loc
+from tilejit.ir.report import Record
 from tilejit.ptx.metadata import KernelMetadata, PointerParam, ScalarParam, TensorMapParam
 from tilejit.runtime import knobs
 from tilejit.runtime.ptxas import Message, Resources
@@ -50,7 +51,7 @@ class Cached:
     cubin: bytes | None
     metadata: KernelMetadata
     resources: Resources | None
-    report: tuple[str, ...] = ()
+    report: tuple[Record, ...] = ()
 
 
 def folder() -> Path | None:
@@ -131,7 +132,7 @@ def read(key: dict[str, Any]) -> Cached | None:
             raise ValueError("the key of another kernel")
         size = head["ptx_bytes"]
         found = Cached(payload[:size].decode(), payload[size:] or None, _metadata(head["metadata"]),
-                       _resources(head["resources"]), tuple(head["report"]))
+                       _resources(head["resources"]), tuple(map(Record.of, head["report"])))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -150,7 +151,7 @@ def write(key: dict[str, Any], entry: Cached) -> None:
     ptx = entry.ptx.encode()
     meta = asdict(entry.metadata)
     meta["params"] = [{"kind": type(p).__name__, **asdict(p)} for p in entry.metadata.params]
-    head = {"key": key, "ptx_bytes": len(ptx), "metadata": meta, "report": list(entry.report),
+    head = {"key": key, "ptx_bytes": len(ptx), "metadata": meta, "report": [r.data() for r in entry.report],
             "resources": asdict(entry.resources) if entry.resources else None}
     body = ptx + (entry.cubin or b"")
     head = json.loads(json.dumps(head))    # what a reader will see, so that the checksum covers the header too

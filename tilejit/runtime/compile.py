@@ -18,6 +18,7 @@ from typing import Any
 from tilejit.errors import LaunchError
 from tilejit.frontend import Arg, Const, Group, KernelSource, build
 from tilejit.ir.core import Function
+from tilejit.ir.report import Record
 from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
@@ -26,6 +27,9 @@ from tilejit.runtime import cache, knobs, ptxas
 from tilejit.runtime.asm import Asm
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
+
+#: Kinds of report lines that tell of something slow.
+_SLOWER = ("pointers", "ragged_rows")
 
 
 @dataclass
@@ -42,7 +46,7 @@ class CompiledKernel:
     metadata: KernelMetadata
     cubin: bytes | None
     resources: Resources | None
-    report_lines: tuple[str, ...] = ()
+    report_lines: tuple[Record, ...] = ()
     from_cache: bool = False
     #: the `Kernel` that it was compiled for, which `compiled[grid]` launches
     launched_by: Any = field(default=None, repr=False, compare=False)
@@ -99,7 +103,7 @@ class CompiledKernel:
 
     def warnings(self) -> list[str]:
         """What makes this kernel slower than it could be: lost TMA, spills, serialised wgmma."""
-        lines = [line for line in self.report_lines if "through pointers" in line]
+        lines = [str(line) for line in self.report_lines if line.kind in _SLOWER]
         r = self.resources
         if r is not None:
             if r.spill_stores or r.spill_loads or r.stack:
@@ -170,8 +174,9 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
         ptx, metadata = emit(fn)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
-    report = [*fn.attrs.get("report", ()), dependent(fn)[1]]
-    made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, tuple(report))
+    lines = [*fn.attrs.get("report", ()), Record("dependent_launch", dependent(fn)[1])]
+    report = tuple(line if isinstance(line, Record) else Record.of(line) for line in lines)
+    made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, report)
     if not stages.override:
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))
     warn(made, settings)

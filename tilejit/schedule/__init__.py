@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from tilejit.ir import Function, walk
 from tilejit.ir.dead import drop_dead
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, check_size, fits
 from tilejit.schedule.annotate import annotate
@@ -67,7 +68,7 @@ def run(fn: Function, stages: Callable[[str, Function], Function] | None = None)
         if plan.specialised and fits(new):
             return _finished(new, plan)
         problem = "no role of its own loads" if fits(new) else "there is no shared memory for it"
-        notes.append(f"products and what is between them do not overlap: {problem}")
+        notes.append(Record("no_overlap", f"products and what is between them do not overlap: {problem}"))
     else:
         fn, notes = staged, list(fn.attrs.get("report", []))
     new, plan = _planned(fn, notes)
@@ -96,10 +97,12 @@ def _planned(fn: Function, notes: list[str]) -> tuple[Function, Plan]:
             fn.attrs["report"] = plan.report
     while wishes.slots and wishes.slots > 1 and not fits(new) and not target_of(fn).hopper:
         wishes = replace(wishes, slots=wishes.slots - 1)         # depths are chosen for Hopper's larger shared memory
-        new, plan = _fitted(fn, wishes, [*notes, f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}"])
+        new, plan = _fitted(fn, wishes, [*notes, Record(
+            "fewer_slots", f"num_stages={wishes.slots}: more do not fit {target_of(fn).name}", slots=wishes.slots)])
     if plan.groups > 1 and wishes.groups is None and not fits(new):
         new, plan = _fitted(fn, replace(wishes, groups=1), [
-            *notes, "consumers do not take turns: there is no shared memory for two to store their tiles"])
+            *notes, Record("no_ping_pong", "consumers do not take turns: there is no shared memory for two to store "
+                           "their tiles")])
     copies = [op for r in plan.rings if r.open for op in r.loads if "copy" in op.attrs]
     if not fits(new) and copies:
         for load in copies:

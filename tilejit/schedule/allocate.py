@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Barrier
 from tilejit.schedule.liveness import Area, Liveness
@@ -144,11 +145,12 @@ def allocate(fn: Function, plan: Plan) -> Function:
             end = op.attrs["offset"] + 8 * barrier.slots
             plan.map.append((op.attrs["offset"], 8 * barrier.slots, op.attrs["name"], ""))
     fn.attrs["shared_bytes"] = end
-    plan.report += [f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else "")
-                    for at, size, name, used in plan.map]
+    plan.report += [Record("shared", f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else ""), name,
+                           offset=at, bytes=size) for at, size, name, used in plan.map]
     saved = sum(size for _, size, _, _ in plan.map) - end
     if shared and saved > 0:
-        plan.report.append(f"shared memory: {end} bytes, {saved} saved by reuse")
+        plan.report.append(Record("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end,
+                                  saved=saved))
     plan.report += said
     return fn
 

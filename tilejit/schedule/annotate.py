@@ -14,6 +14,7 @@ iteration and the second one of this iteration are issued together, and the soft
 from __future__ import annotations
 
 from tilejit.ir import Block, Function, Op, enclosing, uses, walk
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
@@ -42,15 +43,16 @@ def annotate(fn: Function) -> Function:
     rings: dict[str, tuple] = {}
     for loop, times in found:
         if overlaps:
-            report.append(f"loop at {place(loop)}: {_overlap(new, loop, loops, times, rings)}")
+            report.append(_overlap(new, loop, loops, times, rings))
         if turns:
             loops[loop].attrs["turns"] = groups
-            report.append(f"loop at {place(loop)}: {groups} warpgroups issue its products in turn (ping-pong)")
+            report.append(Record("ping_pong", f"loop at {place(loop)}: {groups} warpgroups issue its products in turn "
+                                 "(ping-pong)", place(loop), groups=groups))
     return new
 
 
 def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple[int, int]],
-             rings: dict[str, tuple]) -> str:
+             rings: dict[str, tuple]) -> Record:
     """Mark the copy of a loop in `new` with its times if it can be expanded; says what comes of it."""
     problem = _problem(new, loop, times)
     if not problem:
@@ -59,11 +61,13 @@ def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple
         if need <= share - BESIDE:
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
-            return (f"{first} of the next iteration is in flight with {second} of this one (2 stages; {need} registers "
-                    "a thread for tiles at once)")
+            return Record("overlap", f"loop at {place(loop)}: {first} of the next iteration is in flight with {second} "
+                          f"of this one (2 stages; {need} registers a thread for tiles at once)", place(loop), stages=2,
+                          registers=need, share=share)
         problem = f"{need} registers a thread for tiles at once, {share - BESIDE} of {share} are there for them"
         _unmark(loops[loop])
-    return f"products and what is between them do not overlap: {problem}"
+    return Record("no_overlap", f"loop at {place(loop)}: products and what is between them do not overlap: {problem}",
+                  place(loop))
 
 
 def _share(fn: Function) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, divides_k, walk
+from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
@@ -55,9 +56,11 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
             continue
         shared = [load.result.name for load in ring.loads if load not in ring.slices]
         if shared:
-            plan.report.append(f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast")
+            plan.report.append(Record("multicast", f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast",
+                                      ring.name, ctas=ctas))
     if by_k:
-        plan.report.append(f"cluster of {ctas} CTAs, which divide K: each has a part of every sum")
+        plan.report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
+                                  ctas=ctas))
     plan_exchanges(fn, plan)
     plan_meetings(fn, plan)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, edge_of, enclosing, total_warps, walk
+from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import DType, Tile
 from tilejit.schedule.meetings import of_one_number
@@ -42,8 +43,8 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
         # for each other.
         if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
             if any(dot.parent is body and from_registers(dot) for dot in dots):
-                plan.report.append(f"loop at {place(loop)}: every iteration waits for its products, which take first "
-                                   "operands from registers")
+                plan.report.append(Record("drained", f"loop at {place(loop)}: every iteration waits for its products, "
+                                          "which take first operands from registers", place(loop)))
             continue
         plan.chains[loop] = found
 
@@ -79,7 +80,7 @@ def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:
-        plan.report.append(f"consumers do not take turns: {problem}")
+        plan.report.append(Record("no_ping_pong", f"consumers do not take turns: {problem}"))
 
 
 def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
+from tilejit.ir.report import Record
 
 
 def unmark(op: Op, problem: str, notes: list[str]) -> None:
     """Make a marked load an ordinary one again."""
     del op.attrs["copy"]
     where = op.loc.short() if op.loc else "?"
-    notes.append(f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}")
+    notes.append(Record("not_pipelined", f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}",
+                        where))

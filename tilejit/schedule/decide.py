@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.ahead import argument_of
+from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
@@ -194,14 +195,14 @@ def _choose_form(fn: Function, plan: Plan) -> None:
     if reason and whole:
         raise CompilationError(f"warp_specialize=True: {reason}", fn.loc)
     if plan.rings and reason:
-        say(f"inline: {reason}")
+        say(Record("inline", f"inline: {reason}"))
     for ring in plan.rings:
         if (ring.local or not plan.specialised) and ring.loop is not None and ring.slots > 1:
             problem = ahead_problem(ring)
             ring.ahead = not problem
             if problem:
                 ring.slots = 1
-                say(f"ring {ring.name}: not pipelined, {problem}")
+                say(Record("not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name))
 
 
 def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) -> str:
@@ -270,12 +271,14 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
     if problem:
         plan.outlets, plan.drain = [], None
         if asked:
-            plan.report.append(f"no store role: {problem}")
+            plan.report.append(Record("no_store_role", f"no store role: {problem}"))
         return
-    plan.report.append(f"store role: a warp for each of {plan.outlets[0].streams} streams of tiles")
+    streams = plan.outlets[0].streams
+    plan.report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles",
+                              streams=streams))
     if plan.drain:
         places = ", ".join(map(place, plan.drain.ops))
-        plan.report.append(f"atomics at {places}: wait until the store role's are written")
+        plan.report.append(Record("drain", f"atomics at {places}: wait until the store role's are written", places))
 
 
 def _store_role_pays(fn: Function, plan: Plan) -> bool:
@@ -362,21 +365,32 @@ def _say(plan: Plan, warps: int) -> None:
     say = plan.report.append
     producer = f"{plan.producers} producer warps" if plan.threads_produce else "producer warp"
     if plan.turns:
-        say(f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which take the iterations "
-            f"of the loop at {place(plan.turns.loop)} in turn")
+        say(Record("specialised", f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which "
+                   f"take the iterations of the loop at {place(plan.turns.loop)} in turn", place(plan.turns.loop),
+                   producers=plan.producers, groups=plan.groups, warps=warps))
     elif plan.specialised:
-        say(f"specialised: {producer} + {warps // 4} consumer warpgroups")
+        say(Record("specialised", f"specialised: {producer} + {warps // 4} consumer warpgroups",
+                   producers=plan.producers, groups=1, warps=warps))
     for ring in plan.rings:
         if ring.before and ring.text:
             continue
-        who = " by the consumers" if ring.local and plan.specialised else ""
-        unit = "mma.sync" if ring.by_warps else "wgmma"
-        say(f"ring {ring.name}: goes on in the slots of {ring.before.name}" if ring.before else
-            f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
-            f"{f'{unit} reads the slots' if ring.views else 'read into registers'}")
+        if ring.before:
+            say(Record("ring", f"ring {ring.name}: goes on in the slots of {ring.before.name}", ring.name))
+        else:
+            say(ring_record(plan, ring))
     for loop, dot in plan.leads.items():
-        say(f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration is in flight while this "
-            "one's is used (products_ahead)")
+        say(Record("products_ahead", f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration "
+                   "is in flight while this one's is used (products_ahead)", place(loop)))
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
-        say(f"loop at {place(loop)}: one round of wgmma stays in flight ({names})")
+        say(Record("in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({names})", place(loop),
+                   products=len(dots)))
+
+
+def ring_record(plan: Plan, ring: Ring) -> Record:
+    """What a ring is, for the report."""
+    who = " by the consumers" if ring.local and plan.specialised else ""
+    unit = "mma.sync" if ring.by_warps else "wgmma"
+    return Record("ring", f"ring {ring.name}: {ring.slots} slots x {ring.bytes} bytes, {COPIES[ring.kind]}{who}, "
+                  f"{f'{unit} reads the slots' if ring.views else 'read into registers'}", ring.name, slots=ring.slots,
+                  bytes=ring.bytes, copies=ring.kind)

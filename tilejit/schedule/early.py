@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 from tilejit.ir import Block, Function, Op, Value
 from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of
+from tilejit.schedule.plan import place
 
 #: Registers of a thread that loads leave to addresses, masks and tickets.
 _SPARE = 36
@@ -27,7 +29,7 @@ def issue_early(fn: Function, report: list[str]) -> None:
     for block, registers in _blocks(fn.body, min(255, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, registers - _SPARE - sum(map(_registers, wait.results)))
-            report += [f"load at {op.loc.short() if op.loc else '?'} is issued while the last products are computed"
+            report += [Record("early", f"load at {place(op)} is issued while the last products are computed", place(op))
                        for op in loads]
 
 

@@ -7,6 +7,7 @@ that the slot may be written again (`free`). A tile larger than its slots is han
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, clone_block, walk
+from tilejit.ir.report import Record
 from tilejit.ir.scratch import fold_bytes
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
@@ -25,7 +26,8 @@ def plan_exchanges(fn: Function, plan: Plan) -> None:
             name = op.results[0].name or "fold"
             size = sum(fold_bytes(v.type, plan.ctas) for v in op.results)
             plan.exchanges.append(Exchange(name, [op], 1, 1, size))
-            plan.report.append(f"{name}: what the CTAs have is folded through {size} bytes of each")
+            plan.report.append(Record("fold", f"{name}: what the CTAs have is folded through {size} bytes of each",
+                                      name, bytes=size))
         if op.name == "cluster_sum":
             t, ctas = op.operands[0].type, op.attrs["ctas"]
             assert isinstance(t, Tile) and t.layout is not None
@@ -36,8 +38,9 @@ def plan_exchanges(fn: Function, plan: Plan) -> None:
             name = op.result.name or "sum"
             exchange = Exchange(name, [op], rounds, min(rounds, 2), parts.bytes // rounds)
             plan.exchanges.append(exchange)
-            plan.report.append(f"{name}: the CTAs' parts are summed in {rounds} rounds through {exchange.slots} x "
-                               f"{exchange.bytes} bytes of each")
+            plan.report.append(Record(
+                "sum", f"{name}: the CTAs' parts are summed in {rounds} rounds through {exchange.slots} x "
+                f"{exchange.bytes} bytes of each", name, rounds=rounds, slots=exchange.slots, bytes=exchange.bytes))
 
 
 def divided_axis(op: Op, ctas: int) -> bool:

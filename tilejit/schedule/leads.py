@@ -17,6 +17,7 @@ tickets are the same.
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, edges, walk
+from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.plan import Plan, Ring, kind_of, place, reads_slot
 from tilejit.schedule.products import Products
@@ -46,7 +47,8 @@ def find_leads(fn: Function, plan: Plan, registers: int) -> None:
         if not problem:
             plan.leads[loop] = dots[0]
         elif asked:
-            plan.report.append(f"loop at {place(loop)}: products are not issued ahead: {problem}")
+            plan.report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
+                                      f"{problem}", place(loop)))
 
 
 def rings_of(dot: Op, plan: Plan) -> list[Ring]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.ir import Builder, Function, Op, Value, uses, walk
+from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.outlets import Outlets
 from tilejit.schedule.plan import Exchange, Plan
@@ -45,7 +46,7 @@ def plan_meetings(fn: Function, plan: Plan) -> None:
     if told:
         plan.exchanges.append(Exchange("told", told, 1, 1, TOLD))
     if atomics:
-        plan.report.append("atomics of one number: one CTA does them, and tells the others")
+        plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 
 class Meetings(Outlets):

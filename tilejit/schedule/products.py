@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Builder, Op, Value
+from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
 from tilejit.schedule.plan import behind, place, reads_slot, shared_operand
@@ -48,7 +49,9 @@ class Products(RoleState):
         In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece
         all of the iteration before is done."""
         pieces, bb = self.plan.pieces[op], self._operand(op, 1, b)
-        self.plan.report.append(f"dot operand a at {place(op)} from registers, in {pieces.count} pieces")
+        self.plan.report.append(Record(
+            "operand", f"dot operand a at {place(op)} from registers, in {pieces.count} pieces", place(op), operand=0,
+            pieces=pieces.count))
         size = piece_type(pieces, op.operands[0]).shape[1]
         for i in range(pieces.count):
             a = write_piece(pieces, i, op.operands[0], self.views, self.env, b)
@@ -86,7 +89,8 @@ class Products(RoleState):
         if slot is not None:
             return slot
         if index == 0 and from_registers(dot):
-            self.plan.report.append(f"dot operand a at {place(dot)} from registers")
+            self.plan.report.append(Record("operand", f"dot operand a at {place(dot)} from registers", place(dot),
+                                           operand=0))
             return self.env[dot.operands[0]]
         value = self._in_registers(dot.operands[index], b)
         t = value.type
@@ -98,8 +102,9 @@ class Products(RoleState):
         buffer = self.top("alloc", name=f"{dot.result.name or 'dot'}_{'ab'[index]}",
                           type=Buffer.of(t, 1, order), private=True)
         self.through.setdefault(dot, []).append(buffer)
-        self.plan.report.append(f"dot operand {'ab'[index]} at {dot.loc.short() if dot.loc else '?'} goes "
-                                f"through registers into {buffer.type.slot_bytes} bytes")  # type: ignore
+        size = buffer.type.slot_bytes                                                      # type: ignore[union-attr]
+        self.plan.report.append(Record("operand", f"dot operand {'ab'[index]} at {place(dot)} goes through registers "
+                                       f"into {size} bytes", place(dot), operand=index, bytes=size))
         view = b("view", buffer, b.const(0, int32))
         b.op("role_sync")            # the product before may still read the buffer elsewhere
         b.op("local_store", view, value)

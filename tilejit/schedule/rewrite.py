@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, uses
+from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.exchange import Exchanges
@@ -79,8 +80,9 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                     f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
                     f"({producer_regs} and {consumer_regs} a thread): leave it out, or pass warp_specialize=False",
                     fn.loc)
-            plan.report.append(f"registers: {launch} at launch, {producer_regs} producer, "
-                               f"{consumer_regs} consumers")
+            plan.report.append(Record("registers", f"registers: {launch} at launch, {producer_regs} producer, "
+                                      f"{consumer_regs} consumers", launch=launch, producer=producer_regs,
+                                      consumer=consumer_regs))
     else:
         body = RoleWriter(fn, plan, shared, top, dict(args), table, "inline").run()
         for op in body.ops:

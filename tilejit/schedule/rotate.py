@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, replace, uses, walk
+from tilejit.ir.report import Record
 from tilejit.schedule.plan import place
 
 #: Attributes of ops that say when they run.
@@ -48,8 +49,9 @@ def rotate(fn: Function) -> Function:
     for loop in [op for op in walk(fn.body) if is_staged(op)]:
         part = _Rotation(loop)
         if parts and parts[-1].goes_on_in(part, fn):
-            fn.attrs.setdefault("report", []).append(
-                f"loop at {place(loop)}: goes on with what the loop at {place(parts[-1].loop)} has in flight")
+            fn.attrs.setdefault("report", []).append(Record(
+                "joined", f"loop at {place(loop)}: goes on with what the loop at {place(parts[-1].loop)} has in flight",
+                place(loop)))
         else:
             _expand(parts)
             parts = []

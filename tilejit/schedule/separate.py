@@ -8,6 +8,7 @@ there already is found and used; what is missing is put in once, at the latest p
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value
+from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.liveness import Area, Liveness, Step, inside
 
@@ -51,15 +52,16 @@ def missing(live: Liveness, step: Step) -> list[str]:
     return needs if step.then.meets else [*needs, "role_sync"]
 
 
-def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[str]:
+def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[Record]:
     """Put in what the pairs of areas that share bytes still need; says what that is, for the report."""
     steps = [step for x, y in shared for step in live.steps(x, y) or ()]
-    said = []
+    said: list[Record] = []
     for step in sorted((s for s in steps if not s.across), key=lambda s: live.order[0][s.then.accesses[0][0]]):
         needs = missing(live, step)
         if needs:
             _meet(live, step, needs)
-            said.append(f"separation: {', '.join(needs)} between {step.first.name} and {step.then.name}")
+            said.append(Record("separation", f"separation: {', '.join(needs)} between {step.first.name} and "
+                               f"{step.then.name}", step.then.name))
     across: dict[tuple, list[Step]] = {}
     for step in steps:
         if step.across:
@@ -69,8 +71,8 @@ def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[str]:
     for (gate, block, wraps), group in across.items():
         _hand_over(live, gate, block, wraps, group)
         firsts = ", ".join(dict.fromkeys(s.first.name for s in group))
-        said.append(f"separation: an mbarrier between {firsts} and {group[0].then.name}"
-                    + (", in every iteration" if group[0].loops else ""))
+        said.append(Record("separation", f"separation: an mbarrier between {firsts} and {group[0].then.name}"
+                           + (", in every iteration" if group[0].loops else ""), group[0].then.name))
     return said
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op
+from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import alone, divided_dim
 from tilejit.layout.staging import splits_by_registers, stripes_of, turned
@@ -83,9 +84,10 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
     return Staging(size, axis, pieces, slots, stripes, buffer, cut)
 
 
-def describe(op: Op, s: Staging) -> str:
-    """The staging in the report's words."""
+def describe(op: Op, s: Staging) -> Record:
+    """The staging, for the report."""
     cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")
-    return (f"store at {op.loc.short() if op.loc else '?'}: TMA, staged {s.size} {cut} at a time in "
-            f"{s.slots} x {s.stripes * s.buffer.slot_bytes} bytes"
-            + (f", every warpgroup its own {other}" if s.stripes > 1 else ""))
+    where, size = op.loc.short() if op.loc else "?", s.stripes * s.buffer.slot_bytes
+    return Record("store", f"store at {where}: TMA, staged {s.size} {cut} at a time in {s.slots} x {size} bytes"
+                  + (f", every warpgroup its own {other}" if s.stripes > 1 else ""), where, size=s.size, slots=s.slots,
+                  bytes=size, stripes=s.stripes)

@@ -22,9 +22,11 @@ from collections.abc import Sequence
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
 from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, Type, elem_of, int1, int32
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.linear import LinearLayout
+from tilejit.schedule.plan import place
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32
@@ -45,9 +47,10 @@ def strip_rows(fn: Function, report: list[str]) -> None:
                 if strips.legal():
                     strips.write()
                     fn.attrs["resident_registers"] = REGISTERS
-                    report.append(f"{load.result.name or 'a row'} at {load.loc.short() if load.loc else '?'} stays in "
-                                  f"shared memory: {strips.count} strips of {strips.size}, read by each of "
-                                  f"{strips.passes} passes")
+                    report.append(Record(
+                        "strips", f"{load.result.name or 'a row'} at {place(load)} stays in shared memory: "
+                        f"{strips.count} strips of {strips.size}, read by each of {strips.passes} passes", place(load),
+                        count=strips.count, size=strips.size, passes=strips.passes))
 
 
 def _is_wide(v: Value) -> bool:
