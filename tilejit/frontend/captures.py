@@ -41,14 +41,14 @@ class Capture:
 
 def captures(source: KernelSource) -> list[Capture]:
     """What one function reads, each thing once, sorted by name."""
-    found: dict[str, Capture] = {}
-    for node in (n for statement in source.tree.body for n in ast.walk(statement)):
-        names = list(_chain(node))
-        if names and names[0] not in source.locals and ".".join(names) not in found:
-            one = _follow(source, names)
-            if one is not None:
-                found[one.name] = one
+    found = {one.name: one for name in read_names(source) if (one := follow(source, name.split("."))) is not None}
     return [found[n] for n in sorted(found)]
+
+
+def read_names(source: KernelSource) -> list[str]:
+    """What one function names beside its variables, with all attributes: `tl.load`, `config.tiles.M`."""
+    found = dict.fromkeys(".".join(names) for statement in source.tree.body for names in _chains(statement))
+    return [name for name in found if name.split(".")[0] not in source.locals]
 
 
 def reached(source: KernelSource) -> list[tuple[KernelSource, list[Capture]]]:
@@ -69,17 +69,22 @@ def reached(source: KernelSource) -> list[tuple[KernelSource, list[Capture]]]:
     return out
 
 
-def _chain(node: ast.AST) -> Iterator[str]:
-    """The names of `a.b.c`; nothing for any other node."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, ast.Attribute):
-        before = list(_chain(node.value))
-        if before:
-            yield from (*before, node.attr)
+def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    """The names of every `a.b.c` in a tree, as long as it is written."""
+    names: list[str] = []
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        names.append(inner.attr)
+        inner = inner.value
+    if isinstance(inner, ast.Name):
+        if isinstance(inner.ctx, ast.Load):
+            yield (inner.id, *reversed(names))
+        return
+    for child in ast.iter_child_nodes(inner):
+        yield from _chains(child)
 
 
-def _follow(source: KernelSource, names: list[str]) -> Capture | None:
+def follow(source: KernelSource, names: list[str]) -> Capture | None:
     """Walk a chain of names through modules and classes to a constant or a kernel, if it leads to one."""
     try:
         value = source.lookup(names[0])

@@ -179,13 +179,13 @@ class KernelSource:
             add(f"{source.file}:{source.line}:{source.normalised()}")
             for name, p in source.signature.parameters.items():
                 if is_constant(p.default):
-                    add(f"{name}={_constant(p.default)}")
+                    add(f"{name}={constant_text(p.default)}")
             for c in captures:
-                add(f"{c.name}={'kernel' if c.sources else _constant(c.value)}")
+                add(f"{c.name}={'kernel' if c.sources else constant_text(c.value)}")
         return digest.hexdigest()
 
 
-def _constant(value: Any) -> str:
+def constant_text(value: Any) -> str:
     """A constant with its type: 1, 1.0 and True differ."""
     value = value.value if isinstance(value, constexpr) else value
     return f"{type(value).__name__}:{value!r}"

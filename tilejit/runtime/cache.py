@@ -122,7 +122,12 @@ def _open(path: Path) -> tuple[dict[str, Any], bytes]:
 
 def read(key: dict[str, Any]) -> Cached | None:
     """The entry whose key equals `key`, or None."""
-    base, text = folder(), key_text(key)
+    return read_text(key_text(key))
+
+
+def read_text(text: str) -> Cached | None:
+    """The entry whose key has this `key_text`, or None."""
+    base = folder()
     if base is None:
         return None
     path = _file(base, text)
@@ -246,7 +251,8 @@ def _stats(base: Path, pattern: str) -> list[tuple[float, int, Path]]:
 
 def _evict(base: Path) -> None:
     """Remove the least recently used entries above the size limit, and what dead writers left."""
-    rows, limit = _stats(base, "*" + _SUFFIX), knobs.current().cache_size
+    rows = sorted(_stats(base, "*" + _SUFFIX) + _stats(base, "*" + _NOTE))
+    limit = knobs.current().cache_size
     total = sum(size for _, size, _ in rows)
     for _, size, path in rows:
         if total <= limit:

@@ -1,6 +1,7 @@
 """The line: Python function -> tile IR -> scheduled tile IR -> PTX -> cubin, one call per stage."""
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import os
@@ -8,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property, lru_cache, partial
@@ -23,7 +23,7 @@ from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
-from tilejit.runtime import cache, knobs, ptxas
+from tilejit.runtime import cache, index, knobs, ptxas
 from tilejit.runtime.asm import Asm
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.stages import Stages
@@ -143,17 +143,26 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
     Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses."""
     settings = knobs.current()
     stages = Stages(source.name, settings)
-    key = cache_key(source, args, options)
-    found = None if stages.active or settings.always_compile else cache.read(key)
+    if stages.active or settings.always_compile:
+        return _compiled(source, args, options, stages, cache_key(source, args, options), settings)
+    roots = [source]
+    facts = key_facts(args, options, lambda inner: str(roots.append(inner)))
+    noted = index.find(roots, facts)
+    found = None if noted is None else cache.read_text(noted)
     if found is not None:
         return _from_disk(source, args, options, found, settings)
-    if stages.active or settings.always_compile:
-        return _compiled(source, args, options, stages, key, settings)
-    with cache.turn(key):                        # other processes may be about to compile the same
+    key = cache_key(source, args, options)
+    with contextlib.ExitStack() as turn:
         found = cache.read(key)
+        if found is None:
+            turn.enter_context(cache.turn(key))              # other processes may be about to compile the same
+            found = cache.read(key)
         if found is not None:
-            return _from_disk(source, args, options, found, settings)
-        return _compiled(source, args, options, stages, key, settings)
+            made = _from_disk(source, args, options, found, settings)
+        else:
+            made = _compiled(source, args, options, stages, key, settings)
+    index.take(roots, facts, cache.key_text(key))
+    return made
 
 
 def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], found: cache.Cached,
@@ -183,7 +192,7 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
     return made
 
 
-@contextmanager
+@contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """No garbage collection meanwhile: it would walk all IR again and again, and find nothing while that is in use.
 
@@ -247,25 +256,31 @@ def assemble(ptx: str, target: str) -> tuple[bytes | None, Resources | None]:
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the code, as JSON: source, arguments, options, compiler and assembler."""
-    return {"kernel": source.name, "compiler": compiler_hash(), "assembler": ptxas.version(),
-            "target": options.get("target", DEFAULT), "source": source.fingerprint(),
-            "args": {n: _argument(n, a) for n, a in args.items()},
-            "options": {n: plain(v, n) for n, v in options.items()}}
+    return {"kernel": source.name, "source": source.fingerprint(),
+            **key_facts(args, options, KernelSource.fingerprint)}
 
 
-def _argument(name: str, a: Arg) -> dict[str, Any]:
+def key_facts(args: Mapping[str, Arg], options: Mapping[str, Any],
+              kernel: Callable[[KernelSource], str]) -> dict[str, Any]:
+    """A key without the source; `kernel` says which kernel one is that is a constant."""
+    return {"compiler": compiler_hash(), "assembler": ptxas.version(), "target": options.get("target", DEFAULT),
+            "args": {n: _argument(n, a, kernel) for n, a in args.items()},
+            "options": {n: plain(v, n, kernel) for n, v in options.items()}}
+
+
+def _argument(name: str, a: Arg, kernel: Callable[[KernelSource], str]) -> dict[str, Any]:
     if isinstance(a, Const):
-        return {"const": plain(a.value, name)}
+        return {"const": plain(a.value, name, kernel)}
     if isinstance(a, Group):
         return {"tuple": f"{a.kind.__module__}.{a.kind.__qualname__} {getattr(a.kind, '_fields', '')}",
-                "items": [_argument(name, item) for item in a.items]}
+                "items": [_argument(name, item, kernel) for item in a.items]}
     return {**{f.name: getattr(a, f.name) for f in fields(a)}, "type": str(a.type)}
 
 
-def plain(x: Any, name: str) -> Any:
+def plain(x: Any, name: str, kernel: Callable[[KernelSource], str] = KernelSource.fingerprint) -> Any:
     """A constant as JSON with its type (1, 1.0 and True differ). Raises LaunchError for what is no constant."""
     if isinstance(x, constexpr):
-        return plain(x.value, name)
+        return plain(x.value, name, kernel)
     if isinstance(x, Enum):
         return ["enum", str(x)]
     if x is None or isinstance(x, (bool, int, float, str)):
@@ -273,9 +288,9 @@ def plain(x: Any, name: str) -> Any:
     if isinstance(x, (DType, Ptr, Tile, Desc, Buffer, Barrier, Pending)):
         return ["type", str(x)]
     if isinstance(x, (tuple, list)):
-        return [type(x).__name__, [plain(e, name) for e in x]]
+        return [type(x).__name__, [plain(e, name, kernel) for e in x]]
     if isinstance(getattr(x, "source", None), KernelSource):
-        return ["kernel", x.source.fingerprint()]
+        return ["kernel", kernel(x.source)]
     if getattr(x, "is_builtin", False):
         return ["builtin", f"{x.__module__}.{x.__qualname__}"]
     raise LaunchError(f"argument {name!r}: a {type(x).__name__} cannot be a constant of a kernel")

@@ -22,7 +22,7 @@ from tilejit.frontend import Const, KernelSource
 from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime import arrays, knobs, launcher, traced
+from tilejit.runtime import arrays, index, knobs, launcher, traced
 from tilejit.runtime.arrays import HOST, StandIn
 from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
 from tilejit.runtime.hooks import HOOKS, Launch, nvtx_range
@@ -316,9 +316,8 @@ class Kernel(Partial):
             if entry is None:
                 for table, name, value in self.captured:        # every signature is compiled under the same values
                     _check_captured(self.__name__, table, name, value)
-                captured = self.captured or captured_globals(self.source)
                 entry = self._load(plan, flat, stream, self.prepared.pop(key, None))
-                self.captured = captured
+                self.captured = self.captured or captured_globals(self.source)
                 self.entries[key] = entry
             return entry
 
@@ -453,6 +452,9 @@ def _dtype(annotation: Any) -> DType | None:
 
 def captured_globals(source: KernelSource) -> list[tuple[Mapping[str, Any], str, Any]]:
     """(namespace, name, value) of every constant that a kernel and the kernels it calls read from a module or class."""
+    noted = index.constants.get(source)
+    if noted is not None:
+        return noted
     return [(c.table, c.key, c.value) for _, found in reached(source) for c in found if not c.sources
             and c.table is not None and not c.table.get("__name__", "").startswith("tilejit.language")]
 

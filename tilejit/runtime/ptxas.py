@@ -5,6 +5,7 @@ assembles the PTX text at load time. Never a linker route: cuLink and nvJitLink 
 """
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -98,6 +99,23 @@ def find_ptxas() -> str | None:
 
 @lru_cache(maxsize=4)
 def _version(path: str) -> str:
+    """Asked once for a file as it is now: the cache's folder has a note of it."""
+    from tilejit.runtime import cache
+
+    try:
+        s = os.stat(path)
+    except OSError:
+        return _asked(path)
+    name = "ptxas-" + hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:16]
+    stamp = f"{s.st_mtime_ns} {s.st_size}"
+    found = cache.note(name, stamp)
+    if found is None:
+        found = _asked(path)
+        cache.take_note(name, stamp, found)
+    return found
+
+
+def _asked(path: str) -> str:
     text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"V[\d.]+", text)
     return f"ptxas {found.group(0) if found else text.strip()}"
