@@ -6,7 +6,15 @@ Every error a user can cause is a `TileJitError`; one that belongs to a line of 
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterable
 from typing import NamedTuple
+
+
+def close_matches(word: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """What of the known words somebody may have meant who wrote `word`."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, list(known), count)
 
 
 class Loc(NamedTuple):

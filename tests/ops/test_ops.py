@@ -13,7 +13,7 @@ from table import ALL, ELEMENTWISE, FOLDS, MOVES, NEAR, Row
 
 import tilejit
 import tilejit.language as tl
-from tilejit.frontend.build import Param, build
+from tilejit.frontend import Param, build
 from tilejit.ir import numeric
 from tilejit.ir import types as T
 from tilejit.ir.verify import verify

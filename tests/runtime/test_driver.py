@@ -1,6 +1,5 @@
 """The launch path over a CUDA driver that only remembers (`libcuda_stub.c`), where there is a C compiler."""
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,18 +9,6 @@ import pytest
 HERE = Path(__file__).resolve().parent
 CHECKS = ["launch", "descriptors", "rank_one", "bound", "calls", "replays", "arrays", "errors", "lost", "blocking", "without_ptxas", "other_chip",
           "clusters", "dependent_launch", "cooperative_launch", "threads", "forked", "launchers", "quick"]
-
-
-@pytest.fixture(scope="session")
-def stub(tmp_path_factory):
-    """A folder with the stub as libcuda.so.1."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("no C compiler: the stub driver cannot be built")
-    folder = tmp_path_factory.mktemp("stub")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(folder / "libcuda.so.1"),
-                    str(HERE / "libcuda_stub.c"), "-ldl"], check=True)
-    return folder
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -4,11 +4,22 @@
     fn = build(source, {"x": Param(Ptr(fp32), divisible=16), "BLOCK": Const(1024)}, {"num_warps": 4, ...})
 
 Every parameter of the kernel is described by a `Param` (a value at run time, with the divisibility that is
-known of it) or a `Const` (a constant of this specialisation).
+known of it) or a `Const` (a constant of this specialisation). What builds is loaded at the first `build`.
 """
-from tilejit.frontend.build import Arg, Const, Group, Param, build, run_time
-from tilejit.frontend.functions import constexpr_function, must_use_result
-from tilejit.frontend.source import KernelSource
+from __future__ import annotations
 
-__all__ = ["Arg", "Const", "Group", "KernelSource", "Param", "build", "constexpr_function", "must_use_result",
-           "run_time"]
+from typing import Any
+
+from tilejit.frontend.arguments import Arg, Const, Group, Param, run_time
+from tilejit.frontend.source import KernelSource
+from tilejit.ir.core import Function
+
+
+def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
+    """See `building.py`."""
+    from tilejit.frontend import building
+
+    return building.build(source, args, attrs)
+
+
+__all__ = ["Arg", "Const", "Group", "KernelSource", "Param", "build", "run_time"]

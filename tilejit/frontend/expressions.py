@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tilejit.errors import CompilationError
+from tilejit.errors import CompilationError, close_matches
 from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction
 from tilejit.frontend.loops import Loops
 from tilejit.frontend.source import KernelSource
@@ -248,7 +247,7 @@ class Expressions(Loops):
         except AttributeError:
             if node.attr in getattr(owner, "LACKING", ()):
                 raise self.fail(node, f"Triton has {node.attr!r}, tilejit does not have it") from None
-            near = difflib.get_close_matches(node.attr, dir(owner), 1)
+            near = close_matches(node.attr, dir(owner), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             name = getattr(owner, "__name__", type(owner).__name__)
             raise self.fail(node, f"{name!r} has no {node.attr!r}{hint}") from None
@@ -271,7 +270,7 @@ class Expressions(Loops):
             return unwrap(getattr(owner, node.attr))
         member = next((vars(c)[node.attr] for c in cls.__mro__ if node.attr in vars(c)), None)
         if member is None or node.attr in vars(Aggregate) and node.attr not in vars(cls):
-            near = difflib.get_close_matches(node.attr, [*cls.fields, *vars(cls)], 1)
+            near = close_matches(node.attr, [*cls.fields, *vars(cls)], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise self.fail(node, f"{cls.__name__!r} has no {node.attr!r}{hint}")
         free = isinstance(owner, type) or isinstance(member, staticmethod)
@@ -293,7 +292,7 @@ class Expressions(Loops):
             return getattr(x, node.attr)
         found = x.method(node.attr)
         if found is None:
-            near = difflib.get_close_matches(node.attr, [*METHODS, "T", "dtype", "shape"], 1)
+            near = close_matches(node.attr, [*METHODS, "T", "dtype", "shape"], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise self.fail(node, f"a tensor has no {node.attr!r}{hint}")
         return found

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import types
 from collections.abc import Callable
 from typing import Any
 
-from tilejit.errors import CompilationError, Loc
+from tilejit.errors import CompilationError, Loc, close_matches
 from tilejit.frontend.source import KernelSource, is_constant
 from tilejit.frontend.values import Exit, Opened, Undefined, describe
 from tilejit.ir import Block
@@ -79,7 +78,7 @@ class Frame:
         try:
             value = self.source.lookup(name)
         except KeyError:
-            near = difflib.get_close_matches(name, [*self.env, *self.source.fn.__globals__], 1)
+            near = close_matches(name, [*self.env, *self.source.fn.__globals__], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise self.fail(node, f"{name!r} is not defined{hint}") from None
         if isinstance(value, constexpr):

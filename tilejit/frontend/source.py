@@ -9,44 +9,13 @@ import io
 import textwrap
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CellType
 from typing import Any
 
-import astunparse
-
 from tilejit.errors import CompilationError
-from tilejit.frontend.values import assigned
 from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
-
-
-class Unparser(astunparse.Unparser):
-    """astunparse with its subscripts and attributes right for every Python since 3.9."""
-
-    def _Subscript(self, t: ast.Subscript) -> None:
-        self.dispatch(t.value)
-        self.write("[")
-        index = t.slice
-        if isinstance(index, ast.Tuple) and index.elts:
-            for i, element in enumerate(index.elts):
-                if i:
-                    self.write(", ")
-                self.dispatch(element)
-            if len(index.elts) == 1:
-                self.write(",")
-        else:
-            self.dispatch(index)
-        self.write("]")
-
-    def _Attribute(self, t: ast.Attribute) -> None:
-        number = isinstance(t.value, ast.Constant) and isinstance(t.value.value, (int, float))
-        if number:
-            self.write("(")
-        self.dispatch(t.value)
-        self.write(")" if number else "")
-        self.write("." + t.attr)
-
 
 # Some releases of CPython count the depth of the tree that they build once for all threads: where one takes over from
 # another in the midst of it, ast.parse raises "AST constructor recursion depth mismatch" (python/cpython#106905).
@@ -59,13 +28,47 @@ def parse(text: str) -> ast.Module:
         return ast.parse(text)
 
 
+@lru_cache(maxsize=1)
+def unparser() -> Any:
+    """The class of `Unparser`s; astunparse is only needed where sources are read."""
+    import astunparse
+
+    class Unparser(astunparse.Unparser):
+        """astunparse with its subscripts and attributes right for every Python since 3.9."""
+
+        def _Subscript(self, t: ast.Subscript) -> None:
+            self.dispatch(t.value)
+            self.write("[")
+            index = t.slice
+            if isinstance(index, ast.Tuple) and index.elts:
+                for i, element in enumerate(index.elts):
+                    if i:
+                        self.write(", ")
+                    self.dispatch(element)
+                if len(index.elts) == 1:
+                    self.write(",")
+            else:
+                self.dispatch(index)
+            self.write("]")
+
+        def _Attribute(self, t: ast.Attribute) -> None:
+            number = isinstance(t.value, ast.Constant) and isinstance(t.value.value, (int, float))
+            if number:
+                self.write("(")
+            self.dispatch(t.value)
+            self.write(")" if number else "")
+            self.write("." + t.attr)
+
+    return Unparser
+
+
 def unparse(tree: ast.AST) -> str:
     """Source text of a tree: the same on every Python version for the accepted grammar.
 
     What astunparse does not know (newer syntax) is printed by the standard library instead."""
     out = io.StringIO()
     try:
-        Unparser(tree, file=out)
+        unparser()(tree, file=out)
     except AttributeError:
         return ast.unparse(tree)
     return out.getvalue()
@@ -131,6 +134,8 @@ class KernelSource:
     @cached_property
     def locals(self) -> frozenset[str]:
         """Names that are local variables: parameters, and what the body assigns."""
+        from tilejit.frontend.values import assigned
+
         return frozenset([*self.signature.parameters, *assigned([*self.tree.body])])
 
     @cached_property

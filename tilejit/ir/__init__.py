@@ -1,5 +1,8 @@
 """Tile IR: what to compute (and, after scheduling, when and where)."""
-from tilejit.ir import ops as _ops  # fills the op table
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tilejit.ir import types
 from tilejit.ir.core import (
     Block,
@@ -25,8 +28,22 @@ from tilejit.ir.core import (
     uses,
     walk,
 )
-from tilejit.ir.table import OPS, OpDef
+from tilejit.ir.table import OpDef
+
+if TYPE_CHECKING:
+    from tilejit.ir.table import OPS
 
 __all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
            "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "keep_edges", "product_warps",
-           "replace", "total_warps", "types", "uses", "walk", "_ops"]
+           "replace", "total_warps", "types", "uses", "walk"]
+
+
+def __getattr__(name: str) -> Any:
+    """`OPS`: the op table, filled."""
+    if name != "OPS":
+        raise AttributeError(f"module 'tilejit.ir' has no attribute {name!r}")
+    from tilejit.ir import ops  # noqa: F401
+    from tilejit.ir.table import OPS
+
+    globals()["OPS"] = OPS
+    return OPS

@@ -153,7 +153,18 @@ class OpDef:
         return fn
 
 
-OPS: dict[str, OpDef] = {}
+class _Table(dict[str, OpDef]):
+    """Op name -> definition. `tilejit.ir.ops` fills it when somebody first asks for an op that is not there."""
+
+    def __missing__(self, name: str) -> OpDef:
+        import tilejit.ir.ops  # noqa: F401
+
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
+
+
+OPS: dict[str, OpDef] = _Table()
 
 
 def op(name: str, operands: str = "", attrs: str = "", effects: str = "", traits: str = "", layout: str = "",

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilejit.errors import CompilationError, Loc
+from tilejit.ir import OPS
 from tilejit.ir.core import Block, Function, Op, Value
-from tilejit.ir.table import OPS
 from tilejit.ir.types import (
     DTYPES,
     Barrier,

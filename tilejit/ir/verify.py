@@ -10,9 +10,9 @@ registers are used behind it (`flight.py`).
 from __future__ import annotations
 
 from tilejit.errors import CompilationError, VerificationError
+from tilejit.ir import OPS
 from tilejit.ir.core import Block, Function, Op, Value, walk
 from tilejit.ir.flight import Flights, follow, needs, rings
-from tilejit.ir.table import OPS
 from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Pending, Tile, Type, elem_of, int1
 

@@ -1,17 +1,59 @@
-"""Ready kernels, written in the tile language, each with a host function that takes arrays."""
-from tilejit.kernels.add import add
-from tilejit.kernels.attention import attention
-from tilejit.kernels.batched import batched_matmul
-from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
-from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
-from tilejit.kernels.matmul import matmul, matmul_kernel
-from tilejit.kernels.matmul_gradient import matmul as _  # noqa: F401  (gives matmul its gradient)
-from tilejit.kernels.mixed import weight_only_matmul
-from tilejit.kernels.rows.gates import glu, relu_squared
-from tilejit.kernels.rows.norm_gradients import add_layernorm, add_rmsnorm, layernorm, rmsnorm
-from tilejit.kernels.rows.softmax import log_softmax, softmax
-from tilejit.kernels.scaled import matmul_blockscaled
-from tilejit.kernels.streamk import matmul_streamk
+"""Ready kernels, written in the tile language, each with a host function that takes arrays.
+
+Each is loaded when it is first asked for."""
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilejit.kernels.add import add
+    from tilejit.kernels.attention import attention
+    from tilejit.kernels.batched import batched_matmul
+    from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
+    from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
+    from tilejit.kernels.matmul import matmul, matmul_kernel
+    from tilejit.kernels.mixed import weight_only_matmul
+    from tilejit.kernels.rows.gates import glu, relu_squared
+    from tilejit.kernels.rows.norm_gradients import add_layernorm, add_rmsnorm, layernorm, rmsnorm
+    from tilejit.kernels.rows.softmax import log_softmax, softmax
+    from tilejit.kernels.scaled import matmul_blockscaled
+    from tilejit.kernels.streamk import matmul_streamk
+
+#: module -> the names that it gives
+_HOMES = {
+    "add": "add", "attention": "attention", "batched": "batched_matmul", "fused": "fused_matmul gated_matmul swiglu",
+    "grouped": "grouped_matmul masked_grouped_matmul", "matmul": "matmul_kernel",
+    "matmul_gradient": "matmul",                        # gives matmul its gradient
+    "mixed": "weight_only_matmul", "rows.gates": "glu relu_squared",
+    "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm", "rows.softmax": "log_softmax softmax",
+    "scaled": "matmul_blockscaled", "streamk": "matmul_streamk"}
+_WHERE = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tilejit.kernels' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tilejit.kernels.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(types.ModuleType):
+    """Functions have the names of modules: importing such a module does not put it in its function's place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 __all__ = ["add", "add_layernorm", "add_rmsnorm", "attention", "batched_matmul", "fused_matmul", "gated_matmul",
            "glu", "grouped_matmul", "layernorm", "log_softmax", "masked_grouped_matmul", "matmul", "matmul_blockscaled",

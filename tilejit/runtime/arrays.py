@@ -12,20 +12,12 @@ from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DTYPES, DType
 from tilejit.runtime.hooks import HOOKS
 
-#: numpy dtype -> tilejit dtype name.
-_NUMPY: dict[Any, str] = {
-    np.dtype(k): v for k, v in {
-        np.float32: "fp32", np.float16: "fp16", np.float64: "fp64", np.int8: "int8", np.int16: "int16",
-        np.int32: "int32", np.int64: "int64", np.uint8: "uint8", np.uint16: "uint16", np.uint32: "uint32",
-        np.uint64: "uint64", np.bool_: "int1", ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv",
-        ml_dtypes.float8_e5m2: "fp8e5"}.items()}
 #: name of a torch dtype -> tilejit dtype name.
 _TORCH = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv",
           "float8_e5m2": "fp8e5", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
@@ -121,16 +113,30 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+@lru_cache(maxsize=1)
+def _numpy_dtypes() -> dict[Any, str]:
+    """numpy dtype -> tilejit dtype name."""
+    import ml_dtypes
+
+    names: dict[Any, str] = {
+        np.float32: "fp32", np.float16: "fp16", np.float64: "fp64", np.int8: "int8", np.int16: "int16",
+        np.int32: "int32", np.int64: "int64", np.uint8: "uint8", np.uint16: "uint16", np.uint32: "uint32",
+        np.uint64: "uint64", np.bool_: "int1", ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv",
+        ml_dtypes.float8_e5m2: "fp8e5"}
+    return {np.dtype(k): v for k, v in names.items()}
+
+
 def numpy_dtype(dtype: DType) -> np.dtype:
     """The numpy (or ml_dtypes) dtype of a tilejit dtype."""
-    return next(k for k, v in _NUMPY.items() if v == dtype.name)
+    return next(k for k, v in _numpy_dtypes().items() if v == dtype.name)
 
 
 def from_numpy_dtype(dtype: Any) -> DType:
     """Our dtype for a numpy dtype. Raises LaunchError if there is none."""
-    if np.dtype(dtype) not in _NUMPY:
+    name = _numpy_dtypes().get(np.dtype(dtype))
+    if name is None:
         raise LaunchError(f"numpy dtype {dtype} is not supported")
-    return DTYPES[_NUMPY[np.dtype(dtype)]]
+    return DTYPES[name]
 
 
 def as_dtype(x: Any) -> DType:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -161,6 +160,8 @@ def write(key: dict[str, Any], entry: Cached) -> None:
     body = ptx + (entry.cubin or b"")
     head = json.loads(json.dumps(head))    # what a reader will see, so that the checksum covers the header too
     head["sha256"] = hashlib.sha256(json.dumps(head).encode() + b"\n" + body).hexdigest()
+    import tempfile
+
     path = None
     try:
         with tempfile.NamedTemporaryFile(dir=base, suffix=".tmp", delete=False) as f:
@@ -228,6 +229,8 @@ def take_note(name: str, stamp: str, text: str) -> None:
     base = folder()
     if base is None:
         return
+    import tempfile
+
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile("w", dir=base, suffix=".tmp", delete=False) as f:
         f.write(f"{stamp}\n{text}")
         f.close()

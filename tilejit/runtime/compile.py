@@ -5,9 +5,7 @@ import contextlib
 import gc
 import hashlib
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -125,6 +123,9 @@ class CompiledKernel:
 
     def sass(self) -> str:
         """The disassembly, by nvdisasm or cuobjdump. Raises FileNotFoundError if neither is there, or no cubin."""
+        import subprocess
+        import tempfile
+
         if self.cubin is None:
             raise FileNotFoundError("no cubin: ptxas was not found, the driver assembled the PTX")
         tool = ptxas.find_tool("nvdisasm") or ptxas.find_tool("cuobjdump")

@@ -6,7 +6,6 @@ plan says how to compute each argument's key. A key that was seen before leads s
 """
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -17,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tilejit.errors import CompilationError, LaunchError
+from tilejit.errors import CompilationError, LaunchError, close_matches
 from tilejit.frontend import Const, KernelSource
-from tilejit.frontend.captures import reached
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
 from tilejit.runtime import arrays, index, knobs, launcher, traced
@@ -238,7 +236,7 @@ class Kernel(Partial):
             elif k in self.defaults:
                 options[k] = i
             else:
-                near = difflib.get_close_matches(k, [*self.names, *self.defaults], 1)
+                near = close_matches(k, [*self.names, *self.defaults], 1)
                 raise UnknownOption(f"{self.__name__}() got an unknown option {k!r} (keyword argument {k} was "
                                     "specified but unrecognised)"
                                     + (f"; did you mean {near[0]!r}?" if near else f"; its signature is {sign}"))
@@ -455,6 +453,8 @@ def captured_globals(source: KernelSource) -> list[tuple[Mapping[str, Any], str,
     noted = index.constants.get(source)
     if noted is not None:
         return noted
+    from tilejit.frontend.captures import reached
+
     return [(c.table, c.key, c.value) for _, found in reached(source) for c in found if not c.sources
             and c.table is not None and not c.table.get("__name__", "").startswith("tilejit.language")]
 

@@ -9,7 +9,6 @@ of its first launch; nothing is read from the environment on the launch path.
 """
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tilejit.errors import LaunchError
+from tilejit.errors import LaunchError, close_matches
 from tilejit.ir import target
 
 TARGETS = ("cuda", "emulator", "evaluator")
@@ -120,7 +119,7 @@ def knobs(**values: Any) -> Iterator[Knobs]:
     Raises LaunchError for a knob that does not exist or a value of the wrong type."""
     for name, value in values.items():
         if name not in Knobs.__dataclass_fields__:
-            near = difflib.get_close_matches(name, Knobs.__dataclass_fields__, 1)
+            near = close_matches(name, Knobs.__dataclass_fields__, 1)
             raise LaunchError(f"unknown knob {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         kind = type(getattr(_DEFAULTS, name))
         if type(value) is not kind:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CudaError, LaunchError
@@ -27,8 +26,8 @@ _FORMATS = {"int1": "?7x", "int8": "b7x", "uint8": "B7x", "int16": "h6x", "uint1
             "uint32": "I4x", "int64": "q", "uint64": "Q", "fp16": "e6x", "bf16": "H6x", "fp8e4nv": "B7x",
             "fp8e5": "B7x", "fp32": "f4x", "fp64": "d"}
 #: Types without a struct code travel as their bits.
-_AS_BITS = {"bf16": (ml_dtypes.bfloat16, np.uint16), "fp8e4nv": (ml_dtypes.float8_e4m3fn, np.uint8),
-            "fp8e5": (ml_dtypes.float8_e5m2, np.uint8)}
+_AS_BITS = {"bf16": ("bfloat16", np.uint16), "fp8e4nv": ("float8_e4m3fn", np.uint8),
+            "fp8e5": ("float8_e5m2", np.uint8)}
 _MAPS_KEPT = 1024
 
 
@@ -59,8 +58,10 @@ def reader(expr: Expr, at: Mapping[str, int]) -> Reader:
 
 def bits(value: float, dtype: str) -> int:
     """The bits of a number rounded to a type that struct does not know."""
+    import ml_dtypes
+
     kind, unsigned = _AS_BITS[dtype]
-    return int(np.array(value, kind).view(unsigned))
+    return int(np.array(value, getattr(ml_dtypes, kind)).view(unsigned))
 
 
 #: The size of a dimension that nothing bounds (`passes/pointer_tma.py`).

@@ -8,10 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -79,7 +76,9 @@ def _search(name: str, path: str) -> str | None:
         for found in sorted(root.glob(f"nvidia/*/bin/{name}")) if root.name.endswith("-packages") else ():
             if os.access(found, os.X_OK):
                 return str(found)
-    return shutil.which(name, path=path)
+    from shutil import which
+
+    return which(name, path=path)
 
 
 def find_tool(name: str) -> str | None:
@@ -116,6 +115,8 @@ def _version(path: str) -> str:
 
 
 def _asked(path: str) -> str:
+    import subprocess
+
     text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"V[\d.]+", text)
     return f"ptxas {found.group(0) if found else text.strip()}"
@@ -146,6 +147,9 @@ def source_line(ptx: list[str], line: int) -> Loc | None:
 
 def assemble(ptx: str, target: str = "sm_90a") -> tuple[bytes, Resources]:
     """The cubin of a PTX module and its resources. Raises AssemblyError at the user's line."""
+    import subprocess
+    import tempfile
+
     path = find_ptxas()
     if path is None:
         raise AssemblyError("no ptxas here: set TILEJIT_PTXAS or install the extra tilejit[ptxas]")

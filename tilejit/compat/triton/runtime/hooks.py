@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.frontend import Const, KernelSource
-from tilejit.frontend.build import Group
+from tilejit.frontend.arguments import Group
 from tilejit.ir.types import DTYPES, Desc, DType, Ptr
 from tilejit.language.tensor import constexpr
 

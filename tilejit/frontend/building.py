@@ -1,72 +1,15 @@
 """Builds the tile IR function of a kernel for one description of its arguments."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from tilejit.errors import CompilationError, Loc
+from tilejit.frontend.arguments import Arg, Const, Group, Param, run_time
 from tilejit.frontend.source import KernelSource
 from tilejit.ir import Function, product_warps
 from tilejit.ir.target import DEFAULT, Target, target_named
-from tilejit.ir.types import Desc, Type
+from tilejit.ir.types import Desc
 from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
-
-
-@dataclass(frozen=True)
-class Param:
-    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers), and whether it is an
-    integer known not to be negative.
-
-    `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may
-    end within a unit of 16 bytes."""
-
-    type: Type
-    divisible: int = 1
-    nonnegative: bool = False
-    padding: str = "zero"
-    ragged: bool = False
-
-
-@dataclass(frozen=True)
-class Const:
-    """A compile-time argument."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Group:
-    """A tuple of arguments; `kind` is its type (of named tuples theirs)."""
-
-    kind: type
-    items: tuple[Arg, ...]
-
-
-Arg = Union[Param, Const, Group]
-
-
-def run_time(args: Mapping[str, Arg]) -> dict[tuple, tuple[str, Param]]:
-    """The run-time arguments, those in tuples too, by their places (a parameter's name, then indices): a name for each,
-    and what it is."""
-    found: dict[tuple, Param] = {}
-
-    def visit(place: tuple, arg: Arg) -> None:
-        if isinstance(arg, Param):
-            found[place] = arg
-        elif isinstance(arg, Group):
-            for i, item in enumerate(arg.items):
-                visit((*place, i), item)
-
-    for n, arg in args.items():
-        visit((n,), arg)
-    names: dict[tuple, str] = {}
-    for place in found:
-        name = "_".join(map(str, place))
-        while len(place) > 1 and (name in args or name in names.values()):
-            name += "_"
-        names[place] = name
-    return {place: (names[place], p) for place, p in found.items()}
 
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
