@@ -153,6 +153,12 @@ class TorchOp:
                           "return new arrays instead")
 
 
+def operators() -> dict[str, TorchOp]:
+    """The operators that there are, by name: those of the parts of `tilejit.kernels` that are loaded, and the
+    program's own."""
+    return {op.name: op for op in targets.values() if isinstance(op, TorchOp)}
+
+
 def _wants_grad(args: tuple, kwargs: dict[str, Any]) -> bool:
     return any([getattr(x, "requires_grad", False) for x in (*args, *kwargs.values())])
 
