@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         LaunchError,
         TileJitError,
     )
+    from tilejit.frameworks import jax_call as jax
     from tilejit.frameworks.torch_op import torch_op
     from tilejit.frontend.functions import constexpr_function, must_use_result
     from tilejit.language.aggregates import aggregate
@@ -87,6 +88,8 @@ def next_power_of_2(n: int) -> int:
 def __getattr__(name: str) -> Any:
     if name in ("frameworks", "kernels", "language", "testing", "tools"):
         return importlib.import_module(f"tilejit.{name}")
+    if name == "jax":
+        return importlib.import_module("tilejit.frameworks.jax_call")
     if name not in _WHERE:
         raise AttributeError(f"module 'tilejit' has no attribute {name!r}")
     module, there = _WHERE[name]
@@ -101,5 +104,5 @@ def __dir__() -> list[str]:
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
            "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs",
            "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "empty",
-           "empty_like", "heuristics", "hooks", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
+           "empty_like", "heuristics", "hooks", "jax", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
            "next_power_of_2", "replayed", "timeline", "to_device", "torch_op", "zeros", "zeros_like"]

@@ -271,7 +271,7 @@ class DeviceArray:
     `device` is the GPU's index (-1: host memory)."""
 
     __slots__ = ("shape", "dtype", "strides", "nbytes", "address", "device", "signature", "_owner", "_host",
-                 "__weakref__")
+                 "_borrowed", "__weakref__")
 
     def __init__(self, shape: tuple[int, ...], dtype: DType):
         from tilejit.runtime import driver
@@ -293,11 +293,29 @@ class DeviceArray:
         else:
             self.device = self._owner.index
             self.address = self._owner.malloc(max(1, self.nbytes))
-        self.signature = (dtype.name, True, self.device)
+        self.signature, self._borrowed = (dtype.name, True, self.device), False
+
+    @classmethod
+    def borrow(cls, address: int, shape: tuple[int, ...], dtype: DType, device: int) -> DeviceArray:
+        """A row-major array in memory that somebody else owns, on a GPU or (device -1) in host memory, and that stays
+        as long as the array is used."""
+        made = cls.__new__(cls)
+        made.address, made.shape, made.dtype, made.device = address, shape, dtype, device
+        made.strides, made.nbytes = contiguous_strides(shape), prod(shape) * dtype.bytes
+        made.signature, made._borrowed = (dtype.name, not address & 15, device), True
+        made._owner = made._host = None
+        if device != HOST:
+            from tilejit.runtime import driver
+
+            made._owner = driver.device(device)
+        else:
+            raw = (ctypes.c_uint8 * made.nbytes).from_address(address)
+            made._host = np.frombuffer(raw, np.uint8).view(numpy_dtype(dtype)).reshape(shape)
+        return made
 
     def __del__(self) -> None:
         owner = getattr(self, "_owner", None)
-        if owner is not None and self.address and not sys.is_finalizing():
+        if owner is not None and self.address and not self._borrowed and not sys.is_finalizing():
             owner.free(self.address)
 
     def __repr__(self) -> str:
