@@ -8,8 +8,8 @@ import tilejit
 
 #: The widest row that one CTA holds, and bytes of it: in shared memory, strip by strip in registers.
 MAX_ROW, MAX_BYTES = 32768, 65536
-#: The same where rows end elsewhere than at multiples of 16 elements, so that they are held in registers.
-MAX_UNEVEN_ROW = 8192
+#: Elements of a thread at least where rows begin anywhere: so many stay in shared memory, copied as whole lines.
+UNEVEN = 32
 #: The widest row of a cluster of CTAs; bytes of a row that a CTA has there, so that some programs share a
 #: multiprocessor; bytes that it may have where that many CTAs are not to be had; CTAs of a cluster.
 WIDEST, CTA_BYTES, MOST_BYTES, CTAS = 1 << 20, 32768, 131072, 16
@@ -31,13 +31,12 @@ class RowLaunch:
 
 
 @lru_cache(maxsize=1024)
-def row_launch(n: int, columns: int, widest: int = MAX_ROW, uneven: int = MAX_UNEVEN_ROW,
-               several: bool = True, size: int = 2) -> RowLaunch:
+def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True, size: int = 2) -> RowLaunch:
     """The launch of a kernel for n rows of so many columns. several: a program may have several rows. `widest`: the
-    widest row that tiles hold, over the CTAs of a cluster beyond `MAX_ROW`; `uneven`: the same where the length is no
-    multiple of 16; `size`: bytes of an element of all rows that a program keeps."""
+    widest row that tiles hold, over the CTAs of a cluster beyond `MAX_ROW`; `size`: bytes of an element of all rows
+    that a program keeps."""
     block = max(16, tilejit.next_power_of_2(columns))
-    if columns > (uneven if columns % 16 else widest) or block * size > CTAS * MOST_BYTES:
+    if columns > widest or block * size > CTAS * MOST_BYTES:
         return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)
     many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
     if block > MAX_ROW or block * size > MAX_BYTES:
@@ -45,4 +44,6 @@ def row_launch(n: int, columns: int, widest: int = MAX_ROW, uneven: int = MAX_UN
         warps = max(4, min(16, block // ctas // 2048))
         return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}, True)
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
+    if columns % 16 and block >= 32 * UNEVEN:
+        many, warps = 1, min(warps, block // (32 * UNEVEN))
     return RowLaunch((tilejit.cdiv(n, many),), many, {"BLOCK": block, "num_warps": warps}, True)

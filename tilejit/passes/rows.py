@@ -3,6 +3,7 @@ wide that they stay in shared memory until all that needs them has read them (`s
 
 A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`,
 with n and the first i known to be multiples of 16 bytes) or switch it off as a whole; the bound becomes its limit.
+A row that stays in shared memory may begin and end anywhere: what is no whole 16 bytes there is copied by elements.
 
     %i = add splat(%m), arange {start=0, end=128}
     %s = load (ptr_add splat(%p), %i), (cmp %i, splat(%n) {pred="lt"})
@@ -53,7 +54,7 @@ def find_rows(fn: Function) -> Function:
                 "shared memory for it: num_ctas divides it", where))
             continue
         new = Block()
-        row = _Row(fn, load, facts, Builder(new, loc=load.loc))
+        row = _Row(fn, load, facts, Builder(new, loc=load.loc), kept and _in_strips(load, table))
         problem = row.problem()
         if problem:
             if problem != _NO_ROW:
@@ -93,14 +94,32 @@ def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int
     return reduced and used
 
 
+def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether nothing but arithmetic, stores and reductions follows from a row, so that it is worked on in strips."""
+    work, seen = [load.result], set()
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        for op, _ in table.get(v, ()):
+            if op.define.pure and "elementwise" in op.define.traits:
+                work += op.results
+            elif op.name not in ("reduce", "store") or op.parent is not load.parent:
+                return False
+    return True
+
+
 _NO_ROW = "its addresses do not count up"
 
 
 class _Row:
     """One load, looked at as a row; builds the scalars that stand for it."""
 
-    def __init__(self, fn: Function, load: Op, facts: dict[Value, AxisInfo], b: Builder):
+    def __init__(self, fn: Function, load: Op, facts: dict[Value, AxisInfo], b: Builder, anywhere: bool):
         self.fn, self.load, self.facts, self.b = fn, load, facts, b
+        self.anywhere = anywhere             # it may begin and end between multiples of 16 bytes
+        self.unaligned = False
         self.firsts: dict[Value, Value] = {}
         self.result = load.result
         self.size: int = load.result.type.shape[0]  # type: ignore[union-attr]
@@ -120,7 +139,8 @@ class _Row:
         other = const_of(load.operands[2]) if len(load.operands) > 2 else 0
         if other is None:
             return "masked elements are not a constant"
-        if info.multiple(0, self.size, elem.bytes) % UNIT:
+        self.unaligned = bool(info.multiple(0, self.size, elem.bytes) % UNIT)
+        if self.unaligned and not self.anywhere:
             return f"the row is not known to start at a multiple of {UNIT} bytes"
         base = self.first(load.operands[0])
         if base is None:
@@ -132,7 +152,8 @@ class _Row:
                 return f"its mask is not known to end at a multiple of {UNIT} bytes"
             operands.append(limit)
         fill = {} if str(other) in ("0", "0.0") else {"fill": other}
-        self.result = self.b("row_load", *operands, size=self.size, **fill)
+        where = {"unaligned": True} if self.unaligned else {}
+        self.result = self.b("row_load", *operands, size=self.size, **fill, **where)
         self.result.name = load.result.name
         return ""
 
@@ -182,7 +203,9 @@ class _Row:
         if counts.contiguity[0] < self.size or stands.constancy[0] < self.size:
             return None
         if counts.multiple(0, self.size) * elem_bytes % UNIT or stands.multiple(0, 1) * elem_bytes % UNIT:
-            return None
+            if not self.anywhere:
+                return None
+            self.unaligned = True
         start, end = self.first(index), self.first(bound)
         if start is None or end is None:
             return None

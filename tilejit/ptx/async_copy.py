@@ -66,10 +66,70 @@ def _strip_copies(e: Emitter, op: Op) -> None:
           f"[{first}+{i * strip * ctas}]", p.new("b32", "min.s32", left, strip), where, pred=some)
 
 
+def _unaligned_copy(e: Emitter, op: Op) -> None:
+    """What of a row is whole 16 bytes by bulk copies; the elements before and behind that, fewer than 16 bytes each,
+    one by one. A CTA's strip takes the 16 bytes that it shares with its neighbours whole.
+
+    f and l: where the whole 16 bytes of the row begin and end, in bytes from its start."""
+    p, (ring, slot, barrier, base, size) = e.p, op.operands
+    assert isinstance(ring.type, Buffer)
+    elem, ctas = ring.type.elem, op.attrs.get("ctas", 1)
+    strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.type.slot_bytes - 16
+    start, n, where = e.scalar(base), e.scalar(size), barrier_address(e, barrier, slot)
+    if isinstance(size.op, Op) and size.op.name == "const":
+        n = p.new("b32", "mov.b32", n)
+    shift = p.new("b32", "and.b32", p.new("b32", "cvt.u32.u64", start), 15)
+    f = p.new("b32", "and.b32", p.new("b32", "neg.s32", shift), 15)
+    last = p.new("b32", "and.b32", p.new("b32", "add.s32", n, shift), -16)
+    last = p.new("b32", "sub.s32", last, shift)
+    there = p.new("b32", "add.u32", slot_address(e, ring, e.scalar(slot)), shift)
+
+    def address(offset: str) -> str:
+        return p.new("b64", "add.s64", start, p.new("b64", "cvt.s64.s32", offset))
+
+    for i in range(ring.type.slot_bytes // (strip + 16)):
+        first = p.new("b32", "mad.lo.s32", e.rank, strip, i * ctas * strip) if ctas > 1 else \
+            p.new("b32", "mov.b32", i * strip)
+        end = p.new("b32", "min.s32", p.new("b32", "add.s32", first, strip), n)
+        lo = p.new("b32", "max.s32", p.new("b32", "sub.s32", first, shift), f)
+        hi = p.new("b32", "and.b32", p.new("b32", "add.s32", p.new("b32", "add.s32", end, shift), 15), -16)
+        hi = p.new("b32", "min.s32", p.new("b32", "sub.s32", hi, shift), last)
+        count = p.new("b32", "sub.s32", hi, lo)
+        some = p.new("pred", "setp.gt.s32", count, 0)
+        p("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", where, count, pred=some)
+        to = p.new("b32", "add.s32", there, p.new("b32", "sub.s32", lo, first))
+        p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", f"[{to}+{i * (strip + 16)}]",
+          f"[{address(lo)}]", count, where, pred=some)
+    behind = p.new("b32", "max.s32", f, last)
+    loaded = []
+    for i in range(2 * (16 // elem.bytes)):
+        k, head = i // 2 * elem.bytes, i % 2 == 0
+        at = p.new("b32", "add.s32", "0" if head else behind, k)
+        ends = p.new("b32", "min.s32", f, n) if head else n
+        some = p.new("pred", "setp.lt.s32", at, ends)
+        place = at
+        if ctas > 1:
+            which = p.new("b32", "shr.u32", at, strip.bit_length() - 1)
+            mine = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", which, ctas - 1), e.rank)
+            some = p.new("pred", "and.pred", some, mine)
+            place = p.new("b32", "and.b32", at, strip - 1)
+            place = p.new("b32", "mad.lo.u32", p.new("b32", "shr.u32", which, ctas.bit_length() - 1), strip + 16, place)
+        reg = p.reg("b16" if elem.bits < 32 else f"b{elem.bits}")
+        kind = f"b{elem.bits}" if elem.bits > 8 else "u8"
+        p(f"ld.global.{kind}", reg, f"[{address(at)}]", pred=some)
+        loaded.append((kind, p.new("b32", "add.s32", there, place), reg, some))
+    for kind, to, reg, some in loaded:
+        p(f"st.shared.{kind}", f"[{to}]", reg, pred=some)
+    p("mbarrier.arrive.shared::cta.b64", "_", where)
+
+
 @emits("row_copy")
 def _row_copy(e: Emitter, op: Op) -> None:
     """One bulk copy of the row (PTX ISA, cp.async.bulk), or one of each of the CTA's strips."""
     ring, slot, barrier, base, size = op.operands
+    if "unaligned" in op.attrs:
+        _unaligned_copy(e, op)
+        return
     if "strip" in op.attrs:
         _strip_copies(e, op)
         return

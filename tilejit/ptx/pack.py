@@ -133,3 +133,24 @@ def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: s
                 pairs: bool = False) -> None:
     """Read neighbouring elements from shared memory; see `load` on `pred`, `unpack` on `pairs`."""
     load(e, "ld.shared", elem, regs, address, pred, pairs)
+
+
+def load_shifted(e: Emitter, elem: Scalar, regs: list[str], address: str, shift: str, pred: str | None = None) -> None:
+    """Read 16 bytes of neighbouring elements from shared memory that begin `shift` bytes, 0 to 15, behind an address of
+    whole 16 bytes; zeros where pred is false."""
+    p = e.p
+    both = p.regs("b32", 8)
+    for r in both if pred else ():
+        p("mov.b32", r, 0)
+    body, _, offset = address[1:-1].partition("+")
+    for i in (0, 4):
+        p("ld.shared.v4.b32", _vector(both[i:i + 4]), f"[{body}+{int(offset) + 4 * i}]", pred=pred)
+    for bit, count in ((8, 6), (4, 5)):
+        far = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", shift, bit), 0)
+        both = [p.new("b32", "selp.b32", both[i + bit // 4], both[i], far) for i in range(count)]
+    bits = p.new("b32", "shl.b32", p.new("b32", "and.b32", shift, 3), 3)
+    found = [p.new("b32", "shf.r.wrap.b32", lo, hi, bits) for lo, hi in zip(both, both[1:])]
+    if elem.bits < 32:
+        unpack(e, elem, found, regs)
+    for i, r in enumerate(regs if elem.bits >= 32 else ()):
+        p(f"mov.b{elem.bits}", r, found[i] if elem.bits == 32 else f"{{{found[2 * i]}, {found[2 * i + 1]}}}")

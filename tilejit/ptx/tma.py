@@ -4,6 +4,7 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.layout.clusters import in_tile, own_strips, strip
@@ -12,7 +13,7 @@ from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.ldmatrix import load_tile
-from tilejit.ptx.pack import load_shared, store_shared
+from tilejit.ptx.pack import load_shared, load_shifted, store_shared
 from tilejit.ptx.smem import accesses, slot_address
 from tilejit.ptx.wgmma import describe_early
 from tilejit.ptx.widen import in_pairs
@@ -251,7 +252,18 @@ def _strip(e: Emitter, op: Op) -> None:
     assert isinstance(view.type, Buffer)
     part = op.result.type
     assert isinstance(part, Buffer)
-    e.views[op.result] = e.p.new("b32", "mad.lo.u32", e.scalar(i), part.slot_bytes, e.views[view])
+    room, shift = part.slot_bytes, e.shifts.get(view)
+    if shift is not None:
+        e.shifts[op.result] = shift
+        room += 16 if "ctas" in op.attrs else 0
+    e.views[op.result] = e.p.new("b32", "mad.lo.u32", e.scalar(i), room, e.views[view])
+
+
+@emits("row_view")
+def _row_view(e: Emitter, op: Op) -> None:
+    view, base = op.operands
+    e.shifts[op.result] = e.p.new("b32", "and.b32", e.p.new("b32", "cvt.u32.u64", e.scalar(base)), 15)
+    e.views[op.result] = e.p.new("b32", "add.u32", e.views[view], e.shifts[op.result])
 
 
 @emits("local_load")
@@ -259,19 +271,34 @@ def _local_load(e: Emitter, op: Op) -> None:
     view, tile = op.operands[0], op.result.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
     ctas = tile.numel // prod(view.type.shape)
-    if len(op.operands) == 1 and not (ctas > 1 and e.rank):
+    layout = own_strips(tile.layout, ctas) if ctas > 1 and e.rank else tile.layout
+    shift, size = e.shifts.get(view), view.type.elem.bytes
+    if shift is None and len(op.operands) == 1 and layout is tile.layout:
         e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
-    regs, pred = e.fresh(tile), None
-    for a in accesses(e, own_strips(tile.layout, ctas) if ctas > 1 else tile.layout, view.type, e.views[view]):
-        taken = [regs[i] for i in a.registers]
+    if shift is not None and ctas > 1 and view.op.name != "strip":  # type: ignore[union-attr]
+        raise CompilationError("an unaligned row of a cluster is read in strips only", op.loc)
+    regs, base, most = e.fresh(tile), e.views[view], 16
+    if shift is not None and layout.contiguous_registers(0) * size < 16:
+        most = size                          # as elements
+    elif shift is not None:
+        base = e.p.new("b32", "sub.u32", base, shift)
+    fill = literal(op.attrs.get("fill", 0), tile.elem)
+    for a in accesses(e, layout, view.type, base, most=most):
+        taken, pred = [regs[i] for i in a.registers], None
+        at = [tile.layout.apply(register=i)[0] for i in a.registers]
         if len(op.operands) > 1:
-            here = tile.layout.apply(register=a.registers[0])[0]
-            at = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), here)
-            pred = e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[1]))
+            here = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), at[0])
+            pred = e.p.new("pred", "setp.lt.s32", here, e.scalar(op.operands[1]))
             for r in taken:
-                e.p(f"mov.{reg_class(tile.elem)}", r, literal(op.attrs.get("fill", 0), tile.elem))
-        load_shared(e, tile.elem, taken, a.address, pred)
+                e.p(f"mov.{reg_class(tile.elem)}", r, fill)
+        if shift is None or most < 16:
+            load_shared(e, tile.elem, taken, a.address, pred)
+            continue
+        load_shifted(e, tile.elem, taken, a.address, shift, pred)
+        for i, r in enumerate(taken if pred else ()):             # the row ends anywhere
+            inside = e.p.new("pred", "setp.lt.s32", e.p.new("b32", "add.s32", here, i), e.scalar(op.operands[1]))
+            e.p(f"mov.{reg_class(tile.elem)}", r, fill, pred=f"!{inside}")
     e.set(op.result, regs)
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, clone_op, enclosing
-from tilejit.ir.types import Tile, int32
+from tilejit.ir.types import DType, Tile, int32
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.plan import Ring, ahead_slice, in_place, pure_slice, reads_slot
@@ -38,6 +38,8 @@ class Channels(RoleState):
         self._advance(ring, "use", b)
         for load in ring.loads:          # addresses are known before the bytes are there
             self.views[load] = b("view", self.shared[ring].buffers[load], slot)
+            if load.attrs.get("unaligned"):
+                self.views[load] = b("row_view", self.views[load], self.env[load.operands[0]])
         pending = [self.tested.pop(ring)] if ring in self.tested else []
         b.op("mbar_wait", self.shared[ring].full, slot, parity, *pending)
         if ring.kind == "async" and any(self._in_place(load) for load in ring.loads):
@@ -125,6 +127,14 @@ class Channels(RoleState):
     def _issue_rows(self, ring: Ring, slot: Value, env: dict[Value, Value], b: Builder) -> None:
         """Announce and start the copies of rows, each as long as its limit says."""
         s, known, more, sizes = self.shared[ring], 0, None, []
+        if "unaligned" in ring.loads[0].attrs:
+            (load,) = ring.loads
+            t = load.result.type
+            assert isinstance(t, Tile) and isinstance(t.elem, DType)
+            limit = env[load.operands[1]] if len(load.operands) > 1 else b.const(t.shape[0], int32)
+            b.op("row_copy", s.buffers[load], slot, s.full, env[load.operands[0]],
+                 b("mul", limit, b.const(t.elem.bytes, int32)), **_share(ring, load), unaligned=True)
+            return
         for load in ring.loads:
             buffer, mine = ring.buffer(load), _share(ring, load)
             if len(load.operands) == 1:

@@ -106,7 +106,7 @@ class Liveness:
             if op.name == "reuse":
                 continue
             found.append(op)
-            if op.name in ("view", "view_trans", "strip"):
+            if op.results and isinstance(op.results[0].type, Buffer):      # a view
                 found += self._touching(op.result)
         return found
 

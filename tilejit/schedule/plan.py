@@ -14,6 +14,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op, Value, controls, edge_of, enclosing, walk
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Desc, DType, Tile
+from tilejit.layout.clusters import strip_size
 from tilejit.schedule.stores import STORE_STAGES, Staging
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class Ring:
         t = load.result.type
         assert isinstance(t, Tile)
         shape = tuple(n // self.ctas if d == self.slices.get(load) else n for d, n in enumerate(t.shape))
+        if load.attrs.get("unaligned"):      # 16 bytes more for each strip, or the row
+            assert isinstance(t.elem, DType) and t.layout is not None
+            strip = strip_size(t.layout, self.ctas) if load in self.slices else None
+            shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // t.elem.bytes,)
         return Buffer.of(Tile(shape, t.elem), self.slots * self.groups, memory_order(load))
 
     @property

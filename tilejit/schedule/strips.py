@@ -378,7 +378,9 @@ class _Strips:
                 new = self._new(op, [range_, offset], {}, t, b, "add")
             elif op.name == "local_load":
                 view = b("strip", op.operands[0], i, size=self.size, **({"ctas": self.ctas} if self.ctas > 1 else {}))
-                new = self._new(op, [view, *(b("sub", x, at) for x in self.needed(op)[1:])], attrs, t, b)
+                limit = self.needed(op)[1:]
+                attrs = {k: x for k, x in attrs.items() if limit or k != "fill"}
+                new = self._new(op, [view, *(b("sub", x, at) for x in limit)], attrs, t, b)
             elif op.name == "ptr_add" and (found := self._from_start(op)):
                 base, range_op = found        # the offset of the strip goes into the number
                 start = b("ptr_add", self.now.get(base, base), at)

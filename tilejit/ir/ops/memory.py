@@ -57,11 +57,11 @@ def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -
     return m.load(o, ptr, elem_of(o.results[0].type), mask, other)
 
 
-@op("row_load", "base limit?", "size fill?", effects="read", layout="block")
+@op("row_load", "base limit?", "size fill? unaligned?", effects="read", layout="block")
 def row_load(o: Op) -> list[Type]:
     """The `size` contiguous elements at base, which starts 16 bytes; from element `limit` on `fill`, or zeros.
 
-    limit, 0 to size, is a multiple of 16 bytes."""
+    limit, 0 to size, is a multiple of 16 bytes. With `unaligned` base and limit are those of any element."""
     e = o.operands[0].type
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
         raise CompilationError(f"row_load: expected a pointer, found {e}", o.loc)

@@ -96,12 +96,14 @@ def cluster_share(o: Op) -> list[Type]:
     return [int32]
 
 
-@op("row_copy", "buffer slot barrier base size", "strip? ctas?", effects="read shared_write sync",
+@op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned?", effects="read shared_write sync",
     traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> list[Type]:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
     barrier[slot]; nothing for size 0. With `strip`, of a row that the CTAs divide in strips of so many elements: those
-    of this one, `size` bytes in all."""
+    of this one, `size` bytes in all. With `unaligned` base and size are those of any element, `size` is the whole
+    row's, the first element comes to lie as far behind 16 bytes as in memory (every strip has 16 bytes more), and the
+    op announces its bytes and arrives."""
     return []
 
 
@@ -140,6 +142,12 @@ def view_trans(o: Op) -> list[Type]:
     assert isinstance(b, Buffer)
     return [Buffer(tuple(b.shape[i] for i in order), b.elem, b.slots, b.swizzle,
                    tuple(order.index(d) for d in b.order))]
+
+
+@op("row_view", "view base", traits="scheduled own_buffer")
+def row_view(o: Op) -> list[Type]:
+    """A slot with an unaligned row, from the first element on."""
+    return [o.operands[0].type]
 
 
 @op("strip", "view i", "size ctas?", traits="scheduled own_buffer")

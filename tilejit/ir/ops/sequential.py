@@ -165,6 +165,8 @@ def _tma_load(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, desc: An
 
 @scheduled.row_copy.meaning
 def _row_copy(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, base: Any, size: Any) -> list[Any]:
+    if o.attrs.get("unaligned"):
+        barriers.arrive(slot, 1)
     elem = o.operands[0].type.elem  # type: ignore[union-attr]
     assert isinstance(elem, DType)
     index = np.arange(int(np.prod(ring.shape)) * o.attrs.get("ctas", 1), dtype=np.int64) * elem.bytes
@@ -197,6 +199,11 @@ def _view(m: Any, o: Op, ring: Ring, slot: Any) -> list[Any]:
 @scheduled.view_trans.meaning
 def _view_trans(m: Any, o: Op, view: View) -> list[Any]:
     return [view.transposed(tuple(o.attrs["order"]))]
+
+
+@scheduled.row_view.meaning
+def _row_view(m: Any, o: Op, view: View, base: Any) -> list[Any]:
+    return [view]
 
 
 @scheduled.strip.meaning

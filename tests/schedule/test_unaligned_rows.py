@@ -1,0 +1,49 @@
+"""Rows that begin and end anywhere: whole 16 bytes by bulk copies, the ends by elements, in any CTA's strips."""
+import ml_dtypes
+import numpy as np
+import pytest
+from test_strips import close, norm, normed, softmax
+
+import tilejit
+
+
+def rows(columns, dtype, begin, stride, seed=0):
+    """Two rows of a buffer, from an element on; what is around them is NaN."""
+    buffer = np.full(2 * stride + 32, np.nan, dtype)
+    at = buffer[begin:begin + 2 * stride].reshape(2, stride)
+    at[:, :columns] = np.random.default_rng(seed).standard_normal((2, columns)).astype(dtype)
+    return at
+
+
+@pytest.mark.parametrize("columns, block, dtype, begin, warps, ctas", [
+    (2000, 2048, np.float16, 1, 1, 1), (2001, 2048, np.float16, 0, 1, 1), (1029, 2048, ml_dtypes.bfloat16, 3, 1, 1),
+    (4001, 4096, np.float32, 1, 2, 1), (3, 1024, np.float16, 1, 1, 1), (1, 1024, np.float16, 7, 1, 1),
+    (7, 1024, np.float16, 3, 1, 1), (4001, 4096, np.float16, 1, 1, 2), (1025, 4096, np.float16, 7, 1, 2),
+    (4003, 4096, ml_dtypes.bfloat16, 5, 1, 4), (2057, 4096, np.float32, 2, 1, 2)])
+def test_softmax(columns, block, dtype, begin, warps, ctas):
+    """Input and output begin at the same element; nothing beside a row is read into it, or written."""
+    stride = columns + 3
+    x, out = rows(columns, dtype, begin, stride), rows(0, dtype, begin, stride)
+    args, kw = (x, out, columns, stride), {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(softmax, (2,), *args, seeds=[0], **kw).check()
+    v = np.exp(x[:, :columns].astype(np.float64) - x[:, :columns].astype(np.float64).max(1, keepdims=True))
+    close(out[:, :columns], v / v.sum(1, keepdims=True), dtype)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all()
+    assert "unaligned=true" in str(softmax.compile(*args, **kw).ir)
+
+
+@pytest.mark.parametrize("columns, dtype, begin, ctas", [
+    (2000, np.float16, 1, 1), (2000, np.float16, 7, 1), (2000, np.float16, 4, 1), (2000, np.float32, 3, 1),
+    (4000, ml_dtypes.bfloat16, 5, 2)])
+def test_what_is_written_in_vectors_is_read_in_vectors(columns, dtype, begin, ctas):
+    """A view of aligned rows, and an aligned output: 16 bytes of a thread are shifted out of two accesses."""
+    stride, block = 2048 * ctas + 16, 2048 * ctas
+    x = rows(columns, dtype, begin, stride)
+    out, w = np.full((2, stride), np.nan, dtype), np.linspace(-1, 1, stride).astype(dtype)
+    args, kw = (x, None, w, out, columns, stride), {"BLOCK": block, "num_warps": 1, "num_ctas": ctas, "MEAN": True}
+    with tilejit.knobs(target="emulator"):
+        norm[(2,)](*args, **kw)
+    close(out[:, :columns], normed(x[:, :columns], None, w[:columns], True), dtype)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all()
+    assert "shf.r.wrap" in norm.compile(*args, **kw).ptx
