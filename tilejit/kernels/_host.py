@@ -40,7 +40,7 @@ def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True
         return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)
     many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
     if block > MAX_ROW or block * size > MAX_BYTES:
-        ctas = min(CTAS, block * size // CTA_BYTES)
+        ctas = min(CTAS, tilejit.next_power_of_2(block * size // CTA_BYTES))
         warps = max(4, min(16, block // ctas // 2048))
         return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}, True)
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
