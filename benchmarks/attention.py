@@ -1,100 +1,171 @@
-"""Forward attention: `tilejit.kernels.attention` against cuDNN and FlashAttention 2, both through torch.
+"""Attention: `tilejit.kernels.attention` against cuDNN and FlashAttention 2 (both through torch) and FlashAttention 4.
 
-    PYTHONPATH=. python benchmarks/attention.py [--heads 16] [--tokens 16384] [--dims 64 128 256] [--out benchmarks/results]
+    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward] [--heads 16] [--tokens 16384]
+        [--dims 64 128 256] [--lengths 512 4096] [--out benchmarks/results]
 
-Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head, half of
-that for causal masks. Medians over short interleaved bursts; ratios are of pairs, above 1 tilejit is faster. `drained`
-is the same kernel without overlap (products_ahead=False).
+Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head (10 for
+gradients), half of that for causal masks. Medians over short interleaved
+bursts; ratios are of pairs, above 1 tilejit is faster. FlashAttention 4 takes part where its wheels can be
+imported.
 """
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import tilejit
 from tilejit.kernels import attention
-from tilejit.kernels.attention.forward import _launch
 from tilejit.testing import bench_group, gpu_burst, pair_ratio, record, rel_error, row
 
 #: Relative errors (Frobenius) of 16-bit results against float64, at most.
 BOUND = 5e-3
 
+Calls = dict[str, Callable[[], Any]]
 
-def inputs(batch: int, length: int, heads: int, d: int, dtype: Any) -> tuple[Any, Any, Any]:
+
+def inputs(batch: int, length: int, heads: int, d: int, dtype: Any, kv_heads: int = 0, keys: int = 0) -> list[Any]:
     """q, k and v [batch, sequence, heads, d]."""
     import torch
 
     torch.manual_seed(0)
-    return tuple(torch.randn(batch, length, heads, d, device="cuda", dtype=dtype) for _ in range(3))  # type: ignore
+    return [torch.randn(batch, n, h, d, device="cuda", dtype=dtype)
+            for n, h in ((length, heads), *[(keys or length, kv_heads or heads)] * 2)]
 
 
-def by_torch(backend: Any, q: Any, k: Any, v: Any, causal: bool) -> Callable[[], Any]:
+def by_torch(backend: Any, causal: bool) -> Callable[..., Any]:
     """One of torch's backends; heads ahead of the sequence, by strides."""
     from torch.nn.attention import sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    views = [x.transpose(1, 2) for x in (q, k, v)]
-
-    def run() -> Any:
+    def run(q: Any, k: Any, v: Any) -> Any:
         with sdpa_kernel(backend):
-            return scaled_dot_product_attention(*views, is_causal=causal).transpose(1, 2)
+            return scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal,
+                                                enable_gqa=q.shape[2] != k.shape[2]).transpose(1, 2)
 
     return run
 
 
-def drained(q: Any, k: Any, v: Any, causal: bool) -> Callable[[], Any]:
-    """Our kernel with its products one after another."""
-    import torch
+def flash_attention_4(causal: bool) -> Callable[..., Any]:
+    """FlashAttention 4. Raises ImportError where it is not there."""
+    from flash_attn.cute.interface import flash_attn_func
 
-    infos = [tilejit.array_info(x) for x in (q, k, v)]
-    out = torch.empty_like(q)
-    infos.append(tilejit.array_info(out))
-    launch = _launch(*infos, None, causal, None, 0, tilejit.active_knobs())
-    assert launch is not None
-    scale = q.shape[-1] ** -0.5 * 1.4426950408889634
-
-    def run() -> Any:
-        launch((q, k, v, out), tuple(infos), None, q.shape[1], k.shape[1], scale, q.shape[2], q.shape[0],
-               products_ahead=False)
-        return out
+    def run(q: Any, k: Any, v: Any) -> Any:
+        out = flash_attn_func(q, k, v, causal=causal)
+        return out[0] if isinstance(out, tuple) else out
 
     return run
 
 
-def contenders(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Callable[[], Any]]:
-    """Who computes it, by name; ours is first."""
-    import torch
+def peers(causal: bool) -> dict[str, Callable[..., Any]]:
+    """Everyone else who is there, by name: functions of q, k and v."""
     from torch.nn.attention import SDPBackend
 
+    found = {"cudnn": by_torch(SDPBackend.CUDNN_ATTENTION, causal),
+             "flash-attention-2": by_torch(SDPBackend.FLASH_ATTENTION, causal)}
+    try:
+        found["flash-attention-4"] = flash_attention_4(causal)
+    except ImportError:
+        pass
+    return found
+
+
+def forward_calls(q: Any, k: Any, v: Any, causal: bool) -> Calls:
+    """Forward attention by everyone; ours is first."""
+    import torch
+
     out = torch.empty_like(q)
-    return {"tilejit": lambda: attention(q, k, v, causal=causal, out=out), "drained": drained(q, k, v, causal),
-            "cudnn": by_torch(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
-            "flash-attention-2": by_torch(SDPBackend.FLASH_ATTENTION, q, k, v, causal)}
+    calls: Calls = {"tilejit": lambda: attention(q, k, v, causal=causal, out=out)}
+    for name, run in peers(causal).items():
+        calls[name] = lambda run=run: run(q, k, v)
+    return calls
 
 
-def check(d: int, causal: bool, dtype: Any) -> dict[str, float]:
-    """Errors of everyone against float64 at a small size. Raises AssertionError where ours is above the bound."""
+def backward_calls(q: Any, k: Any, v: Any, causal: bool) -> Calls:
+    """The gradients of q, k and v by everyone, for a gradient that depends on the shape only."""
+    import torch
+
+    grad = gradient(q)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    calls: Calls = {}
+    everyone: dict[str, Callable[..., Any]] = {
+        "tilejit": lambda *x: attention(*x, causal=causal),
+        "tilejit deterministic": lambda *x: attention(*x, causal=causal, deterministic=True), **peers(causal)}
+    for name, out in results({n: lambda f=f: f(*leaves) for n, f in everyone.items()}):
+        calls[name] = lambda out=out: torch.autograd.grad(out, leaves, grad, retain_graph=True)
+    return calls
+
+
+def gradient(q: Any) -> Any:
+    """The gradient of attention's result."""
+    import torch
+
+    torch.manual_seed(1)
+    return torch.randn_like(q)
+
+
+def results(calls: Calls) -> Iterator[tuple[str, Any]]:
+    """What everyone gives; who cannot says why."""
+    for name, run in calls.items():
+        try:
+            yield name, run()
+        except RuntimeError as e:
+            print(f"  {name}: {str(e).splitlines()[0][:100]}")
+
+
+def errors(kind: str, d: int, causal: bool, dtype: Any) -> dict[str, list[float]]:
+    """Errors of everyone against float64 at a small size: of the result, or of the gradients of q, k and v. Raises
+    AssertionError where ours is above the bound."""
+    import torch
     from torch.nn.functional import scaled_dot_product_attention
 
     q, k, v = inputs(1, 700, 2, d, dtype)
-    want = scaled_dot_product_attention(*(x.double().transpose(1, 2) for x in (q, k, v)), is_causal=causal).transpose(1, 2)
-    errors = {}
-    for name, run in contenders(q, k, v, causal).items():
-        try:
-            errors[name] = rel_error(run(), want)
-        except RuntimeError as e:
-            print(f"  {name}: {str(e).splitlines()[0][:100]}")
-    assert errors["tilejit"] <= BOUND and errors["drained"] <= BOUND, errors
-    return errors
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    out = scaled_dot_product_attention(*(x.transpose(1, 2) for x in exact), is_causal=causal).transpose(1, 2)
+    want = [out] if kind == "forward" else torch.autograd.grad(out, exact, gradient(q).double())
+    calls = (forward_calls if kind == "forward" else backward_calls)(q, k, v, causal)
+    found = {name: [rel_error(a, b) for a, b in zip(got if isinstance(got, tuple) else [got], want)]
+             for name, got in results(calls)}
+    assert all(max(e) <= BOUND for n, e in found.items() if n.startswith("tilejit")), found
+    return found
+
+
+def measure(calls: Calls, work: float, unit: str, label: str, dtype: str, rounds: int) -> list[dict[str, Any]]:
+    """Times of everyone in turn, printed, as records; work: what `unit` counts, of a millisecond."""
+    bursts = {name: gpu_burst(calls[name]) for name, _ in results(calls)}
+    times = bench_group(bursts, rounds=rounds)
+    speeds = {n: work / statistics.median(t) for n, t in times.items()}
+    print(f"{label}: " + "  ".join(f"{n} {x:.0f}" for n, x in speeds.items()), unit, flush=True)
+    rows = []
+    for name in list(times)[1:]:
+        ratio, spread = pair_ratio(times["tilejit"], times[name])
+        rows.append(row("attention", label, dtype, speeds["tilejit"], name, speeds[name], unit, ratio, spread))
+    return rows
+
+
+def products(kind: str, args: Any) -> Iterator[dict[str, Any]]:
+    """Forward, or backward, of every head dimension, mask and length."""
+    import torch
+
+    for d in args.dims:
+        for causal in (False, True):
+            mask = "causal" if causal else "full"
+            for dtype in (torch.bfloat16, torch.float16):
+                print(f"{kind} d{d} {mask} {dtype}: errors", {n: " ".join(f"{x:.1e}" for x in e)
+                                                              for n, e in errors(kind, d, causal, dtype).items()})
+            for length in args.lengths:
+                batch = max(1, args.tokens // length)
+                q, k, v = inputs(batch, length, args.heads, d, torch.bfloat16)
+                calls = (forward_calls if kind == "forward" else backward_calls)(q, k, v, causal)
+                work = (4e-9 if kind == "forward" else 1e-8) * batch * args.heads * length * length * d
+                yield from measure(calls, work * (0.5 if causal else 1), "TFLOP/s",
+                                   f"{kind} d{d} {mask} B{batch} S{length} H{args.heads}", "bf16", args.rounds)
 
 
 def main() -> None:
     """Check, measure, print a table, write records."""
-    import torch
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=["forward", "backward"])
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=16384, help="batch x length of every case")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
@@ -103,29 +174,8 @@ def main() -> None:
     parser.add_argument("--out", default="benchmarks/results")
     args = parser.parse_args()
     rows = []
-    for d in args.dims:
-        for causal in (False, True):
-            mask = "causal" if causal else "full"
-            for dtype in (torch.bfloat16, torch.float16):
-                print(f"d{d} {mask} {dtype}: errors", {n: f"{e:.2e}" for n, e in check(d, causal, dtype).items()})
-            for length in args.lengths:
-                batch = max(1, args.tokens // length)
-                q, k, v = inputs(batch, length, args.heads, d, torch.bfloat16)
-                bursts = {}
-                for name, run in contenders(q, k, v, causal).items():
-                    try:
-                        run()
-                        bursts[name] = gpu_burst(run)
-                    except RuntimeError:
-                        continue
-                times = bench_group(bursts, rounds=args.rounds)
-                work = 4e-9 * batch * args.heads * length * length * d * (0.5 if causal else 1)
-                speeds = {n: work / statistics.median(t) for n, t in times.items()}
-                print(f"d{d} {mask} B{batch} S{length}: " + "  ".join(f"{n} {x:.0f}" for n, x in speeds.items()), flush=True)
-                for name in list(times)[1:]:
-                    ratio, spread = pair_ratio(times["tilejit"], times[name])
-                    rows.append(row("attention", f"d{d} {mask} B{batch} S{length} H{args.heads}", "bf16", speeds["tilejit"],
-                                    name, speeds[name], "TFLOP/s", ratio, spread))
+    for kind in args.sets:
+        rows += products(kind, args)
     print(record("attention", rows, args.out))
 
 

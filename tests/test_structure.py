@@ -22,7 +22,7 @@ DOORS: dict[str, set[str]] = {
     "emulator": {"ptx.isa", "ptx.text", "errors"},
     "runtime": {"frontend", "language", "passes", "schedule", "ptx", "ir", "layout", "errors", "emulator"},
     "testing": {"runtime", "errors", "ir", "tilejit"},
-    "kernels": {"tilejit", "language"},
+    "kernels": {"tilejit", "language", "runtime.traced"},
     "frameworks": {"runtime", "ir", "errors"},
     "compat": {"tilejit", "language", "frontend", "runtime", "tools", "testing", "ir", "errors"},
     "tools": {"tilejit", "language", "kernels", "runtime", "ir", "layout", "ptx", "errors", "emulator", "testing"},

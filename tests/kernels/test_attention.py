@@ -11,7 +11,8 @@ import pytest
 import tilejit
 from tilejit import kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.attention.kernel import attention_kernel
+from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.scores import Band, Options
 from tilejit.testing import rel_error
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
@@ -129,8 +130,8 @@ def test_no_keys() -> None:
 def test_softmax_and_products_overlap(width: int, rows: int, keys: int, persistent: bool, causal: bool) -> None:
     """Every loop is in two stages, and nothing is spilled for it."""
     blocks = [f"desc<bf16[1x{n}x1x{width}]>" for n in (rows, keys, keys, rows)]
-    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32", GROUP=1, CAUSAL=causal,
-                                 TAIL=causal, LSE=True, PERSISTENT=persistent, BM=rows, BN=keys, D=width, DV=width,
-                                 num_warps=rows // 16)
+    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
+                                 Options(Band(right="int32" if causal else None)), GROUP=1, PACK=1, TAIL=causal, SPLIT=1,
+                                 PARTS=1, PERSISTENT=persistent, BM=rows, BN=keys, D=width, DV=width, num_warps=rows // 16)
     assert len(re.findall(r"is in flight with acc of this one \(2 stages", k.report())) == 1 + causal
     assert re.findall(r"ring (\S+): ", k.report()) == ["q", "k", "v"]

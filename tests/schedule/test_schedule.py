@@ -33,11 +33,14 @@ def inline_matmul(a_desc, b_desc, c_desc, K, BM: tl.constexpr, BN: tl.constexpr,
     c_desc.store([0, 0], acc.to(c_desc.dtype))
 
 
-def indirect_matmul(a_desc, b_desc, c_desc, table, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def indirect_matmul(a_desc, b_desc, c_desc, table, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+                    WRITE: tl.constexpr):
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(tl.cdiv(K, BK)):
         page = tl.load(table + k)
         acc = tl.dot(a_desc.load([0, page]), b_desc.load([0, page]).T, acc)
+        if WRITE:
+            tl.store(table + k, page + 1)
     c_desc.store([0, 0], acc.to(c_desc.dtype))
 
 
@@ -171,8 +174,13 @@ def test_warp_specialize_false_is_inline():
     assert names_in(fn.body).count("mbar_wait") >= 2
 
 
-def test_an_address_from_memory_is_inline_and_says_why():
-    fn = scheduled(indirect_matmul, 64, 64, 64, 4, 3)
+def test_a_table_of_blocks_is_read_by_the_role_that_loads():
+    found = roles_of(scheduled(indirect_matmul, 64, 64, 64, 4, 3, WRITE=False))
+    assert {name: names_in(block).count("load") for name, block in found.items()} == {"producer": 1, "consumer": 0}
+
+
+def test_a_table_that_changes_is_inline_and_says_why():
+    fn = scheduled(indirect_matmul, 64, 64, 64, 4, 3, WRITE=True)
     assert roles_of(fn) == {}
     (line,) = (x for x in fn.attrs["report"] if x.startswith("inline: "))
     assert line.startswith("inline: a load address depends on load (test_schedule.py:")
@@ -235,7 +243,7 @@ def test_the_form_by_launch_option():
     assert not roles_of(scheduled(matmul, warps=8, stages=2, warp_specialize=False))
     assert roles_of(scheduled(inline_matmul, 64, 64, 64, 4, 3, warp_specialize=True)), "the launch overrides the loop"
     with pytest.raises(CompilationError, match="warp_specialize=True: a load address depends on load"):
-        scheduled(indirect_matmul, 64, 64, 64, 4, 3, warp_specialize=True)
+        scheduled(indirect_matmul, 64, 64, 64, 4, 3, WRITE=True, warp_specialize=True)
 
 
 @pytest.mark.parametrize("option, value", [("store_stages", 3), ("store_stages", 0), ("warp_specialize", 1)])

@@ -72,7 +72,7 @@ def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple
 
 def _share(fn: Function) -> int:
     """Registers of a consumer's thread."""
-    launch, _, consumer = register_split(fn.attrs["num_warps"])
+    launch, _, consumer = register_split(fn, fn.attrs["num_warps"])
     return min(consumer or launch, fn.attrs.get("maxnreg") or 255)
 
 

@@ -95,7 +95,7 @@ def make_plan(fn: Function, wishes: Wishes) -> Plan:
     check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
     choose_turns(fn, plan, wishes.groups)
-    split = register_split(fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
+    split = register_split(fn, fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
     find_leads(fn, plan, split[2] or split[0])
     choose_store_role(fn, plan, wishes.store_role)
     for ring in plan.rings:
@@ -243,11 +243,10 @@ def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str, tiles
 
 def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
     """Whether producer and consumers may each do a load: of one number (or a tile, where as many threads produce),
-    outside the pipelined loops, from an argument that the kernel does not write."""
+    from an argument that the kernel does not write."""
     source = argument_of(op.operands[0])
     one = not isinstance(op.result.type, Tile) or plan.threads_produce
     return (op.name == "load" and one and source is not None
-            and not any(outer is ring.loop for outer in enclosing(op) for ring in plan.produced)
             and not any(argument_of(x.operands[0]) is source for x in walk(fn.body)
                         if "write" in x.define.effects and x.operands))
 

@@ -8,7 +8,7 @@ outer loops and a persistent kernel never drains its rings between tiles.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, uses
+from tilejit.ir import Block, Builder, Function, Op, uses, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
@@ -33,8 +33,10 @@ from tilejit.schedule.stores import is_store
 THREAD_PRODUCER = 72
 
 
-def register_split(num_warps: int, producers: int = 4, threads_produce: bool = False) -> tuple[int, int, int]:
-    """(launch, producer, consumer) registers per thread for num_warps consumer warps; 0: no setmaxnreg.
+def register_split(fn: Function, num_warps: int, producers: int = 4,
+                   threads_produce: bool = False) -> tuple[int, int, int]:
+    """(launch, producer, consumer) registers per thread for num_warps consumer warps; 0: no setmaxnreg. Consumers get
+    all that can be had where a loop has several products, whose sums and operands live at once.
 
     The CTA's pool is launch count x warpgroups, counts are multiples of 8 (PTX ISA, setmaxnreg)."""
     consuming, filling = num_warps // 4, producers // 4
@@ -42,7 +44,9 @@ def register_split(num_warps: int, producers: int = 4, threads_produce: bool = F
     launch = min(256, 65536 // (128 * groups) // 8 * 8)
     if launch >= 255:
         return launch, 0, 0
-    producer = THREAD_PRODUCER if threads_produce else 40 if groups <= 3 else 24
+    several = any(loop.name == "for" and sum(op.name == "dot" for op in loop.regions[0].ops) > 1
+                  for loop in walk(fn.body))
+    producer = THREAD_PRODUCER if threads_produce else 40 if groups <= 3 and not several else 24
     return launch, producer, min(240, (launch * groups - producer * filling) // consuming // 8 * 8)
 
 
@@ -63,7 +67,7 @@ def carry_out(fn: Function, plan: Plan) -> Function:
     args, table = dict(zip(fn.body.args, new.body.args)), uses(fn.body)
     if plan.specialised:
         consumers = warps * plan.groups
-        launch, producer_regs, consumer_regs = register_split(consumers, plan.producers, plan.threads_produce)
+        launch, producer_regs, consumer_regs = register_split(fn, consumers, plan.producers, plan.threads_produce)
         streams = plan.outlets[0].streams if plan.outlets else 0
         roles = [("consumer", consumers, plan.groups, consumer_regs),
                  ("producer", 1 if streams else plan.producers, 1, producer_regs)]

@@ -1,4 +1,4 @@
 """Attention: softmax(Q K^T) V for every head, without storing the scores (FlashAttention, arXiv 2205.14135)."""
-from tilejit.kernels.attention.forward import attention
+from tilejit.kernels.attention.function import attention
 
 __all__ = ["attention"]

@@ -1,0 +1,77 @@
+"""Gradients of attention against float64, in the evaluator and in the emulator, with every option."""
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from attention_reference import reference
+
+import tilejit
+from tilejit.errors import LaunchError
+from tilejit.kernels.attention.backward import gradients
+from tilejit.kernels.attention.cases import Case, Extras
+from tilejit.kernels.attention.forward import forward
+from tilejit.testing import rel_error
+
+BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
+
+
+def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, of_lse: bool = False,
+          extras: Extras = Extras(), deterministic: bool = False, **case: Any) -> None:
+    """Result, logarithms and gradients of random inputs (batch, queries, keys, heads, kv heads, d, dv)."""
+    batch, n, m, heads, kv_heads, d, dv = sizes
+    rng = np.random.default_rng(n + m + d)
+    q, k, v, grad = [rng.standard_normal(s, F32).astype(dtype) for s in (
+        (batch, n, heads, d), (batch, m, kv_heads, d), (batch, m, kv_heads, dv), (batch, n, heads, dv))]
+    lse, lse_grad = np.zeros((batch, heads, n), F32), rng.standard_normal((batch, heads, n), F32) if of_lse else None
+    setting = Case(d ** -0.5, deterministic=deterministic, **case)
+    with tilejit.knobs(target=target):
+        out = forward(q, k, v, setting, extras, lse=lse)
+        got = gradients(grad, q, k, v, out, lse, lse_grad, setting, extras)
+    window = case.get("left"), case.get("right")
+    want = reference(q, k, v, window=window, chunk=case.get("chunk"), softcap=case.get("softcap"), prefix=extras.prefix,
+                     alibi=extras.slopes, sinks=extras.sinks, keys=extras.used, grad=grad, lse_grad=lse_grad)
+    for a, b in zip((out, *got), (want[0], *want[2:])):
+        assert (a is None) == (b is None)
+        assert a is None or rel_error(a.astype(np.float64), b) <= (5e-3 if dtype == BF16 else 1e-3)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("sizes, case", [
+    ((2, 100, 200, 4, 2, 64, 40), {"right": 0}), ((1, 130, 130, 1, 1, 128, 128), {}),
+    ((1, 150, 170, 2, 2, 192, 128), {"of_lse": True}), ((1, 1, 1, 1, 1, 64, 64), {}),
+    ((1, 140, 60, 1, 1, 64, 64), {"right": 0, "dtype": F16})])
+def test_against_float64(sizes: tuple[int, ...], case: dict[str, Any], deterministic: bool) -> None:
+    agree(sizes, deterministic=deterministic, **case)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_in_the_emulator(deterministic: bool) -> None:
+    agree((1, 70, 140, 2, 1, 64, 64), "emulator", right=0, of_lse=True, deterministic=deterministic)
+
+
+OPTIONS = {
+    "window": ({"left": 40, "right": 10}, {}), "chunk": ({"chunk": 48, "right": 0}, {}),
+    "softcap": ({"softcap": 1.5}, {}), "prefix": ({"right": 0}, {"prefix": np.array([30, 0], np.int32)}),
+    "sinks": ({"right": 0}, {"sinks": np.array([0.5, -1.0], F32)}),
+    "alibi": ({"right": 0}, {"slopes": np.array([0.25, 0.01], F32)}),
+    "used": ({"right": 0}, {"used": np.array([100, 1], np.int32)})}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name: str) -> None:
+    case, extras = OPTIONS[name]
+    agree((2, 70, 150, 2, 2, 64, 64), extras=Extras(**extras), deterministic=name in ("window", "sinks", "alibi"), **case)
+
+
+def test_a_wide_window_has_a_loop_without_masks() -> None:
+    agree((1, 128, 1000, 1, 1, 64, 64), left=800, right=0)
+
+
+def test_what_has_no_gradient() -> None:
+    q, k, v = np.zeros((1, 64, 1, 64), BF16), np.zeros((4, 16, 1, 64), BF16), np.zeros((4, 16, 1, 64), BF16)
+    table = np.arange(4, dtype=np.int32)[None]
+    with tilejit.knobs(target="evaluator"), pytest.raises(LaunchError, match="pages has no gradient"):
+        gradients(q, q, k, v, q, np.zeros((1, 1, 64), F32), None, Case(1.0, page=16, max_keys=64), Extras(table=table))

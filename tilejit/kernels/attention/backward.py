@@ -1,0 +1,93 @@
+"""The host's side of attention's gradient: what is kept, tiles, and the launches.
+
+Rows first (sums of weights, and of results times their gradients), then keys and values, block by block; each of those
+adds its part of the queries' gradient to fp32 sums in L2 (FlashAttention-2, arXiv 2307.08691), which are rounded at
+last. Deterministic: queries have a kernel of their own instead, which computes scores and weights once more.
+"""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import tilejit
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import infos_of
+from tilejit.kernels.attention.backward_kernel import key_kernel, query_kernel, row_kernel, sum_kernel
+from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check, factor, flat, options
+from tilejit.kernels.attention.forward import WIDE_WINDOW, ragged_rows
+from tilejit.kernels.rows.columns import column_sum
+
+#: Rows that a program of the last pass rounds.
+SUM_ROWS = 32
+
+
+@lru_cache(maxsize=64)
+def tiles_of(wide: int, wide_v: int) -> tuple[int, int, int]:
+    """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so."""
+    return (64, 128, 8) if max(wide, wide_v) <= 128 else (64, 64, 8)
+
+
+@tilejit.replayed
+def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: Any, case: Case,
+              extras: Extras) -> tuple[Any, Any, Any, Any]:
+    """The gradients of q, k, v and of the sinks (None without any); lse_grad: that of the logarithms of sums, or None.
+
+    Raises LaunchError for cases without a gradient."""
+    iq, ik, iv, io, ig = infos_of(q, k, v, out, grad)
+    infos = infos_of(*flat(extras))
+    batch, queries, keys, heads, kv_heads, d, dv = check(iq, ik, iv, case, infos)
+    _check_gradient(case, extras, iq)
+    packed = infos[3] is not None
+    wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
+    bm, bn, warps = tiles_of(wide, wide_v)
+    opts = options(case, extras, infos)
+    dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
+    blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)
+    rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
+    fp32, lines = tilejit.language.float32, max(rows, bm)
+    stats = tilejit.empty_like(q, (heads, 2, lines), fp32)
+    sums = None if case.deterministic else tilejit.empty_like(q, (max(rows, 1), heads, wide), fp32)
+    parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
+    desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
+        (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
+    of_rows = tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
+    total = iq.shape[0] if packed else queries
+    if blocks and batch:
+        row_kernel[(blocks, heads, batch)](
+            desc[4], desc[3], lse, lse_grad, stats, sums, extras.sinks, parts, total, keys, heads, lines,
+            opts.sequences, BM=bm, DV=wide_v, D=wide, num_warps=4)
+    split = 1
+    if case.low or case.mask is not None:
+        split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
+    tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
+    settings = dict(GROUP=heads // kv_heads, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps)
+    if steps and batch:
+        in_sums = None if sums is None else tilejit.TensorDescriptor(
+            sums, (rows, heads, wide), (heads * wide, wide, 1), (bm, 1, wide))
+        to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
+              for x, w in ((dk, wide), (dv_out, wide_v))]
+        key_kernel[(steps, kv_heads, batch)](
+            *desc[:4], of_rows, in_sums, *to, total, keys, factor(case, extras), case.scale, heads, opts, TAIL=tail,
+            SPLIT=split, **settings)
+    if sums is not None and blocks and batch:
+        stride = tilejit.array_info(dq).strides
+        sum_kernel[(blocks * (bm // SUM_ROWS), heads, batch)](
+            sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
+            BM=bm, BLOCK=SUM_ROWS, D=wide, num_warps=4)
+    elif blocks and batch:
+        bm = 128 if wide <= 128 and wide_v <= 128 else 64
+        query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](
+            *(blocks_of(x, n, w).over(a) for x, n, w, a in (
+                (iq, bm, wide, q), (ik, 64, wide, k), (iv, 64, wide_v, v), (ig, bm, wide_v, grad))),
+            tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm)),
+            (ragged_rows if packed else blocks_of)(tilejit.array_info(dq), bm, wide).over(dq), total, keys,
+            factor(case, extras), case.scale, heads, opts, MASKED=tail, **{**settings, "BM": bm, "BN": 64})
+    of_sinks = None if parts is None else column_sum(parts, extras.sinks)
+    return dq, dk, dv_out, of_sinks
+
+
+def _check_gradient(case: Case, extras: Extras, q: ArrayInfo) -> None:
+    for found, what in ((q.dtype.bytes == 1, "fp8"), (case.page, "pages"),
+                        (case.score is not None and case.gradient is None, "a score_mod without score_gradient")):
+        if found:
+            raise tilejit.LaunchError(f"{WHAT}: {what} has no gradient")

@@ -1,0 +1,235 @@
+"""The kernels of attention's gradient: what a row needs, keys and values (and queries, by additions in L2), queries."""
+from __future__ import annotations
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operands import WRAP
+from tilejit.kernels.attention.scores import (
+    LOG2E,
+    band_of,
+    change_gradient,
+    changed,
+    changes,
+    kept,
+    place,
+    queries_of,
+    seen,
+)
+
+_LOG2E, _WRAP = tl.constexpr(LOG2E), tl.constexpr(WRAP)
+
+
+@tilejit.kernel
+def padded_row(at, queries, sequences, BM: tl.constexpr):
+    """Where a sequence starts in arrays of whole blocks of BM queries: those of `queries` each, or its own."""
+    row = at.batch * (tl.cdiv(queries, BM) * BM)
+    if sequences.queries is not None:
+        row = (at.first_query // BM + at.batch) * BM
+    return row
+
+
+@tilejit.kernel
+def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_parts, queries, keys, heads, rows,
+               sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr):
+    """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and
+    behind a sequence); and sums of out * grad, less the gradient of lse. sums [rows, heads, D] is cleared, if given.
+    sink_parts [programs, heads]: what the rows of a program say of the sinks' gradient."""
+    batch, head = tl.program_id(2), tl.program_id(1)
+    begin = tl.program_id(0) * BM
+    at = place(batch, head, heads, queries, keys, sequences)
+    index = begin + tl.arange(0, BM)
+    inside = index < at.queries
+    where = (batch * heads + head) * queries + index
+    if sequences.queries is not None:
+        where = head * queries + at.first_query + index
+    o = out_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, DV]).to(tl.float32)
+    g = grad_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, DV]).to(tl.float32)
+    delta = tl.where(inside, tl.sum(o * g, 1), 0.0)
+    log = tl.load(lse + where, inside, other=float("-inf"))
+    log = tl.where(log == float("-inf"), float("inf"), log * _LOG2E)
+    if sinks is not None:
+        weight = tl.exp2(tl.load(sinks + head).to(tl.float32) * _LOG2E - log)
+        program = batch * tl.num_programs(0) + tl.program_id(0)
+        tl.store(sink_parts + program * heads + head, -tl.sum(weight * delta, 0))
+    if lse_grad is not None:
+        delta = delta - tl.load(lse_grad + where, inside, other=0.0)
+    to = padded_row(at, queries, sequences, BM) + index
+    if sequences.queries is not None:
+        inside = begin < at.queries + index * 0
+        tl.store(stats + head * 2 * rows + to, log, inside)
+        tl.store(stats + (head * 2 + 1) * rows + to, delta, inside)
+    else:
+        tl.store(stats + head * 2 * rows + to, log)
+        tl.store(stats + (head * 2 + 1) * rows + to, delta)
+    if sums is not None:
+        columns = tl.arange(0, D)
+        start = sums + (to.to(tl.int64) * (heads * D) + head * D)[:, None] + columns[None, :]
+        if sequences.queries is not None:
+            tl.store(start, tl.zeros([BM, D], tl.float32), inside[:, None] & (columns < D)[None, :])
+        else:
+            tl.store(start, tl.zeros([BM, D], tl.float32))
+
+
+@tilejit.kernel
+def weights(scores, log, factor, query, key, keep, at, opts, MASKED: tl.constexpr):
+    """Weights of products, where `log` is the row's (or column's) logarithm of their sum."""
+    if changes(opts.mods):
+        p = tl.exp2(changed(scores * factor, query, key, at, opts.mods) * _LOG2E - log)
+        if MASKED:
+            p = tl.where(keep, p, 0.0)
+    else:
+        if MASKED:
+            scores = tl.where(keep, scores, float("-inf"))
+        p = tl.exp2(scores * factor - log)
+    return p
+
+
+@tilejit.kernel
+def dropped(x, query, key, at, mods):
+    """x where weights are kept, so much greater as there are fewer of them."""
+    if mods.dropout is not None:
+        x = tl.where(kept(query, key, at, mods), x * (1.0 / (1.0 - mods.dropout)), 0.0)
+    return x
+
+
+@tilejit.kernel
+def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
+    """The gradient of products that are scaled."""
+    grad = p * (dropped(weight_grad, query, key, at, opts.mods) - delta)
+    if changes(opts.mods):
+        grad = tl.where(p > 0, change_gradient(grad, scores * factor, query, key, at, opts.mods), 0.0)
+    return grad
+
+
+@tilejit.kernel
+def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
+                    BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
+    """Blocks of queries from `start` to `stop` for a block of keys. Tiles are transposed: keys are rows."""
+    columns = tl.arange(0, BM)[None, :]
+    for m in tl.range(start, stop, BM):
+        q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
+        scores = tl.dot(k, q.T)
+        grad = grad_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, DV])
+        weight_grad = tl.dot(v, grad.T)
+        log = stats.load([head, 0, low + m]).reshape([1, BM])
+        keep = None
+        if MASKED:
+            keep = seen(m + columns, key, at, prefix, opts)
+        p = weights(scores, log, factor, m + columns, key, keep, at, opts, MASKED)
+        # Not earlier: a thread has registers for one such row only.
+        delta = stats.load([head, 1, low + m]).reshape([1, BM])
+        ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
+        dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
+        dk = tl.dot(ds, q, dk)
+        if sums is not None:
+            dq = tl.dot(ds.T, k)
+            sums.atomic_add([low + m, head, 0], dq.reshape([BM, 1, D]))
+    return dk, dv
+
+
+@tilejit.kernel
+def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc, queries, keys, factor, scale, heads,
+               opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+               D: tl.constexpr, DV: tl.constexpr):
+    """Gradients of BN keys and values of one head; those of queries, without their scale, are added to `sums` (fp32)
+    if it is given. stats: blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones
+    are not; 2 those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
+    n = tl.program_id(0) * BN
+    kv_head, batch = tl.program_id(1), tl.program_id(2)
+    at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
+    prefix = 0
+    if opts.band.prefix is not None:
+        prefix = tl.load(opts.band.prefix + batch)
+    k = k_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, D])
+    v = v_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, DV])
+    dk = tl.zeros([BN, D], tl.float32)
+    dv = tl.zeros([BN, DV], tl.float32)
+    # Some key is seen by the queries from `begin` to `end`, every key by those from `whole` to `part`.
+    begin, part = queries_of(n, at, opts.band, prefix)
+    whole, end = queries_of(tl.minimum(n + BN, at.keys) - 1, at, opts.band, prefix)
+    begin = begin // BM * BM
+    key = (n + tl.arange(0, BN))[:, None]
+    whole = tl.where(n + BN <= at.keys, tl.maximum(begin, tl.minimum(tl.cdiv(whole, BM) * BM, end)), end)
+    part = tl.maximum(whole, tl.minimum(part // BM * BM, end))
+    low = padded_row(at, queries, opts.sequences, BM)
+    for g in tl.range(0, GROUP):
+        head = kv_head * GROUP + g
+        at = place(batch, head, heads, queries, keys, opts.sequences)
+        if TAIL:
+            dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, begin, whole if SPLIT else end, low,
+                                     factor, key, prefix, head, at, opts, BM, D, DV, True)
+        if SPLIT:
+            dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, whole if TAIL else begin,
+                                     part if SPLIT == 2 else end, low, factor, key, prefix, head, at, opts, BM, D, DV,
+                                     False)
+        if SPLIT == 2:
+            dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, part, end, low, factor, key, prefix,
+                                     head, at, opts, BM, D, DV, True)
+    dk = dk * scale
+    if opts.sequences.keys is not None:
+        length = at.first_key + at.keys
+        dk_desc.store([_WRAP, length, _WRAP - at.keys + n, kv_head, 0], dk.to(dk_desc.dtype).reshape([1, 1, BN, 1, D]))
+        dv_desc.store([_WRAP, length, _WRAP - at.keys + n, kv_head, 0], dv.to(dv_desc.dtype).reshape([1, 1, BN, 1, DV]))
+    else:
+        dk_desc.store([at.row, n, kv_head, 0], dk.to(dk_desc.dtype).reshape([1, BN, 1, D]))
+        dv_desc.store([at.row, n, kv_head, 0], dv.to(dv_desc.dtype).reshape([1, BN, 1, DV]))
+
+
+@tilejit.kernel
+def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, keys, factor, scale, heads, opts,
+                 GROUP: tl.constexpr, MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+                 DV: tl.constexpr):
+    """Gradients of BM queries of one head, in the order of the keys: equal bits every time. Programs (blocks of
+    queries, heads, batches)."""
+    begin = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
+    head, batch = tl.program_id(1), tl.program_id(2)
+    at = place(batch, head, heads, queries, keys, opts.sequences)
+    prefix = 0
+    if opts.band.prefix is not None:
+        prefix = tl.load(opts.band.prefix + batch)
+    rows = begin + tl.arange(0, BM)
+    low = padded_row(at, queries, opts.sequences, BM)
+    q = q_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, D])
+    grad = grad_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, DV])
+    log = stats.load([head, 0, low + begin]).reshape([BM, 1])
+    delta = stats.load([head, 1, low + begin]).reshape([BM, 1])
+    start, _ = band_of(begin, at, opts.band, prefix)
+    _, stop = band_of(tl.minimum(begin + BM, at.queries) - 1, at, opts.band, prefix)
+    if opts.sequences.queries is not None:
+        stop = tl.where(begin < at.queries, stop, 0)
+    dq = tl.zeros([BM, D], tl.float32)
+    columns = tl.arange(0, BN)[None, :]
+    for n in tl.range(start // BN * BN, stop, BN):
+        k = k_desc.load([at.row, at.first_key + n, head // GROUP, 0]).reshape([BN, D])
+        v = v_desc.load([at.row, at.first_key + n, head // GROUP, 0]).reshape([BN, DV])
+        scores = tl.dot(q, k.T)
+        weight_grad = tl.dot(grad, v.T)
+        keep = None
+        if MASKED:
+            keep = seen(rows[:, None], n + columns, at, prefix, opts)
+        p = weights(scores, log, factor, rows[:, None], n + columns, keep, at, opts, MASKED)
+        ds = score_gradient(p, weight_grad, delta, scores, factor, rows[:, None], n + columns, at, opts)
+        dq = tl.dot(ds.to(k.dtype), k, dq)
+    dq = (dq * scale).to(dq_desc.dtype)
+    if opts.sequences.queries is not None:
+        length = at.first_query + at.queries
+        dq_desc.store([_WRAP, length, _WRAP - at.queries + begin, head, 0], dq.reshape([1, 1, BM, 1, D]))
+    else:
+        dq_desc.store([at.row, begin, head, 0], dq.reshape([1, BM, 1, D]))
+
+
+@tilejit.kernel
+def sum_kernel(sums, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
+               BM: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr):
+    """sums [padded rows, heads, D] times the scale, as gradients of queries; BLOCK of the rows that make up a BM."""
+    begin = tl.program_id(0) * BLOCK
+    head, batch = tl.program_id(1), tl.program_id(2)
+    at = place(batch, head, heads, queries, keys, sequences)
+    index, columns = begin + tl.arange(0, BLOCK), tl.arange(0, D)
+    row = (padded_row(at, queries, sequences, BM) + index).to(tl.int64)
+    inside = (index < at.queries)[:, None] & (columns < d)[None, :]
+    x = tl.load(sums + (row * (heads * D) + head * D)[:, None] + columns[None, :], inside, other=0.0)
+    to = (at.first_query + index).to(tl.int64) * row_stride + head * head_stride
+    if sequences.queries is None:
+        to = to + batch.to(tl.int64) * batch_stride
+    tl.store(dq + to[:, None] + columns[None, :], (x * scale).to(dq.dtype.element_ty), inside)

@@ -1,0 +1,195 @@
+"""The kernel of forward attention: a program has a block of queries of one head and walks the keys."""
+from __future__ import annotations
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operands import WRAP
+from tilejit.kernels.attention.scores import LOG2E, band_of, changed, changes, kept, place, seen
+
+_LOG2E, _LN2, _WRAP = tl.constexpr(LOG2E), tl.constexpr(1 / LOG2E), tl.constexpr(WRAP)
+#: Weights in fp8 are powers of two of so much more, so that small ones are not zero; it falls out with their sum.
+_RAISED = tl.constexpr(8.0)
+
+
+@tilejit.kernel
+def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED: tl.constexpr):
+    """Keys and values from the n-th on: the sums, the greatest score and the sum of weights of every row so far.
+
+    Scores are powers of two once they are scaled. MASKED: some keys are not seen; a row may see none."""
+    key = n + columns
+    if MASKED:
+        keep = seen(query, key, at, prefix, opts)
+    scores = tl.dot(q, k.T)
+    factor = scale
+    if changes(opts.mods):
+        scores = changed(scores * scale, query, key, at, opts.mods)
+        factor = _LOG2E
+    if MASKED:
+        scores = tl.where(keep, scores, float("-inf"))
+    new = tl.maximum(most, tl.max(scores, 1) * factor)
+    origin = new
+    if MASKED or opts.mods.score is not None:
+        origin = tl.where(new == float("-inf"), 0.0, new)
+    raised = origin
+    if v.dtype.primitive_bitwidth == 8:
+        raised = origin - _RAISED
+    p = tl.exp2(scores * factor - raised[:, None])
+    alpha = tl.exp2(most - origin)
+    total = total * alpha + tl.sum(p, 1)
+    if opts.mods.dropout is not None:
+        p = tl.where(kept(query, key, at, opts.mods), p, 0.0)
+    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+    return acc, new, total
+
+
+@tilejit.kernel
+def block(desc, n, head, at, pages, BN: tl.constexpr, D: tl.constexpr):
+    """Keys, or values, from the n-th on."""
+    if pages is None:
+        return desc.load([at.row, at.first_key + n, head, 0]).reshape([BN, D])
+    page = tl.load(pages.table + at.batch * pages.stride + n // pages.size)
+    return desc.load([page, n % pages.size, head, 0]).reshape([BN, D])
+
+
+@tilejit.kernel
+def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin, prefix, head, at, opts,
+         PACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+         MASKED: tl.constexpr):
+    """The keys from `start` to `stop`; with numbers, the blocks whose numbers lie there from `start` to `stop`."""
+    columns = tl.arange(0, BN)[None, :]
+    query = begin // PACK + tl.arange(0, BM)[:, None] // PACK
+    for i in tl.range(start, stop, BN if numbers is None else 1):
+        n = i
+        if numbers is not None:
+            n = tl.load(numbers + i) * BN
+        k = block(k_desc, n, head, at, opts.pages, BN, D)
+        v = block(v_desc, n, head, at, opts.pages, BN, DV)
+        acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED)
+    return acc, most, total
+
+
+@tilejit.kernel
+def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
+                      batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
+                      PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
+    """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
+    ahead of the others."""
+    rows = tl.arange(0, BM)
+    at = place(batch, head, heads, queries, keys, opts.sequences)
+    if PACK > 1:
+        q = q_desc.load([at.row, begin // PACK, head, 0, 0]).reshape([BM, D])
+        kv_head = head
+        at = place(batch, (head * PACK + rows % PACK)[:, None], heads, queries, keys, opts.sequences)
+    else:
+        q = q_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, D])
+        kv_head = head // GROUP
+    least, last = begin // PACK, begin // PACK + (BM - 1) // PACK
+    most = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, DV], tl.float32)
+    prefix = 0
+    if opts.band.prefix is not None:
+        prefix = tl.load(opts.band.prefix + batch)
+    # Some row sees the keys from `low` to `high`, every row those from `full` to `clean`.
+    low, clean = band_of(least, at, opts.band, prefix)
+    full, high = band_of(tl.minimum(last, at.queries - 1), at, opts.band, prefix)
+    if opts.sequences.queries is not None:
+        high = tl.where(least < at.queries, high, 0)
+    if opts.descales is not None:
+        of_q, of_k, of_v = opts.descales
+        kv_at = batch * (heads // GROUP) + kv_head
+        scale = scale * tl.load(of_q + batch * heads + kv_head * GROUP) * tl.load(of_k + kv_at)
+    if opts.lists is not None:
+        own = opts.lists.table + batch * opts.lists.batch + head * opts.lists.head + begin // BM * opts.lists.block
+        clean = tl.load(own)
+        high = clean + tl.load(own + 1)
+        acc, most, total = walk(q, k_desc, v_desc, acc, most, total, 0, clean, own + 2, scale, begin,
+                                prefix, kv_head, at, opts, PACK, BM, BN, D, DV, False)
+        acc, most, total = walk(q, k_desc, v_desc, acc, most, total, clean, high, own + 2, scale, begin,
+                                prefix, kv_head, at, opts, PACK, BM, BN, D, DV, True)
+    else:
+        low = low // BN * BN
+        if PARTS > 1:
+            each = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), BN), PARTS) * BN
+            low = low + part * each
+            high = tl.minimum(high, low + each)
+        if SPLIT == 2:
+            full = tl.minimum(tl.maximum(low, tl.cdiv(full, BN) * BN), high)
+            acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, full, None, scale, begin,
+                                    prefix, kv_head, at, opts, PACK, BM, BN, D, DV, True)
+            low = full
+        if SPLIT:
+            clean = tl.minimum(clean, high)
+            if TAIL:
+                clean = tl.maximum(low, clean // BN * BN)
+            acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, clean, None, scale, begin,
+                                    prefix, kv_head, at, opts, PACK, BM, BN, D, DV, False)
+            low = clean
+        if TAIL:
+            acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, high, None, scale, begin,
+                                    prefix, kv_head, at, opts, PACK, BM, BN, D, DV, True)
+    if k_desc.dtype.primitive_bitwidth == 8:
+        most = most - _RAISED
+    of_rows = head
+    if PACK > 1:
+        of_rows = head * PACK + rows % PACK
+    if opts.sinks is not None:
+        sink = tl.load(opts.sinks + of_rows).to(tl.float32) * _LOG2E
+        new = tl.maximum(most, sink)
+        shrunk = tl.exp2(most - new)
+        total = total * shrunk + tl.exp2(sink - new)
+        acc = acc * shrunk[:, None]
+        most = new
+    some = total > 0
+    if lse is not None:
+        natural = tl.where(some, most * _LN2 + tl.log(total), float("-inf"))
+        query = begin // PACK + tl.arange(0, BM) // PACK
+        where = ((part * batches + batch) * heads + of_rows) * queries + query
+        if opts.sequences.queries is not None:
+            where = of_rows * queries + at.first_query + query
+        tl.store(lse + where, natural, query < at.queries)
+    over = tl.where(some, 1.0 / total, 0.0)
+    if opts.descales is not None:
+        over = over * tl.load(of_v + kv_at)
+    if opts.mods.dropout is not None:
+        over = over * (1.0 / (1.0 - opts.mods.dropout))
+    out = (acc * over[:, None]).to(out_desc.dtype)
+    if PACK > 1:
+        out_desc.store([part * batches + batch, begin // PACK, head, 0, 0], out.reshape([1, BM // PACK, 1, PACK, DV]))
+    elif opts.sequences.queries is not None:
+        # Rows behind the sequence's end are outside of what this descriptor stores (`_operands.ragged`).
+        length = at.first_query + at.queries
+        out_desc.store([_WRAP, length, _WRAP - at.queries + begin, head, 0], out.reshape([1, 1, BM, 1, DV]))
+    else:
+        out_desc.store([part * batches + batch, begin, head, 0], out.reshape([1, BM, 1, DV]))
+
+
+@tilejit.kernel
+def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
+                     GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
+                     PARTS: tl.constexpr, PERSISTENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                     D: tl.constexpr, DV: tl.constexpr):
+    """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
+    keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
+    all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
+
+    TAIL: some block of keys is masked. SPLIT: how loops are split: 0 every block is masked; 1 the first ones are not; 2
+    those in the middle are not. PACK: rows are queries of so many heads, all that share one of keys (q_desc and
+    out_desc are [batch, sequence, kv heads, PACK, d] then). PARTS: so many programs have a part of the keys each;
+    out_desc has their results (fp32) one after another along the batch.
+
+    Programs (query blocks, heads, batches * PARTS), or fewer in one dimension that take one block after the other
+    (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most keys come
+    first."""
+    if PERSISTENT:
+        blocks = tl.cdiv(queries, BM)
+        for tile in tl.range(tl.program_id(0), blocks * heads * batches, tl.num_programs(0)):
+            head = tile // blocks
+            queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
+                              (blocks - 1 - tile % blocks) * BM, head % heads, head // heads, 0, heads, batches, opts,
+                              GROUP, PACK, TAIL, SPLIT, PARTS, BM, BN, D, DV)
+    else:
+        batch = tl.program_id(2)
+        queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
+                          (tl.num_programs(0) - 1 - tl.program_id(0)) * BM, tl.program_id(1), batch // PARTS,
+                          batch % PARTS, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, BM, BN, D, DV)

@@ -1,0 +1,212 @@
+"""What lies between a product of queries and keys and the softmax: which keys a query sees, and changes of its scores.
+
+All masks but `mask_mod` are bands: a query sees the keys from one number to another, and neither falls from a query to
+the next one. So a block's keys are a range, and all but its ends need no mask (`band_of`).
+"""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tilejit
+import tilejit.language as tl
+
+#: log2(e): weights are powers of two of scores times this.
+LOG2E = 1.4426950408889634
+_LOG2E = tl.constexpr(LOG2E)
+
+
+class Band(NamedTuple):
+    """Numbers, None where there is no such limit. Query i is at key t = i + keys - queries; it sees keys from t - left
+    to t + right, of its own chunk (t // chunk) only, and the first `prefix` [batch] keys whatever `right` says."""
+
+    left: Any = None
+    right: Any = None
+    chunk: Any = None
+    prefix: Any = None
+
+
+class Mods(NamedTuple):
+    """Changes of scores: softcap * tanh(score / softcap), then + slopes[head] * (key - t), then `score`, a kernel
+    function of (score, batch, head, query, key, *aux), whose gradient is `gradient`(grad, score, .., *aux). `mask`
+    (batch, head, query, key, *aux) says what is seen. dropout: the chance that a weight is dropped, by `seed`."""
+
+    softcap: Any = None
+    slopes: Any = None
+    score: Any = None
+    gradient: Any = None
+    mask: Any = None
+    aux: tuple[Any, ...] = ()
+    dropout: Any = None
+    seed: Any = None
+
+
+class Sequences(NamedTuple):
+    """Where sequences lie, None where all have the same length: `queries` and `keys` [batch + 1] say where each starts
+    in arrays that have them one after another; `used` [batch] says how many keys each has."""
+
+    queries: Any = None
+    keys: Any = None
+    used: Any = None
+
+
+class Pages(NamedTuple):
+    """Keys and values in pages of `size` (a constexpr): `table` [batch, stride] says which, a sequence's one after
+    another."""
+
+    table: Any
+    stride: Any
+    size: Any
+
+
+class Lists(NamedTuple):
+    """For each block of queries how many blocks of keys all of it sees, how many others, and then which those are
+    (int32); `batch`, `head` and `block` are strides."""
+
+    table: Any
+    batch: Any
+    head: Any
+    block: Any
+
+
+class Options(NamedTuple):
+    """All that may be asked of attention beside plain arrays; None is not asked for. sinks [heads]: scores of a key
+    whose value is zero. descales: of q [batch, heads], k and v [batch, kv heads]."""
+
+    band: Band = Band()
+    mods: Mods = Mods()
+    sequences: Sequences = Sequences()
+    pages: Pages | None = None
+    lists: Lists | None = None
+    sinks: Any = None
+    descales: tuple[Any, Any, Any] | None = None
+
+
+class Place(NamedTuple):
+    """A sequence of the batch: where it is in the arrays' first dimension, where its queries and keys start, how many
+    there are; a head of queries (or those of a tile's rows) and how many there are."""
+
+    batch: Any
+    row: Any
+    first_query: Any
+    queries: Any
+    first_key: Any
+    keys: Any
+    head: Any
+    heads: Any
+
+
+@tilejit.kernel
+def place(batch, head, heads, queries, keys, sequences):
+    """The `Place` of a sequence."""
+    row, first_query, first_key = batch, 0, 0
+    if sequences.queries is not None:
+        row = 0
+        first_query = tl.load(sequences.queries + batch)
+        queries = tl.load(sequences.queries + batch + 1) - first_query
+        first_key = tl.load(sequences.keys + batch)
+        keys = tl.load(sequences.keys + batch + 1) - first_key
+    if sequences.used is not None:
+        keys = tl.minimum(keys, tl.load(sequences.used + batch))
+    return Place(batch, row, first_query, queries, first_key, keys, head, heads)
+
+
+@tilejit.kernel
+def band_of(query, at, limits, prefix):
+    """The first key that a query sees, and the one behind its last."""
+    t = query + (at.keys - at.queries)
+    first, end = 0, at.keys
+    if limits.right is not None:
+        end = tl.minimum(end, t + limits.right + 1)
+    if limits.prefix is not None:
+        end = tl.maximum(end, tl.minimum(prefix, at.keys))
+    if limits.left is not None:
+        first = tl.maximum(t - limits.left, 0)
+    if limits.chunk is not None:
+        first = tl.maximum(first, tl.maximum(t, 0) // limits.chunk * limits.chunk)
+    return first, end
+
+
+@tilejit.kernel
+def queries_of(key, at, limits, prefix):
+    """The first query that sees a key and the one behind the last: the inverse of `band_of`."""
+    shift = at.keys - at.queries
+    first, end = 0, at.queries
+    if limits.right is not None:
+        first = tl.maximum(key - limits.right - shift, 0)
+    if limits.prefix is not None:
+        first = tl.where(key < prefix, 0, first)
+    if limits.left is not None:
+        end = tl.minimum(end, key + limits.left - shift + 1)
+    if limits.chunk is not None:
+        end = tl.minimum(end, (key // limits.chunk + 1) * limits.chunk - shift)
+    return tl.where(key < at.keys, first, at.queries), end
+
+
+@tilejit.kernel
+def seen(query, key, at, prefix, opts):
+    """Which keys are seen by which queries: a column of queries and a row of keys, or the other way round."""
+    shift = at.keys - at.queries
+    keep = key < at.keys
+    if opts.band.right is not None:
+        near = key <= query + (shift + opts.band.right)
+        if opts.band.prefix is not None:
+            near = near | (key < prefix)
+        keep = keep & near
+    if opts.band.left is not None:
+        keep = keep & (key >= query + (shift - opts.band.left))
+    if opts.band.chunk is not None:
+        keep = keep & (key >= tl.maximum(query + shift, 0) // opts.band.chunk * opts.band.chunk)
+    if opts.mods.mask is not None:
+        keep = keep & opts.mods.mask(at.batch, at.head, query, key, *opts.mods.aux)
+    return keep
+
+
+@tilejit.kernel
+def changes(mods):
+    """Whether scores are anything else than products times a scale: a constant."""
+    return mods.softcap is not None or mods.slopes is not None or mods.score is not None
+
+
+@tilejit.kernel
+def capped(x, mods):
+    """A score behind the softcap."""
+    if mods.softcap is not None:
+        x = tl.tanh(x * (1.0 / mods.softcap)) * mods.softcap
+    return x
+
+
+@tilejit.kernel
+def sloped(x, query, key, at, mods):
+    """A score with its bias by distance."""
+    if mods.slopes is not None:
+        t = query + (at.keys - at.queries)
+        x = x + tl.load(mods.slopes + at.head) * (key - t).to(tl.float32)
+    return x
+
+
+@tilejit.kernel
+def changed(x, query, key, at, mods):
+    """The scores that the softmax is given, for products that are scaled."""
+    x = sloped(capped(x, mods), query, key, at, mods)
+    if mods.score is not None:
+        x = mods.score(x, at.batch, at.head, query, key, *mods.aux)
+    return x
+
+
+@tilejit.kernel
+def change_gradient(grad, x, query, key, at, mods):
+    """The gradient of x, where grad is that of changed(x)."""
+    y = capped(x, mods)
+    if mods.score is not None:
+        grad = mods.gradient(grad, sloped(y, query, key, at, mods), at.batch, at.head, query, key, *mods.aux)
+    if mods.softcap is not None:
+        z = y * (1.0 / mods.softcap)
+        grad = grad * (1.0 - z * z)
+    return grad
+
+
+@tilejit.kernel
+def kept(query, key, at, mods):
+    """Which weights are not dropped: the same for the same seed, batch, head, query and key, whatever the tiles."""
+    bits = tl.philox(mods.seed, query, key, at.batch * at.heads + at.head, 0, 7)[0]
+    return tl.uint_to_uniform_float(bits) >= mods.dropout
