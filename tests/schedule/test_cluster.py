@@ -77,12 +77,18 @@ def moved(a_desc, b_desc):
 
 
 def test_what_cannot_be_divided():
-    with pytest.raises(tilejit.CompilationError, match="num_ctas=2: the kernel is not specialised"):
-        moved.compile("desc<bf16[128x64]>", "desc<bf16[128x64]>", num_ctas=2)
-    with pytest.raises(tilejit.CompilationError, match="64 for every warpgroup of every CTA"):
-        product(128, 128, 64, 128, 128, num_ctas=2, num_warps=8)
-    with pytest.raises(tilejit.CompilationError, match="convert would move elements between CTAs"):
-        symmetric.compile("desc<bf16[128x64]>", "desc<bf16[128x64]>", "*fp32", num_ctas=2)
+    """Programs of one CTA do what a cluster cannot, and the report says why; unless the author says how to divide it."""
+    types = "desc<bf16[128x64]>", "desc<bf16[128x64]>"
+    for kernel, args, why in ((moved, types, "the kernel is not specialised"),
+                              (symmetric, (*types, "*fp32"), "convert would move elements between CTAs")):
+        made = kernel.compile(*args, num_ctas=2)
+        assert made.metadata.num_ctas == 1 and made.metadata.num_warps == 8 and made.options["num_ctas"] == 1
+        assert why in made.report_lines[0] and "programs of one CTA of 8 warps" in made.report_lines[0]
+        again = kernel.compile(*args, num_ctas=2)
+        assert again.options == made.options and again.ir == made.ir and again.report_lines == made.report_lines
+        with pytest.raises(tilejit.CompilationError, match=f"num_ctas=2: .*{why}"):
+            kernel.compile(*args, num_ctas=2, cluster_split="M")
+    assert "64 for every warpgroup of every CTA" in product(128, 128, 64, 128, 128, num_ctas=2, num_warps=8)[2].report()
     with pytest.raises(tilejit.CompilationError, match="num_ctas=3 is not legal"):
         plain_kernel.compile("*fp32", "*fp32", N=1024, num_ctas=3)
 

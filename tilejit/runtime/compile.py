@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tilejit.errors import LaunchError
+from tilejit.errors import CompilationError, LaunchError
 from tilejit.frontend import Arg, Const, Group, KernelSource, build
 from tilejit.ir.core import Function
 from tilejit.ir.report import Record
@@ -168,6 +168,8 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
 
 def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], found: cache.Cached,
                settings: knobs.Knobs) -> CompiledKernel:
+    if found.metadata.num_ctas < options.get("num_ctas", 1):
+        options = next(x for x in alone(options) if x["num_warps"] == found.metadata.num_warps)
     made = CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources, found.report,
                           from_cache=True)
     warn(made, settings)
@@ -179,9 +181,7 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
     from tilejit.ptx.dependent import dependent
 
     with collector_paused():
-        fn = tile_ir(source, args, options, stages)
-        fn = stages("scheduled", schedule(fn, stages))
-        ptx, metadata = emit(fn)
+        options, fn, (ptx, metadata) = _emitted(source, args, options, stages)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target)
     lines = [*fn.attrs.get("report", ()), Record("dependent_launch", dependent(fn)[1])]
@@ -191,6 +191,37 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))
     warn(made, settings)
     return made
+
+
+def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
+             stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
+    """The scheduled function and its PTX, with the options that it was compiled with. What a cluster cannot do, or is
+    not taught to do, a program of one CTA does, which says so; unless the author also asks how CTAs divide the work."""
+    def emitted(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
+        fn = tile_ir(source, args, options, stages)
+        fn = stages("scheduled", schedule(fn, stages))
+        return options, fn, emit(fn)
+
+    try:
+        return emitted(options)
+    except CompilationError as why:
+        if options.get("cluster_split") is None:
+            for other in alone(options):
+                with contextlib.suppress(CompilationError):
+                    _, fn, text = found = emitted(other)
+                    fn.attrs.setdefault("report", []).insert(0, f"num_ctas={options['num_ctas']}: programs of one CTA of "
+                                                             f"{other['num_warps']} warps, as {why.message}")
+                    return found
+        raise
+
+
+def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Options for programs of one CTA in place of several: with as many warps, or as one CTA has; none where there is
+    one CTA anyway."""
+    warps, ctas = options.get("num_warps", 4), options.get("num_ctas", 1)
+    if type(warps) is not int or ctas not in (2, 4, 8):
+        return []
+    return [{**options, "num_ctas": 1, "num_warps": n} for n in dict.fromkeys((warps * ctas, warps)) if n <= 16]
 
 
 @contextlib.contextmanager
