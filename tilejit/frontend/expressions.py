@@ -17,7 +17,15 @@ from tilejit.language import semantics as sem
 from tilejit.language.aggregates import Aggregate
 from tilejit.language.block_pointers import BlockPointer
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import METHODS, KernelBuilder, constexpr, constexpr_type, tensor, tensor_descriptor
+from tilejit.language.tensor import (
+    METHODS,
+    KernelBuilder,
+    constexpr,
+    constexpr_type,
+    tensor,
+    tensor_descriptor,
+    type_of,
+)
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}
@@ -242,6 +250,8 @@ class Expressions(Loops):
             raise self.fail(node, f"a block pointer has no {node.attr!r}; tl.load, tl.store and tl.advance take it")
         if isinstance(owner, (bool, int, float)):
             return self._number_attribute(node, owner)
+        if node.attr == "type" and isinstance(owner, tuple) and not hasattr(owner, "type"):
+            return type_of(owner)
         try:
             value = getattr(owner, node.attr)
         except AttributeError:

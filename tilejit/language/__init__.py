@@ -30,7 +30,7 @@ from tilejit.language.scaled import *  # noqa: F403
 from tilejit.language.scans import *  # noqa: F403
 from tilejit.language.shape import *  # noqa: F403
 from tilejit.language.sorting import *  # noqa: F403
-from tilejit.language.tensor import block_type, constexpr, constexpr_type, tensor, tensor_descriptor
+from tilejit.language.tensor import block_type, constexpr, constexpr_type, tensor, tensor_descriptor, tuple_type
 
 
 class PropagateNan(_Enum):
@@ -56,4 +56,4 @@ LACKING = ("float8e4b15", "float8e4b8", "float8e5b16", "slice", "void")
 __all__ = ["PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "bfloat16", "block_type", "const", "constexpr", "constexpr_type",
            "dtype", "extra", "float16", "float32", "float64", "float8e4nv", "float8e5", "int1", "int16",
            "int32", "int64", "int8", "math", "pi32_t", "pointer_type", "range", "static_range", "tensor",
-           "tensor_descriptor", "tuple", "uint16", "uint32", "uint64", "uint8"]
+           "tensor_descriptor", "tuple", "tuple_type", "uint16", "uint32", "uint64", "uint8"]

@@ -13,7 +13,7 @@ def program_id(axis: int, *, _b: KernelBuilder) -> tensor:
     """Index of this program along grid axis 0, 1 or 2 (int32)."""
     axis = sem.constant(axis, "the axis of program_id")
     if axis not in (0, 1, 2):
-        raise CompilationError(f"program_id: axis must be 0, 1 or 2, found {axis}")
+        raise CompilationError(f"program_id axis must be 0, 1, or 2 but got {axis}")
     return tensor(_b("program_id", axis=axis))
 
 
@@ -22,7 +22,7 @@ def num_programs(axis: int, *, _b: KernelBuilder) -> tensor:
     """Number of programs along grid axis 0, 1 or 2 (int32)."""
     axis = sem.constant(axis, "the axis of num_programs")
     if axis not in (0, 1, 2):
-        raise CompilationError(f"num_programs: axis must be 0, 1 or 2, found {axis}")
+        raise CompilationError(f"num_programs axis must be 0, 1, or 2 but got {axis}")
     return tensor(_b("num_programs", axis=axis))
 
 
@@ -32,7 +32,7 @@ def arange(start: int, end: int, *, _b: KernelBuilder) -> tensor:
     start, end = sem.constant(start, "arange's start"), sem.constant(end, "arange's end")
     if end <= start:
         raise CompilationError(f"arange: end {end} must be above start {start}")
-    sem.as_shape((end - start,))
+    sem.as_shape((end - start,), "arange's range must be a power of 2")
     return tensor(_b("arange", start=start, end=end))
 
 

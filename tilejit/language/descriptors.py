@@ -23,8 +23,8 @@ def make_tensor_descriptor(base: tensor, shape: Any, strides: Any, block_shape: 
     if isinstance(unwrap(strides[-1]), tensor) or unwrap(strides[-1]) != 1:
         raise CompilationError("make_tensor_descriptor: the last stride must be the constant 1")
     if block[-1] * elem.bytes < 16:
-        raise CompilationError(f"make_tensor_descriptor: the last block dimension must be at least 16 bytes, "
-                               f"found {block[-1]} x {elem}")
+        raise CompilationError(f"Descriptor block shape must have at least 16 bytes in the last dimension, but "
+                               f"got {block[-1]} * {elem.bytes} = {block[-1] * elem.bytes} bytes")
     dims = [sem.cast(_b, to_tensor(_b, s), int32).value for s in shape]
     dims += [sem.cast(_b, to_tensor(_b, s), int64).value for s in strides]
     padding = sem.constant(padding_option, "padding_option") or "zero"

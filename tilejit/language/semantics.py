@@ -76,14 +76,14 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
     raise CompilationError(f"expected a tensor or a number, found {type(x).__name__} {x!r}")
 
 
-def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: bool = False) -> DType:
-    """The type in which an operator on a and c computes."""
+def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DType:
+    """The type in which an operator on a and c computes; `div`: which one, of those that divide."""
     if a is c and not div:
         return a
     if a_weak != c_weak:
         weak, strong = (a, c) if a_weak else (c, a)
         if _KIND[weak.kind] <= _KIND[strong.kind]:
-            return fp32 if div and strong in (fp16, bf16) else strong
+            return fp32 if div and strong.is_float and strong.bits < 32 else strong
     for t in (fp64, fp32):
         if t in (a, c):
             return t
@@ -93,12 +93,14 @@ def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: bool = False) -
         if a == c == bf16:
             return fp32 if div else bf16
         return bf16 if (a_weak or c_weak) and not div else fp32
+    if div and (a.is_float or c.is_float):
+        return fp32
     if a.is_float and c.is_float:
         return a if a == c else fp16
     if a.is_float or c.is_float:
         return a if a.is_float else c
     if div and a.is_signed != c.is_signed and int1 not in (a, c):
-        raise CompilationError(f"division or remainder of {a} by {c} mixes signed and unsigned: cast one")
+        raise CompilationError(f"Cannot use {div} with {a} and {c} because they have different signedness: cast one")
     if a.is_signed == c.is_signed:
         return a if a.bits >= c.bits else c
     unsigned, signed = (c, a) if a.is_signed else (a, c)
@@ -165,7 +167,7 @@ def from_bf16(b: Builder, x: Any) -> Any:
     return cast(b, x, fp32) if isinstance(x, tensor) and x.elem is bf16 else x
 
 
-def common(b: Builder, x: Any, y: Any, div: bool = False) -> tuple[tensor, tensor]:
+def common(b: Builder, x: Any, y: Any, div: str = "") -> tuple[tensor, tensor]:
     """Two operands with one type and one shape."""
     x, y = unwrap(x), unwrap(y)
     wx, wy = isinstance(x, Number), isinstance(y, Number)
@@ -196,8 +198,11 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
             raise CompilationError(f"unsupported operand of '{symbol}': {v!r}")
     if symbol in ("+", "-") and (_is_pointer(x) or _is_pointer(y)):
         return _pointer(b, symbol, x, y)
-    if symbol in ("+", "-", "//", "%", "<<", ">>") and _is_bool(x) and _is_bool(y):
-        raise CompilationError(f"'{symbol}' of two booleans: combine them with & | ^, or count with .to(tl.int32)")
+    if _is_bool(x) and _is_bool(y):
+        tiles = any(isinstance(v, tensor) and v.shape for v in (x, y))
+        if symbol in ("//", "%", "<<", ">>") or symbol in ("+", "-") and not tiles:
+            raise CompilationError(f"'{symbol}' of two booleans: combine them with & | ^, or count with .to(tl.int32)")
+        symbol = {"+": "^", "-": "^", "*": "&"}.get(symbol, symbol)          # one bit, which wraps
     if symbol in _CMP:
         tx, ty = common(b, x, y)
         return tensor(b("cmp", tx.value, ty.value, pred=_CMP[symbol]))
@@ -205,12 +210,12 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
         tx, ty = common(b, x, y)
         return tensor(b(_ARITH[symbol], tx.value, ty.value))
     if symbol == "/":
-        tx, ty = common(b, x, y, div=True)
+        tx, ty = common(b, x, y, div=symbol)
         if tx.elem.is_int():  # type: ignore[union-attr]
             tx, ty = cast(b, tx, fp32), cast(b, ty, fp32)
         return tensor(b("div", tx.value, ty.value))
     if symbol in ("//", "%"):
-        tx, ty = common(b, x, y, div=True)
+        tx, ty = common(b, x, y, div=symbol)
         if tx.elem.is_float:  # type: ignore[union-attr]
             if symbol == "//":
                 raise CompilationError("'//' works on integers; use tl.floor(x / y) for floats")
@@ -219,7 +224,7 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     if symbol in _BITS or symbol in ("<<", ">>"):
         tx, ty = common(b, x, y)
         if tx.elem.is_float:  # type: ignore[union-attr]
-            raise CompilationError(f"'{symbol}' needs integers, found {tx.elem}")
+            raise CompilationError(f"invalid operands of type {tx.elem} and {ty.elem}: '{symbol}' needs integers")
         if symbol == ">>":
             return _shift_right(b, x, y, tx, ty)
         return tensor(b(_BITS.get(symbol, "shl"), tx.value, ty.value))
@@ -293,8 +298,8 @@ def as_dtype(x: Any) -> Scalar:
     raise CompilationError(f"expected a dtype, found {x!r}")
 
 
-def as_shape(x: Any) -> tuple[int, ...]:
-    """A tile shape: constants, each a power of two, at most 2^20 elements.
+def as_shape(x: Any, what: str = "") -> tuple[int, ...]:
+    """A tile shape: constants, each a power of two, at most 2^20 elements. `what`: the error's first line.
 
     Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them (also
     with the last ones of a size apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups."""
@@ -311,9 +316,10 @@ def as_shape(x: Any) -> tuple[int, ...]:
     for d in dims:
         if d < 1 or d in odd and not product:
             low = 1 << max(0, d.bit_length() - 1) if d > 0 else 1
-            raise CompilationError(f"tile sizes must be powers of two, found {d} in {list(dims)}: use {low} or "
-                                   f"{low * 2 if d > 0 else 2} and mask the rest (a product may have any multiple of "
-                                   "16 columns up to 256, for each of the CTAs that divide them, and 192 or 384 rows)")
+            raise CompilationError(what or f"Shape element {dims.index(d)} must be a power of 2", notes=(
+                f"tile sizes must be powers of two, found {d} in {list(dims)}: use {low} or {low * 2 if d > 0 else 2} "
+                "and mask the rest (a product may have any multiple of 16 columns up to 256, for each of the CTAs that "
+                "divide them, and 192 or 384 rows)",))
         numel *= d
     if numel > 1 << 20:
         raise CompilationError(f"a tile of {numel} elements exceeds the limit of {1 << 20}")

@@ -34,7 +34,7 @@ def expand_dims(input: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
     rank = len(x.shape) + len(axes)
     for a in sorted((unwrap(a) % rank if -rank <= unwrap(a) < rank else unwrap(a)) for a in axes):
         if not 0 <= a < rank:
-            raise CompilationError(f"expand_dims: axis {a} is out of range for rank {rank}")
+            raise CompilationError(f"invalid axis {a}. Expected {-rank} <= axis < {rank}")
         x = tensor(_b("splat", x.value, shape=(1,)) if not x.shape else _b("expand_dims", x.value, axis=a))
     return x
 

@@ -36,13 +36,16 @@ METHODS: dict[str, Callable[..., Any]] = {}
 def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Callable[..., Any]:
     """Mark a function of the tile language; with `method`, tensors have it too."""
     def mark(f: Callable[..., Any]) -> Callable[..., Any]:
+        code = getattr(f, "__code__", None)
+        semantic = code is not None and "_semantic" in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+
         @wraps(f)
         def outer(*args: Any, _b: KernelBuilder | None = None, _semantic: KernelBuilder | None = None,
                   **kwargs: Any) -> Any:
             _b = _b or _semantic                 # Triton's name of it, in functions of authors that are not kernels
             if _b is None:
                 raise CompilationError(f"tl.{f.__name__} can only be called inside a @tilejit.kernel function")
-            return f(*args, _b=_b, **kwargs)
+            return f(*args, **{"_semantic" if semantic else "_b": _b}, **kwargs)
 
         outer.is_builtin = True  # type: ignore[attr-defined]
         if method:
@@ -80,6 +83,32 @@ class constexpr_type:
         return f"constexpr_type[{self.value!r}]"
 
 
+class tuple_type:
+    """The type of a tuple: those of its items, and the names that a named tuple has for them."""
+
+    def __init__(self, types: Any, fields: Any = None):
+        self.types, self.fields = list(types), list(fields or "") or None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple_type) and (self.types, self.fields) == (other.types, other.fields)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.types))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.types[index]
+
+    def __repr__(self) -> str:
+        return f"[{','.join(map(str, self.types))}]"
+
+
+def type_of(x: Any) -> Any:
+    """The type of a value of a kernel body, as `x.type` gives it."""
+    if isinstance(x, tuple):
+        return tuple_type([type_of(e) for e in x], getattr(x, "_fields", None))
+    return x.type if hasattr(x, "type") else constexpr_type(x)
+
+
 def scalar_type(x: Any) -> DType | None:
     """The type of a number alone: int1, the smallest of int32, uint32, int64 and uint64, fp32 or fp64; None if it is no
     number or fits none."""
@@ -101,10 +130,12 @@ class block_type:
         self.element_ty = scalar.elem if isinstance(scalar, Ptr) else scalar
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, (DType, Ptr)):                  # a scalar's type is its element's
+            return not self.shape and self.scalar == other
         return isinstance(other, block_type) and (self.scalar, self.shape) == (other.scalar, other.shape)
 
     def __hash__(self) -> int:
-        return hash((self.scalar, self.shape))
+        return hash((self.scalar, self.shape) if self.shape else self.scalar)
 
     def is_ptr(self) -> bool:
         """True for a tile of pointers or a pointer."""

@@ -209,8 +209,8 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
             for other in alone(options):
                 with contextlib.suppress(CompilationError):
                     _, fn, text = found = emitted(other)
-                    fn.attrs.setdefault("report", []).insert(0, f"num_ctas={options['num_ctas']}: programs of one CTA of "
-                                                             f"{other['num_warps']} warps, as {why.message}")
+                    line = f"programs of one CTA of {other['num_warps']} warps, as {why.message}"
+                    fn.attrs.setdefault("report", []).insert(0, f"num_ctas={options['num_ctas']}: {line}")
                     return found
         raise
 

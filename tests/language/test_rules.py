@@ -1,0 +1,78 @@
+"""Rules of Triton's language that need no table: types of tuples, numbers of one bit, division of fp8, errors."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.errors import CompilationError
+from tilejit.language.tensor import builtin
+
+
+@tilejit.kernel
+def bits(x, y, z, SYMBOL: tl.constexpr):
+    at = tl.arange(0, 4)
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(z + at, a + b if SYMBOL == "+" else a - b if SYMBOL == "-" else a * b)
+
+
+@pytest.mark.parametrize("symbol, want", [("+", [0, 1, 1, 0]), ("-", [0, 1, 1, 0]), ("*", [0, 0, 0, 1])])
+def test_numbers_of_one_bit_wrap(symbol, want):
+    x, y, z = np.array([0, 0, 1, 1], bool), np.array([0, 1, 0, 1], bool), np.zeros(4, bool)
+    with tilejit.knobs(target="emulator"):
+        bits[(1,)](x, y, z, symbol)
+    assert z.tolist() == [bool(w) for w in want]
+
+
+@tilejit.kernel
+def types(out):
+    scalar, tile = tl.load(out), tl.load(out + tl.arange(0, 4))
+    pair = scalar, (tile, 3)
+    tl.static_assert(scalar.type == tl.int32)
+    tl.static_assert(tile.type != tl.int32)
+    tl.static_assert(pair.type == tl.tuple_type([tl.int32, tl.tuple_type([tile.type, tl.constexpr_type(3)])]))
+    tl.static_assert(((1, 2), 3).type == ((1, 2), 3).type)
+    tl.static_assert(((1, 2), 3).type != ((1, 2), 4).type)
+    x, y = tl.full((8,), 1, tl.float16).to(tl.float8e5), tl.full((8,), 1, tl.float16).to(tl.float8e4nv)
+    tl.static_assert((x / x).dtype == tl.float32)
+    tl.static_assert((x % y).dtype == tl.float32)
+    tl.static_assert((x / 2.0).dtype == tl.float32)
+    tl.static_assert((x * x).dtype == tl.float8e5)
+
+
+def test_types():
+    types.compile("*int32")
+
+
+@builtin
+def pair_of(x, *, _semantic=None):
+    """A function of an author, written for Triton: the builder has Triton's name."""
+    assert _semantic is not None
+    return [x, x]
+
+
+@tilejit.kernel
+def wrong(HOW: tl.constexpr):
+    if HOW == 0:
+        tl.static_assert(pair_of(3)[1] == 3)
+        tl.arange(2, 7)
+    elif HOW == 1:
+        tl.full((4, 33), 0, tl.int32)
+    elif HOW == 2:
+        tl.program_id(20)
+    elif HOW == 3:
+        tl.expand_dims(tl.arange(0, 4), -3)
+    elif HOW == 4:
+        tl.full((4,), 1.0, tl.float32) ^ tl.full((4,), 1.0, tl.float32)
+    else:
+        tl.full((4,), 1, tl.int64) % tl.full((4,), 1, tl.uint64)
+
+
+@pytest.mark.parametrize("how, words", list(enumerate([
+    "arange's range must be a power of 2", "Shape element 1 must be a power of 2",
+    "program_id axis must be 0, 1, or 2 but got 20", "invalid axis -3", "invalid operands of type",
+    "Cannot use % with int64 and uint64 because they have different signedness"])))
+def test_errors_have_the_words_of_triton(how, words):
+    with pytest.raises(CompilationError, match=words):
+        wrong.compile(how)
