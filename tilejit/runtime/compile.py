@@ -208,9 +208,9 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
         if options.get("cluster_split") is None:
             for other in alone(options):
                 with contextlib.suppress(CompilationError):
-                    _, fn, text = found = emitted(other)
-                    line = f"programs of one CTA of {other['num_warps']} warps, as {why.message}"
-                    fn.attrs.setdefault("report", []).insert(0, f"num_ctas={options['num_ctas']}: {line}")
+                    found, ctas, warps = emitted(other), options["num_ctas"], other["num_warps"]
+                    line = f"num_ctas={ctas}: programs of one CTA of {warps} warps, as {why.message}"
+                    found[1].attrs.setdefault("report", []).insert(0, Record("one_cta", line, ctas=ctas, warps=warps))
                     return found
         raise
 
