@@ -16,6 +16,10 @@ FORMS = {
     "minimum-of-negations": (
         "neg.s32 %r3, %r1;\nneg.s32 %r4, %r2;\nmax.s32 %r5, %r3, %r4;",
         "neg.s32 %r3, %r1;\nprmt.b32 %r6, %r3, 0, 0x3210;\nmax.s32 %r5, %r6, %r2;"),
+    "compared-minimum-of-16-bits": (
+        "min.s16 %h3, %h1, %h2;\nsetp.eq.s16 %p1, %h3, %h2;",
+        "cvt.s32.s16 %r1, %h1;\ncvt.s32.s16 %r2, %h2;\nmin.s32 %r3, %r1, %r2;\ncvt.u16.u32 %h3, %r3;\n"
+        "setp.eq.s16 %p1, %h3, %h2;"),
     "late-copy-to-wgmma": tuple(
         "LOOP:\nld.shared.v4.b32 {%b0, %b1, %b2, %b3}, [%x];\nwgmma.wait_group.sync.aligned 0;\n"
         + "".join(copy.format(i=i) + "\n" for i in range(4)) + "wgmma.fence.sync.aligned;\n"
@@ -31,7 +35,7 @@ def test_the_table_finds_its_form(row):
     assert [r.name for r, _ in miscompiles.found(wrong, row.first)] == [row.name]
     assert miscompiles.found(right, row.first) == [] and miscompiles.found(wrong, row.fixed) == []
     lines = wrong.splitlines()
-    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0", "max.s32"))
+    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0", "max.s32", "setp.eq"))
 
 
 def test_a_copy_of_what_was_computed_behind_the_wait_is_fine():
@@ -68,6 +72,19 @@ def least_of_negations(x, y, k, KIND: tl.constexpr):
         for _ in range(k):
             turned = tl.where(turned > 3, turned, v)
         tl.store(y, tl.max(tl.associative_scan(tl.minimum(turned, tl.trans(tl.reshape(-v, (32, 16)))), 0, tl.maximum)))
+
+
+@tilejit.kernel
+def at_the_limit(x, y, limit):
+    i = tl.arange(0, 256)
+    v = tl.load(x + i)
+    tl.store(y + i, (tl.minimum(v, 2) == 2) | (tl.maximum(v, limit) != v))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_short_integers_are_compared_with_their_limit(dtype):
+    made = at_the_limit.compile(f"*{dtype}", "*int8", dtype)
+    assert not [row.name for row in MISCOMPILES if list(row.lines(made.ptx))]
 
 
 @needs_ptxas

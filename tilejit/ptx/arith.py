@@ -259,10 +259,14 @@ def _minmax(e: Emitter, op: Op) -> None:
         each(e, op, lambda a, b: p.new(cls, f"{name}{nan if t.bits < 64 else ''}.{suffix(t)}", a, b))
     else:
         plain = [t.bits != 32 or not negated(v, set()) for v in op.operands]
+        kind = suffix(t)
 
         def whole(*args: str) -> str:
+            if t.bits < 32:                  # ptxas compares a 16-bit minimum wrongly (runtime/miscompiles.py)
+                wide = (p.new("b32", f"cvt.{kind[0]}32.{kind}", a) for a in args)
+                return p.new(cls, "cvt.u16.u32", p.new("b32", f"{name}.{kind[0]}32", *wide))
             kept = (a if ok else p.new("b32", "prmt.b32", a, 0, "0x3210") for a, ok in zip(args, plain))
-            return p.new(cls, f"{name}.{suffix(t)}", *kept)
+            return p.new(cls, f"{name}.{kind}", *kept)
         each(e, op, whole)
 
 

@@ -31,6 +31,8 @@ _BY_ONE = re.compile(r"\bmad\.wide\.[su]32\s+[^,;]+,\s*[^,;]+,\s*1\s*,")
 _DEFINED = re.compile(r"^\s*(?:@!?\S+\s+)?([a-z][\w.:]*)\s+(\{[^}]*\}|%\w+)")
 _NEGATION = re.compile(r"^\s*(?:neg\.s32|sub\.[su]32)\s+(%\w+)\s*,\s*(?:0\s*,\s*)?%\w+\s*;")
 _MINMAX = re.compile(r"^\s*(?:min|max)\.[su]32\s+%\w+\s*,\s*(%\w+)\s*,\s*(%\w+)\s*;")
+_MINMAX16 = re.compile(r"^\s*(?:min|max)\.[su]16\s+(%\w+)\s*,")
+_EQUAL16 = re.compile(r"^\s*setp\.(?:eq|ne)\.[bsu]16\s+%\w+\s*,\s*(%\w+)\s*,\s*(%?\w+)\s*;")
 _COPY = re.compile(r"^\s*mov\.[bfsu]32\s+(%\w+),\s*(%\w+);")
 _FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*\{([^}]*)\}")
 
@@ -49,6 +51,16 @@ def _negated_minima(ptx: str) -> Iterator[int]:
         if made := _NEGATION.match(line):
             negated.add(made[1])
         elif (read := _MINMAX.match(line)) and negated & {read[1], read[2]}:
+            yield i
+
+
+def _compared_minima(ptx: str) -> Iterator[int]:
+    """16-bit minima and maxima that are compared for equality."""
+    made: set[str] = set()
+    for i, line in enumerate(ptx.splitlines(), 1):
+        if found := _MINMAX16.match(line):
+            made.add(found[1])
+        elif (read := _EQUAL16.match(line)) and made & {read[1], read[2]}:
             yield i
 
 
@@ -84,6 +96,11 @@ MISCOMPILES: tuple[Miscompile, ...] = (
     # Seen on an H200 with driver 580; ptxas 12.8 and 13.0 to 13.3 write it, 13.4 and 13.5 do not.
     Miscompile("minimum-of-negations", "a minimum or maximum of negated 32-bit integers: a sign may be lost",
                "prmt.b32 d, s, 0, 0x3210 behind each negation", (12, 0), (13, 4), _negated_minima),
+    # `min(a, b) == b` becomes the predicate of VIMNMX.S16x2 (or U16x2), which is the other way round where a == b.
+    # Seen on an H200 with driver 580; ptxas 12.8 and 13.0 to 13.3 write it, 13.4 and 13.5 do not.
+    Miscompile("compared-minimum-of-16-bits", "a 16-bit minimum or maximum is compared with one of its operands: "
+               "wrong if these are equal", "the minimum of 32 bits, cvt.u16.u32 behind it", (12, 0), (13, 4),
+               _compared_minima),
 )
 
 
