@@ -54,7 +54,7 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
             pass
     c_at = c + at_m[:, None] * N + at_n[None, :]
     if BAD == "fault":
-        c_at += 1 << 40
+        tl.store(c + (1 << 40) + at_m, at_m.to(c.dtype.element_ty))
     tl.store(c_at, (acc * 2 if BAD == "wrong" else acc).to(c.dtype.element_ty))
 
 

@@ -182,3 +182,17 @@ def test_rows_wider_than_a_box(rows, columns):
     with tilejit.knobs(target="emulator"):
         row_walk[(1,)](x, out, 5, columns, columns, ROWS=rows, BLOCK=tilejit.next_power_of_2(columns))
     np.testing.assert_array_equal(out, x - x.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("offset, tma", [(1 << 20, True), (1 << 31, False), (1 << 40, False)])
+def test_offsets_that_tma_does_not_count(offset, tma):
+    """TMA's coordinates have 32 bits: a start beyond them would be another place."""
+    @tilejit.kernel
+    def far(a, c, K, OFFSET: tl.constexpr):
+        rows, columns = tl.arange(0, 64), tl.arange(0, 64)
+        x = tl.load(a + rows[:, None] * K + columns[None, :])
+        tl.store(c + rows[:, None] * K + columns[None, :] + OFFSET, tl.dot(x, x).to(tl.float16))
+
+    made = far.compile("*fp16", "*fp16", "int32:16", OFFSET=offset)
+    assert ("cp.async.bulk.tensor.2d.global" in made.ptx) == tma
+    assert tma or "more elements than TMA counts" in made.report()

@@ -51,9 +51,11 @@ def planted():
     plant(w2="hang", w4="700", w8="2")
     began = time.perf_counter()
     x, out = arrays()
-    k, times, failures, notes = tuned([*CONFIGS, *BAD[:1]], x, out, 64, check=True, timeout=1.0)
+    no_tile = tilejit.Config({"BLOCK": 100})
+    k, times, failures, notes = tuned([no_tile, *CONFIGS, *BAD[:1]], x, out, 64, check=True, timeout=1.0)
     assert time.perf_counter() - began < 20
     assert set(times) == {CONFIGS[0], BAD[0]} and k.best_config == CONFIGS[0] and times[BAD[0]] == 8.0, times
+    assert "powers of two" in str(k.failures[next(iter(k.failures))][no_tile])
     assert failures[2] == "hung: no end within 1 s; its process was ended", failures
     assert failures[4].startswith("faulted: DriverError: the context of GPU 0 was lost (last launch: body)"), failures
     assert failures[8].startswith("wrong: out[0] is 2, the first configuration has 1 (1 of 64 differ"), failures

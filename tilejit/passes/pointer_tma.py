@@ -213,6 +213,8 @@ class _Raising:
         order = [a for a in axes if a.of is None] + [a for a in axes if a.of is not None and a is not inner[0]] + inner
         if len(order) > _RANK:
             return f"it has {len(order)} dimensions, TMA at most {_RANK}"
+        if any(abs(c) > _ENDLESS for a in order for c in a.start.values()):
+            return "it starts at an offset of more elements than TMA counts (2^31)"
         if any(a.box > _BOX for a in order[:-1]):
             return f"a dimension of its tile is above {_BOX}"
         if inner[0].box * size % _UNIT or self.divides(inner[0].start) * size % _UNIT:

@@ -261,16 +261,15 @@ class Bound:
 class Trials:
     """Configurations of one call, measured one after another in the other process; see `measure`.
 
-    bind(config) makes its launch, its hooks called; hooked: hooks may change arrays, so each configuration takes their
-    contents anew; named: arrays that hold the same before every launch (all that are written do, with hooks, and where
-    `outputs` are asked for)."""
+    bind(config) makes its launch, its hooks called; bound: that of one that works; hooked: hooks may change arrays, so
+    each configuration takes their contents anew; named: arrays that hold the same before every launch (all that are
+    written do, with hooks, and where `outputs` are asked for)."""
 
-    def __init__(self, bind: Callable[[Any], Launched], first: Any, hooked: bool,
+    def __init__(self, bind: Callable[[Any], Launched], bound: Bound, hooked: bool,
                  named: Sequence[str], within: float, spend: tuple[float, float], outputs: bool):
         if not hasattr(os, "memfd_create") or not sys.executable:
             raise NotApart("this system lacks memfd_create, or this Python its own program")
         self.bind, self.hooked, self.named, self.within, self.spend = bind, hooked, named, within, spend
-        bound = Bound(*bind(first))
         index, self.changed, self.outputs = bound.index(), bound.changed(), outputs
         self.child = take(index)                              # starts while the arrays are read
         self.shared = Shared(bound.arrays.values(), index)
@@ -337,13 +336,16 @@ def measure(jobs: Mapping[Any, Callable[[], CompiledKernel]], bind: Callable[[An
     failures: dict[Any, Exception] = {}
     if not jobs:
         return times, failures
+    trials: Trials | None = None
     with compiling(jobs) as made:
-        trials = Trials(bind, next(iter(jobs)), hooked, named, within, spend, agreement is not None)
         try:
             for config, future in made.items():
                 error: Exception | None = None
                 try:
-                    time, outputs = trials.measure(config, future.result())
+                    compiled = future.result()
+                    if trials is None:
+                        trials = Trials(bind, Bound(*bind(config)), hooked, named, within, spend, agreement is not None)
+                    time, outputs = trials.measure(config, compiled)
                     problem = agreement.problem(outputs) if agreement else ""
                     if problem:
                         raise AutotuneError(problem)
@@ -354,5 +356,6 @@ def measure(jobs: Mapping[Any, Callable[[], CompiledKernel]], bind: Callable[[An
                     failures[config] = error = found
                 told(config, error)
         finally:
-            trials.close()
+            if trials is not None:
+                trials.close()
     return times, failures
