@@ -180,8 +180,8 @@ def _number(spec: _Spec, types: list[Any]) -> int:
 
 
 def _plain(value: Any) -> str:
-    source = getattr(value, "source", None)
-    return source.fingerprint() if hasattr(source, "fingerprint") else repr(value)
+    fingerprint = getattr(getattr(value, "source", None), "fingerprint", None)
+    return repr(value) if fingerprint is None else str(fingerprint())
 
 
 def _run(call: xla_ffi.Call) -> None:
