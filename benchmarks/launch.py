@@ -41,11 +41,22 @@ def cycling(fn: Callable[..., Any], sets: list[tuple]) -> Call:
     return lambda: fn(*next(following))
 
 
-def bare(compiled: Any, entry: Any, flat: tuple) -> Call:
+def bare(entry: Any, flat: tuple) -> Call:
     """The driver's call alone, with everything ready."""
     frame, loaded = entry.packer.frame(flat), entry.loaded
     config, call, function = loaded.configure((1, 1, 1), 0), loaded.call, loaded.function
-    return lambda: call(config, function, frame.address, 0)
+    address = frame.address
+    return lambda kept=frame: call(config, function, address, 0)
+
+
+def bare_plain(entry: Any, flat: tuple) -> Call:
+    """The same by cuLaunchKernel."""
+    from cuda.bindings import driver
+
+    frame, loaded = entry.packer.frame(flat), entry.loaded
+    call, function, address, stream = driver.cuLaunchKernel, loaded.function, frame.address, driver.CUstream(0)
+    threads, shared = loaded.threads, loaded.shared
+    return lambda kept=frame: call(function, 1, 1, 1, threads, 1, 1, shared, stream, address, 0)
 
 
 def cases() -> Iterator[tuple[str, dict[str, Call]]]:
@@ -77,7 +88,8 @@ def cases() -> Iterator[tuple[str, dict[str, Call]]]:
     entry = next(e for e in add_kernel.entries.values() if e.compiled is compiled)
     flat = (x, y, o, 1024, 1024)
     yield "2 arrays", {"ours": lambda: copy_one[(1,)](x, y, 1024, BLOCK=1024), "torch": lambda: y.copy_(x)}
-    theirs: dict[str, Call] = {"torch": lambda: torch.add(x, y, out=o), "driver": bare(compiled, entry, flat)}
+    theirs: dict[str, Call] = {"torch": lambda: torch.add(x, y, out=o), "driver": bare(entry, flat),
+                               "cuLaunchKernel": bare_plain(entry, flat)}
     if twin:
         theirs["triton"] = lambda: twin[(1,)](x, y, o, 1024, BLOCK=1024)
     yield "3 arrays", {"ours": lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), **theirs}

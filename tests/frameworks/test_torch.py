@@ -237,3 +237,43 @@ def test_errors_of_definitions():
         @tilejit.torch_op("tilejit_tests::untyped")
         def untyped(x):
             return x
+
+
+def test_a_gradient_is_a_node_and_a_mode_sees_the_operator():
+    """Calls that want a gradient do not go through the dispatcher, unless somebody listens to that."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from tilejit import kernels
+
+    class Listening(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            heard.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    heard = []
+    x = torch.randn(3, 40, requires_grad=True)
+    y = kernels.softmax(x)
+    assert type(y.grad_fn).__name__ == "softmaxBackward"
+    weights = torch.randn_like(y)
+    y.backward(weights)
+    want = torch.autograd.grad(torch.softmax(x, 1), x, weights)[0]
+    torch.testing.assert_close(x.grad, want)
+    with Listening():
+        seen = kernels.softmax(x)
+        plain = kernels.softmax(x.detach())
+    assert sum("tilejit.softmax" in name for name in heard) == 2 and seen.requires_grad and not plain.requires_grad
+    again = torch.autograd.grad(seen, x, weights)[0]
+    torch.testing.assert_close(again, want)
+    with pytest.raises((TypeError, RuntimeError)):
+        kernels.softmax(x, x, x)
+
+
+def test_gradients_of_gradients_go_through_nodes():
+    from tilejit import kernels
+
+    x = torch.randn(8, 16, requires_grad=True)
+    w = torch.randn(16, 8, requires_grad=True)
+    first = torch.autograd.grad(kernels.matmul(x, w).square().sum(), x, create_graph=True)[0]
+    second = torch.autograd.grad(first.sum(), w)[0]
+    wanted = torch.autograd.grad(torch.autograd.grad((x @ w).square().sum(), x, create_graph=True)[0].sum(), w)[0]
+    torch.testing.assert_close(second, wanted, rtol=2e-2, atol=0.2)

@@ -53,7 +53,8 @@ def fake_torch():
     torch.compiler = types.SimpleNamespace(is_dynamo_compiling=lambda: False)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0)
     torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: STREAM + index,
-                                     _are_functorch_transforms_active=lambda: False)
+                                     _are_functorch_transforms_active=lambda: False,
+                                     _len_torch_dispatch_stack=lambda: 0)
     torch.is_grad_enabled = lambda: True
     torch.float32, torch.float16 = FLOAT, HALF
     made = itertools.count(1)
@@ -574,9 +575,10 @@ def launchers():
                      n, [n // 512 + 1, 4, 1])
             launched(lambda: k[[2, 2]](t, y, o, n, 512, stream=9), t, n, [2, 2, 1], 9)
     assert len(seen) == before, "all by launchers"
-    k[(3,)](x, y, o, 1000, BLOCK=512, num_warps=8)
+    for _ in range(3):
+        k[(3,)](x, y, o, 1000, BLOCK=512, num_warps=8)
     k[(3,)](x, y, o, 1000, BLOCK=512, num_warps=8, stream=4)
-    assert state.block[0] == 256 and state.stream == 4 and len(seen) == before + 1
+    assert state.block[0] == 256 and state.stream == 4 and len(seen) == before + 2
     for wrong, hint in (((x, y, o), "misses argument"), ((x, y, o, 1000, 512, 3), "takes 5 arguments"),
                         ((x, y, Tensor((4,), FLOAT, 0x100, 1), 1000, 512), "on gpu 1")):
         raises(tilejit.LaunchError, hint, lambda: k[(1,)](*wrong))

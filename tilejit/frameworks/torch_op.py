@@ -44,9 +44,10 @@ class TorchOp:
         self.backward: Callable[..., Any] | None = None
         self.setup_context: Callable[..., Any] | None = None
         self.library: Any = None
+        self.node: Callable[[dict[str, Any]], Any] | None = None         # how autograd sees a call
         self.lock = threading.RLock()
         self.number = number_of(self)
-        self.calls = Calls(fn, self._called, True) if replay else None
+        self.calls = Calls(fn, self._called, self._graded) if replay else None
         self.run = Replayed(fn) if replay else fn
         update_wrapper(self, fn)
 
@@ -57,37 +58,61 @@ class TorchOp:
         if self.calls is None or arrays.tracing():
             return self._called(*args, **kwargs)
         if kwargs:
-            return self.calls[(*map(type, args), *kwargs, *map(type, kwargs.values()))](*args, **kwargs)
-        return self.calls[(*map(type, args),)](*args)
+            given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+            return self.calls[given](*args, **kwargs)
+        return self.calls[tuple(map(type, args))](*args)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         """A call of any kind."""
         torch = sys.modules.get("torch")
-        if torch is None or not arrays.tracing() and not self._transformed(args, kwargs):
+        if torch is None:
             return self.fn(*args, **kwargs)
-        named = {n: to_torch_dtype(v) if isinstance(v, DType) else v
-                 for n, v in (*zip(self.names, args), *kwargs.items())}
-        taken = named
-        if self.taken is not None:
-            taken = {n: v for n, v in named.items() if n in self.taken}
-            if any([v is not None for n, v in named.items() if n not in self.taken]):
-                if not arrays.tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
-                    raise LaunchError(f"{self.name}: {', '.join(n for n in named if n not in taken)} cannot be given "
-                                      "where a gradient is asked for: use torch.no_grad(), or leave it out")
-                return self.fn(*args, **kwargs)
+        if not arrays.tracing() and not self._transformed(args, kwargs):
+            if torch.is_grad_enabled() and _wants_grad(args, kwargs):
+                return self._graded(*args, **kwargs)
+            return self.fn(*args, **kwargs)
+        taken = self._taken(args, kwargs)
+        if taken is None:
+            return self.fn(*args, **kwargs)
         _define(self.number)
         return getattr(getattr(torch.ops, self.namespace), self.short)(**taken)
 
+    def _graded(self, *args: Any, **kwargs: Any) -> Any:
+        """A call whose gradient is asked for, and that nothing but autograd has to know of."""
+        taken = self._taken(args, kwargs)
+        if taken is None:
+            return self.fn(*args, **kwargs)
+        if self.node is None:
+            self.define()
+            self.node = _node(self)
+        return self.node(taken)
+
+    def _taken(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The operator's arguments in a call, by name; None if others are given.
+
+        Raises LaunchError where those are given and a gradient is asked for."""
+        torch = sys.modules["torch"]
+        named = {n: to_torch_dtype(v) if isinstance(v, DType) else v
+                 for n, v in (*zip(self.names, args), *kwargs.items())}
+        if self.taken is None:
+            return named
+        taken = {n: v for n, v in named.items() if n in self.taken}
+        if any([v is not None for n, v in named.items() if n not in self.taken]):
+            if not arrays.tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
+                raise LaunchError(f"{self.name}: {', '.join(n for n in named if n not in taken)} cannot be given "
+                                  "where a gradient is asked for: use torch.no_grad(), or leave it out")
+            return None
+        return taken
+
     def _transformed(self, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Whether torch has to know of this call: for a gradient, a function transform, or because it is tracing."""
+        """Whether torch has to know of this call: for a function transform or a dispatch mode, or as it is tracing."""
         torch = sys.modules["torch"]
         if HOOKS.recorders and HOOKS.recorder() is not None:           # inside of a function that is recorded
             return False
-        if torch.is_grad_enabled() and _wants_grad(args, kwargs):
-            return True
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
         return bool(tensors) and (any([stand_in(type(x)) for x in tensors])
-                                  or torch._C._are_functorch_transforms_active())
+                                  or torch._C._are_functorch_transforms_active()
+                                  or torch._C._len_torch_dispatch_stack() > 0)
 
     @property
     def overload(self) -> Any:
@@ -157,6 +182,38 @@ def operators() -> dict[str, TorchOp]:
     """The operators that there are, by name: those of the parts of `tilejit.kernels` that are loaded, and the
     program's own."""
     return {op.name: op for op in targets.values() if isinstance(op, TorchOp)}
+
+
+def _node(op: TorchOp) -> Callable[[dict[str, Any]], Any]:
+    """A function of an operator's arguments by name: a node in autograd's graph, without the operator's dispatch."""
+    import torch
+
+    overload = op.overload_of(torch)
+    arguments = overload._schema.arguments
+    if overload._schema.is_mutable or any(a.kwarg_only or "List[" in str(a.type) and "Tensor" in str(a.type)
+                                          for a in arguments):
+        return lambda taken: overload(**taken)
+    required = [a.name for a in arguments if not a.has_default_value()]
+    defaults = {a.name: a.default_value for a in arguments}
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = op._run(*inputs)
+        op._setup_context(ctx=ctx, inputs=inputs, output=output)
+        return output
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return op._backward(ctx, *gradients)
+
+    node = type(op.short, (torch.autograd.Function,),
+                {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+    apply = node.apply  # type: ignore[attr-defined]
+
+    def call(taken: dict[str, Any]) -> Any:
+        if len(taken) < len(required) or not taken.keys() >= set(required):
+            return overload(**taken)                    # raises
+        return apply(*{**defaults, **taken}.values())
+
+    return call
 
 
 def _wants_grad(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -138,16 +138,23 @@ class CompiledKernel:
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> CompiledKernel:
-    """Compile one specialisation, or find it on disk. Works without a GPU.
+def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
+                   meanwhile: Callable[[], Any] = lambda: None) -> CompiledKernel:
+    """Compile one specialisation, or find it on disk. Works without a GPU. `meanwhile` is called where the assembler is
+    waited for.
 
     Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses."""
     settings = knobs.current()
     stages = Stages(source.name, settings)
     if stages.active or settings.always_compile:
-        return _compiled(source, args, options, stages, cache_key(source, args, options), settings)
+        return _compiled(source, args, options, stages, cache_key(source, args, options), settings, meanwhile)
     roots = [source]
-    facts = key_facts(args, options, lambda inner: str(roots.append(inner)))
+
+    def another(inner: KernelSource) -> str:
+        roots.append(inner)
+        return ""
+
+    facts = key_facts(args, options, another)
     noted = index.find(roots, facts)
     found = None if noted is None else cache.read_text(noted)
     if found is not None:
@@ -161,7 +168,7 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
         if found is not None:
             made = _from_disk(source, args, options, found, settings)
         else:
-            made = _compiled(source, args, options, stages, key, settings)
+            made = _compiled(source, args, options, stages, key, settings, meanwhile)
     index.take(roots, facts, cache.key_text(key))
     return made
 
@@ -177,13 +184,13 @@ def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[s
 
 
 def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], stages: Stages,
-              key: dict[str, Any], settings: knobs.Knobs) -> CompiledKernel:
+              key: dict[str, Any], settings: knobs.Knobs, meanwhile: Callable[[], Any]) -> CompiledKernel:
     from tilejit.ptx.dependent import dependent
 
     with collector_paused():
         options, fn, (ptx, metadata) = _emitted(source, args, options, stages)
     ptx = stages.text("kernel.ptx", ptx)
-    cubin, resources = assemble(ptx, metadata.target)
+    cubin, resources = assemble(ptx, metadata.target, meanwhile)
     lines = [*fn.attrs.get("report", ()), Record("dependent_launch", dependent(fn)[1])]
     report = tuple(line if isinstance(line, Record) else Record.of(line) for line in lines)
     made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, report)
@@ -281,9 +288,10 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
     return emit_ptx(fn)
 
 
-def assemble(ptx: str, target: str) -> tuple[bytes | None, Resources | None]:
+def assemble(ptx: str, target: str,
+             meanwhile: Callable[[], Any] = lambda: None) -> tuple[bytes | None, Resources | None]:
     """Cubin and resources by ptxas; (None, None) where the driver has to assemble."""
-    return ptxas.assemble(ptx, target) if ptxas.find_ptxas() else (None, None)
+    return ptxas.assemble(ptx, target, meanwhile) if ptxas.find_ptxas() else (None, None)
 
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from math import prod
 from typing import Any, NoReturn
@@ -176,6 +177,12 @@ def current_device() -> Device:
     if int(check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")):
         return device(int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")))
     return device(0)
+
+
+def warm(index: int | None) -> None:
+    """Load the bindings and open a GPU; what goes wrong with that is said where it is used."""
+    with suppress(LaunchError, CudaError):
+        (current_device() if index is None else device(index)).activate()
 
 
 def multiprocessors(index: int | None = None) -> int:

@@ -20,7 +20,7 @@ from tilejit.errors import CompilationError, LaunchError, close_matches
 from tilejit.frontend import Const, KernelSource
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
-from tilejit.runtime import arrays, index, knobs, launcher, traced
+from tilejit.runtime import arrays, driver, index, knobs, launcher, traced
 from tilejit.runtime.arrays import HOST, StandIn
 from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
 from tilejit.runtime.hooks import HOOKS, Launch, nvtx_range
@@ -81,7 +81,8 @@ class Partial:
         self.kernel, self.given = kernel, given
         self.plans: dict[tuple, Plan] = {}
         self.fast: Callable[..., CompiledKernel | None] = self._slowly
-        self.seen: set[tuple] = set()           # signatures that have a launcher, or cannot have one
+        self.once: set[tuple] = set()           # signatures that were launched once
+        self.seen: set[tuple] = set()           # those that have a launcher, or cannot have one
 
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
         return partial(self._launch if arrays.tracing() else self.fast, grid)
@@ -142,11 +143,16 @@ class Partial:
         return entry.compiled
 
     def _quicken(self, key: tuple | None, entry: DeviceEntry, plan: Plan, flat: tuple, options: dict[str, Any]) -> None:
-        """Make a launcher for calls like this one."""
+        """Make a launcher for calls like this one, the second time that one comes."""
         kernel = self.kernel
         signature = (key, tuple(options.items()), *map(type, flat))
         with kernel.lock:
             if signature in self.seen:
+                return
+            if signature not in self.once:
+                if len(self.once) >= 16 * self._MOST:
+                    self.once.clear()
+                self.once.add(signature)
                 return
             self.seen.add(signature)
             made = launcher.make(
@@ -296,8 +302,9 @@ class Kernel(Partial):
 
         return compiled
 
-    def _compiled(self, described: dict[str, Arg], options: dict[str, Any]) -> CompiledKernel:
-        made = compile_kernel(self.source, described, options)
+    def _compiled(self, described: dict[str, Arg], options: dict[str, Any],
+                  meanwhile: Callable[[], Any] = lambda: None) -> CompiledKernel:
+        made = compile_kernel(self.source, described, options, meanwhile)
         made.launched_by = self
         return made
 
@@ -342,7 +349,8 @@ class Kernel(Partial):
                                     "tensor.cuda(), or set TILEJIT_TARGET=emulator")
             raise ArgumentError(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
         described = self.describe(plan, flat)
-        compiled = compiled or self._compiled(described, self.options(plan, flat))
+        meanwhile = partial(driver.warm, place) if target == "cuda" else lambda: None
+        compiled = compiled or self._compiled(described, self.options(plan, flat), meanwhile)
         spread = Spread(described, plan.at, flat)
         at, flat = spread.at, spread(flat)
         entry: Entry

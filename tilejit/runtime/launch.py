@@ -124,11 +124,24 @@ class DeviceEntry:
             frame = self.packer.frame(flat)
         except NotForTMA:
             return self.exact(flat, stream).repeated(grid, flat, stream, keep)
-        launch, index, current = self.loaded.launch, self.index, self.current_stream
+        loaded, index, current = self.loaded, self.index, self.current_stream
+        device, call, done = loaded.device, loaded.call, loaded.success
+        function, address = loaded.function, frame.address
         fixed = None if stream is None else driver.stream_handle(stream)
+        last: tuple[Any, Any] = (None, None)
 
-        def repeat(keep: tuple = keep) -> None:
-            launch(grid, current(index) if fixed is None else fixed, frame.address)
+        def repeat(keep: tuple = (keep, frame)) -> None:
+            nonlocal last
+            handle = current(index) if fixed is None else fixed
+            known, config = last
+            if handle != known or device.lost:
+                if device.lost:
+                    device.raise_lost()
+                config = loaded.configure(grid, handle)
+                last = handle, config
+            device.last = loaded.name
+            if call(config, function, address, 0)[0] is not done:
+                loaded.launch(grid, handle, address)
 
         return repeat
 

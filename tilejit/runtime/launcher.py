@@ -11,6 +11,8 @@ ready, and calls the driver. Facts of arrays count, not where they lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from tilejit.ptx.metadata import Expr, PointerParam, TensorMapParam
@@ -129,9 +131,15 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         f"        _again(_resolve(_grid, {{{by_name}}}, _options), _h, _frame.address)",
         "    _free.append(_frame)",
         "    return _compiled"]
-    exec(compile("\n".join(lines), f"<launcher of {name}>", "exec"), space)
+    exec(_code("\n".join(lines), f"<launcher of {name}>"), space)
     made: Callable[..., Any] = space[name]
     return made
+
+
+@lru_cache(maxsize=256)
+def _code(text: str, name: str) -> CodeType:
+    """Text compiled: that of other sizes is mostly the same."""
+    return compile(text, name, "exec")
 
 
 def _and(guards: list[str]) -> str:

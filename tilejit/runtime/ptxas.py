@@ -9,9 +9,11 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tilejit.errors import AssemblyError, Loc
 from tilejit.runtime import knobs, miscompiles
@@ -145,8 +147,11 @@ def source_line(ptx: list[str], line: int) -> Loc | None:
     return None
 
 
-def assemble(ptx: str, target: str = "sm_90a") -> tuple[bytes, Resources]:
-    """The cubin of a PTX module and its resources. Raises AssemblyError at the user's line."""
+def assemble(ptx: str, target: str = "sm_90a",
+             meanwhile: Callable[[], Any] = lambda: None) -> tuple[bytes, Resources]:
+    """The cubin of a PTX module and its resources; `meanwhile` is called while ptxas works.
+
+    Raises AssemblyError at the user's line."""
     import subprocess
     import tempfile
 
@@ -156,13 +161,15 @@ def assemble(ptx: str, target: str = "sm_90a") -> tuple[bytes, Resources]:
     with tempfile.TemporaryDirectory(prefix="tilejit-") as folder:
         source, out = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        done = subprocess.run([path, f"-arch={target}", "-v", "-lineinfo", str(source), "-o", str(out)],
-                              capture_output=True, text=True)
-        log, lines = done.stdout + done.stderr, ptx.splitlines()
-        if done.returncode:
+        with subprocess.Popen([path, f"-arch={target}", "-v", "-lineinfo", str(source), "-o", str(out)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+            meanwhile()
+            lines = ptx.splitlines()
+            known = tuple(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
+                          for row, line in miscompiles.found(ptx, release()))
+            log = running.communicate()[0]
+        if running.returncode:
             raise error_of(log, lines)
-        known = tuple(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
-                      for row, line in miscompiles.found(ptx, release()))
         resources = parse_log(log, lines)
         return out.read_bytes(), replace(resources, messages=resources.messages + known) if known else resources
 

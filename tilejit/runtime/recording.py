@@ -154,7 +154,8 @@ def _made(events: list[tuple[str, Any]], result: Any, parameters: Sequence[str],
     count = number = 0
     for kind, what in events:
         if kind == "launch":
-            lines += _launch(number, *what, arrays, space)
+            launched, grid, flat = what
+            lines += _launch(number, launched, grid, flat, arrays, space)
             number += 1
         elif id(what) not in results:
             lines += _allocate(count, what, kind == "zeros", device.index, space)

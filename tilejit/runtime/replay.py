@@ -112,12 +112,12 @@ class Calls(dict[tuple, Callable[..., Any]]):
     """What the calls of a host function go through: types of the arguments (of those by keyword behind their names) ->
     a function generated for them, which looks the facts up.
 
-    around: takes the calls that cannot be replayed now (hooks, transforms, gradients); gradients: whether a tensor that
-    asks for a gradient makes a call such a one."""
+    around: takes the calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks for a
+    gradient (None: they are calls as all others)."""
 
-    def __init__(self, fn: Callable[..., Any], around: Callable[..., Any], gradients: bool):
+    def __init__(self, fn: Callable[..., Any], around: Callable[..., Any], wanted: Callable[..., Any] | None = None):
         super().__init__()
-        self.fn, self.around, self.gradients = fn, around, gradients
+        self.fn, self.around, self.wanted = fn, around, wanted
         #: why calls were recorded in vain -> how many
         self.refused: Counter[str] = Counter()
 
@@ -140,8 +140,6 @@ class Calls(dict[tuple, Callable[..., Any]]):
         guards = ["_hooks"]
         if tensors or deep:
             guards += ["_transforms()", "_modes()"]
-        if tensors and self.gradients:
-            guards.append(f"_grad() and ({' or '.join(f'{p}.requires_grad' for p in tensors)})")
         reads, facts = [], []
         for i, (p, k) in enumerate(zip(params, kinds)):
             read, fact = (t.format(p=p, a=f"_a{i}") for t in _READ[k])
@@ -159,22 +157,23 @@ class Calls(dict[tuple, Callable[..., Any]]):
         fetched = [*addresses, *(["_more"] if deep else [])]
         given = ", ".join([*params, *fetched])
         stars = ", ".join([*params[:count], *(["*", *names] if names else [])])
+        known = [*reads, f"_key = {''.join(f'{f}, ' for f in facts)}_overrides()", "_replay = _table.get(_key)"]
+        if deep:                                    # what hangs in tuples is looked at one by one
+            known = ["try:", *(f"    {line}" for line in known), f"except (_Unknown, TypeError): return _fn({call})"]
+        graded = f"_grad() and ({' or '.join(f'{p}.requires_grad' for p in tensors)})"
         lines = [f"def call({stars}):",
                  f"    if {' or '.join(guards)}: return _around({call})",
-                 *(f"    {r}" for r in reads),
-                 f"    _key = {''.join(f'{f}, ' for f in facts)}_overrides()",
-                 "    _replay = _table.get(_key)",
+                 *([f"    if {graded}: return _wanted({call})"] if tensors and self.wanted is not None else []),
+                 *(f"    {line}" for line in known),
                  "    if _replay is None:",
                  f"        return _first(_key, ({''.join(f'{p}, ' for p in params)}), "
                  f"({''.join(f'{a}, ' for a in fetched)}), {'_found' if deep else '()'})",
                  f"    return _replay({given})"]
-        if deep:                                    # what hangs in tuples is looked at one by one
-            lines[2:] = ["    try:", *(f"    {line}" for line in lines[2:-1]),
-                         f"    except (_Unknown, TypeError): return _fn({call})", lines[-1]]
         form = _Known(self, count, params, kinds, fetched, call)
         space: dict[str, Any] = {
-            "_hooks": HOOKS.active, "_around": self.around, "_fn": self.fn, "_overrides": knobs.overrides,
-            "_table": form.table, "_first": form.first, "_nested": nested, "_alike": alike, "_Unknown": _Unknown,
+            "_hooks": HOOKS.active, "_around": self.around, "_wanted": self.wanted, "_fn": self.fn,
+            "_overrides": knobs.overrides, "_table": form.table, "_first": form.first, "_nested": nested,
+            "_alike": alike, "_Unknown": _Unknown,
             "_transforms": _never, "_modes": _never, "_grad": _never}
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -235,15 +234,16 @@ class Replayed:
 
     def __init__(self, fn: Callable[..., Any]):
         self.fn = fn
-        self.calls = Calls(fn, fn, False)
+        self.calls = Calls(fn, fn)
         update_wrapper(self, fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if arrays.tracing():
             return self.fn(*args, **kwargs)
         if kwargs:
-            return self.calls[(*map(type, args), *kwargs, *map(type, kwargs.values()))](*args, **kwargs)
-        return self.calls[(*map(type, args),)](*args)
+            given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+            return self.calls[given](*args, **kwargs)
+        return self.calls[tuple(map(type, args))](*args)
 
     def __repr__(self) -> str:
         return f"<replayed function {self.__name__}>"  # type: ignore[attr-defined]
