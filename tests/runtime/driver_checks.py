@@ -325,11 +325,21 @@ def replays():
             told(lambda: fn(x), count)
         assert len(runs) == before + 4, (fn, len(runs) - before)
     hook = tilejit.hooks.enter(lambda launch: told_of.append(launch.name))
-    told_of = []
+    told_of: list = []
     told(lambda: outer(x), 4)
     assert told_of == ["add_kernel"] * 4
     tilejit.hooks.remove(hook)
     raises(tilejit.LaunchError, "expected an array", lambda: twice([1.0]))
+    hooked = []
+    tuned = tilejit.autotune([tilejit.Config({"BLOCK": 512}, pre_hook=lambda named: hooked.append(named["n"]))], key=[])(add_kernel)
+
+    @tilejit.replayed
+    def with_hook(x):
+        tuned[(1,)](x, x, x, 1024)
+
+    for _ in range(4):
+        with_hook(x)
+    assert hooked == [1024] * 4 and list(with_hook.calls.refused) == ["a configuration has a hook of its own"]
 
 
 def arrays():

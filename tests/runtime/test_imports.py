@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,10 @@ def test_a_launch_from_disk_loads_no_compiler(stub, tmp_path):
     assert "tilejit.passes" in loaded(text, **env)
     found = loaded(text, **env)
     assert not [m for m in found if m.startswith(COMPILER[:-2])], sorted(found)
+
+
+def test_the_wheel_stays_small():
+    """Under a megabyte: the package's files, compressed as in a wheel, and what its list of files takes of each."""
+    files = [p for p in (ROOT / "tilejit").rglob("*") if p.suffix in (".py", ".json", ".typed")]
+    size = sum(len(zlib.compress(p.read_bytes(), 6)) + 3 * len(str(p.relative_to(ROOT))) + 250 for p in files)
+    assert len(files) > 300 and size < 1_000_000

@@ -85,6 +85,12 @@ class Hooks:
         thread = threading.get_ident()
         return next((r for r in self.recorders if r.thread == thread), None)
 
+    def refuse(self, why: str) -> None:
+        """What is recorded of this thread cannot be repeated."""
+        recorder = self.recorder() if self.recorders else None
+        if recorder is not None:
+            recorder.refuse(why)
+
     def _add(self, to: list[Hook], hook: Hook) -> Hook:
         if not callable(hook):
             raise LaunchError(f"hooks: expected a function, found {hook!r}")

@@ -16,8 +16,8 @@ What that asks of a function: what it does follows from the facts of its argumen
 descriptors, views, partials and grids, allocate (`tilejit.empty_like`, `tilejit.zeros_like`, torch's `empty` and
 `zeros` families), call other such functions, and return arguments, what it allocated, None, or tuples of those. It must
 not look at contents, at randomness or at state that changes, and not call what `bind` made. Where it computes by torch
-(a `.contiguous()` that copies), launches over arrays from elsewhere, or runs on the CPU, that is noticed, and such
-calls are made as they stand each time (`fn.calls.refused` counts why). Arguments: arrays, descriptors, numbers,
+(a `.contiguous()` that copies), launches over arrays from elsewhere, tunes, or runs on the CPU, that is noticed, and
+such calls are made as they stand each time (`fn.calls.refused` counts why). Arguments: arrays, descriptors, numbers,
 strings, dtypes, None, kernels and functions, enums, frozen dataclasses, tuples of all that, and objects with a tuple
 `arrays` of what they hold (of which only those matter). Arguments of other types make a call that is not replayed.
 

@@ -22,6 +22,7 @@ from tilejit.errors import AutotuneError, CompilationError, EmulatorError, Launc
 from tilejit.runtime import knobs, traced
 from tilejit.runtime.arrays import StandIn, stands_in
 from tilejit.runtime.compile import CompiledKernel
+from tilejit.runtime.hooks import HOOKS
 from tilejit.runtime.jit import OPTIONS
 from tilejit.runtime.signature import ArgumentError
 from tilejit.runtime.target import default_target
@@ -89,6 +90,7 @@ class Autotuner(Choices, Wrapper):
                 raise ArgumentError(f"{self.__name__}: the key {', '.join(self.keys)} of autotune is {_shown(key)}, "
                                     "which cannot be hashed") from None
             if found is None:
+                HOOKS.refuse("configurations are measured")
                 with self.lock:
                     found = self.cache.get(key) or self.tune(key, grid, args, kwargs)
             config = found
@@ -103,6 +105,7 @@ class Autotuner(Choices, Wrapper):
             raise ArgumentError(f"{self.__name__}: {', '.join(twice)}: set by the configurations of autotune and by "
                                 "the call")
         if config.pre_hook is not None:
+            HOOKS.refuse("a configuration has a hook of its own")
             config.pre_hook({**self.named(args, kwargs), **given})
         return call_of(self.fn, grid, args, {**kwargs, **given})
 
