@@ -319,11 +319,18 @@ def replays():
         runs.append(x)
         return twice(twice(x))
 
-    for fn, count in ((elsewhere, 1), (outer, 4)):          # outer: twice, and what it calls where it is recorded
+    for fn, count in ((elsewhere, 1), (outer, 4)):
         before = len(runs)
         for _ in range(4):
             told(lambda: fn(x), count)
-        assert len(runs) == before + 4, (fn, len(runs) - before)
+        assert runs[before:].count(x) == (4 if fn is elsewhere else 3), [r is x for r in runs[before:]]
+    x.requires_grad = True
+    before = len(runs)
+    for _ in range(2):
+        told(lambda: outer(x), 4)
+        told(lambda: twice(x, more=(x,)))
+    assert len(runs) >= before + 4, "a gradient is asked for: as it stands"
+    x.requires_grad = False
     hook = tilejit.hooks.enter(lambda launch: told_of.append(launch.name))
     told_of: list = []
     told(lambda: outer(x), 4)

@@ -48,7 +48,7 @@ class TorchOp:
         self.lock = threading.RLock()
         self.number = number_of(self)
         self.calls = Calls(fn, self._called, self._graded) if replay else None
-        self.run = Replayed(fn) if replay else fn
+        self.run = Replayed(fn, below=True) if replay else fn
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -57,10 +57,7 @@ class TorchOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.calls is None or arrays.tracing():
             return self._called(*args, **kwargs)
-        if kwargs:
-            given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
-            return self.calls[given](*args, **kwargs)
-        return self.calls[tuple(map(type, args))](*args)
+        return self.calls.fast(*args, **kwargs)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         """A call of any kind."""

@@ -22,10 +22,12 @@ strings, dtypes, None, kernels and functions, enums, frozen dataclasses, tuples 
 `arrays` of what they hold (of which only those matter). Arguments of other types make a call that is not replayed.
 
 Calls go around all this while there are hooks of launches (`tilejit.hooks`), torch's compiler is tracing, a function
-transform or dispatch mode of torch is active, or, for operators (`tilejit.torch_op`), a gradient is asked for.
+transform or dispatch mode of torch is active, or a gradient is asked for: then the function runs as it stands, or, if
+it is an operator (`tilejit.torch_op`), as a node of autograd's graph.
 """
 from __future__ import annotations
 
+import inspect
 import keyword
 import sys
 from collections import Counter
@@ -81,6 +83,8 @@ def nested(x: Any, addresses: list[int], found: list[Any]) -> tuple:
     how = _kind(kind)
     if how == "nested" or how == "holder":
         return (kind, *[nested(e, addresses, found) for e in (x if how == "nested" else x.arrays)])
+    if how == "tensor" and x.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise _Unknown
     if how in ("tensor", "array"):
         address, dtype, shape, strides, device, *_ = array_info(x)
         addresses.append(address)
@@ -109,33 +113,54 @@ _READ = {"tensor": ("{a} = {p}.data_ptr()", "{p}.dtype, {p}.shape, {p}.stride(),
 
 
 class Calls(dict[tuple, Callable[..., Any]]):
-    """What the calls of a host function go through: types of the arguments (of those by keyword behind their names) ->
-    a function generated for them, which looks the facts up.
+    """What the calls of a host function go through: names and types of the arguments that are no defaults -> a function
+    generated for them, which looks the facts up.
 
-    around: takes the calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks for a
-    gradient (None: they are calls as all others)."""
+    `fast` takes any call: the newest of these functions, which hands calls with other types to the one before it, and
+    so on. around: takes the calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks
+    for a gradient (None: they are calls as all others)."""
+
+    _CHAINED = 8
 
     def __init__(self, fn: Callable[..., Any], around: Callable[..., Any], wanted: Callable[..., Any] | None = None):
         super().__init__()
         self.fn, self.around, self.wanted = fn, around, wanted
+        self.parameters = list(inspect.signature(fn).parameters.values())
+        self.defaults = {p.name: p.default for p in self.parameters if p.default is not p.empty}
+        self.names = [p.name for p in self.parameters]
+        self.positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.fixed = not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or p.name.startswith("_")
+                             for p in self.parameters)
+        self.fast: Callable[..., Any] = self._by_types
+        self.chained = 0
         #: why calls were recorded in vain -> how many
         self.refused: Counter[str] = Counter()
 
+    def _by_types(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of any form: looked for by the types of what differs from the defaults."""
+        given = dict(zip(self.positional, args))
+        named = {**given, **kwargs}
+        if not self.fixed or len(args) > len(given) or len(named) < len(given) + len(kwargs) or \
+                not {n for n in self.names if n not in self.defaults} <= named.keys() <= {*self.names}:
+            return self.around(*args, **kwargs)
+        told = {n: named[n] for n in self.names if n in named and not (
+            n in self.defaults and named[n] is self.defaults[n])}
+        return self[tuple([(n, type(x)) for n, x in told.items()])](**told)
+
     def __missing__(self, types: tuple) -> Callable[..., Any]:
-        names = [t for t in types if type(t) is str]
-        kinds = [t for t in types if type(t) is not str]
-        count = len(kinds) - len(names)
-        made = self._form(count, names, [_kind(t) for t in kinds])
-        self[types] = made
+        made = self[types] = self._form([n for n, _ in types], [t for _, t in types])
         return made
 
-    def _form(self, count: int, names: list[str], kinds: list[str]) -> Callable[..., Any]:
-        if "" in kinds or not all(n.isidentifier() and not keyword.iskeyword(n) for n in names):
+    def _form(self, params: list[str], types: list[type]) -> Callable[..., Any]:
+        """The function for calls in which these parameters, of these types, are no defaults."""
+        kinds = list(map(_kind, types))
+        if "" in kinds:
             return self.around
-        params = [*(f"_p{i}" for i in range(count)), *names]
         addresses = [f"_a{i}" for i, k in enumerate(kinds) if k in ("tensor", "array", "descriptor")]
         deep = "nested" in kinds or "holder" in kinds
-        call = ", ".join([*params[:count], *(f"{n}={n}" for n in names)])
+        leading = [n for n, p in zip(params, self.positional) if n == p]
+        leading = leading if params[:len(leading)] == self.positional[:len(leading)] else []
+        call = ", ".join([*leading, *(f"{n}={n}" for n in params[len(leading):])])
         tensors = [p for p, k in zip(params, kinds) if k == "tensor"]
         guards = ["_hooks"]
         if tensors or deep:
@@ -156,12 +181,25 @@ class Calls(dict[tuple, Callable[..., Any]]):
             facts.append(f"_alike(({', '.join(addresses)}))")
         fetched = [*addresses, *(["_more"] if deep else [])]
         given = ", ".join([*params, *fetched])
-        stars = ", ".join([*params[:count], *(["*", *names] if names else [])])
         known = [*reads, f"_key = {''.join(f'{f}, ' for f in facts)}_overrides()", "_replay = _table.get(_key)"]
         if deep:                                    # what hangs in tuples is looked at one by one
             known = ["try:", *(f"    {line}" for line in known), f"except (_Unknown, TypeError): return _fn({call})"]
         graded = f"_grad() and ({' or '.join(f'{p}.requires_grad' for p in tensors)})"
-        lines = [f"def call({stars}):",
+        head, onward, star = [], [], False
+        for q in self.parameters:
+            if q.kind is q.KEYWORD_ONLY and not star:
+                head.append("*")
+                star = True
+            head.append(q.name if q.default is q.empty else f"{q.name}=_d_{q.name}")
+            onward.append(f"{q.name}={q.name}" if star else q.name)
+        same = [*(f"type({n}) is _t{i}" for i, n in enumerate(params)),
+                *(f"{n} is not _d_{n}" for n, t in zip(params, types) if n in self.defaults and
+                  type(self.defaults[n]) is t),
+                *(f"{q.name} is _d_{q.name}" for q in self.parameters if q.name not in params)]
+        name = getattr(self.fn, "__name__", "")
+        name = name if name.isidentifier() and not keyword.iskeyword(name) else "call"
+        lines = [f"def {name}({', '.join(head)}):",
+                 f"    if not ({' and '.join(same) or 'True'}): return _next({', '.join(onward)})",
                  f"    if {' or '.join(guards)}: return _around({call})",
                  *([f"    if {graded}: return _wanted({call})"] if tensors and self.wanted is not None else []),
                  *(f"    {line}" for line in known),
@@ -169,24 +207,34 @@ class Calls(dict[tuple, Callable[..., Any]]):
                  f"        return _first(_key, ({''.join(f'{p}, ' for p in params)}), "
                  f"({''.join(f'{a}, ' for a in fetched)}), {'_found' if deep else '()'})",
                  f"    return _replay({given})"]
-        form = _Known(self, count, params, kinds, fetched, call)
+        form = _Known(self, params, kinds, fetched, call)
         space: dict[str, Any] = {
             "_hooks": HOOKS.active, "_around": self.around, "_wanted": self.wanted, "_fn": self.fn,
             "_overrides": knobs.overrides, "_table": form.table, "_first": form.first, "_nested": nested,
             "_alike": alike, "_Unknown": _Unknown,
-            "_transforms": _never, "_modes": _never, "_grad": _never}
+            "_transforms": transforms, "_modes": _never, "_grad": _never,
+            "_next": self.fast if self.chained < self._CHAINED else self._by_types}
+        space |= {f"_d_{q.name}": q.default for q in self.parameters} | {f"_t{i}": t for i, t in enumerate(types)}
         torch = sys.modules.get("torch")
         if torch is not None:
             space |= {"_transforms": torch._C._are_functorch_transforms_active,
-                      "_modes": getattr(torch._C, "_len_torch_dispatch_stack", _never),
-                      "_grad": torch.is_grad_enabled}
+                      "_modes": torch._C._len_torch_dispatch_stack, "_grad": torch.is_grad_enabled}
         exec(_code("\n".join(lines)), space)
-        made: Callable[..., Any] = space["call"]
+        made: Callable[..., Any] = space[name]
+        if self.chained < self._CHAINED:
+            self.fast, self.chained = made, self.chained + 1
         return made
 
 
 def _never() -> bool:
     return False
+
+
+def transforms() -> bool:
+    """Whether a function transform or a dispatch mode of torch is active, where torch may be loaded later."""
+    torch = sys.modules.get("torch")
+    return torch is not None and (torch._C._are_functorch_transforms_active() or
+                                  torch._C._len_torch_dispatch_stack() > 0)
 
 
 @lru_cache(maxsize=512)
@@ -197,8 +245,8 @@ def _code(text: str) -> CodeType:
 class _Known:
     """The calls with arguments of certain types: facts -> what replays them."""
 
-    def __init__(self, calls: Calls, count: int, params: list[str], kinds: list[str], fetched: list[str], call: str):
-        self.calls, self.count, self.params, self.kinds, self.fetched = calls, count, params, kinds, fetched
+    def __init__(self, calls: Calls, params: list[str], kinds: list[str], fetched: list[str], call: str):
+        self.calls, self.params, self.kinds, self.fetched = calls, params, kinds, fetched
         self.table: dict[tuple, Callable[..., Any]] = {}
         self.seen: set[tuple] = set()
         space = {"_fn": calls.fn}
@@ -230,20 +278,18 @@ class _Known:
 
 
 class Replayed:
-    """A host function whose calls are replayed; see `replayed`."""
+    """A host function whose calls are replayed; see `replayed`. below: it is called by torch below autograd, where a
+    tensor that asks for a gradient changes nothing."""
 
-    def __init__(self, fn: Callable[..., Any]):
+    def __init__(self, fn: Callable[..., Any], below: bool = False):
         self.fn = fn
-        self.calls = Calls(fn, fn)
+        self.calls = Calls(fn, fn, None if below else fn)
         update_wrapper(self, fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if arrays.tracing():
             return self.fn(*args, **kwargs)
-        if kwargs:
-            given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
-            return self.calls[given](*args, **kwargs)
-        return self.calls[tuple(map(type, args))](*args)
+        return self.calls.fast(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<replayed function {self.__name__}>"  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ _ARRAYS = ("Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? alibi, Tensor? 
            "int[] numbers, float[] reals")
 
 
+@tilejit.replayed
 def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None, *,
               window: tuple[int | None, int | None] | None = None, chunk: int | None = None, prefix: Any = None,
               softcap: float | None = None, alibi: Any = None, sinks: Any = None, score_mod: Any = None,
