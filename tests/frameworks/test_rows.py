@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: E402
 import tilejit  # noqa: E402
 from tilejit import kernels  # noqa: E402
 from tilejit.errors import LaunchError  # noqa: E402
+from tilejit.kernels.rows.cross_entropy import cross_entropy_forward  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -57,7 +58,24 @@ CASES = {
               lambda a, b: (kernels.glu, (a, b, "gelu_tanh")), lambda: [randn(4, 40), randn(4, 40)]),
     "relu_squared": (kernels.relu_squared, lambda x: F.relu(x) ** 2, lambda x: (kernels.relu_squared, (x,)),
                      lambda: [randn(4, 40)]),
+    "rope": (lambda x: kernels.rope(x, *ANGLES, None, True), lambda x: turned(x, *ANGLES),
+             lambda x: (kernels.rope, (x, *ANGLES, None, True)), lambda: [randn(2, 4, 6, 12)[:, :, 2:4]]),
+    "cross_entropy": (lambda x: kernels.cross_entropy(x, TARGET, None, -1, 0.5, 0.25, 4.0),
+                      lambda x: F.cross_entropy(4 * torch.tanh(x / 4), TARGET, ignore_index=-1, label_smoothing=0.5)
+                      + 0.25 * (torch.logsumexp(4 * torch.tanh(x / 4), 1) ** 2)[1:].mean(),
+                      lambda x: (cross_entropy_forward, (x, TARGET, None, -1)), lambda: [randn(4, 9)]),
+    "cross_entropy of rows": (lambda x: kernels.cross_entropy(x, TARGET, None, -1, reduction="none"),
+                              lambda x: F.cross_entropy(x, TARGET, ignore_index=-1, reduction="none"),
+                              lambda x: (cross_entropy_forward, (x, TARGET, None, -1)), lambda: [randn(4, 9)]),
 }
+TARGET = torch.tensor([-1, 3, 8, 0])
+ANGLES = torch.cos(torch.arange(20.0, dtype=torch.float64).view(4, 5)), torch.sin(torch.arange(20.0, dtype=torch.float64).view(4, 5))
+
+
+def turned(x, cos, sin):
+    """Interleaved pairs as complex numbers; the columns behind them as they are."""
+    pairs = torch.view_as_complex(x[..., :10].unflatten(-1, (5, 2)).contiguous()) * torch.complex(cos, sin)[:, None]
+    return torch.cat([torch.view_as_real(pairs).flatten(-2), x[..., 10:]], -1)
 
 
 def several(x):

@@ -335,3 +335,11 @@ def test_broken_promises_are_errors():
         run(head + "  return\n}\n", p=np.zeros(1, np.float32))
     with pytest.raises(EvaluationError, match="float64 elements for a pointer to fp32"):
         run(head + "  return\n}\n", n=0, p=np.zeros(1))
+
+
+def test_arrays_without_dimensions_are_written():
+    """A 0-d array is memory like any other."""
+    fn = parse_function("kernel @k(%x: ptr<fp32>) {num_warps=4} {\n  %v = load %x : fp32\n  %w = add %v, %v : fp32\n  store %x, %w\n  return\n}")
+    x = np.full((), 3, np.float32)
+    evaluate(fn, (1, 1, 1), {"x": x})
+    assert x == 6

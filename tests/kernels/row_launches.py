@@ -8,6 +8,8 @@ import numpy as np
 
 from tilejit import kernels
 from tilejit.kernels.rows import gates, norm_gradients, softmax
+from tilejit.kernels.rows.cross_entropy import cross_entropy_forward, cross_entropy_gradient
+from tilejit.kernels.rows.rope import rope_gradient
 
 F32 = np.float32
 
@@ -16,6 +18,7 @@ def random(*shape: int, dtype: Any = F32, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
+T = np.arange(-1, 4)
 X, Y, W = random(5, 72), random(5, 72, seed=1), random(72, seed=2)
 
 #: name -> what launches it.
@@ -27,6 +30,13 @@ ROWS: dict[str, Callable[[], Any]] = {
     "long add_layernorm": lambda: kernels.add_layernorm(random(1, 9001), random(1, 9001, seed=1)),
     "layernorm gradient": lambda: norm_gradients.layernorm_gradient(X, Y, W, W, 1e-5, 0.0, True, True),
     "rmsnorm gradient of heads": lambda: norm_gradients.rmsnorm_gradient(X, Y, Y, None, 1e-5, 1.0, True, False),
+    "cross_entropy": lambda: kernels.cross_entropy(X, T, ignore_index=-1, label_smoothing=0.1),
+    "cross_entropy in place": lambda: kernels.cross_entropy_(X.copy(), T, W * W, -1, 0.1, 0.1, 5.0),
+    "cross_entropy gradient": lambda: cross_entropy_gradient(
+        np.ones((), F32), X, T, None, *cross_entropy_forward(X, T, None, -1)[1:], -1, 0.1, 0.1, 5.0, "mean"),
+    "cross_entropy in blocks": lambda: kernels.cross_entropy_(random(1, 9001), T[1:2]),
+    "rope": lambda: kernels.rope(X[None, :, None], X[:, :20], Y[:, :20]),
+    "rope turned back": lambda: rope_gradient(X[None, :, None], X[:, :20], Y[:, :20], T[None] + 1, True),
     "glu": lambda: gates.glu_gradient(X, kernels.glu(X, Y), Y, "gelu"),
     "relu_squared": lambda: gates.relu_squared_gradient(X, kernels.relu_squared(Y)),
 }

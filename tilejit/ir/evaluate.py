@@ -271,6 +271,7 @@ def _flat_bytes(array: np.ndarray, low: int, high: int) -> np.ndarray:
     """A byte view of [low, high), which the array's memory spans."""
     if array.size == 0:
         return np.zeros(0, np.uint8)
+    array = array.reshape(array.shape or (1,))          # of a 0-d array an index gives a number
     lowest = np.flip(array, tuple(axis for axis, stride in enumerate(array.strides) if stride < 0))
     first = lowest[(slice(0, 1),) * array.ndim].reshape(1).view(np.uint8)
     return np.lib.stride_tricks.as_strided(first, (high - low,), (1,), writeable=array.flags.writeable)

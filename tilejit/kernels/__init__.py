@@ -16,20 +16,22 @@ if TYPE_CHECKING:
     from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
     from tilejit.kernels.matmul import matmul, matmul_kernel
     from tilejit.kernels.mixed import weight_only_matmul
+    from tilejit.kernels.rows.cross_entropy import cross_entropy, cross_entropy_
     from tilejit.kernels.rows.gates import glu, relu_squared
     from tilejit.kernels.rows.norm_gradients import add_layernorm, add_rmsnorm, layernorm, rmsnorm
+    from tilejit.kernels.rows.rope import rope
     from tilejit.kernels.rows.softmax import log_softmax, softmax
     from tilejit.kernels.scaled import matmul_blockscaled
     from tilejit.kernels.streamk import matmul_streamk
 
-#: module -> the names that it gives
+#: module -> the names that it gives (of modules of gradients, what they are of)
 _HOMES = {
-    "add": "add", "attention": "attention", "batched": "batched_matmul", "fused": "fused_matmul gated_matmul swiglu",
-    "grouped": "grouped_matmul masked_grouped_matmul", "matmul": "matmul_kernel",
-    "matmul_gradient": "matmul",                        # gives matmul its gradient
-    "mixed": "weight_only_matmul", "rows.gates": "glu relu_squared",
-    "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm", "rows.softmax": "log_softmax softmax",
-    "scaled": "matmul_blockscaled", "streamk": "matmul_streamk"}
+    "add": "add", "attention": "attention", "batched": "batched_matmul",
+    "fused": "fused_matmul gated_matmul swiglu", "grouped": "grouped_matmul masked_grouped_matmul",
+    "matmul": "matmul_kernel", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
+    "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
+    "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled", "streamk": "matmul_streamk",
+    "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope"}
 _WHERE = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
@@ -55,6 +57,7 @@ class _Package(types.ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 
-__all__ = ["add", "add_layernorm", "add_rmsnorm", "attention", "batched_matmul", "fused_matmul", "gated_matmul",
-           "glu", "grouped_matmul", "layernorm", "log_softmax", "masked_grouped_matmul", "matmul", "matmul_blockscaled",
-           "matmul_kernel", "matmul_streamk", "relu_squared", "rmsnorm", "softmax", "swiglu", "weight_only_matmul"]
+__all__ = ["add", "add_layernorm", "add_rmsnorm", "attention", "batched_matmul", "cross_entropy", "cross_entropy_",
+           "fused_matmul", "gated_matmul", "glu", "grouped_matmul", "layernorm", "log_softmax",
+           "masked_grouped_matmul", "matmul", "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "relu_squared",
+           "rmsnorm", "rope", "softmax", "swiglu", "weight_only_matmul"]

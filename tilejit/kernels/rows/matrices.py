@@ -5,7 +5,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import tilejit
-from tilejit.kernels._host import WIDEST, RowLaunch, row_launch
+from tilejit.kernels._host import MAX_UNEVEN_ROW, WIDEST, RowLaunch, row_launch
 
 #: Elements that a program of an elementwise kernel has.
 ELEMENTS = 4096
@@ -77,18 +77,20 @@ def is_contiguous(info: tilejit.ArrayInfo) -> bool:
     return pitch is not None and (pitch == info.shape[-1] or prod(info.shape[:-1]) <= 1) or not info.shape
 
 
-def launch_of(*kept: Matrix) -> RowLaunch:
-    """How a kernel of whole rows of matrices of one shape is launched (`row_launch`), all of which a program keeps."""
-    size = sum([tilejit.array_info(m.array).dtype.bytes for m in kept])
-    return row_launch(kept[0].n, kept[0].columns, WIDEST, size=size)
+def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
+    """How a kernel of whole rows of matrices of one shape is launched (`row_launch`), all of which a program keeps.
+    double: the widest row of fp64 that tiles hold, where registers are scarce."""
+    sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
+    widest = double if max(sizes) == 8 else WIDEST
+    return row_launch(kept[0].n, kept[0].columns, widest, min(widest, MAX_UNEVEN_ROW), size=sum(sizes))
 
 
-def elements(*matrices: Matrix) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
-    """How an elementwise kernel goes over matrices of one shape: the matrices, as one row where none has gaps; the
-    grid; rows and columns of a program's block."""
+def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
+    """How an elementwise kernel goes over matrices of one shape: the matrices, as one row where none has gaps
+    (if that is all the same: flat); the grid; rows and columns of a program's block."""
     first = matrices[0]
     n, columns = first.n, first.columns
-    if n > 1 and all(m.pitch == columns for m in matrices):
+    if flat and n > 1 and all(m.pitch == columns for m in matrices):
         matrices = tuple(Matrix(m.array, 1, n * columns, n * columns) for m in matrices)
         n, columns = 1, n * columns
     if not n * columns:

@@ -1,0 +1,97 @@
+"""Losses along rows against float64 formulas: numpy arrays, in the evaluator, and a few in the emulator."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit import kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.rows.cross_entropy import cross_entropy_, cross_entropy_forward, cross_entropy_gradient
+from tilejit.testing import rel_error
+
+
+@pytest.fixture(autouse=True)
+def evaluated():
+    with tilejit.knobs(target="evaluator"):
+        yield
+
+
+def logits_of(*shape, dtype=np.float64):
+    rng = np.random.default_rng(5)
+    target = rng.integers(0, shape[-1], shape[:-1])
+    target[0] = -100
+    return rng.standard_normal(shape).astype(dtype), target, rng.random(shape[-1]).astype(np.float32)
+
+
+def losses64(x, t, w=None, smoothing=0.0, z=0.0, cap=0.0):
+    """(each row's loss, its gradient's rows, the weights of its target, lse)."""
+    x = x.astype(np.float64)
+    v = cap * np.tanh(x / cap) if cap else x
+    w = np.ones(x.shape[1]) if w is None else w.astype(np.float64)
+    smoothing, z = np.float64(np.float32(smoothing)), np.float64(np.float32(z))
+    kept = t != -100
+    safe = np.where(kept, t, 0)
+    lse = np.log(np.exp(v - v.max(1, keepdims=True)).sum(1)) + v.max(1)
+    own = w[safe] * kept
+    loss = (1 - smoothing) * own * (lse - v[np.arange(len(t)), safe]) + kept * (
+        smoothing / x.shape[1] * (w.sum() * lse - v @ w) + z * lse ** 2)
+    p = np.exp(v - lse[:, None])
+    most = ((1 - smoothing) * own)[:, None]
+    d = p * (most + smoothing / x.shape[1] * w.sum() + 2 * z * lse[:, None]) - smoothing / x.shape[1] * w
+    d[np.arange(len(t)), safe] -= most[:, 0]
+    d *= kept[:, None] * (1 - (v / cap) ** 2 if cap else 1.0)
+    return loss, d, own, lse
+
+
+@pytest.mark.parametrize("shape, smoothing, z, cap, weighted, reduction", [
+    ((5, 37), 0.0, 0.0, 0.0, False, "mean"), ((5, 37), 0.1, 0.01, 4.0, True, "mean"), ((3, 9001), 0.1, 0.01, 0.0, True, "sum"),
+    ((3, 9001), 0.0, 0.0, 4.0, False, "none"), ((3, 1), 0.0, 0.0, 0.0, False, "mean"), ((2, 70000), 0.1, 0.0, 0.0, False, "mean")],
+    ids=str)
+def test_cross_entropy(shape, smoothing, z, cap, weighted, reduction):
+    """The loss, its gradient, and both in one pass."""
+    x, t, w = logits_of(*shape)
+    w = w if weighted else None
+    loss, d, own, lse = losses64(x, t, w, smoothing, z, cap)
+    count = own.sum() if reduction == "mean" else 1.0
+    want = loss if reduction == "none" else loss.sum() / count
+    options = (w, -100, smoothing, z, cap, reduction)
+    found, logarithms, total = cross_entropy_forward(x, t, *options)
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(logarithms, lse, rtol=1e-9)
+    grad = np.full(found.shape, 0.5)
+    dx = cross_entropy_gradient(grad, x, t, w, logarithms, total, *options[1:])
+    np.testing.assert_allclose(dx, 0.5 * d / count, rtol=1e-5, atol=1e-8)
+    place = x.copy()
+    np.testing.assert_allclose(cross_entropy_(place, t, *options), want, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(place, d / count, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (2, 5000), (2, 40000)], ids=str)
+def test_emulated(shape):
+    """Several rows a program, one, and a row over the CTAs of a cluster; int32 targets."""
+    x, t, _ = logits_of(*shape, dtype=np.float32)
+    loss, d, own, _ = losses64(x, t, smoothing=0.1)
+    with tilejit.knobs(target="emulator"):
+        found = cross_entropy_(x, t.astype(np.int32), label_smoothing=0.1)
+    np.testing.assert_allclose(found, loss.sum() / own.sum(), rtol=1e-5)
+    assert rel_error(x, d / own.sum()) < 1e-5
+
+
+def test_targets_that_are_no_class():
+    x, t, _ = logits_of(4, 9)
+    t[1], t[2] = 9, -1
+    each = kernels.cross_entropy(x, t, reduction="none")
+    assert each[0] == 0 and np.isnan(each[1:3]).all() and np.isfinite(each[3])
+    assert np.isnan(kernels.cross_entropy(x, np.full(4, -100)))
+    assert kernels.cross_entropy(x[:0], t[:0], reduction="sum") == 0
+
+
+def test_bad_inputs():
+    x, t, w = logits_of(4, 9)
+    with pytest.raises(LaunchError, match=r"the target must be integers of shape \[4\], found fp64 \[4\]"):
+        kernels.cross_entropy(x, t.astype(np.float64))
+    with pytest.raises(LaunchError, match=r"weight must have 9 elements, found shape \[8\]"):
+        kernels.cross_entropy(x, t, w[:8])
+    with pytest.raises(LaunchError, match="reduction must be one of mean, sum, none, found 'max'"):
+        kernels.cross_entropy(x, t, reduction="max")

@@ -1,0 +1,293 @@
+"""Cross-entropy of logits along rows: the loss, its gradient, or both in one pass with the gradient in the logits'
+place.
+
+With v the logits (after the soft cap), t the target, w the classes' weights and s the smoothing, a row's loss is
+(1 - s) w[t] (lse - v[t]) + s / V sum_c w[c] (lse - v[c]) + z lse^2, lse = log sum_c exp(v[c]).
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operator import Array, gradient, operator
+from tilejit.kernels.rows.columns import sums_like
+from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, result, vector
+from tilejit.kernels.rows.tiles import element_tile, put, put_rows, row_max, row_sum, row_tile, wide, wide_type
+
+REDUCTIONS = ("mean", "sum", "none")
+#: Elements that a program has at a time: the one that sums the rows' losses, and those of long rows.
+BLOCK = 4096
+
+
+@tilejit.kernel
+def capped(x, at, cap, inside):
+    """The logits there, cap tanh(x / cap) unless the cap is None; -inf outside."""
+    v = wide(tl.load(x + at, inside, other=-float("inf")))
+    if cap is not None:
+        v = tl.where(inside, cap * (2.0 * tl.sigmoid(2.0 * v / cap) - 1.0), -float("inf"))
+    return v
+
+
+@tilejit.kernel
+def row_loss(lse, picked, weight_sum, value_sum, own, kept, columns, smoothing, z):
+    """The loss of a row, or column of rows: picked is v[t], own w[t], value_sum the sum of w[c] v[c]."""
+    loss = (lse - picked) * own
+    if smoothing is not None:
+        loss = loss * (1.0 - smoothing) + (weight_sum * lse - value_sum) * (smoothing / columns)
+    if z is not None:
+        loss += z * lse * lse
+    return tl.where(kept, loss, 0.0)
+
+
+@tilejit.kernel
+def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothing, z, cap):
+    """The gradient of the logits: p their softmax, v as capped, w the weights of these columns (or 1)."""
+    most = own if smoothing is None else own * (1.0 - smoothing)
+    total = most if smoothing is None else most + weight_sum * (smoothing / columns)
+    if z is not None:
+        total += 2.0 * z * lse
+    d = p * total - tl.where(cols == t, most, 0.0)
+    if smoothing is not None:
+        d -= w * (smoothing / columns)
+    if cap is not None:
+        d *= 1.0 - (v / cap) * (v / cap)
+    return tl.where(kept, d * factor, 0.0)
+
+
+@tilejit.kernel
+def target_of(target, row, inside, weight, ignore, columns):
+    """(target, whether the row counts, its weight) of rows; NaN is the weight of a target that is no column."""
+    t = tl.load(target + row, inside, other=ignore)
+    kept = t != ignore
+    valid = (t >= 0) & (t < columns)
+    own = tl.where(valid, 1.0, float("nan"))
+    if weight is not None:
+        own = own * tl.load(weight + t, inside & kept & valid, other=0.0).to(tl.float32)
+    return t, kept, own
+
+
+@tilejit.kernel
+def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n, columns, x_pitch, dx_pitch, ignore,
+                         smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Whole rows in one tile: loss and lse of each, and unless dx is None the gradient, over the count if there is one;
+    dx may be x."""
+    row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
+    t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
+    v = capped(x, row * x_pitch + cols, cap, inside)
+    m = row_max(v, ROWS)
+    e = tl.exp(v - m)
+    s = row_sum(e, ROWS)
+    logarithm = m + tl.log(s)
+    picked = row_sum(tl.where(inside & (cols == t), v, 0.0), ROWS)
+    w = 1.0
+    weights = columns * 1.0
+    values = 0.0
+    if smoothing is not None:
+        if weight is not None:
+            weights = tl.load(weight_sum)
+            w = tl.load(weight + cols, cols < columns, other=0.0).to(tl.float32)
+        values = row_sum(tl.where(inside, v * w, 0.0), ROWS)
+    put_rows(loss, row_loss(logarithm, picked, weights, values, own, kept, columns, smoothing, z), row, n, ROWS)
+    if lse is not None:
+        put_rows(lse, logarithm, row, n, ROWS)
+    if dx is not None:
+        factor = 1.0 if count is None else 1.0 / tl.load(count)
+        d = slope(e / s, v, cols, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z, cap)
+        put(dx + row * dx_pitch + cols, d, inside)
+
+
+@tilejit.kernel
+def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n, columns, x_pitch, dx_pitch,
+                              ignore, smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """The same, one row a program, in blocks: running maximum and sum, then the gradient."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
+    x += row * x_pitch
+    top = tl.full((BLOCK,), -float("inf"), wide_type(x))
+    total = tl.zeros((BLOCK,), wide_type(x))
+    found = tl.zeros((BLOCK,), wide_type(x))
+    values = tl.zeros((BLOCK,), wide_type(x))
+    weights = columns * 1.0
+    if smoothing is not None and weight is not None:
+        weights = tl.load(weight_sum)
+    for start in range(0, columns, BLOCK):
+        at = start + cols
+        v = capped(x, at, cap, at < columns)
+        new = tl.maximum(top, v)
+        safe = tl.where(new == -float("inf"), 0.0, new)
+        total = total * tl.exp(top - safe) + tl.exp(v - safe)
+        top = new
+        found += tl.where((at < columns) & (at == t), v, 0.0)
+        if smoothing is not None:
+            if weight is not None:
+                v = v * tl.load(weight + at, at < columns, other=0.0).to(tl.float32)
+            values += tl.where(at < columns, v, 0.0)
+    m = tl.max(top, 0)
+    logarithm = m + tl.log(tl.sum(total * tl.exp(top - m), 0))
+    each = row_loss(logarithm, tl.sum(found, 0), weights, tl.sum(values, 0), own, kept, columns, smoothing, z)
+    put_rows(loss, each, row, n, 1)
+    if lse is not None:
+        put_rows(lse, logarithm, row, n, 1)
+    if dx is not None:
+        factor = 1.0 if count is None else 1.0 / tl.load(count)
+        for start in range(0, columns, BLOCK):
+            at = start + cols
+            v = capped(x, at, cap, at < columns)
+            w = 1.0
+            if smoothing is not None and weight is not None:
+                w = tl.load(weight + at, at < columns, other=0.0).to(tl.float32)
+            d = slope(tl.exp(v - logarithm), v, at, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z,
+                      cap)
+            put(dx + row * dx_pitch + at, d, at < columns)
+
+
+@tilejit.kernel
+def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, lse, dx, n, columns, x_pitch, dx_pitch,
+                                  ignore, smoothing, z, cap, EACH: tl.constexpr, BLOCK: tl.constexpr,
+                                  ROWS: tl.constexpr):
+    """The gradient of the logits where each row's lse is known; grad has one number, or EACH row has its own."""
+    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
+    t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
+    v = capped(x, row * x_pitch + cols, cap, inside)
+    logarithm = tl.load(lse + row, row < n, other=0.0)
+    factor = tl.load(grad + row, row < n, other=0.0) if EACH else tl.load(grad)
+    if count is not None:
+        factor = factor / tl.load(count)
+    w = 1.0
+    weights = columns * 1.0
+    if smoothing is not None and weight is not None:
+        weights = tl.load(weight_sum)
+        w = tl.load(weight + cols, cols < columns, other=0.0).to(tl.float32)
+    d = slope(tl.exp(v - logarithm), v, cols, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z, cap)
+    put(dx + row * dx_pitch + cols, d, inside)
+
+
+@tilejit.kernel
+def total_kernel(x, target, weight, over, out, n, columns, ignore, BLOCK: tl.constexpr):
+    """One program: the sum of x [n], or without x of the targets' weights (how many there are, without weights), over a
+    number unless that is None."""
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), wide_type(out))
+    for start in range(0, n, BLOCK):
+        at = start + i
+        if x is not None:
+            total += tl.load(x + at, at < n, other=0.0).to(total.dtype)
+        else:
+            t, kept, own = target_of(target, at, at < n, weight, ignore, columns)
+            total += tl.where(kept, own, 0.0)
+    s = tl.sum(total, 0)
+    if over is not None:
+        s = s / tl.load(over)
+    tl.store(out, s)
+
+
+def _loss(logits: Any, reduction: str) -> Any:
+    double = tilejit.array_info(logits).dtype == tl.float64
+    return logits, logits.shape[:-1] if reduction == "none" else (), tl.float64 if double else tl.float32
+
+
+@operator(loss=_loss, lse=lambda logits: _loss(logits, "none"), count=lambda logits: _loss(logits, "sum"))
+def cross_entropy_forward(loss, lse, count, logits: Array, target: Array, weight: Array | None = None,
+                          ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+                          softcap: float = 0.0, reduction: str = "mean") -> None:
+    """(loss, logarithms of sums of exponentials, what a mean is over): see `cross_entropy`."""
+    call = Call("cross_entropy", logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)
+    rows = loss if reduction == "none" else sums_like(logits, (call.x.n,))
+    if reduction == "mean":
+        call.total(count)
+    call.rows(rows, lse, None, None)
+    if reduction != "none":
+        call.total(loss, rows, count if reduction == "mean" else None)
+
+
+@gradient(cross_entropy_forward, "logits")
+@operator(dx=lambda logits: logits)
+def cross_entropy_gradient(dx, grad_loss: Array, logits: Array, target: Array, weight: Array | None, lse: Array,
+                           count: Array, ignore_index: int, label_smoothing: float, z_loss: float, softcap: float,
+                           reduction: str) -> None:
+    """The gradient of the logits of `cross_entropy`."""
+    what = "cross_entropy_gradient"
+    call = Call(what, logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)
+    x, o = call.x, result(what, dx, "dx")
+    if not x.n * x.columns:
+        return
+    each = reduction == "none"
+    grad = vector(what, grad_loss, x.n if each else 1, "grad")
+    _, grid, sizes = elements(x, o, flat=False)
+    cross_entropy_gradient_kernel[grid](grad, x.array, call.target, call.weight, call.weight_sum(),
+                                        count if reduction == "mean" else None, lse, o.array, x.n, x.columns, x.pitch,
+                                        o.pitch, *call.numbers, EACH=each, **sizes)
+
+
+@operator(mutates=["logits"], loss=_loss)
+def cross_entropy_(loss, logits: Array, target: Array, weight: Array | None = None, ignore_index: int = -100,
+                   label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float = 0.0,
+                   reduction: str = "mean") -> None:
+    """The loss as of `cross_entropy`, and in the place of the logits its gradient, in one pass over them."""
+    call = Call("cross_entropy_", logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)
+    rows = loss if reduction == "none" else sums_like(logits, (call.x.n,))
+    count = sums_like(logits, (1,)) if reduction == "mean" else None
+    if count is not None:
+        call.total(count)
+    call.rows(rows, None, result("cross_entropy_", logits, "logits"), count)
+    if reduction != "none":
+        call.total(loss, rows, count)
+
+
+def cross_entropy(logits: Array, target: Array, weight: Array | None = None, ignore_index: int = -100,
+                  label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float = 0.0,
+                  reduction: str = "mean") -> Any:
+    """Cross-entropy of logits [.., V] and targets [..] (int64 or int32), as torch's for classes in the last dimension.
+
+    weight: [V], of the classes. Rows whose target is `ignore_index` count for nothing; any other target outside of
+    0 .. V - 1 makes the loss NaN. z_loss: this times the square of each row's logarithm is added to its loss. softcap:
+    the logits are c tanh(logits / c) first (0: they are not). reduction: "mean" (over the sum of the targets' weights),
+    "sum" or "none". The loss is fp32 (fp64 for fp64)."""
+    return cross_entropy_forward(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
+
+
+class Call:
+    """The checked arguments of a call, as the kernels take them. Raises LaunchError for what does not fit."""
+
+    def __init__(self, what: str, logits: Any, target: Any, weight: Any, ignore: int, smoothing: float, z: float,
+                 cap: float, reduction: str):
+        if reduction not in REDUCTIONS:
+            raise tilejit.LaunchError(f"{what}: reduction must be one of {', '.join(REDUCTIONS)}, found {reduction!r}")
+        self.what, self.x = what, matrix(what, logits, "logits")
+        if tuple(target.shape) != tuple(logits.shape[:-1]) or not tilejit.array_info(target).dtype.is_int():
+            raise tilejit.LaunchError(f"{what}: the target must be integers of shape {list(logits.shape[:-1])}, found "
+                                      f"{tilejit.array_info(target).dtype} {list(target.shape)}")
+        self.target = vector(what, target, self.x.n, "target")
+        self.weight = vector(what, weight, self.x.columns, "weight")
+        self.numbers = int(ignore), float(smoothing) or None, float(z) or None, float(cap) or None
+        self.ignore = int(ignore)
+
+    def weight_sum(self) -> Any:
+        """A number on the device: the sum of the weights, where smoothing needs it."""
+        if self.weight is None or self.numbers[1] is None:
+            return None
+        out, columns = tilejit.empty_like(self.weight, (1,), tl.float32), self.x.columns
+        total_kernel[(1,)](self.weight, None, None, None, out, columns, columns, 0, BLOCK=BLOCK, num_warps=16)
+        return out
+
+    def total(self, out: Any, rows: Any = None, over: Any = None) -> None:
+        """The sum of the rows' losses, or of the targets' weights."""
+        total_kernel[(1,)](rows, self.target, self.weight, over, out, self.x.n, self.x.columns, self.ignore,
+                           BLOCK=BLOCK, num_warps=16)
+
+    def rows(self, loss: Any, lse: Any, dx: Matrix | None, count: Any) -> None:
+        """The rows' losses, and what else there is an array for."""
+        x = self.x
+        if not x.n:
+            return
+        launch = launch_of(x, double=2048)
+        kernel = cross_entropy_kernel if launch.whole else long_cross_entropy_kernel
+        if not launch.whole:
+            double = tilejit.array_info(x.array).dtype == tl.float64
+            launch = replace(launch, options={"BLOCK": BLOCK // 4 if double else BLOCK, "num_warps": 8})
+        out, pitch = (None, 0) if dx is None else (dx.array, dx.pitch)
+        kernel[launch.grid](x.array, self.target, self.weight, self.weight_sum(), count, loss, lse, out, x.n, x.columns,
+                            x.pitch, pitch, *self.numbers, ROWS=launch.rows, **launch.options)
