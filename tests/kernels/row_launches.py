@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 
 from tilejit import kernels
-from tilejit.kernels.rows import gates, norm_gradients, softmax
+from tilejit.kernels.rows import (
+    divergences,
+    dropout,
+    embedding,
+    gates,
+    group_norm,
+    norm_gradients,
+    softmax,
+    sorting,
+    sums,
+    transpose,
+)
 from tilejit.kernels.rows.cross_entropy import cross_entropy_forward, cross_entropy_gradient
 from tilejit.kernels.rows.rope import rope_gradient
 
@@ -39,4 +50,22 @@ ROWS: dict[str, Callable[[], Any]] = {
     "rope turned back": lambda: rope_gradient(X[None, :, None], X[:, :20], Y[:, :20], T[None] + 1, True),
     "glu": lambda: gates.glu_gradient(X, kernels.glu(X, Y), Y, "gelu"),
     "relu_squared": lambda: gates.relu_squared_gradient(X, kernels.relu_squared(Y)),
+    "sum": lambda: sums.sum_gradient(kernels.sum(X), X),
+    "mean": lambda: kernels.mean(random(2, 5000)),
+    "cumsum": lambda: sums.cumsum_gradient(kernels.cumsum(X), False),
+    "argmax": lambda: kernels.argmax(X),
+    "sort": lambda: sorting.sort_gradient(X, *kernels.sort(X)),
+    "topk": lambda: kernels.topk(X, 5),
+    "dropout": lambda: dropout.dropout_gradient(kernels.dropout(X, 0.5, 3), 0.5, 3),
+    "embedding": lambda: embedding.embedding_gradient(kernels.embedding(X, T), X, T, None, True),
+    "transpose": lambda: transpose.transpose_gradient(kernels.transpose(X)),
+    "quantise": lambda: [kernels.dequantise(*kernels.quantise(X, of, np.int8), F32) for of in ("tensor", "row", "block")],
+    "group_norm": lambda: group_norm.group_norm_gradient(kernels.group_norm(X, 8), X, 8, W, None, 1e-5),
+    "kl_divergence": lambda: divergences.kl_divergence_gradient(kernels.kl_divergence(X, Y, True), X, Y, True),
+    "js_divergence": lambda: divergences.js_divergence_gradient(kernels.js_divergence(X, Y), X, Y, 0.5),
+    "linear_cross_entropy": lambda: kernels.linear_cross_entropy(random(5, 32, dtype=np.float16),
+                                                                 random(16, 32, dtype=np.float16), T, -1),
+    "adamw_": lambda: kernels.adamw_([X.copy(), W.copy()], [Y, W], [X * 0, W * 0], [X * 0, W * 0], 1),
+    "clip_factor": lambda: kernels.clip_factor([X, W], 1.0),
+    "clip_grad_norm_": lambda: kernels.clip_grad_norm_([X.copy(), W.copy()], 1.0),
 }

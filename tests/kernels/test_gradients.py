@@ -11,6 +11,7 @@ from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.rows import norm_gradients as gradients
 from tilejit.kernels.rows.columns import column_sum
+from tilejit.kernels.rows.group_norm import group_norm_gradient
 from tilejit.kernels.rows.softmax import log_softmax_gradient, softmax_gradient
 from tilejit.testing import rel_error
 
@@ -183,3 +184,22 @@ def test_bad_inputs():
         kernels.add_rmsnorm(x)
     with pytest.raises(TypeError, match="unexpected keyword argument 'wieght'"):
         kernels.rmsnorm(x, wieght=x)
+
+
+@pytest.mark.parametrize("shape, groups", [((2, 6, 5, 7), 3), ((3, 8, 1), 2), ((2, 4, 3000), 2), ((3, 4), 4)], ids=str)
+def test_group_norm(shape, groups):
+    x, grad = arrays(shape, shape)
+    weight, bias = arrays(shape[1:2], shape[1:2], seed=4)
+    of = (1, -1) + (1,) * (len(shape) - 2)
+    v = x.reshape(shape[0], groups, -1)
+    r = 1 / np.sqrt(v.var(-1, keepdims=True) + np.float32(1e-5))
+    h = (v - v.mean(-1, keepdims=True)) * r
+    g = (grad * weight.reshape(of)).reshape(v.shape)
+    dx = (g - h * (g * h).mean(-1, keepdims=True) - g.mean(-1, keepdims=True)) * r
+    h, axes = h.reshape(shape), (0, *range(2, len(shape)))
+    close(kernels.group_norm(x, groups, weight, bias), h * weight.reshape(of) + bias.reshape(of))
+    wanted = dx.reshape(shape), (grad * h).sum(axes), grad.sum(axes)
+    for found, expected in zip(group_norm_gradient(grad, x, groups, weight, bias, 1e-5), wanted):
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+    with pytest.raises(LaunchError, match=r"channels that 5 groups divide, found shape"):
+        kernels.group_norm(x, 5)

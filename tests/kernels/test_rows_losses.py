@@ -8,6 +8,8 @@ import tilejit
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.rows.cross_entropy import cross_entropy_, cross_entropy_forward, cross_entropy_gradient
+from tilejit.kernels.rows.divergences import js_divergence_gradient, kl_divergence_gradient
+from tilejit.kernels.rows.linear_cross_entropy import linear_cross_entropy_forward
 from tilejit.testing import rel_error
 
 
@@ -95,3 +97,39 @@ def test_bad_inputs():
         kernels.cross_entropy(x, t, w[:8])
     with pytest.raises(LaunchError, match="reduction must be one of mean, sum, none, found 'max'"):
         kernels.cross_entropy(x, t, reduction="max")
+
+
+def test_linear_cross_entropy():
+    """Loss and both gradients, the rows in chunks, the last one smaller; a vocabulary that TMA could not store."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float16) for s in ((40, 32), (50, 32)))
+    t = rng.integers(0, 50, 40)
+    t[3] = -100
+    loss, d, own, _ = losses64(x.astype(np.float64) @ w.T.astype(np.float64), t)
+    with tilejit.knobs(target="emulator"):
+        found, dx, dw = linear_cross_entropy_forward(x, w, t, chunk=16, need_x=True, need_weight=True)
+    np.testing.assert_allclose(found, loss.sum() / own.sum(), rtol=1e-3)
+    assert rel_error(dx, d @ w / own.sum()) < 5e-3 and rel_error(dw, d.T @ x / own.sum()) < 5e-3
+    with pytest.raises(LaunchError, match=r"expected x \[.., width\], weight \[V, width\] and the reduction mean or sum"):
+        kernels.linear_cross_entropy(x, w.T, t)
+
+
+def test_divergences():
+    """Of distributions with zeros among them; limits of the infinite."""
+    rng = np.random.default_rng(0)
+    p, q = (v / v.sum(-1, keepdims=True) for v in rng.random((2, 3, 4, 50)))
+    p[..., 3] = 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        want = np.where(p > 0, p * np.log(p / q), 0).sum(-1)
+        m = 0.3 * p + 0.7 * q
+        mixed = np.where(p > 0, 0.3 * p * np.log(p / m), 0).sum(-1) + (0.7 * q * np.log(q / m)).sum(-1)
+        logs = np.log(p)
+    x = np.log(q)
+    np.testing.assert_allclose(kernels.kl_divergence(x, p), want)
+    np.testing.assert_allclose(kernels.js_divergence(x, logs, 0.3), mixed, rtol=1e-6)
+    np.testing.assert_allclose(kernels.kl_divergence(x, x, log_target=True), 0, atol=1e-12)
+    grad = np.ones((3, 4))
+    np.testing.assert_allclose(kl_divergence_gradient(grad, x, p, False), -p)
+    np.testing.assert_allclose(js_divergence_gradient(grad, x, logs, 0.3), 0.7 * q * np.log(q / m), rtol=1e-5, atol=1e-8)
+    with pytest.raises(LaunchError, match="beta must lie between 0 and 1, found 1.0"):
+        kernels.js_divergence(x, x, 1.0)

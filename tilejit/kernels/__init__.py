@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from tilejit.kernels.matmul import matmul, matmul_kernel
     from tilejit.kernels.mixed import weight_only_matmul
     from tilejit.kernels.rows.cross_entropy import cross_entropy, cross_entropy_
+    from tilejit.kernels.rows.divergences import js_divergence, kl_divergence
+    from tilejit.kernels.rows.dropout import dropout
+    from tilejit.kernels.rows.embedding import embedding
     from tilejit.kernels.rows.gates import glu, relu_squared
+    from tilejit.kernels.rows.group_norm import group_norm
+    from tilejit.kernels.rows.linear_cross_entropy import linear_cross_entropy
     from tilejit.kernels.rows.norm_gradients import add_layernorm, add_rmsnorm, layernorm, rmsnorm
+    from tilejit.kernels.rows.optimiser import adamw_, clip_factor, clip_grad_norm_
+    from tilejit.kernels.rows.quantisation import dequantise, quantise
     from tilejit.kernels.rows.rope import rope
     from tilejit.kernels.rows.softmax import log_softmax, softmax
+    from tilejit.kernels.rows.sorting import sort, topk
+    from tilejit.kernels.rows.sums import argmax, cumsum, mean, sum
+    from tilejit.kernels.rows.transpose import transpose
     from tilejit.kernels.scaled import matmul_blockscaled
     from tilejit.kernels.streamk import matmul_streamk
 
@@ -31,7 +41,11 @@ _HOMES = {
     "matmul": "matmul_kernel", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
     "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled", "streamk": "matmul_streamk",
-    "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope"}
+    "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope",
+    "rows.sums": "argmax cumsum mean sum", "rows.sorting": "sort topk", "rows.dropout": "dropout",
+    "rows.embedding": "embedding", "rows.transpose": "transpose", "rows.quantisation": "dequantise quantise",
+    "rows.group_norm": "group_norm", "rows.divergences": "js_divergence kl_divergence",
+    "rows.linear_cross_entropy": "linear_cross_entropy", "rows.optimiser": "adamw_ clip_factor clip_grad_norm_"}
 _WHERE = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
@@ -57,7 +71,9 @@ class _Package(types.ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 
-__all__ = ["add", "add_layernorm", "add_rmsnorm", "attention", "batched_matmul", "cross_entropy", "cross_entropy_",
-           "fused_matmul", "gated_matmul", "glu", "grouped_matmul", "layernorm", "log_softmax",
-           "masked_grouped_matmul", "matmul", "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "relu_squared",
-           "rmsnorm", "rope", "softmax", "swiglu", "weight_only_matmul"]
+__all__ = ["adamw_", "add", "add_layernorm", "add_rmsnorm", "argmax", "attention", "batched_matmul", "clip_factor",
+           "clip_grad_norm_", "cross_entropy", "cross_entropy_", "cumsum", "dequantise", "dropout", "embedding",
+           "fused_matmul", "gated_matmul", "glu", "group_norm", "grouped_matmul", "js_divergence", "kl_divergence",
+           "layernorm", "linear_cross_entropy", "log_softmax", "masked_grouped_matmul", "matmul",
+           "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "mean", "quantise", "relu_squared", "rmsnorm",
+           "rope", "softmax", "sort", "sum", "swiglu", "topk", "transpose", "weight_only_matmul"]

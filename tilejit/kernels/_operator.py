@@ -35,15 +35,15 @@ _TYPES = {"Array": "Tensor", "Array | None": "Tensor?", "list[Array]": "Tensor[]
 
 @dataclass(frozen=True)
 class Result:
-    """What a call allocates: an array like the one that `rule` gives, or (such an array, shape, dtype); None: nothing.
-    `needs` are the arguments that the rule is given."""
+    """What a call allocates: an array like the one that `rule` gives, or (such an array, shape, dtype), with True
+    behind those of zeros; None: nothing. `needs` are the arguments that the rule is given."""
 
     name: str
     rule: Callable[..., Any]
     needs: tuple[str, ...]
 
-    def like(self, values: Mapping[str, Any]) -> tuple[Any, Any, Any] | None:
-        """(an array of the kind, shape, dtype) of the result of a call, or None."""
+    def like(self, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """(an array of the kind, shape, dtype, perhaps True) of the result of a call, or None."""
         found = self.rule(*[values[n] for n in self.needs])
         if found is None or isinstance(found, tuple):
             return found
@@ -87,7 +87,8 @@ class Declaration:
                 if shape != found:
                     raise tilejit.LaunchError(f"{self.name}: {r.name} must have shape {list(shape)}, found "
                                               f"{list(found)}")
-            made.append(None if like is None else out if out is not None else tilejit.empty_like(*like))
+            new = tilejit.zeros_like if like is not None and like[3:] == (True,) else tilejit.empty_like
+            made.append(None if like is None else out if out is not None else new(*like[:3]))
         return made
 
     def returned(self, made: Sequence[Any], values: Mapping[str, Any]) -> Any:

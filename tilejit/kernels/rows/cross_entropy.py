@@ -270,13 +270,12 @@ class Call:
         if self.weight is None or self.numbers[1] is None:
             return None
         out, columns = tilejit.empty_like(self.weight, (1,), tl.float32), self.x.columns
-        total_kernel[(1,)](self.weight, None, None, None, out, columns, columns, 0, BLOCK=BLOCK, num_warps=16)
+        total_of(out, self.weight, None, None, None, columns, columns, 0)
         return out
 
     def total(self, out: Any, rows: Any = None, over: Any = None) -> None:
         """The sum of the rows' losses, or of the targets' weights."""
-        total_kernel[(1,)](rows, self.target, self.weight, over, out, self.x.n, self.x.columns, self.ignore,
-                           BLOCK=BLOCK, num_warps=16)
+        total_of(out, rows, over, self.target, self.weight, self.x.n, self.x.columns, self.ignore)
 
     def rows(self, loss: Any, lse: Any, dx: Matrix | None, count: Any) -> None:
         """The rows' losses, and what else there is an array for."""
@@ -291,3 +290,9 @@ class Call:
         out, pitch = (None, 0) if dx is None else (dx.array, dx.pitch)
         kernel[launch.grid](x.array, self.target, self.weight, self.weight_sum(), count, loss, lse, out, x.n, x.columns,
                             x.pitch, pitch, *self.numbers, ROWS=launch.rows, **launch.options)
+
+
+def total_of(out: Any, rows: Any, over: Any, target: Any, weight: Any, n: int, columns: int, ignore: int) -> None:
+    """A number on the device: the sum of n rows' losses, over another number if there is one, or without rows the sum
+    of the targets' weights (without weights, how many count)."""
+    total_kernel[(1,)](rows, target, weight, over, out, n, columns, ignore, BLOCK=BLOCK, num_warps=16)

@@ -5,7 +5,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import tilejit
-from tilejit.kernels._host import MAX_UNEVEN_ROW, WIDEST, RowLaunch, row_launch
+from tilejit.kernels._host import WIDEST, RowLaunch, row_launch
 
 #: Elements that a program of an elementwise kernel has.
 ELEMENTS = 4096
@@ -81,8 +81,7 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
     """How a kernel of whole rows of matrices of one shape is launched (`row_launch`), all of which a program keeps.
     double: the widest row of fp64 that tiles hold, where registers are scarce."""
     sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
-    widest = double if max(sizes) == 8 else WIDEST
-    return row_launch(kept[0].n, kept[0].columns, widest, min(widest, MAX_UNEVEN_ROW), size=sum(sizes))
+    return row_launch(kept[0].n, kept[0].columns, double if max(sizes) == 8 else WIDEST, size=sum(sizes))
 
 
 def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:

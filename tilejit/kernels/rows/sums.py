@@ -1,0 +1,175 @@
+"""Sums, means, running sums and the greatest element along rows."""
+from __future__ import annotations
+
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._operator import Array, gradient, operator
+from tilejit.kernels.rows.matrices import elements, matrix, result, vector
+from tilejit.kernels.rows.tiles import element_tile, put, wide
+
+#: Columns of a block at most, and elements of a program's blocks.
+COLUMNS, ELEMENTS = 4096, 4096
+
+
+@tilejit.kernel
+def summed(x):
+    """x as it is summed: floats as they are computed with, integers in int64."""
+    return wide(x) if x.dtype.is_floating() else x.to(tl.int64)
+
+
+@tilejit.kernel
+def zeros_for(pointer, SHAPE: tl.constexpr):
+    """Zeros of the type in which what is loaded from there is summed."""
+    if pointer.dtype.element_ty.is_floating():
+        if pointer.dtype.element_ty == tl.float64:
+            return tl.zeros(SHAPE, tl.float64)
+        return tl.zeros(SHAPE, tl.float32)
+    return tl.zeros(SHAPE, tl.int64)
+
+
+@tilejit.kernel
+def row_sum_kernel(x, out, n, columns, pitch, MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums (means) of ROWS rows a program, a block of columns at a time."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    total = zeros_for(x, (ROWS, BLOCK))
+    for start in range(0, columns, BLOCK):
+        inside = (row < n) & (start + cols < columns)
+        total += summed(tl.load(x + row * pitch + start + cols, inside, other=0))
+    s = tl.sum(total, 1)[:, None]
+    put(out + row, s / columns if MEAN else s, row < n)
+
+
+@tilejit.kernel
+def spread_kernel(x, out, n, columns, pitch, over, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Each row's number, over another one, in all of its columns."""
+    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
+    put(out + row * pitch + cols, wide(tl.load(x + row, row < n, other=0.0)) / over + tl.zeros_like(cols), inside)
+
+
+@tilejit.kernel
+def running_sum_kernel(x, out, n, columns, x_pitch, out_pitch, REVERSE: tl.constexpr, ROWS: tl.constexpr,
+                       BLOCK: tl.constexpr):
+    """Running sums of ROWS rows a program, a block of columns at a time, from the end if REVERSE."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    before = zeros_for(x, (ROWS, 1))
+    blocks = tl.cdiv(columns, BLOCK)
+    for i in range(0, blocks):
+        at = (blocks - 1 - i if REVERSE else i) * BLOCK + cols
+        inside = (row < n) & (at < columns)
+        v = summed(tl.load(x + row * x_pitch + at, inside, other=0))
+        put(out + row * out_pitch + at, tl.cumsum(v, 1, reverse=REVERSE) + before, inside)
+        before += tl.sum(v, 1)[:, None]
+
+
+@tilejit.kernel
+def better(v, i, w, j):
+    """Of two elements and their columns the greater one, NaN above all, the first of equals."""
+    nan, other = v != v, w != w
+    first = (nan & ~other) | ((v > w) & ~other) | (((v == w) | (nan & other)) & (i < j))
+    return tl.where(first, v, w), tl.where(first, i, j)
+
+
+@tilejit.kernel
+def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The greatest element of each of ROWS rows a program, and its column."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    rows_in = row < n
+    v = tl.load(x + row * pitch + cols, rows_in & (cols < columns), other=0)
+    at = tl.where(cols < columns, cols, columns + cols) + tl.zeros_like(row).to(tl.int32)
+    for start in range(BLOCK, columns, BLOCK):
+        new = tl.load(x + row * pitch + start + cols, rows_in & (start + cols < columns), other=0)
+        w, j = better(v, at, new, start + cols + tl.zeros_like(at))
+        v, at = tl.where(start + cols < columns, w, v), tl.where(start + cols < columns, j, at)
+    # columns that are not there lose to the first one, whatever it holds
+    there = at < columns
+    first = tl.load(x + row * pitch, rows_in, other=0)
+    v, at = tl.where(there, v, first), tl.where(there, at, columns)
+    best, where = tl.reduce((v, at), 1, better)
+    put(values + row, best[:, None], rows_in)
+    put(indices + row, where[:, None], rows_in)
+
+
+def _summed(x: Any) -> Any:
+    """What a row's sum is like: of x's dtype, of integers int64."""
+    dtype = tilejit.array_info(x).dtype
+    return x, x.shape[:-1], dtype if dtype.is_floating() else tl.int64
+
+
+def _blocks(n: int, columns: int) -> tuple[tuple[int], dict[str, int]]:
+    """Grid and sizes: rows in blocks of columns."""
+    block = min(COLUMNS, max(16, tilejit.next_power_of_2(columns)))
+    rows = max(1, min(ELEMENTS // block, tilejit.next_power_of_2(n)))
+    return (tilejit.cdiv(n, rows),), {"ROWS": rows, "BLOCK": block}
+
+
+@operator(out=_summed)
+def sum(out, x: Array) -> None:  # noqa: A001
+    """The sums along the last dimension of x [.., columns]: in fp32 (fp64 of fp64), rounded to x's dtype; in int64 of
+    integers."""
+    m = matrix("sum", x)
+    grid, sizes = _blocks(m.n, m.columns)
+    row_sum_kernel[grid](m.array, out, m.n, m.columns, m.pitch, MEAN=False, **sizes)
+
+
+@operator(out=lambda x: (x, x.shape[:-1], None))
+def mean(out, x: Array) -> None:
+    """The means along the last dimension of x [.., columns] of floats; of no columns they are NaN."""
+    m = matrix("mean", x)
+    if not tilejit.array_info(x).dtype.is_floating():
+        raise tilejit.LaunchError(f"mean: x must be of floats, found {tilejit.array_info(x).dtype}")
+    grid, sizes = _blocks(m.n, m.columns)
+    row_sum_kernel[grid](m.array, out, m.n, m.columns, m.pitch, MEAN=True, **sizes)
+
+
+@gradient(sum, "x")
+@operator(dx=lambda x: x)
+def sum_gradient(dx, grad: Array, x: Array) -> None:
+    """The gradient of x: each row's in all of its columns."""
+    _spread("sum_gradient", dx, grad, 1)
+
+
+@gradient(mean, "x")
+@operator(dx=lambda x: x)
+def mean_gradient(dx, grad: Array, x: Array) -> None:
+    """The gradient of x: each row's over the columns, in all of them."""
+    _spread("mean_gradient", dx, grad, x.shape[-1])
+
+
+def _spread(what: str, dx: Any, grad: Any, over: int) -> None:
+    o = result(what, dx, "dx")
+    _, grid, sizes = elements(o, flat=False)
+    spread_kernel[grid](vector(what, grad, o.n, "grad"), o.array, o.n, o.columns, o.pitch, over, **sizes)
+
+
+@operator(out=lambda x: x)
+def cumsum(out, x: Array, reverse: bool = False) -> None:
+    """Running sums along the last dimension of x [.., columns], from its end if `reverse`; in fp32, rounded to x's
+    dtype."""
+    m, o = matrix("cumsum", x), result("cumsum", out)
+    grid, sizes = _blocks(m.n, m.columns)
+    running_sum_kernel[grid](m.array, o.array, m.n, m.columns, m.pitch, o.pitch, REVERSE=reverse, **sizes)
+
+
+@gradient(cumsum, "x")
+@operator(dx=lambda grad: grad)
+def cumsum_gradient(dx, grad: Array, reverse: bool) -> None:
+    """The gradient of x: running sums the other way."""
+    m, o = matrix("cumsum_gradient", grad), result("cumsum_gradient", dx, "dx")
+    grid, sizes = _blocks(m.n, m.columns)
+    running_sum_kernel[grid](m.array, o.array, m.n, m.columns, m.pitch, o.pitch, REVERSE=not reverse, **sizes)
+
+
+@operator(values=lambda x: (x, x.shape[:-1], None), indices=lambda x: (x, x.shape[:-1], tl.int64))
+def argmax(values, indices, x: Array) -> None:
+    """(the greatest element, its int64 index) along the last dimension of x [.., columns], the first of equals; NaN is
+    greater than all numbers, as in torch."""
+    m = matrix("argmax", x)
+    if not m.columns and m.n:
+        raise tilejit.LaunchError("argmax: x has no columns")
+    grid, sizes = _blocks(m.n, m.columns)
+    argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, **sizes)
