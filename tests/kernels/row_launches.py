@@ -32,7 +32,7 @@ def random(*shape: int, dtype: Any = F32, seed: int = 0) -> np.ndarray:
 T = np.arange(-1, 4)
 X, Y, W = random(5, 72), random(5, 72, seed=1), random(72, seed=2)
 
-#: name -> what launches it.
+#: name -> what launches it. (int64 results are given: what lies in new memory might be taken for addresses.)
 ROWS: dict[str, Callable[[], Any]] = {
     "masked log_softmax": lambda: kernels.log_softmax(X, X > 0, 0.5),
     "softmax gradient": lambda: softmax.softmax_gradient(X, Y),
@@ -53,9 +53,9 @@ ROWS: dict[str, Callable[[], Any]] = {
     "sum": lambda: sums.sum_gradient(kernels.sum(X), X),
     "mean": lambda: kernels.mean(random(2, 5000)),
     "cumsum": lambda: sums.cumsum_gradient(kernels.cumsum(X), False),
-    "argmax": lambda: kernels.argmax(X),
-    "sort": lambda: sorting.sort_gradient(X, *kernels.sort(X)),
-    "topk": lambda: kernels.topk(X, 5),
+    "argmax": lambda: kernels.argmax(X, indices=np.zeros(5, np.int64)),
+    "sort": lambda: sorting.sort_gradient(X, *kernels.sort(X, indices=np.zeros((5, 72), np.int64))),
+    "topk": lambda: kernels.topk(X, 5, indices=np.zeros((5, 5), np.int64)),
     "dropout": lambda: dropout.dropout_gradient(kernels.dropout(X, 0.5, 3), 0.5, 3),
     "embedding": lambda: embedding.embedding_gradient(kernels.embedding(X, T), X, T, None, True),
     "transpose": lambda: transpose.transpose_gradient(kernels.transpose(X)),
@@ -65,6 +65,10 @@ ROWS: dict[str, Callable[[], Any]] = {
     "js_divergence": lambda: divergences.js_divergence_gradient(kernels.js_divergence(X, Y), X, Y, 0.5),
     "linear_cross_entropy": lambda: kernels.linear_cross_entropy(random(5, 32, dtype=np.float16),
                                                                  random(16, 32, dtype=np.float16), T, -1),
+}
+
+#: The same of kernels that find tensors by addresses in a table, which the evaluator cannot follow.
+LISTS: dict[str, Callable[[], Any]] = {
     "adamw_": lambda: kernels.adamw_([X.copy(), W.copy()], [Y, W], [X * 0, W * 0], [X * 0, W * 0], 1),
     "clip_factor": lambda: kernels.clip_factor([X, W], 1.0),
     "clip_grad_norm_": lambda: kernels.clip_grad_norm_([X.copy(), W.copy()], 1.0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from row_launches import LISTS
 
 import tilejit
 from tilejit import kernels
@@ -86,7 +87,7 @@ def test_quantisation_rounds_to_nearest():
     with pytest.raises(LaunchError, match="to fp8e4nv, fp8e5, int8, with scales of a tensor, row or block; found fp16"):
         kernels.quantise(x, "row", np.float16)
     with pytest.raises(LaunchError, match="no scales of a tensor, of rows or of 1 x 128 blocks"):
-        kernels.dequantise(x.astype(np.int8), np.ones((2, 1), np.float32), np.float32)
+        kernels.dequantise(np.zeros((1, 6), np.int8), np.ones((2, 1), np.float32), np.float32)
 
 
 def test_adamw():
@@ -113,3 +114,10 @@ def test_adamw():
         kernels.adamw_(params, grads[:2], first, second, 1)
     with pytest.raises(LaunchError, match=r"grads\[0\] must be contiguous, of shape \[5, 7\], found shape \[7, 5\]"):
         kernels.adamw_(params, [grads[0].T, *grads[1:]], first, second, 1)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_tensors(name):
+    """Launches of kernels that read addresses from tables."""
+    with tilejit.knobs(target="emulator"):
+        LISTS[name]()
