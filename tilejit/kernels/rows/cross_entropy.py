@@ -189,11 +189,12 @@ def _loss(logits: Any, reduction: str) -> Any:
     return logits, logits.shape[:-1] if reduction == "none" else (), tl.float64 if double else tl.float32
 
 
-@operator(loss=_loss, lse=lambda logits: _loss(logits, "none"), count=lambda logits: _loss(logits, "sum"))
+@operator(loss=_loss, lse=lambda logits: _loss(logits, "none"),
+          count=lambda logits, reduction: _loss(logits, reduction) if reduction == "mean" else None)
 def cross_entropy_forward(loss, lse, count, logits: Array, target: Array, weight: Array | None = None,
                           ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
                           softcap: float = 0.0, reduction: str = "mean") -> None:
-    """(loss, logarithms of sums of exponentials, what a mean is over): see `cross_entropy`."""
+    """(loss, logarithms of sums of exponentials, what a mean is over if it is one): see `cross_entropy`."""
     call = Call("cross_entropy", logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)
     rows = loss if reduction == "none" else sums_like(logits, (call.x.n,))
     if reduction == "mean":
