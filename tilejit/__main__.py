@@ -61,6 +61,14 @@ def ops(page: str) -> int:
     return 0
 
 
+def ready() -> int:
+    """Print the page of the row kernels: how each is called, and what it computes."""
+    from tilejit.tools.kernels_page import kernels_page
+
+    print(kernels_page())
+    return 0
+
+
 def cache(action: str, kernel: str) -> int:
     """The disk cache: `ls` lists it, `why KERNEL` says why the kernel's last entry was none of the earlier ones,
     `clear` empties it."""
@@ -143,11 +151,14 @@ def main() -> int:
     stored.add_argument("action", choices=["ls", "why", "clear"])
     stored.add_argument("kernel", nargs="?", default="", help="only this kernel")
     commands.add_parser("info", help=info.__doc__)
+    commands.add_parser("kernels", help=ready.__doc__)
     args = parser.parse_args()
     if args.command == "demo":
         return demo(args.size)
     if args.command == "cache":
         return cache(args.action, args.kernel)
+    if args.command == "kernels":
+        return ready()
     return ops(args.page) if args.command == "ops" else info()
 
 

@@ -37,6 +37,8 @@ def linear_cross_entropy_forward(loss, dx, dw, x: Array, weight: Array, target: 
     if reduction not in ("mean", "sum") or len(weight.shape) != 2 or x.shape[-1] != weight.shape[1]:
         raise tilejit.LaunchError(f"{what}: expected x [.., width], weight [V, width] and the reduction mean or sum, "
                                   f"found {list(x.shape)}, {list(weight.shape)}, {reduction!r}")
+    if not hasattr(x, "reshape"):
+        raise tilejit.LaunchError(f"{what}: expected torch tensors or numpy arrays, found {type(x).__name__}")
     width = x.shape[-1]
     x, target = contiguous(x).reshape(-1, width), contiguous(target).reshape(-1)
     n, columns = x.shape[0], weight.shape[0]
