@@ -34,6 +34,8 @@ LEAST = 32
 REGISTERS = 64
 #: Bytes of a strip a thread: one access of shared memory.
 STRIP = 16
+#: Strips in an iteration where they need other loads, so that those of all are in flight.
+AT_ONCE = 4
 
 
 def strip_rows(fn: Function, report: list[str]) -> None:
@@ -295,22 +297,22 @@ class _Strips:
         first, end = b.const(0, int32), b.const(self.count, int32)
         start = first
         values: dict[Op, list[Value]] = {}
+        stores: list[Op] = []
         if early:                            # the last strip has the mask
             end = self.ends_in(b)
-            values = self.strips(sinks, end, b)
+            values = self.strips(sinks, end, b, False, stores)
         elif folds:
-            values, start = self.strips(sinks, first, b), b.const(1, int32)
-        sums = [v for op in folds for v in values[op]]
-        region = Block([int32, *(v.type for v in sums)], ["strip", *(v.name for v in sums)])
-        inner = Builder(region, loc=b.loc)
-        found, carried, ends = self.strips(sinks, region.args[0], inner, early), region.args[1:], []
-        for op in folds:
-            n = len(op.operands)
-            ends += self.folded(op, carried[:n], found[op], inner)
-            carried = carried[n:]
-        inner.op("yield", *ends)
-        loop = b.op("for", start, end, b.const(1, int32), *sums, regions=[region])
-        results = list(loop.results)
+            values, start = self.strips(sinks, first, b, False, stores), b.const(1, int32)
+        for op in stores:
+            b.insert(op)
+        results = [v for op in folds for v in values[op]]
+        at_once = min(AT_ONCE if any(self.loads(v) for op in sinks for v in op.operands) else 2, self.count // 2)
+        if at_once > 1:
+            step = b.const(at_once, int32)
+            middle = b("add", start, b("mul", b("idiv", b("sub", end, start), step), step))
+            results = self.loop(sinks, start, middle, at_once, early, results, b)
+            start = middle
+        results = self.loop(sinks, start, end, 1, early, results, b)
         for op in folds:
             n = len(op.operands)
             whole = Op(op.name, results[:n], op.attrs, op.regions, [r.type for r in op.results], op.loc)
@@ -324,6 +326,36 @@ class _Strips:
             else:
                 self.fold_rest(op, op.result, b)
 
+    def loop(self, sinks: list[Op], start: Value, end: Value, at_once: int, whole: bool, sums: list[Value],
+             b: Builder) -> list[Value]:
+        """A loop over strips, so many in an iteration: all that they load, then all that they store. Gives the sums."""
+        region = Block([int32, *(v.type for v in sums)], ["strip", *(v.name for v in sums)])
+        inner, folded, stores = Builder(region, loc=b.loc), list(region.args[1:]), []
+        for k in range(at_once):
+            i = inner("add", region.args[0], inner.const(k, int32)) if k else region.args[0]
+            found, ends = self.strips(sinks, i, inner, whole, stores), []
+            for op in found:
+                if op.name == "reduce":
+                    n = len(op.operands)
+                    ends += self.folded(op, folded[len(ends):len(ends) + n], found[op], inner)
+            folded = ends
+        for op in stores:
+            inner.insert(op)
+        inner.op("yield", *folded)
+        return list(b.op("for", start, end, b.const(at_once, int32), *sums, regions=[region]).results)
+
+    def loads(self, v: Value) -> bool:
+        """Whether a value comes from global memory, element by element."""
+        work, seen = [v], set()
+        while work:
+            v = work.pop()
+            if v not in seen and self.wide(v) and isinstance(v.op, Op):
+                seen.add(v)
+                if v.op.name == "load":
+                    return True
+                work += v.op.operands
+        return False
+
     def ends_in(self, b: Builder) -> Value:
         """The strip that has the last element before the bound; the first one if there is none."""
         if self.tail is None:
@@ -334,8 +366,9 @@ class _Strips:
             self.tail = b("idiv", b("sub", end, b.const(1, int32)), b.const(self.size, int32))
         return self.tail
 
-    def strips(self, sinks: list[Op], i: Value, b: Builder, whole: bool = False) -> dict[Op, list[Value]]:
-        """Strip i of all that a pass needs: the stores, and what reductions fold. whole: the row does not end in it."""
+    def strips(self, sinks: list[Op], i: Value, b: Builder, whole: bool, stores: list[Op]) -> dict[Op, list[Value]]:
+        """Strip i of all that a pass needs: what reductions fold, and the stores, which are left to be inserted.
+        whole: the row does not end in it."""
         self.whole = whole
         made: dict[Value, Value] = {}
         found = {}
@@ -344,7 +377,7 @@ class _Strips:
             b.loc = op.loc
             found[op] = [self.strip(v, i, at, made, b) for v in self.needed(op)]
             if op.name == "store":
-                b.insert(Op(op.name, found[op], op.attrs, None, None, op.loc))
+                stores.append(Op(op.name, found[op], op.attrs, None, None, op.loc))
         return found
 
     def needed(self, op: Op) -> list[Value]:
