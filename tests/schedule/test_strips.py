@@ -160,3 +160,16 @@ def test_narrow_rows_stay_in_registers():
     x = np.zeros((1, 4096), np.float16)
     k = softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8)
     assert "strips of" not in k.report() and "row_load" not in k.ir.__str__()
+
+
+def test_bytes_in_flight_are_reported():
+    """A program of 4096 bytes and a row of 65536: enough of each fit a multiprocessor, or the report says what to do."""
+    x = np.zeros((1, 65536), np.float16)
+
+    def flight(block, **kw):
+        (line,) = (r for r in softmax.compile(x, x.copy(), block, block, BLOCK=block, **kw).report_lines
+                   if r.kind == "in_flight")
+        return line.numbers["total"], "memory idles" in line
+    assert flight(2048, num_warps=4) == (16 * 4096, False) and flight(32768, num_warps=16) == (3 * 65536, False)
+    assert flight(1024, num_warps=8) == (8 * 2048, True)
+    assert flight(65536, num_warps=8, num_ctas=4) == (5 * 32768, False)

@@ -17,6 +17,7 @@
     order       products of warpgroups that take turns inside a loop
     early       loads that follow products, issued before the wait for them
     strips      wide rows, which stay in shared memory, worked on strip by strip
+    in_flight   how much a kernel without products asks of memory at once, for the report
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
                 (liveness, packing), behind separations that are there or that it puts in (separate)
 """
@@ -34,6 +35,7 @@ from tilejit.schedule.annotate import annotate
 from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.early import issue_early
+from tilejit.schedule.in_flight import in_flight
 from tilejit.schedule.order import order
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.release import release
@@ -78,6 +80,9 @@ def run(fn: Function, stages: Callable[[str, Function], Function] | None = None)
 
 def _finished(new: Function, plan: Plan) -> Function:
     drop_dead(new)
+    flight = in_flight(new)
+    if flight is not None:
+        new.attrs.setdefault("report", []).append(flight)
     new.attrs["num_stages"] = max((r.slots for r in plan.rings), default=1)
     return new
 
