@@ -313,18 +313,33 @@ class _Strips:
             results = self.loop(sinks, start, middle, at_once, early, results, b)
             start = middle
         results = self.loop(sinks, start, end, 1, early, results, b)
-        for op in folds:
-            n = len(op.operands)
-            whole = Op(op.name, results[:n], op.attrs, op.regions, [r.type for r in op.results], op.loc)
+        for group in [folds] if not any("ctas" in op.attrs for op in folds) else [[op] for op in folds]:
+            n = sum(len(op.operands) for op in group)
+            if group:
+                self.reduce(group, results[:n], b)
             results = results[n:]
-            b.insert(whole)
-            for old, new in zip(op.results, whole.results):
-                new.name, self.now[old] = old.name, new
         for op in folds if early else ():
             if "ctas" in op.attrs:           # once, into what all CTAs have
                 self.rest[op.result] = op
             else:
                 self.fold_rest(op, op.result, b)
+
+    def reduce(self, folds: list[Op], values: list[Value], b: Builder) -> None:
+        """One reduction for several: the threads meet once."""
+        olds = [r for op in folds for r in op.results]
+        region = Block([r.type for r in olds * 2], [r.name for r in olds * 2])
+        inner, ends, at = Builder(region, loc=folds[0].loc), [], 0
+        for op in folds:
+            n = len(op.operands)
+            env = dict(zip(op.regions[0].args, (*region.args[at:at + n], *region.args[len(olds) + at:][:n])))
+            for x in op.regions[0].ops[:-1]:
+                inner.insert(clone_op(x, env))
+            ends += [env[v] for v in op.regions[0].terminator.operands]
+            at += n
+        inner.op("yield", *ends)
+        whole = b.insert(Op("reduce", values, folds[0].attrs, [region], [r.type for r in olds], folds[0].loc))
+        for old, new in zip(olds, whole.results):
+            new.name, self.now[old] = old.name, new
 
     def loop(self, sinks: list[Op], start: Value, end: Value, at_once: int, whole: bool, sums: list[Value],
              b: Builder) -> list[Value]:
