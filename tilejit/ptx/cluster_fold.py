@@ -34,6 +34,8 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
     place = e.bit_sum(_places(e, layout))
     starts = [sum(fold_bytes(v.type, ctas) for v in values[:i]) for i in range(len(values))]
     addresses = [p.new("b32", "mad.lo.u32", place, sent_bytes(elem_of(v.type)), scratch) for v in values]
+    if e.folds[:1] == [op]:
+        p("barrier.cluster.wait.acquire")         # their barriers are initialised
     target, known, sends = _target(e, layout, ctas)
     for rest in range(ctas >> known):
         rank = p.new("b32", "or.b32", target, rest << known) if rest else target
@@ -62,6 +64,8 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
     while len(columns) > 1:
         columns = [[combine(e, op, a, b) for a, b in zip(x, y)] for x, y in zip(columns[::2], columns[1::2])]
     barriers.release(e, 0, ctas)
+    if e.folds[-1:] == [op]:
+        p("barrier.cluster.arrive.release")       # nothing more is done in other CTAs: nobody need stay for this one
     for i, r in enumerate(op.results):
         e.set(r, [regs[i] for regs in columns[0]])
 

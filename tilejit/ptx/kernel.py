@@ -201,10 +201,20 @@ def init_barriers(e: Emitter) -> None:
     for param in e.maps.values():
         p("prefetch.tensormap", f"[{param}]")
     p.place(skip)
-    if e.rank:
+    e.folds = _folds(e)
+    if e.rank and not e.folds:
         cluster_sync(e)
-    else:
-        p("bar.sync", 0)
+        return
+    p("bar.sync", 0)
+    if e.folds:                      # the first fold waits: what comes before concerns this CTA only
+        p("barrier.cluster.arrive.release")
+
+
+def _folds(e: Emitter) -> list[Op]:
+    """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs; else none."""
+    ops = [op for op in walk(e.fn.body) if op.name == "roles" or "multicast" in op.attrs or "sync" in op.define.effects
+           and (op.attrs.get("ctas", 1) > 1 or op.name.startswith("cluster_")) and "fills" not in op.define.traits]
+    return ops if all(op.name == "cluster_fold" and op.parent is e.fn.body for op in ops) else []
 
 
 def cluster_sync(e: Emitter) -> None:
@@ -352,7 +362,9 @@ def _warpgroup_index(e: Emitter, op: Op) -> None:
 
 @emits("return")
 def _return(e: Emitter, op: Op) -> None:
-    if e.rank and e.role.local_warp:     # as after roles
+    if e.folds:                          # the last fold has arrived
+        e.p("barrier.cluster.wait.acquire")
+    elif e.rank and e.role.local_warp:   # as after roles
         cluster_sync(e)
     e.p("ret")
 
