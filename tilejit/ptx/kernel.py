@@ -212,7 +212,8 @@ def init_barriers(e: Emitter) -> None:
 
 def _folds(e: Emitter) -> list[Op]:
     """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs; else none."""
-    ops = [op for op in walk(e.fn.body) if op.name == "roles" or "multicast" in op.attrs or "sync" in op.define.effects
+    ops = [op for op in walk(e.fn.body) if op.name in ("roles", "debug_barrier") or "multicast" in op.attrs
+           or "sync" in op.define.effects
            and (op.attrs.get("ctas", 1) > 1 or op.name.startswith("cluster_")) and "fills" not in op.define.traits]
     return ops if all(op.name == "cluster_fold" and op.parent is e.fn.body for op in ops) else []
 
