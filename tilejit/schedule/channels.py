@@ -6,6 +6,8 @@
 """
 from __future__ import annotations
 
+from typing import Any
+
 from tilejit.ir import Block, Builder, Op, Value, clone_op, enclosing
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.layout.clusters import strip_size
@@ -200,7 +202,7 @@ class Channels(RoleState):
         self.state[ring, "ahead"] = tuple(env[e.ends[0]] for e in found.carried)
 
 
-def _share(ring: Ring, load: Op) -> dict[str, int]:
+def _share(ring: Ring, load: Op) -> dict[str, Any]:
     """Attributes of a copy of which each CTA has its own strips."""
     t = load.result.type
     if load not in ring.slices:

@@ -345,10 +345,12 @@ class _Strips:
              b: Builder) -> list[Value]:
         """A loop over strips, so many in an iteration: all that they load, then all that they store. Gives the sums."""
         region = Block([int32, *(v.type for v in sums)], ["strip", *(v.name for v in sums)])
-        inner, folded, stores = Builder(region, loc=b.loc), list(region.args[1:]), []
+        inner, folded = Builder(region, loc=b.loc), list(region.args[1:])
+        stores: list[Op] = []
         for k in range(at_once):
             i = inner("add", region.args[0], inner.const(k, int32)) if k else region.args[0]
-            found, ends = self.strips(sinks, i, inner, whole, stores), []
+            found = self.strips(sinks, i, inner, whole, stores)
+            ends: list[Value] = []
             for op in found:
                 if op.name == "reduce":
                     n = len(op.operands)
