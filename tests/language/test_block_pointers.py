@@ -24,9 +24,9 @@ def product(a, b, c, M, N, K, sam, sak, sbk, sbn, scm, scn, BM: tl.constexpr, BN
     for _ in range(0, K, BK):
         acc += tl.dot(tl.load(pa, boundary_check=(0, 1)), tl.load(pb, boundary_check=(0, 1), padding_option="zero"))
         pa = tl.advance(pa, (0, BK))
-        pb = tl.advance(pb, (BK, 0))
+        pb = pb.advance((BK, 0))
     pc = tl.make_block_ptr(c, (M, N), (scm, scn), (m, n), (BM, BN), (1, 0))
-    tl.store(pc, acc.to(pc.dtype.element_ty), boundary_check=(0, 1))
+    pc.store(acc.to(pc.dtype.element_ty), boundary_check=(0, 1))
 
 
 @pytest.mark.parametrize("columns", ["b", "a b", ""])

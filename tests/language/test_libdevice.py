@@ -158,16 +158,10 @@ def test_what_only_these_gpus_have():
 
 
 @tilejit.kernel
-def bessel(y, x):
-    tl.store(y, libdevice.j0(tl.load(x)))
-
-
-@tilejit.kernel
 def narrow(y, x):
     tl.store(y, tl.load(x).to(tl.float8e4b15))
 
 
-@pytest.mark.parametrize("kernel,name", [(bessel, "j0"), (narrow, "float8e4b15")])
-def test_what_is_missing_says_so(kernel, name):
-    with pytest.raises(tilejit.CompilationError, match=f"Triton has '{name}', tilejit does not"):
-        kernel.compile(np.zeros(1), np.zeros(1))
+def test_what_is_missing_says_so():
+    with pytest.raises(tilejit.CompilationError, match="Triton has 'float8e4b15', tilejit does not"):
+        narrow.compile(np.zeros(1), np.zeros(1))

@@ -76,3 +76,18 @@ def wrong(HOW: tl.constexpr):
 def test_errors_have_the_words_of_triton(how, words):
     with pytest.raises(CompilationError, match=words):
         wrong.compile(how)
+
+
+@tilejit.kernel
+def sliced(out):
+    values = (5, 6, 7, 8)
+    part = values[tl.slice(1, 3)]
+    tl.static_assert(part == (6, 7))
+    tl.store(out, part[1])
+
+
+def test_slices_of_tuples():
+    out = np.zeros(1, np.int32)
+    with tilejit.knobs(target="evaluator"):
+        sliced[(1,)](out)
+    assert out[0] == 7

@@ -15,7 +15,7 @@ from tilejit.frontend.values import assigned, contains_tensor, describe
 from tilejit.language import descriptors, shape
 from tilejit.language import semantics as sem
 from tilejit.language.aggregates import Aggregate
-from tilejit.language.block_pointers import BlockPointer
+from tilejit.language.block_pointers import BlockPointer, advance
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import (
     METHODS,
@@ -246,6 +246,10 @@ class Expressions(Loops):
             return self._located(node, self._descriptor_attribute, node, owner)
         if isinstance(owner, Aggregate) or isinstance(owner, type) and issubclass(owner, Aggregate):
             return self._field(node, owner)
+        if isinstance(owner, BlockPointer) and node.attr in ("advance", "store"):
+            moved = partial(advance if node.attr == "advance" else METHODS["store"], owner)
+            moved.is_builtin = True  # type: ignore[attr-defined]
+            return moved
         if isinstance(owner, BlockPointer) and node.attr not in ("dtype", "type"):
             raise self.fail(node, f"a block pointer has no {node.attr!r}; tl.load, tl.store and tl.advance take it")
         if isinstance(owner, (bool, int, float)):

@@ -49,11 +49,12 @@ TRITON_MAX_TENSOR_NUMEL = 1 << 20
 #: A pointer to int32.
 pi32_t = pointer_type(int32)
 tuple = tuple
+slice = slice
 
 #: Names of Triton's language that are not here, so that no error takes them for misspelt.
-LACKING = ("float8e4b15", "float8e4b8", "float8e5b16", "slice", "void")
+LACKING = ("float8e4b15", "float8e4b8", "float8e5b16", "void")
 
 __all__ = ["PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "bfloat16", "block_type", "const", "constexpr", "constexpr_type",
            "dtype", "extra", "float16", "float32", "float64", "float8e4nv", "float8e5", "int1", "int16",
-           "int32", "int64", "int8", "math", "pi32_t", "pointer_type", "range", "static_range", "tensor",
+           "int32", "int64", "int8", "math", "pi32_t", "pointer_type", "range", "slice", "static_range", "tensor",
            "tensor_descriptor", "tuple", "tuple_type", "uint16", "uint32", "uint64", "uint8"]

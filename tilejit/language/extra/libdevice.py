@@ -15,6 +15,7 @@ from tilejit.ir.types import DType, fp32, fp64, int32, int64, uint32, uint64
 from tilejit.language import elementary as el
 from tilejit.language import math
 from tilejit.language import semantics as sem
+from tilejit.language.extra import bessel
 from tilejit.language.semantics import to_tensor
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 from tilejit.language.terms import Term
@@ -201,6 +202,7 @@ _double("fast_powf", _pow, "As pow.")
 _double("fast_tanf", el.tan, "As tan.")
 _double("fast_exp10f", el.exp10, "As exp10.")
 _double("fast_log10f", el.log10, "As log10.")
+_PUBLIC["fast_tanhf"] = math.tanh
 _PUBLIC["fast_expf"], _PUBLIC["fast_logf"] = math.exp, math.log
 
 #: Lanczos' approximation with g = 7 and nine terms (Godfrey's coefficients).
@@ -245,6 +247,29 @@ def _lgamma(x: Term) -> Term:
     return ((x <= 0.0) & el.is_whole(x)).where(float("inf"), value)
 
 
+for _name in ("j0", "j1", "y0", "y1"):
+    _fn = getattr(bessel, _name)
+    _double(_name, _fn, _fn.__doc__ or "")
+for _name in ("i0", "i1"):
+    _fn = getattr(bessel, _name)
+    _double(f"cyl_bessel_{_name}", _fn, _fn.__doc__ or "")
+
+
+def _of_order(name: str) -> None:
+    fn = getattr(bessel, name)
+
+    def call(n: Any, x: Any, *, _b: KernelBuilder) -> tensor:
+        order = sem.constant(n, f"{name}'s order")
+        if not isinstance(order, int) or not -40 <= order <= 40:
+            raise CompilationError(f"{name}: the order must be a whole number up to 40, found {order!r}")
+        (t,) = _float(name, Term(_b, x))
+        return fn(order, t.cast(fp64)).cast(t.elem).tensor
+    call.__name__, call.__qualname__, call.__module__, call.__doc__ = name, name, __name__, fn.__doc__
+    _PUBLIC[name] = builtin(call)
+
+
+_of_order("jn")
+_of_order("yn")
 _double("tgamma", _tgamma, _tgamma.__doc__ or "")
 _double("lgamma", _lgamma, _lgamma.__doc__ or "")
 _double("fdim", lambda x, y: (x <= y).where(0.0, x - y), "The larger of x - y and 0.")
@@ -374,12 +399,3 @@ def _clz(x: Term) -> Term:
 
 globals().update(_PUBLIC)
 __all__ = sorted(_PUBLIC)
-
-#: Names of CUDA's library that are not here.
-LACKING = ("cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn")
-
-
-def __getattr__(name: str) -> Any:
-    if name in LACKING:
-        raise AttributeError(f"libdevice.{name}: CUDA's library has it, tilejit does not have it yet")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
