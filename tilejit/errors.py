@@ -82,6 +82,14 @@ class StaticAssertionError(CompilationError):
     """A `static_assert` of a kernel does not hold."""
 
 
+class SharedMemoryError(CompilationError):
+    """A kernel needs more shared memory than the chip has: `required` and `limit` bytes."""
+
+    def __init__(self, required: int, limit: int, loc: Loc | None = None, notes: tuple[str, ...] = ()):
+        super().__init__(f"shared memory: {required} bytes needed, {limit} available", loc, notes)
+        self.required, self.limit = required, limit
+
+
 class VerificationError(CompilationError):
     """The tile IR broke one of its own rules: a bug in a pass, not in the kernel."""
 

@@ -244,3 +244,34 @@ def test_errors_say_their_place_in_tritons_way_too(triton):
     assert str(failed.value.__cause__) == failed.value.message
     with pytest.raises(triton.OutOfResources, match="threads, Required: 4096"):
         launch(adder(triton), num_warps=128)
+
+
+def test_too_much_shared_memory_is_out_of_resources(triton):
+    """What tuners of other programs catch, with what is needed and what there is."""
+    import triton.language as tl
+
+    @triton.jit
+    def product(a, b, out, K: tl.constexpr):
+        i, k = tl.arange(0, 128), tl.arange(0, 256)
+        total = tl.zeros((128, 128), tl.float32)
+        for at in tl.range(0, 4 * K, K, num_stages=4):
+            total = tl.dot(tl.load(a + i[:, None] * 4 * K + at + k[None, :]), tl.load(b + (at + k[:, None]) * 128 + i[None, :]),
+                           total)
+        tl.store(out + i[:, None] * 128 + i[None, :], total)
+
+    x, y, z = np.zeros((128, 1024), np.float16), np.zeros((1024, 128), np.float16), np.zeros((128, 128), np.float32)
+    with pytest.raises(triton.runtime.errors.OutOfResources, match="out of resource: shared memory, Required") as caught:
+        product[(1,)](x, y, z, 256)
+    assert caught.value.required > caught.value.limit and "num_stages" in str(caught.value.__cause__)
+
+
+def test_what_would_change_a_kernel_is_refused(triton):
+    from tilejit.errors import LaunchError
+
+    add = adder(triton)
+    with pytest.raises(LaunchError, match="ir_override: Triton's IR cannot take the place"):
+        launch(add, ir_override="add.ttgir")
+    with pytest.raises(LaunchError, match="extern_libs: mine: bitcode cannot be linked"):
+        launch(add, extern_libs={"mine": "/somewhere/mine.bc", "libdevice": "libdevice.10.bc"})
+    x, out, _ = launch(add, extern_libs={"libdevice": "libdevice.10.bc"})
+    assert np.array_equal(out, x + 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilejit.errors import CompilationError
+from tilejit.errors import SharedMemoryError
 from tilejit.ir import Function
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
@@ -156,7 +156,7 @@ def allocate(fn: Function, plan: Plan) -> Function:
 
 
 def check_size(fn: Function, plan: Plan) -> None:
-    """Raise CompilationError for too much shared memory: what takes it, and the largest num_stages that fits."""
+    """Raise SharedMemoryError for too much shared memory: what takes it, and the largest num_stages that fits."""
     total, most = fn.attrs["shared_bytes"], limit(fn)
     if total <= most:
         return
@@ -167,4 +167,4 @@ def check_size(fn: Function, plan: Plan) -> None:
         deep = max(r.slots for r in plan.rings) - 1
         found = allocator.deepest(WAIT, rings, deep) or allocator.deepest(DRAIN, rings, min(2, deep))
         notes.append(f"num_stages={found} fits" if found >= 1 else "no num_stages fits: use smaller blocks")
-    raise CompilationError(f"shared memory: {total} bytes needed, {most} available", fn.loc, tuple(notes))
+    raise SharedMemoryError(total, most, fn.loc, tuple(notes))

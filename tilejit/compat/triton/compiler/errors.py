@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilejit.errors import CompilationError, Loc
+from tilejit.compat.triton.runtime.errors import OutOfResources
+from tilejit.errors import CompilationError, Loc, SharedMemoryError
 from tilejit.errors import StaticAssertionError as CompileTimeAssertionFailure
 
 UnsupportedLanguageConstruct = CompilationError
@@ -16,9 +17,12 @@ UnsupportedLanguageConstruct = CompilationError
 @contextmanager
 def placed() -> Iterator[None]:
     """Errors of compilation inside say their place in Triton's way too: `at 2:4:`, lines of the function from its `def`
-    on, and the message. What a function of the language refuses is their cause, a ValueError."""
+    on, and the message. What a function of the language refuses is their cause, a ValueError. A kernel that needs too
+    much shared memory raises OutOfResources."""
     try:
         yield
+    except SharedMemoryError as error:
+        raise OutOfResources(error.required, error.limit, "shared memory") from error
     except CompilationError as error:
         if error.loc is None or any(n.startswith("at ") for n in error.notes):
             raise

@@ -16,6 +16,7 @@ from tilejit.compat.triton.runtime.driver import driver
 from tilejit.compat.triton.runtime.errors import OutOfResources
 from tilejit.compat.triton.runtime.hooks import JitFunctionInfo, compile_info, preloaded
 from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, reinterpret
+from tilejit.errors import LaunchError
 from tilejit.frontend import KernelSource
 from tilejit.frontend.captures import captures
 from tilejit.language.tensor import constexpr
@@ -217,12 +218,19 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return None if compiled is None else self.handles[id(compiled)]
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones, and
-        OutOfResources for more threads than a CTA has."""
+        """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones, LaunchError
+        for those that would change what a kernel is, and OutOfResources for more threads than a CTA has."""
         out = {}
         for k, v in kwargs.items():
             if k in self.keys or k in self.defaults:
                 out[k] = v
+            elif k == "ir_override" and v:
+                raise LaunchError("ir_override: Triton's IR cannot take the place of a kernel, which tilejit compiles "
+                                  "from its source; TILEJIT_OVERRIDE replaces stages of tilejit's own")
+            elif k == "extern_libs" and set(dict(v or ())) - {"libdevice"}:
+                other = ", ".join(sorted(set(dict(v)) - {"libdevice"}))
+                raise LaunchError(f"extern_libs: {other}: bitcode cannot be linked to what tilejit compiles; "
+                                  "libdevice's functions are its own")
             elif k not in ACCEPTED:
                 raise KeyError(f"Keyword argument {k} was specified but unrecognised")
         warps = out.get("num_warps")
