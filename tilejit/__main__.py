@@ -1,9 +1,12 @@
-"""The command line: `python -m tilejit demo | ops [--page | --ptx | --findings] | cache ls | why | clear | info`."""
+"""The command line: `python -m tilejit demo | ops [--page | --ptx | --findings] | stages KERNEL | cache ls, why,
+clear | info`."""
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +117,32 @@ def why(rows: list[Any], kernel: str) -> int:
     return 0
 
 
+def stages(kernel: str, only: str) -> int:
+    """Compile a ready kernel (matmul, attention) and print what each pass made of it."""
+    import ml_dtypes
+
+    import tilejit
+    from tilejit import kernels
+    from tilejit.kernels.attention.kernel import attention_kernel
+
+    x = np.zeros((1024, 1024), ml_dtypes.bfloat16)
+    h = np.zeros((1, 1024, 2, 64), ml_dtypes.bfloat16)
+    desc = tilejit.TensorDescriptor.from_tensor
+    with tempfile.TemporaryDirectory(prefix="tilejit-") as folder, tilejit.knobs(dump=folder):
+        if kernel == "matmul":
+            kernels.matmul_kernel.compile(desc(x, (128, 64)), desc(x, (64, 256)), desc(x, (128, 256)), None, 1024, 1024,
+                                          1024, BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True,
+                                          ACTIVATION=None, num_warps=8)
+        else:
+            blocks = [desc(h, (1, rows, 1, 64)) for rows in (128, 64, 64, 128)]
+            attention_kernel.compile(*blocks, None, 1024, 1024, 0.1, 2, 1, GROUP=1, CAUSAL=True, TAIL=True, LSE=False,
+                                     PERSISTENT=False, BM=128, BN=64, D=64, DV=64, num_warps=8)
+        for path in sorted(Path(folder).glob("*/*")):
+            if only in path.name:
+                print(f"// ---- {path.name}\n{path.read_text()}")
+    return 0
+
+
 def info() -> int:
     """Versions, assembler, GPU, cache and settings."""
     import tilejit
@@ -150,11 +179,16 @@ def main() -> int:
     stored = commands.add_parser("cache", help=cache.__doc__)
     stored.add_argument("action", choices=["ls", "why", "clear"])
     stored.add_argument("kernel", nargs="?", default="", help="only this kernel")
+    shown = commands.add_parser("stages", help=stages.__doc__)
+    shown.add_argument("kernel", choices=["matmul", "attention"])
+    shown.add_argument("--only", default="", help="only stages whose names have this")
     commands.add_parser("info", help=info.__doc__)
     commands.add_parser("kernels", help=ready.__doc__)
     args = parser.parse_args()
     if args.command == "demo":
         return demo(args.size)
+    if args.command == "stages":
+        return stages(args.kernel, args.only)
     if args.command == "cache":
         return cache(args.action, args.kernel)
     if args.command == "kernels":

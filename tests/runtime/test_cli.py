@@ -69,3 +69,12 @@ def test_demo_says_what_the_emulator_did(run, monkeypatch):
     status, text = run("demo", "--size", "64")
     assert status == 0 and "64 x 64 x 64 bf16 matmul on the CPU" in text
     assert "emulated: 1 CTAs, " in text and " barrier waits, 0 findings" in text
+
+
+@pytest.mark.parametrize("kernel, shown", [("matmul", "dot_fence"), ("attention", "pipelined=true")])
+def test_stages(run, kernel, shown):
+    status, text = run("stages", kernel)
+    names = [line.split("-")[-1].removesuffix(".tile") for line in text.split("\n") if line.startswith("// ---- ")]
+    assert status == 0 and shown in text and names[0] == "frontend" and names[-1] == "kernel.ptx"
+    assert names[names.index("annotated"):][:3] in (["annotated", "split", "release"], ["annotated", "rotated", "split"])
+    assert run("stages", kernel, "--only", "release")[1].count("// ----") == 1

@@ -256,3 +256,43 @@ def test_an_author_can_give_other_stages(tmp_path):
     with pytest.raises(VerificationError, match="dot has stage 0 and cycle 1: too early for what") as e:
         given(text.replace(dot, dot.replace("stage=1", "stage=0")))
     assert e.value.loc.short().startswith("attention_form.py:")
+
+
+def code(k):
+    """The PTX without source lines, of which texts of tile IR know files by their names only."""
+    return [line for line in k.ptx.split("\n") if not line.strip().startswith((".loc", ".file"))]
+
+
+def test_a_schedule_is_printed_and_given_back(tmp_path):
+    """`kernel.schedule` is the annotated loop; a file of it is a launch option, and part of the cache key."""
+    _, args, constants = arguments(512, num_warps=4)
+    text, path = attend.schedule(*args, **constants), tmp_path / "loop.tile"
+    assert "stage=1, cycle=1" in text
+    path.write_text(text)
+    plain, same = (attend.compile(*args, **constants, **more) for more in ({}, {"schedule": str(path)}))
+    assert code(same) == code(plain) and same.ptx.count(".file") == plain.ptx.count(".file") and "schedule: as loop.tile says" in same.report()
+    path.write_text(re.sub(r"stage=1, cycle=1", "stage=0, cycle=6", text))
+    assert attend.compile(*args, **constants, schedule=str(path)).ptx != plain.ptx
+    path.write_text(text.replace("@attend", "@other"))
+    with pytest.raises(tilejit.CompilationError, match=r"expected attend\(.*, found other\("):
+        attend.compile(*args, **constants, schedule=str(path))
+    with pytest.raises(tilejit.LaunchError, match="expected a file with what kernel.schedule"):
+        attend.compile(*args, **constants, schedule=str(tmp_path / "none"))
+    path.write_text(text)
+    with pytest.raises(tilejit.CompilationError, match="the stages that were given cannot be: no role of its own loads"):
+        attend.compile(*args, **{**constants, "warp_specialize": False}, schedule=str(path))
+
+
+def test_every_pass_can_be_replaced_by_what_it_printed(tmp_path):
+    _, args, constants = arguments(512, num_warps=8, bm=128, ping_pong=True)
+    with tilejit.knobs(dump=str(tmp_path / "dump")):
+        first = attend.compile(*args, **constants)
+    names = ["annotated", "rotated", "split", "release", "sink_waits", "turns", "early", "strips", "scheduled"]
+    found = [p for name in names for p in (tmp_path / "dump" / "attend").glob(f"*-{name}.tile")]
+    assert [p.name.partition("-")[2] for p in sorted(found)] == [f"{n}.tile" for n in names]
+    for path in found[2:]:
+        over = tmp_path / path.stem / "attend" / path.name
+        over.parent.mkdir(parents=True)
+        over.write_text(path.read_text())
+        with tilejit.knobs(override=str(tmp_path / path.stem)):
+            assert code(attend.compile(*args, **constants)) == code(first), path.name

@@ -39,6 +39,9 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     if attrs.get("cluster_split", "M") not in ("M", "N", "K"):
         raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "
                                'rows ("M", the default) or columns ("N") of products, or what they sum over ("K")', loc)
+    if not isinstance(attrs.get("schedule", ""), str):
+        raise CompilationError(f"schedule={attrs['schedule']!r} is not legal: use the name of a file with what "
+                               "kernel.schedule(...) gave", loc)
     registers = attrs.get("maxnreg")
     if registers is not None and (not isinstance(registers, int) or not 24 <= registers <= 255):
         raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers from 24 to 255", loc)

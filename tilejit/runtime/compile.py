@@ -15,7 +15,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.frontend import Arg, Const, Group, KernelSource, build
-from tilejit.ir.core import Function
+from tilejit.ir.core import Function, walk
 from tilejit.ir.report import Record
 from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
@@ -276,9 +276,47 @@ def schedule(fn: Function, stages: Stages | None = None) -> Function:
     from tilejit import schedule as room
     from tilejit.ir.verify import verify
 
-    fn = room.run(fn, stages if stages and stages.active else None)
+    see: Callable[[str, Function], Function] | None = stages if stages and stages.active else None
+    if fn.attrs.get("schedule"):
+        see = _given(Path(fn.attrs["schedule"]), see)
+    fn = room.run(fn, see)
     verify(fn)
     return fn
+
+
+def annotated(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> str:
+    """The kernel's tile IR with what the scheduler decides about time, as text that may be edited and given back."""
+    from tilejit.schedule.annotate import annotate
+
+    return str(annotate(tile_ir(source, args, options)))
+
+
+def _given(path: Path, see: Callable[[str, Function], Function] | None) -> Callable[[str, Function], Function]:
+    """Puts the text of a file in the place of what the compiler annotated.
+
+    Raises CompilationError for a text that is no tile IR or another kernel's, VerificationError for a broken rule."""
+    from tilejit.ir.text import parse_function
+    from tilejit.ir.verify import verify
+
+    def given(name: str, fn: Function) -> Function:
+        if name == "annotated":
+            found = parse_function(path.read_text())
+            verify(found)
+            types = [[a.type for a in f.body.args] for f in (fn, found)]
+            if (found.name, types[1]) != (fn.name, types[0]):
+                raise CompilationError(f"schedule={str(path)!r}: expected {fn.name}({', '.join(map(str, types[0]))}), "
+                                       f"found {found.name}({', '.join(map(str, types[1]))})", fn.loc)
+            found.loc, found.arg_attrs = fn.loc, fn.arg_attrs
+            files = {op.loc.short().partition(":")[0]: op.loc.file for op in walk(fn.body) if op.loc}
+            for op in walk(found.body):
+                if op.loc is not None:
+                    op.loc = op.loc._replace(file=files.get(op.loc.file, op.loc.file))
+            found.attrs = {**fn.attrs, "report": [*fn.attrs.get("report", ()), Record(
+                "given", f"schedule: as {path.name} says", path.name)]}
+            fn = found
+        return see(name, fn) if see is not None else fn
+
+    return given
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
@@ -300,12 +338,24 @@ def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
             **key_facts(args, options, KernelSource.fingerprint)}
 
 
+def _schedule_key(options: Mapping[str, Any]) -> dict[str, str]:
+    """What a schedule that was given says. Raises LaunchError for a file that is not there."""
+    path = options.get("schedule")
+    if path is None:
+        return {}
+    try:
+        return {"schedule": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
+    except OSError as e:
+        raise LaunchError(f"schedule={path!r}: {e.strerror}; expected a file with what kernel.schedule(...) gave") \
+            from None
+
+
 def key_facts(args: Mapping[str, Arg], options: Mapping[str, Any],
               kernel: Callable[[KernelSource], str]) -> dict[str, Any]:
     """A key without the source; `kernel` says which kernel one is that is a constant."""
     return {"compiler": compiler_hash(), "assembler": ptxas.version(), "target": options.get("target", DEFAULT),
             "args": {n: _argument(n, a, kernel) for n, a in args.items()},
-            "options": {n: plain(v, n, kernel) for n, v in options.items()}}
+            "options": {n: plain(v, n, kernel) for n, v in options.items()}, **_schedule_key(options)}
 
 
 def _argument(name: str, a: Arg, kernel: Callable[[KernelSource], str]) -> dict[str, Any]:

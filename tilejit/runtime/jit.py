@@ -22,7 +22,7 @@ from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
 from tilejit.runtime import arrays, driver, index, knobs, launcher, traced
 from tilejit.runtime.arrays import HOST, StandIn
-from tilejit.runtime.compile import Arg, CompiledKernel, compile_kernel
+from tilejit.runtime.compile import Arg, CompiledKernel, annotated, compile_kernel
 from tilejit.runtime.hooks import HOOKS, Launch, nvtx_range
 from tilejit.runtime.launch import DeviceEntry, EmulatorEntry, Entry, EvaluatorEntry, Grid
 from tilejit.runtime.launcher import MISSING
@@ -44,7 +44,8 @@ _overrides = knobs.overrides
 #: None: the scheduler decides. What they mean: docs/design.md, "What the author may decide".
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
-                           "store_role": None, "products_ahead": None, "ping_pong": None, "check_signs": True,
+                           "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
+                           "check_signs": True,
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
                            "enable_fp_fusion": True, "debug": False, "target": None}
 _DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})
@@ -282,6 +283,12 @@ class Kernel(Partial):
         text: `"*bf16"`, `"int32"`, `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`."""
         plan, flat = self._bound(args, kwargs)
         return self._compiled(self.describe(plan, flat, typed=True), self.options(plan, flat))
+
+    def schedule(self, *args: Any, **kwargs: Any) -> str:
+        """The tile IR for these arguments (as `compile` takes them) with what the scheduler decides about time: stages,
+        cycles and rings of loops. A file of this text, edited, is the launch option `schedule`."""
+        plan, flat = self._bound(args, kwargs)
+        return annotated(self.source, self.describe(plan, flat, typed=True), self.options(plan, flat))
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile, and with GPU arrays also load, so that a launch in a CUDA graph capture does neither."""

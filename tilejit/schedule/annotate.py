@@ -37,8 +37,8 @@ def annotate(fn: Function) -> Function:
     turns = bool(fn.attrs.get("ping_pong")) and groups > 1
     if not found or not overlaps and not turns:
         return fn
-    report = fn.attrs.setdefault("report", [])
     new = copy_function(fn)
+    report = new.attrs["report"]
     loops = dict(zip(walk(fn.body), walk(new.body)))
     rings: dict[str, tuple] = {}
     for loop, times in found:

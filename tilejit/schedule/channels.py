@@ -107,7 +107,7 @@ class Channels(RoleState):
                     b.op("block_copy", s.buffers[load], slot, *(env[v] for v in load.operands),
                          block=load.attrs["block"])
                     continue
-                extra = {k: v for k, v in load.attrs.items() if k in ("cache", "vec")}
+                extra: dict[str, Any] = {k: v for k, v in load.attrs.items() if k in ("cache", "vec")}
                 b.op("async_copy", s.buffers[load], slot, *(env[v] for v in load.operands[:2]), **extra)
             b.op("async_arrive", s.full, slot)
             return

@@ -5,7 +5,7 @@ from tilejit.ir import Op
 from tilejit.ir.report import Record
 
 
-def unmark(op: Op, problem: str, notes: list[str]) -> None:
+def unmark(op: Op, problem: str, notes: list[Record]) -> None:
     """Make a marked load an ordinary one again."""
     del op.attrs["copy"]
     where = op.loc.short() if op.loc else "?"

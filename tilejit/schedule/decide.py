@@ -52,10 +52,10 @@ class Wishes:
     store_role: bool = True
 
 
-def make_plan(fn: Function, wishes: Wishes) -> Plan:
-    """Rings, chains and form for `fn`; `wishes.slots` must be a number."""
+def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
+    """Rings, chains and form for `fn`, with lines of the report; `wishes.slots` must be a number."""
     assert wishes.slots is not None
-    plan = Plan(report=fn.attrs.setdefault("report", []), staging=wishes.staging)
+    plan = Plan(report=report, staging=wishes.staging)
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if kind_of(op)]
     groups: dict[tuple, Ring] = {}
@@ -342,7 +342,7 @@ def ahead_problem(ring: Ring) -> str:
 def _go_on(plan: Plan) -> None:
     """Loops one after another whose rings are alike use one: the tickets run on, and nothing is drained in between."""
     def shape(ring: Ring) -> tuple:
-        return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.release, ring.ctas, ring.ahead,
+        return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.open, ring.release, ring.ctas, ring.ahead,
                 [ring.slices.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
 
     for i, ring in enumerate(plan.rings):

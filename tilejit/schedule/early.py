@@ -20,17 +20,18 @@ from tilejit.schedule.plan import place
 _SPARE = 36
 
 
-def issue_early(fn: Function, report: list[str]) -> None:
+def issue_early(fn: Function, report: list[Record]) -> Function:
     """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
 
     They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
-    registers for beside the products; `report` gets a line for each."""
+    registers for beside the products; `report` gets a line for each. Returns the function."""
     threads = fn.attrs["num_threads"]
     for block, registers in _blocks(fn.body, min(255, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, registers - _SPARE - sum(map(_registers, wait.results)))
             report += [Record("early", f"load at {place(op)} is issued while the last products are computed", place(op))
                        for op in loads]
+    return fn
 
 
 def _blocks(block: Block, registers: int) -> Iterator[tuple[Block, int]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op, Value, controls, edge_of, enclosing, walk
 from tilejit.ir.ahead import Ahead, address_slice
+from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import strip_size
 from tilejit.schedule.stores import STORE_STAGES, Staging
@@ -169,7 +170,7 @@ class Plan:
     producers: int = 4                    # warps of the producer role
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
-    report: list[str] = field(default_factory=list)
+    report: list[Record] = field(default_factory=list)
     map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
     def outlet_of(self, op: Op) -> Outlet:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, uses, walk
 from tilejit.ir.flight import rings
@@ -86,7 +87,7 @@ class _Release:
             else:
                 yield op
 
-    def _arrivals(self, ring: Ring) -> dict[str, object]:
+    def _arrivals(self, ring: Ring) -> dict[str, Any]:
         """Who arrives: a thread of each warpgroup where only wgmma reads, else a lane of each warp; and in how many
         CTAs."""
         views = [op.result for x in ring.buffers for op, _ in self.uses[x] if op.name == "view"]

@@ -53,7 +53,7 @@ def register_split(fn: Function, num_warps: int, producers: int = 4,
 def carry_out(fn: Function, plan: Plan) -> Function:
     """The scheduled function: allocations, then either the inline body or the roles."""
     new = Function(fn.name, [a.type for a in fn.body.args], [a.name for a in fn.body.args],
-                   fn.arg_attrs, fn.attrs, fn.loc)
+                   fn.arg_attrs, {**fn.attrs, "report": plan.report, "uncounted": True}, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
     shared: dict[Ring | Outlet | Drain, Shared] = {}
@@ -311,7 +311,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
                 continue
             count = self._tickets(ring, op, skipper)
             self.state[ring, kind] = tuple(
-                skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots).results)
+                skipper.op("ticket_skip", *self.state[ring, kind], count, slots=ring.slots, ring=ring.name).results)
         skipper.op("yield", *self._state(keys))
         moved = inner.op("if", mine, regions=[work, skip]).results
         one = inner.const(1, int32)

@@ -95,7 +95,7 @@ class RoleState:
         return [e for e in edges(op) if self.needed is None or not self.needed.isdisjoint((*e.args, e.result))]
 
     def _advance(self, ring: Ring, kind: str, b: Builder) -> None:
-        new = b.op("ticket_next", *self.state[ring.channel, kind], slots=ring.slots).results
+        new = b.op("ticket_next", *self.state[ring.channel, kind], slots=ring.slots, ring=ring.channel.name).results
         self.state[ring.channel, kind] = tuple(new)
 
 

@@ -38,6 +38,7 @@ def copy_function(fn: Function) -> Function:
     """The same function again; the report is its own."""
     new = Function(fn.name, [a.type for a in fn.body.args], [a.name for a in fn.body.args], fn.arg_attrs, fn.attrs,
                    fn.loc)
+    new.attrs["report"] = list(fn.attrs.get("report", ()))
     new.body = clone_block(fn.body, {})
     return new
 

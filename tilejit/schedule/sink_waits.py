@@ -40,6 +40,7 @@ def sink_waits(fn: Function) -> Function:
         if any(op.name == "dot_wait" for op in block.ops):
             _sink(block, guarded)
     follow(fn, lambda op, state: _count(op, state, guarded))
+    fn.attrs.pop("uncounted", None)
     return fn
 
 

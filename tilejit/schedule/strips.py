@@ -38,8 +38,8 @@ STRIP = 16
 AT_ONCE = 4
 
 
-def strip_rows(fn: Function, report: list[str]) -> None:
-    """Work on wide rows in strips, in place; `report` gets a line for each row."""
+def strip_rows(fn: Function, report: list[Record]) -> Function:
+    """Work on wide rows in strips, in place; returns the function. `report` gets a line for each row."""
     stores = [op for op in walk(fn.body) if "write" in op.define.effects]
     for block in {id(op.parent): op.parent for op in walk(fn.body) if op.name == "local_load"}.values():
         assert block is not None
@@ -53,6 +53,7 @@ def strip_rows(fn: Function, report: list[str]) -> None:
                         "strips", f"{load.result.name or 'a row'} at {place(load)} stays in shared memory: "
                         f"{strips.count} strips of {strips.size}, read by each of {strips.passes} passes", place(load),
                         count=strips.count, size=strips.size, passes=strips.passes))
+    return fn
 
 
 def _is_wide(v: Value) -> bool:

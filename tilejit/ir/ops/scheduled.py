@@ -31,13 +31,13 @@ def reuse(o: Op) -> list[Type]:
     return []
 
 
-@op("ticket_next", "slot parity", "slots", traits="scheduled")
+@op("ticket_next", "slot parity", "slots ring?", traits="scheduled")
 def ticket_next(o: Op) -> list[Type]:
     """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
     return [int32, int32]
 
 
-@op("ticket_skip", "slot parity count", "slots", traits="scheduled")
+@op("ticket_skip", "slot parity count", "slots ring?", traits="scheduled")
 def ticket_skip(o: Op) -> list[Type]:
     """The ticket after `count` more: what other consumers of the ring take."""
     return [int32, int32]

@@ -1,0 +1,164 @@
+"""Makes a schedule that fits shared memory: a candidate is planned and written, and its rings get the depth there is
+room for. Where it does not fit, or another one is better, the next candidate leaves something out that the author left
+open."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilejit.ir import Function, walk
+from tilejit.ir.report import Record
+from tilejit.ir.target import target_of
+from tilejit.schedule.allocate import WAIT, Allocator, allocate, fits
+from tilejit.schedule.copies import unmark
+from tilejit.schedule.decide import Wishes, make_plan
+from tilejit.schedule.depth import bind, can_bind
+from tilejit.schedule.early import issue_early
+from tilejit.schedule.order import order
+from tilejit.schedule.plan import Plan
+from tilejit.schedule.release import release
+from tilejit.schedule.rewrite import carry_out
+from tilejit.schedule.rotate import copy_function
+from tilejit.schedule.sink_waits import sink_waits
+from tilejit.schedule.strips import strip_rows
+
+#: Slots of a ring where the author leaves the depth open: at most, and where no role of its own fills the ring.
+MOST_SLOTS, INLINE_SLOTS = 8, 3
+#: Slots of a ring below which one more is worth a store's second staging tile (products on an H200: 0 to 4% faster).
+ENOUGH_SLOTS = 4
+
+#: Sees what a pass made, by the pass's name, and gives what to go on with.
+See = Callable[[str, Function], Function]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule: `new` is the function `fn` scheduled as `wishes` say, by `plan`; `notes` come first in its report.
+    It was written as `written` says, and depths bound afterwards: names of rings, and slots."""
+
+    fn: Function
+    wishes: Wishes
+    notes: list[Record]
+    new: Function
+    plan: Plan
+    written: Wishes
+    bound: tuple[tuple[frozenset[str], int], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is shared memory for it."""
+        return fits(self.new)
+
+    @property
+    def depth(self) -> int:
+        """Slots of the shortest ring whose depth is open; 0: there is none."""
+        return min((r.slots for r in self.plan.rings if r.open and not r.side), default=0)
+
+    def but(self, *notes: Record, **wishes: object) -> Candidate:
+        """The same with other wishes, and more to say."""
+        return _candidate(self.fn, replace(self.wishes, **wishes), [*self.notes, *notes])  # type: ignore[arg-type]
+
+
+def fitted(fn: Function, see: See | None = None) -> Candidate:
+    """The first candidate that fits, else the last one. `see` is shown each pass of that one.
+
+    The function stays as it is."""
+    found = _candidate(fn, Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups")),
+                       list(fn.attrs.get("report", ())))
+    for change in (_without_store_role, _with_one_staging_tile, _with_fewer_slots, _with_one_group, _without_copies):
+        while (other := change(found)) is not None:
+            found = other
+    if see is None:
+        return found
+    new, plan = _written(found.fn, found.written, found.notes, see)
+    for names, slots in found.bound:
+        bind(new, plan, [r for r in plan.rings if r.name in names], slots)
+    return replace(found, new=allocate(new, plan), plan=plan)
+
+
+def _without_store_role(c: Candidate) -> Candidate | None:
+    """What a store role stages shares no bytes with rings."""
+    return c.but(store_role=False) if c.plan.outlets and not c.fits else None
+
+
+def _with_one_staging_tile(c: Candidate) -> Candidate | None:
+    """Stores with one staging tile, where that gives short rings a slot."""
+    if c.wishes.slots is not None or c.wishes.staging == 1 or not c.plan.specialised or \
+            not 1 < c.depth < ENOUGH_SLOTS or "store_stages" in c.fn.attrs:
+        return None
+    lean = c.but(staging=1)
+    return lean if lean.depth > c.depth else None
+
+
+def _with_fewer_slots(c: Candidate) -> Candidate | None:
+    """Depths that were chosen for Hopper's larger shared memory."""
+    slots, target = c.wishes.slots, target_of(c.fn)
+    if not slots or slots == 1 or c.fits or target.hopper:
+        return None
+    notes = [note for note in c.notes if note.kind != "fewer_slots"]
+    return replace(c, notes=notes).but(Record(
+        "fewer_slots", f"num_stages={slots - 1}: more do not fit {target.name}", slots=slots - 1), slots=slots - 1)
+
+
+def _with_one_group(c: Candidate) -> Candidate | None:
+    if c.plan.groups == 1 or c.wishes.groups is not None or c.fits:
+        return None
+    return c.but(Record("no_ping_pong", "consumers do not take turns: there is no shared memory for two to store their "
+                        "tiles"), groups=1)
+
+
+def _without_copies(c: Candidate) -> Candidate | None:
+    """Loads through pointers that stay ordinary ones."""
+    copied = {op for r in c.plan.rings if r.open for op in r.loads if "copy" in op.attrs}
+    if not copied or c.fits:
+        return None
+    fn, notes = copy_function(c.fn), list(c.notes)
+    for op, twin in zip(walk(c.fn.body), walk(fn.body)):
+        if op in copied:
+            unmark(twin, "there is no shared memory for two slots", notes)
+    fn.attrs["report"] = notes
+    return fitted(fn)
+
+
+def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
+    """Planned, written, and with its shared memory laid out: rings as deep as asked for or, where that is open, as
+    fit."""
+    written = replace(wishes, slots=wishes.slots or 2)
+    new, plan = _written(fn, written, notes)
+    bound: list[tuple[frozenset[str], int]] = []
+    deep = [r for r in plan.rings if r.open and r.slots > 1]
+    if wishes.slots is None:
+        slots = Allocator(new).slots({r.name: r.groups for r in deep}, MOST_SLOTS if plan.specialised else INLINE_SLOTS)
+        if slots > 1 and can_bind(plan, deep):
+            bound.append((frozenset(r.name for r in deep), slots))
+            bind(new, plan, deep, slots)
+        elif slots != 2:
+            written = replace(written, slots=slots)
+            new, plan = _written(fn, written, notes)
+    side = [r for r in plan.rings if r.side and r.slots > 1]
+    if side:                     # small rings beside those that feed products give way first
+        allocator = Allocator(new)
+        if allocator.best().total > allocator.limit:
+            most = max(r.slots for r in side) - 1
+            less = max(2, allocator.deepest(WAIT, {r.name: r.groups for r in side}, most))
+            if can_bind(plan, side):
+                bound.append((frozenset(r.name for r in side), less))
+                bind(new, plan, side, less)
+            else:
+                written = replace(written, side=less)
+                new, plan = _written(fn, written, notes)
+    return Candidate(fn, wishes, notes, allocate(new, plan), plan, written, tuple(bound))
+
+
+def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None = None) -> tuple[Function, Plan]:
+    """Planned and written by the passes, one after another; `see` is shown what each of them made."""
+    plan = make_plan(fn, wishes, list(notes))
+    passes: dict[str, Callable[[Function], Function]] = {
+        "split": lambda f: carry_out(f, plan), "release": release, "sink_waits": sink_waits, "turns": order,
+        "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}
+    for name, step in passes.items():
+        fn = step(fn)
+        if see is not None:
+            fn = see(name, fn)
+            fn.attrs["report"] = plan.report
+    return fn, plan
