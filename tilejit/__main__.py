@@ -123,20 +123,17 @@ def stages(kernel: str, only: str) -> int:
 
     import tilejit
     from tilejit import kernels
-    from tilejit.kernels.attention.kernel import attention_kernel
 
-    x = np.zeros((1024, 1024), ml_dtypes.bfloat16)
-    h = np.zeros((1, 1024, 2, 64), ml_dtypes.bfloat16)
-    desc = tilejit.TensorDescriptor.from_tensor
-    with tempfile.TemporaryDirectory(prefix="tilejit-") as folder, tilejit.knobs(dump=folder):
+    x = np.zeros((256, 512), ml_dtypes.bfloat16)
+    q = np.zeros((1, 128, 1, 64), ml_dtypes.bfloat16)
+    with tempfile.TemporaryDirectory(prefix="tilejit-") as folder, tilejit.knobs(dump=folder, target="emulator"):
         if kernel == "matmul":
+            desc = tilejit.TensorDescriptor.from_tensor
             kernels.matmul_kernel.compile(desc(x, (128, 64)), desc(x, (64, 256)), desc(x, (128, 256)), None, 1024, 1024,
                                           1024, BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True,
                                           ACTIVATION=None, num_warps=8)
         else:
-            blocks = [desc(h, (1, rows, 1, 64)) for rows in (128, 64, 64, 128)]
-            attention_kernel.compile(*blocks, None, 1024, 1024, 0.1, 2, 1, GROUP=1, CAUSAL=True, TAIL=True, LSE=False,
-                                     PERSISTENT=False, BM=128, BN=64, D=64, DV=64, num_warps=8)
+            kernels.attention(q, q, q, causal=True)
         for path in sorted(Path(folder).glob("*/*")):
             if only in path.name:
                 print(f"// ---- {path.name}\n{path.read_text()}")

@@ -92,7 +92,7 @@ def two_loops(first: list[str], second: list[str], ends: list[str]) -> str:
     lines = ["kernel @k(%n: int32, %m: int32, %out: ptr<int32>) {num_warps=4} {", "%0 = const {value=0} : int32",
              "%1 = const {value=1} : int32"]
     for name, lo, hi, inits, body in (("r", "%0", "%n", "%1, %0", first), ("q", "%n", "%m", "%r0, %r1", second)):
-        lines += [f"%{name}0, %{name}1 = for {lo}, {hi}, %1, {inits} : int32, int32 {{(%i{name}: int32, %c{name}: int32, "
+        lines += [f"%{name}0, %{name}1 = for {lo}, {hi}, %1, {inits} {{joined=true}} : int32, int32 {{(%i{name}: int32, %c{name}: int32, "
                   f"%s{name}: int32)", *(re.sub(r"%(\w+)", lambda m: f"%{m[1]}{name}", x) for x in body),
                   "yield " + ", ".join(f"%{e}{name}" for e in ends), "}"]
     return "\n".join([*lines, "%o = ptr_add %out, %0", "store %o, %q0", "%p = ptr_add %out, %1", "store %p, %q1", "return", "}"])
@@ -143,6 +143,13 @@ def test_a_loop_that_does_something_else_at_stage_1_has_a_prologue_of_its_own():
         assert ("report" in fn.attrs) == joined
 
 
+def test_three_warpgroups_drain_one_after_another():
+    """Their loops are not joined: the others' products run meanwhile."""
+    for bm, warps in ((128, 8), (192, 12)):
+        _, args, constants = arguments(768, bm=bm, bn=64, num_warps=warps, causal=True)
+        assert ("goes on with" in attend.compile(*args, **constants).report()) == (warps == 8)
+
+
 def compiled(length=128, **options):
     """The attention kernel and its stages of tile IR by name."""
     grid, args, constants = arguments(length, **options)
@@ -191,10 +198,12 @@ def test_every_stage_computes_the_same_bits(case):
     found = {}
     for stage, fn in seen.items():
         verify(fn)
+        if stage in ("split", "sink_waits", "turns", "early", "strips"):       # no slot comes back yet; alike
+            continue
         args[3].base[...] = np.nan
         evaluate(fn, grid, dict(zip(names, args)))
         found[stage] = args[3].base.copy()
-    assert set(found) == {"layouts", "annotated", "rotated", "scheduled"}
+    assert set(found) == {"layouts", "annotated", "rotated", "release", "scheduled"}
     assert ("goes on with" in str(seen["scheduled"].attrs["report"])) == bool(options.get("causal"))
     for stage, out in found.items():
         assert np.array_equal(out.view(np.uint16), found["layouts"].view(np.uint16)), stage

@@ -137,10 +137,11 @@ class _Rotation:
 
     # -- loops one after another --------------------------------------------------------------------------------------
     def goes_on_in(self, other: _Rotation, fn: Function) -> bool:
-        """Whether the next loop begins with what this one ends with, and does the same at stage 1: then the last trip's
-        stage 1 is done under the next loop's first stage 0."""
+        """Whether the next loop is to be `joined`, begins with what this one ends with, and does the same at stage 1:
+        then the last trip's stage 1 is done under the next loop's first stage 0."""
         one, two = self.loop, other.loop
-        if one.parent is not two.parent or one.parent is None or two.operands[3:] != one.results:
+        if not two.attrs.get("joined") or one.parent is not two.parent or one.parent is None or \
+                two.operands[3:] != one.results:
             return False
         users = uses(fn.body)
         if any(users.get(v) != [(two, 3 + i)] for i, v in enumerate(one.results)):
@@ -193,8 +194,8 @@ class _Rotation:
         self._run((0, 1), {0: now, 1: before}, inner)
         inner.op("yield", *(now.get(v, v) for _, v in self.early), *(before[self.late[arg]] for arg in self.kept),
                  *(now[v] for v in self.queued))
-        steady = b.op("for", lo, *self.loop.operands[1:3], *carried, regions=[region], pipelined=True,
-                      **self.loop.attrs)
+        kept_attrs = {k: v for k, v in self.loop.attrs.items() if k != "joined"}
+        steady = b.op("for", lo, *self.loop.operands[1:3], *carried, regions=[region], pipelined=True, **kept_attrs)
         for v, name in zip(steady.results, names):
             v.name = name
         return steady.results
