@@ -8,7 +8,7 @@ import tilejit.language as tl
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function
 from tilejit.kernels.matmul import matmul_kernel
-from tilejit.schedule.outlets import Outlets
+from tilejit.schedule.store_role import StoreRole
 
 BF16 = ml_dtypes.bfloat16
 desc = tilejit.TensorDescriptor.from_tensor
@@ -195,13 +195,13 @@ def relayed(bm, programs=3, **options):
 def test_what_an_atomic_releases_is_written(monkeypatch, bm, options):
     """Both store warps are done before any consumer goes on; without that other programs read too early."""
     assert not relayed(bm, **options).kinds
-    drain = Outlets.drain
+    drain = StoreRole.drain
 
     def only_told(self, b):
         drain(self, b)
         b.block.ops.remove(next(op for op in reversed(b.block.ops) if op.name == "bulk_wait"))
 
-    monkeypatch.setattr(Outlets, "drain", only_told)
+    monkeypatch.setattr(StoreRole, "drain", only_told)
     assert "global-race" in relayed(bm, **options).kinds
 
 

@@ -6,10 +6,10 @@
     copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
-    leads       products that are issued an iteration ahead of their use
-    cluster     programs of several CTAs, and how they sum (exchange) and meet for atomics (meetings)
+    products_ahead  products that are issued an iteration ahead of their use
+    cluster     programs of several CTAs, and how they sum (exchange) and meet for atomics (cluster_barrier)
     stores      how TMA stores are staged
-    outlets     stores by a role of their own
+    store_role  stores by a role of their own
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
     release     gives slots back behind their last readers

@@ -13,7 +13,7 @@ iteration and the second one of this iteration are issued together, and the soft
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, enclosing, uses, walk
+from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
@@ -24,8 +24,8 @@ from tilejit.schedule.rotate import TIMES, copy_function, rotate
 
 #: Registers of a thread beside its tiles: addresses, tickets, loop counters, masks.
 BESIDE = 30
-#: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (attention on
-#: an H200, causal: joined 2 to 4% faster with two at d128 and d256, 5 to 8% slower with three at d64).
+#: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
+#: attention on an H200: joined loops are faster with two warpgroups, slower with three).
 JOINED = 3
 
 
@@ -84,56 +84,73 @@ def _dots(loop: Op) -> list[Op]:
     return [op for op in loop.regions[0].ops if op.name == "dot"]
 
 
-def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
-    """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
-    body, dots = loop.regions[0], _dots(loop)
-    if len(dots) < 2:
-        return None
-    ops = body.ops[:-1]
+def _read(op: Op) -> list[Value]:
+    """The values that an op and the ops inside of it use."""
+    return [*op.operands, *(v for region in op.regions for x in walk(region) for v in x.operands)]
+
+
+def _users(body: Block) -> dict[Op, list[Op]]:
+    users: dict[Op, list[Op]] = {}
+    for op in body.ops:
+        for v in _read(op):
+            if isinstance(v.op, Op) and v.op.parent is body:
+                users.setdefault(v.op, []).append(op)
+    return users
+
+
+def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]] | None:
+    """The stage of every op of a loop's body, and its products that need another one's sums; None if there are none."""
+    ops, dots = loop.regions[0].ops[:-1], _dots(loop)
     needs: dict[Op, set[Op]] = {}            # the products of the same iteration behind an op
     for op in ops:
-        inner = [v for region in op.regions for x in walk(region) for v in x.operands]
-        makers = {v.op for v in (*op.operands, *inner) if isinstance(v.op, Op) and v.op in needs}
+        makers = {v.op for v in _read(op) if isinstance(v.op, Op) and v.op in needs}
         needs[op] = {d for m in makers for d in needs[m] | ({m} if m.name == "dot" else set())}
     second = {dot for dot in dots if needs[dot]}
     if not second or len(second) == len(dots):
         return None
-    users: dict[Op, list[Op]] = {}
-    for op in (*ops, body.terminator):
-        inner = [v for region in op.regions for x in walk(region) for v in x.operands]
-        for v in (*op.operands, *inner):
-            if isinstance(v.op, Op) and v.op.parent is body:
-                users.setdefault(v.op, []).append(op)
     stage: dict[Op, int] = {}
     for op in reversed(ops):
         only = bool(users.get(op)) and all(stage.get(u) == 1 for u in users[op])
         stage[op] = int(op in second or bool(needs[op] & second) or only and not needs[op])
-    carried = {body.args[1 + i]: v for i, v in enumerate(body.terminator.operands)}
-    late = {arg for arg, v in carried.items() if isinstance(v.op, Op) and stage.get(v.op) == 1}
+    return stage, second
+
+
+def _needed_by(wanted: set[Op], ops: list[Op], users: dict[Op, list[Op]]) -> set[Op]:
+    """Those of the ops that some op needs, and it itself."""
+    found = set(wanted)
+    for op in reversed(ops):
+        if any(u in found for u in users.get(op, ())):
+            found.add(op)
+    return found
+
+
+def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
+    """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
+    body, users = loop.regions[0], _users(loop.regions[0])
+    found = _stages(loop, users) if len(_dots(loop)) > 1 else None
+    if found is None:
+        return None
+    stage, second = found
+    ops = body.ops[:-1]
+    late = {arg for arg, v in zip(body.args[1:], body.terminator.operands) if isinstance(v.op, Op) and stage.get(v.op)}
     behind: set[Op] = set()                  # stage 0 that uses what stage 1 has carried on
     for op in ops:
         if stage[op] == 0 and any(v in late or isinstance(v.op, Op) and v.op in behind for v in op.operands):
             behind.add(op)
-    ahead: set[Op] = set()                   # stage 1 that its products need
-    for op in reversed(ops):
-        if stage[op] == 1 and (op in second or any(u in ahead for u in users.get(op, ()))):
-            ahead.add(op)
-    first = {op for op in ops if op.name == "dot" and not stage[op]}
-    for op in reversed(ops):                 # stage 0 that its products need
-        if any(u in first for u in users.get(op, ())):
-            first.add(op)
+    ahead = _needed_by(second, [op for op in ops if stage[op]], users)
+    first = _needed_by({op for op in ops if op.name == "dot" and not stage[op]}, ops, users)
     last = {dot.operands[0].op for dot in second if from_registers(dot)}
-    times = {}
-    for op in ops:
+
+    def cycle(op: Op) -> int:
         if stage[op]:
-            times[op] = 1, 1 if op in ahead else 3
-        elif op in last and set(users[op]) <= second:
-            times[op] = 0, 5
-        elif op in behind:
-            times[op] = 0, 4
-        else:
-            times[op] = 0, 0 if op in first or kind_of(op) else 2
-    return times
+            return 1 if op in ahead else 3
+        if op in last and set(users[op]) <= second:
+            return 5
+        if op in behind:
+            return 4
+        return 0 if op in first or kind_of(op) else 2
+
+    return {op: (stage[op], cycle(op)) for op in ops}
 
 
 def _problem(fn: Function, loop: Op, times: dict[Op, tuple[int, int]]) -> str:

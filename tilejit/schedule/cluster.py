@@ -18,8 +18,8 @@ from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
+from tilejit.schedule.cluster_barrier import of_one_number, plan_cluster_barriers
 from tilejit.schedule.exchange import plan_exchanges
-from tilejit.schedule.meetings import of_one_number, plan_meetings
 from tilejit.schedule.plan import Plan, Ring, shared_operand
 
 
@@ -62,7 +62,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
         plan.report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
                                   ctas=ctas))
     plan_exchanges(fn, plan)
-    plan_meetings(fn, plan)
+    plan_cluster_barriers(fn, plan)
 
 
 def _divide_row(ring: Ring, ctas: int) -> None:

@@ -6,9 +6,9 @@ from tilejit.ir import Function, Op, Value, edge_of, enclosing, total_warps, wal
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import DType, Tile
-from tilejit.schedule.meetings import of_one_number
+from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.pieces import from_registers
-from tilejit.schedule.plan import Plan, Turns, kind_of, place, pure_slice, reads_slot
+from tilejit.schedule.plan import PingPong, Plan, kind_of, place, pure_slice, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -64,7 +64,7 @@ def check_warpgroups(fn: Function, plan: Plan) -> None:
                                    "16", op.loc)
 
 
-def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
+def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
     """Two groups of consumers that take the iterations of a persistent loop in turn (ping-pong): the stores of
     one tile happen behind the products of the next (CUTLASS calls the scheme so).
 
@@ -76,7 +76,7 @@ def choose_turns(fn: Function, plan: Plan, asked: int | None) -> None:
     if not problem and asked is None and accumulators(fn) > TURN_REGISTERS:
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
     if loop is not None and not problem:
-        plan.turns, plan.groups = Turns(loop), asked or 2
+        plan.ping_pong, plan.groups = PingPong(loop), asked or 2
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:

@@ -10,15 +10,14 @@ from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
-from tilejit.schedule.consumers import accumulators, check_warpgroups, choose_turns, find_chains
-from tilejit.schedule.leads import find_leads
-from tilejit.schedule.meetings import releases
+from tilejit.schedule.cluster_barrier import releases
+from tilejit.schedule.consumers import accumulators, check_warpgroups, choose_ping_pong, find_chains
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Drain,
-    Outlet,
     Plan,
     Ring,
+    StoreRing,
     ahead_slice,
     in_place,
     kind_of,
@@ -27,6 +26,7 @@ from tilejit.schedule.plan import (
     place,
     reads_slot,
 )
+from tilejit.schedule.products_ahead import find_products_ahead
 from tilejit.schedule.rewrite import register_split
 from tilejit.schedule.stores import LINE, STORE_STAGES, is_store, staging_of
 
@@ -94,9 +94,9 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     _choose_form(fn, plan)
     check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
-    choose_turns(fn, plan, wishes.groups)
+    choose_ping_pong(fn, plan, wishes.groups)
     split = register_split(fn, fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
-    find_leads(fn, plan, split[2] or split[0])
+    find_products_ahead(fn, plan, split[2] or split[0])
     choose_store_role(fn, plan, wishes.store_role)
     for ring in plan.rings:
         ring.groups = plan.groups if ring.local else 1
@@ -259,7 +259,7 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
         return
     problem = _store_problem(fn, plan)
     if asked is None and (problem or not _store_role_pays(fn, plan)):
-        plan.outlets = []
+        plan.store_rings = []
         return
     if not problem:
         problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
@@ -268,11 +268,11 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
         plan.drain = Drain(releasing) if releasing else None
         problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
     if problem:
-        plan.outlets, plan.drain = [], None
+        plan.store_rings, plan.drain = [], None
         if asked:
             plan.report.append(Record("no_store_role", f"no store role: {problem}"))
         return
-    streams = plan.outlets[0].streams
+    streams = plan.store_rings[0].streams
     plan.report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles",
                               streams=streams))
     if plan.drain:
@@ -287,9 +287,9 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
     handed over more often, lose 1 to 3%, and so do groups that take turns, which hide their stores anyway, and loops
     whose products are issued an iteration ahead (1 to 5%)."""
-    stores = [(op, staging) for outlet in plan.outlets for op, staging in outlet.stores.items()]
+    stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in walk(fn.body))
-    return plan.groups == 1 and not kept and not plan.leads and all(
+    return plan.groups == 1 and not kept and not plan.products_ahead and all(
         staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))
         for op, staging in stores)
 
@@ -300,15 +300,15 @@ def _releasing(fn: Function) -> list[Op]:
 
 
 def _store_problem(fn: Function, plan: Plan) -> str:
-    """Why the consumers must store; empty, and `plan.outlets` set, if others may."""
+    """Why the consumers must store; empty, and `plan.store_rings` set, if others may."""
     stores = [op for op in walk(fn.body) if is_store(op)]
     if not plan.specialised or not stores:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:
         return "all warps of the producer copy"
-    if plan.turns and plan.turns.loop.parent is not fn.body:
+    if plan.ping_pong and plan.ping_pong.loop.parent is not fn.body:
         return "groups of consumers take turns in a loop that is in another one"
-    found: dict[tuple, Outlet] = {}
+    found: dict[tuple, StoreRing] = {}
     for op in stores:
         t = op.operands[1].type
         if not isinstance(t, Tile) or t.layout is None:
@@ -318,10 +318,10 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
         name = f"{op.operands[0].name or 'store'}_stage"
-        found.setdefault((staging.buffer, streams), Outlet(name, streams)).stores[op] = staging
+        found.setdefault((staging.buffer, streams), StoreRing(name, streams)).stores[op] = staging
     if len({ring.streams for ring in found.values()}) > 1:
         return "warpgroups share some stores and not others"
-    plan.outlets = list(found.values())
+    plan.store_rings = list(found.values())
     return ""
 
 
@@ -363,10 +363,10 @@ def _say(plan: Plan, warps: int) -> None:
     """The plan in the report's words."""
     say = plan.report.append
     producer = f"{plan.producers} producer warps" if plan.threads_produce else "producer warp"
-    if plan.turns:
+    if plan.ping_pong:
         say(Record("specialised", f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which "
-                   f"take the iterations of the loop at {place(plan.turns.loop)} in turn", place(plan.turns.loop),
-                   producers=plan.producers, groups=plan.groups, warps=warps))
+                   f"take the iterations of the loop at {place(plan.ping_pong.loop)} in turn",
+                   place(plan.ping_pong.loop), producers=plan.producers, groups=plan.groups, warps=warps))
     elif plan.specialised:
         say(Record("specialised", f"specialised: {producer} + {warps // 4} consumer warpgroups",
                    producers=plan.producers, groups=1, warps=warps))
@@ -377,7 +377,7 @@ def _say(plan: Plan, warps: int) -> None:
             say(Record("ring", f"ring {ring.name}: goes on in the slots of {ring.before.name}", ring.name))
         else:
             say(ring_record(plan, ring))
-    for loop, dot in plan.leads.items():
+    for loop, dot in plan.products_ahead.items():
         say(Record("products_ahead", f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration "
                    "is in flight while this one's is used (products_ahead)", place(loop)))
     for loop, dots in plan.chains.items():

@@ -78,7 +78,7 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
 
 def _without_store_role(c: Candidate) -> Candidate | None:
     """What a store role stages shares no bytes with rings."""
-    return c.but(store_role=False) if c.plan.outlets and not c.fits else None
+    return c.but(store_role=False) if c.plan.store_rings and not c.fits else None
 
 
 def _with_one_staging_tile(c: Candidate) -> Candidate | None:

@@ -105,7 +105,7 @@ class Exchange:
 
 
 @dataclass(eq=False)
-class Outlet:
+class StoreRing:
     """A ring in the other direction: consumers fill its slots with pieces of tiles, the store role empties them.
 
     There is one for each of `streams` in a CTA, a consumer warpgroup or group of them each, with its own warp that
@@ -140,7 +140,7 @@ class Drain:
 
 
 @dataclass(eq=False)
-class Turns:
+class PingPong:
     """A loop whose iterations the consumers' groups take in turn; how many are left until a group's own runs on where
     it is in other loops."""
 
@@ -160,12 +160,12 @@ class Plan:
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
-    leads: dict[Op, Op] = field(default_factory=dict)                # loop -> its product, issued an iteration ahead
+    products_ahead: dict[Op, Op] = field(default_factory=dict)   # loop -> its product, issued an iteration ahead
     specialised: bool = False
-    turns: Turns | None = None            # of the consumers' groups; none: one group
+    ping_pong: PingPong | None = None     # of the consumers' groups; none: one group
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
-    outlets: list[Outlet] = field(default_factory=list)              # rings of the store role; none: consumers store
+    store_rings: list[StoreRing] = field(default_factory=list)    # rings of the store role; none: consumers store
     drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
     producers: int = 4                    # warps of the producer role
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
@@ -173,9 +173,9 @@ class Plan:
     report: list[Record] = field(default_factory=list)
     map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
-    def outlet_of(self, op: Op) -> Outlet:
+    def store_ring_of(self, op: Op) -> StoreRing:
         """The ring that a store goes through; there is a store role."""
-        return next(r for r in self.outlets if op in r.stores)
+        return next(r for r in self.store_rings if op in r.stores)
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a load goes through."""
@@ -272,7 +272,7 @@ def needed_by_producer(plan: Plan) -> set[Value]:
 def needed_by_stores(plan: Plan) -> set[Value]:
     """The backward slice of all stores' addresses, and of whether it is time to be done with them: values that the
     store role must compute."""
-    return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.outlets for op in ring.stores}
+    return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.store_rings for op in ring.stores}
                           | {op: [] for op in (plan.drain.ops if plan.drain else ())})
 
 

@@ -14,6 +14,9 @@ class Products(RoleState):
     """The part of a role's writer that deals with `dot`, `desc_store` and `desc_atomic`."""
 
     def _dot(self, op: Op, b: Builder) -> None:
+        if "unit" in op.attrs:
+            self._dot_mma(op, b)
+            return
         loop = op.parent.parent if op.parent else None
         chain = self.plan.chains.get(loop, {}) if loop is not None else {}
         acc = self.env[op.operands[2]]
@@ -135,7 +138,10 @@ class Products(RoleState):
         return b.op("trans", inner, order=order, result_types=[t]).result
 
     def _store(self, op: Op, b: Builder) -> None:
-        """A store through its staging ring. With `store_stages=1` it is waited for at once."""
+        """A store through its staging ring (with `store_stages=1` it is waited for at once), or by the store role."""
+        if self.plan.store_rings:
+            self.fill_pieces(op, b)
+            return
         desc, value, *offsets = (self.env[v] for v in op.operands)
         assert isinstance(value.type, Tile)
         s = staging_of(op, value.type, self.fn, self.plan.staging)

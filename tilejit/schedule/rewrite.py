@@ -7,26 +7,28 @@ outer loops and a persistent kernel never drains its rings between tiles.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, uses, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.channels import Channels
+from tilejit.schedule.cluster_barrier import ClusterBarriers
 from tilejit.schedule.exchange import Exchanges
-from tilejit.schedule.leads import Leads
-from tilejit.schedule.meetings import Meetings
-from tilejit.schedule.outlets import allocate_outlets
 from tilejit.schedule.plan import (
     Drain,
-    Outlet,
     Plan,
     Ring,
+    StoreRing,
     check_descriptor,
     in_place,
     kind_of,
     shared_operand,
 )
+from tilejit.schedule.products_ahead import ProductsAhead
 from tilejit.schedule.role import Shared, walk_op
+from tilejit.schedule.store_role import allocate_store_rings
 from tilejit.schedule.stores import is_store
 
 #: Registers of threads that copy by cp.async: the addresses of a tile, and what it takes to move them on.
@@ -56,19 +58,19 @@ def carry_out(fn: Function, plan: Plan) -> Function:
                    fn.arg_attrs, {**fn.attrs, "report": plan.report, "uncounted": True}, fn.loc)
     warps = fn.attrs["num_warps"]
     top = Builder(new.body, loc=fn.loc)
-    shared: dict[Ring | Outlet | Drain, Shared] = {}
+    shared: dict[Ring | StoreRing | Drain, Shared] = {}
     for ring in plan.rings:
         if ring.before is None:
             shared[ring] = _allocate_ring(top, ring, warps)
         else:
             have = shared[ring.before]
             shared[ring] = Shared(have.full, have.empty, dict(zip(ring.loads, have.buffers.values())))
-    shared.update(allocate_outlets(top, fn, plan))
+    shared.update(allocate_store_rings(top, fn, plan))
     args, table = dict(zip(fn.body.args, new.body.args)), uses(fn.body)
     if plan.specialised:
         consumers = warps * plan.groups
         launch, producer_regs, consumer_regs = register_split(fn, consumers, plan.producers, plan.threads_produce)
-        streams = plan.outlets[0].streams if plan.outlets else 0
+        streams = plan.store_rings[0].streams if plan.store_rings else 0
         roles = [("consumer", consumers, plan.groups, consumer_regs),
                  ("producer", 1 if streams else plan.producers, 1, producer_regs)]
         if streams:
@@ -114,7 +116,7 @@ def _allocate_ring(b: Builder, ring: Ring, warps: int) -> Shared:
     return Shared(full, empty, buffers)
 
 
-class RoleWriter(Channels, Leads, Exchanges, Meetings):
+class RoleWriter(Channels, ProductsAhead, Exchanges, ClusterBarriers):
     """Walks a function and writes one role of it: control flow, tickets, releases."""
 
     def run(self) -> Block:
@@ -131,11 +133,11 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
                 self.state[ring, "fill"] = (zero, one)
         for exchange in self.plan.exchanges if self.needed is None else ():
             self.state[exchange, "parity"] = (zero,)
-        if self.plan.turns and self.role == "consumer":
+        if self.plan.ping_pong and self.role == "consumer":
             # The first group's first wait is for the phase before the first, which a fresh barrier has completed.
             group = b("group_index")
             first = b("cmp", group, zero, pred="eq")
-            self.state[self.plan.turns, "turn"] = (group, b("select", first, one, zero))
+            self.state[self.plan.ping_pong, "turn"] = (group, b("select", first, one, zero))
         if self.role == "producer" and self.plan.threads_produce:
             self.block(self.fn.body, b)
             b.op("async_wait")
@@ -166,50 +168,41 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
 
     def op(self, op: Op, b: Builder) -> None:
         """Clone one op, or put the protocol in its place."""
-        if op in self.led:           # written already, an iteration ahead
+        if op in self.issued:        # written already, an iteration ahead
             return
         if op.define.carries:
             if self.needed is None or self._keeps_control(op):
                 getattr(self, f"_{op.name}")(op, b)
-        elif self.role == "store" and is_store(op):
-            self.put_pieces(op, b)
-        elif self.role == "store" and self.plan.drain and op in self.plan.drain.ops:
-            self.drain(b)
+        elif self.role == "store" and (is_store(op) or self.plan.drain and op in self.plan.drain.ops):
+            if is_store(op):
+                self.put_pieces(op, b)
+            else:
+                self.drain(b)
         elif kind_of(op):
             if self.role != "store":
                 self._load(op, b)
-        elif op.name == "convert" and op.result in self.env:
-            pass                     # read from its slot in that layout
         elif self.needed is not None:
-            if not self.needed.isdisjoint(op.results):
+            if not self.needed.isdisjoint(op.results) and not self._is_read_from_slot(op):
                 self._clone(op, b)
-        elif op in self.piecewise:
-            pass
-        elif op.name == "dot" and "unit" in op.attrs:
-            self._dot_mma(op, b)
-        elif op.name == "dot":
-            self._dot(op, b)
-        elif op.name == "promote_reuse":
-            self._promote_reuse(op, b)
-        elif op.name == "cluster_sum":
-            self._exchange(op, b)
-        elif op.name == "reduce":
-            self._reduce(op, b)
-        elif "atomic" in op.define.traits:
-            self._atomic(op, b)
-        elif op.name == "debug_barrier":
-            self._debug_barrier(op, b)
-        elif is_store(op):
-            if self.plan.outlets:
-                self.fill_pieces(op, b)
-            else:
-                self._store(op, b)
-        elif op.name == "trans" and op.result.type.layout is None:  # type: ignore[union-attr]
-            pass                     # an operand of products only: made where it is used
-        elif op.name in ("trans", "convert") and shared_operand(op.result) and in_place(op.result, self.uses):
-            pass                     # products read the slot
-        else:
-            self._clone(op, b)
+        elif not self._is_read_from_slot(op) and op not in self.piecewise:
+            write = self.writers.get(op.name) or ("atomic" in op.define.traits and self._atomic) \
+                or (is_store(op) and self._store) or self._clone
+            write(op, b)
+
+    @property
+    def writers(self) -> dict[str, Callable[[Op, Builder], None]]:
+        """What writes ops that are not just cloned, by name."""
+        return {"dot": self._dot, "promote_reuse": self._promote_reuse, "cluster_sum": self._exchange,
+                "reduce": self._reduce, "debug_barrier": self._debug_barrier}
+
+    def _is_read_from_slot(self, op: Op) -> bool:
+        """Whether an op changes a tile that is read from its slot: in the layout that is asked for, or by products."""
+        if op.name == "convert" and op.result in self.env:
+            return True
+        if self.needed is not None or op.name not in ("trans", "convert"):
+            return False
+        return op.result.type.layout is None or \
+            shared_operand(op.result) is not None and in_place(op.result, self.uses)  # type: ignore[union-attr]
 
     def _keeps_control(self, op: Op) -> bool:
         assert self.needed is not None
@@ -218,15 +211,15 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
         inside, plan = walk_op(op), self.plan
         if self.role == "store" and plan.drain and any(x in plan.drain.ops for x in inside):
             return True
-        work = plan.outlets if self.role == "store" else plan.produced
+        work = plan.store_rings if self.role == "store" else plan.produced
         return any(x in ring.ops for ring in work for x in inside)
 
     def _for(self, op: Op, b: Builder) -> None:
-        turns = self.plan.turns
+        turns = self.plan.ping_pong
         if turns and op is turns.loop and self.role == "consumer":
             self._turns(op, b)
             return
-        if op in self.plan.leads and self.needed is None:
+        if op in self.plan.products_ahead and self.needed is None:
             self._before_tickets(op, b)
             self._for_ahead(op, b)
             self._after_tickets(op, b)
@@ -280,7 +273,7 @@ class RoleWriter(Channels, Leads, Exchanges, Meetings):
 
         A group waits for its turn until the group before has had all of its tickets: a parity tells the phase of a
         barrier from the next one only, so nobody may wait for a phase before the one before has begun."""
-        body, groups, turns = op.regions[0], self.plan.groups, self.plan.turns
+        body, groups, turns = op.regions[0], self.plan.groups, self.plan.ping_pong
         assert turns is not None
         keys = self._keys(op)
         starts = self._state(keys)

@@ -7,11 +7,11 @@ from typing import Union
 
 from tilejit.ir import Block, Builder, Edge, Function, Op, Value, clone_op, edges, walk
 from tilejit.ir.types import Buffer, int32
-from tilejit.schedule.plan import Drain, Exchange, Outlet, Plan, Ring, Turns, needed_by_producer, needed_by_stores
+from tilejit.schedule.plan import Drain, Exchange, PingPong, Plan, Ring, StoreRing, needed_by_producer, needed_by_stores
 from tilejit.schedule.stores import is_store
 
 #: What a ticket belongs to, and its kind.
-Key = tuple[Union[Ring, Exchange, Outlet, Drain, Turns], str]
+Key = tuple[Union[Ring, Exchange, StoreRing, Drain, PingPong], str]
 #: Names of a ticket's values, where they are not a slot and its parity.
 _NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",), "turn": ("left", "parity")}
 
@@ -33,25 +33,25 @@ class RoleState:
     (iterations left until the group's own, and the parity of its barrier).
     `needed`: what a role that is a slice computes, None if it does the rest; `uses`: those of the function's values."""
 
-    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | Outlet | Drain, Shared], top: Builder,
+    def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | StoreRing | Drain, Shared], top: Builder,
                  env: dict[Value, Value], uses: dict[Value, list[tuple[Op, int]]], role: str):
         self.fn, self.plan, self.shared, self.top, self.env, self.role = fn, plan, shared, top, env, role
         self.uses = uses
         self.needed = {"producer": needed_by_producer, "store": needed_by_stores}[role](plan) \
             if role in ("producer", "store") else None
         self.state: dict[Key, tuple[Value, ...]] = {}
-        self.parity: dict[Outlet, Value] = {}     # of the first stores
+        self.parity: dict[StoreRing, Value] = {}     # of the first stores
         self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
         self.tested: dict[Ring, Value] = {}       # ring -> whether the next slot was still being filled, if looked at
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
-        self.led: set[Op] = set()                 # products that were issued an iteration ahead, and their loads
+        self.issued: set[Op] = set()                 # products that were issued an iteration ahead, and their loads
         self.turn_begins: dict[Op, Callable[[Builder], object]] = {}     # what waits for a turn, before which op
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.gathered: dict[str, Value] = {}      # where the CTAs of a cluster meet, by name
-        self.stores = self.needed is None and not plan.outlets and any(is_store(op) for op in walk(fn.body))
+        self.stores = self.needed is None and not plan.store_rings and any(is_store(op) for op in walk(fn.body))
 
     def block(self, src: Block, b: Builder) -> None:
         """Write what a block does in this role: `rewrite.RoleWriter` does, which puts a writer's parts together."""
@@ -59,6 +59,10 @@ class RoleState:
 
     def _load(self, op: Op, b: Builder) -> None:
         """Fill or await a ring's ticket: `channels.Channels` does."""
+        raise NotImplementedError
+
+    def fill_pieces(self, op: Op, b: Builder) -> None:
+        """Hand a tile to the store role: `store_role.StoreRole` does."""
         raise NotImplementedError
 
     def _clone(self, op: Op, b: Builder) -> None:

@@ -17,7 +17,7 @@ ROWS = (64, 0, 100, 300, 1, 128)
 def in_turn(loop):
     """What the report says of a loop that begins so."""
     line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.strip().startswith(loop))
-    return f"which take the iterations of the loop at test_turns.py:{line} in turn"
+    return f"which take the iterations of the loop at test_ping_pong.py:{line} in turn"
 
 
 @tilejit.kernel

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value
 from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.plan import Drain, Outlet, Plan, Ring
+from tilejit.schedule.plan import Drain, Plan, Ring, StoreRing
 from tilejit.schedule.role import RoleState, Shared
 from tilejit.schedule.stores import describe
 
 
-def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet | Drain, Shared]:
+def allocate_store_rings(b: Builder, fn: Function, plan: Plan) -> dict[Ring | StoreRing | Drain, Shared]:
     """Slots (private to groups that take turns) and barriers, of all streams in turn, of the store role's rings."""
-    found: dict[Ring | Outlet | Drain, Shared] = {}
-    for ring in plan.outlets:
+    found: dict[Ring | StoreRing | Drain, Shared] = {}
+    for ring in plan.store_rings:
         name, count = ring.name, ring.staging.slots * ring.streams
         full = b("barriers", name=f"{name}.full", type=Barrier(count, fn.attrs["num_warps"] // ring.staging.stripes))
         empty = b("barriers", name=f"{name}.empty", type=Barrier(count, 1))
@@ -30,7 +30,7 @@ def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet
         plan.report += [describe(op, staging) for op, staging in ring.stores.items()]
         found[ring] = Shared(full, empty, dict.fromkeys(ring.stores, buffer))
     if plan.drain:
-        groups, streams = plan.groups, plan.outlets[0].streams
+        groups, streams = plan.groups, plan.store_rings[0].streams
         asked = b("barriers", name="stores.asked", type=Barrier(groups, fn.attrs["num_warps"]))
         drained = b("barriers", name="stores.drained", type=Barrier(groups, streams // groups))
         asked.name, drained.name = "stores_asked", "stores_drained"
@@ -38,12 +38,12 @@ def allocate_outlets(b: Builder, fn: Function, plan: Plan) -> dict[Ring | Outlet
     return found
 
 
-class Outlets(RoleState):
+class StoreRole(RoleState):
     """The part of a role's writer that deals with stores that have a role of their own."""
 
     def first_parities(self, b: Builder) -> None:
         """The parities that the first stores start with; those of rings that never change them need no state."""
-        for ring in self.plan.outlets if self.role != "producer" else ():
+        for ring in self.plan.store_rings if self.role != "producer" else ():
             # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
             self.parity[ring] = b.const(int(self.role == "consumer"), int32)
             if ring.flips:
@@ -51,13 +51,13 @@ class Outlets(RoleState):
         if self.plan.drain and self.role != "producer":
             self.state[self.plan.drain, "parity"] = (b.const(0, int32),)
 
-    def _stream(self, ring: Outlet, b: Builder) -> Value:
+    def _stream(self, ring: StoreRing, b: Builder) -> Value:
         """Which of the ring's streams is this warpgroup's. Found out each time: a register less from store to store."""
         if ring.streams == 1:
             return b.const(0, int32)
         return b("group_index" if self.role == "store" or self.plan.groups > 1 else "warpgroup_index")
 
-    def _parities(self, ring: Outlet, op: Op, b: Builder) -> tuple[Value, Value]:
+    def _parities(self, ring: StoreRing, op: Op, b: Builder) -> tuple[Value, Value]:
         """The parities of a store's even rounds through the slots and of its odd ones; and the next store's."""
         even = self.state[ring, "parity"][0] if ring.flips else self.parity[ring]
         odd = self.other.get(even)
@@ -70,7 +70,7 @@ class Outlets(RoleState):
 
     def fill_pieces(self, op: Op, b: Builder) -> None:
         """A consumer's part of a store."""
-        ring = self.plan.outlet_of(op)
+        ring = self.plan.store_ring_of(op)
         s, staging = self.shared[ring], ring.stores[op]
         even, _ = self._parities(ring, op, b)
         b.op("stage", s.buffers[op], self.env[op.operands[1]], s.full, s.empty, self._stream(ring, b), even,
@@ -78,7 +78,7 @@ class Outlets(RoleState):
 
     def put_pieces(self, op: Op, b: Builder) -> None:
         """The store role's part."""
-        ring = self.plan.outlet_of(op)
+        ring = self.plan.store_ring_of(op)
         s, staging = self.shared[ring], ring.stores[op]
         desc, *offsets = (self.env[v] for v in (op.operands[0], *op.operands[2:]))
         first = b("mul", self._stream(ring, b), b.const(staging.slots, int32))

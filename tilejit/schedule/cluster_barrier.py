@@ -12,8 +12,8 @@ from typing import Any
 from tilejit.ir import Builder, Function, Op, Value, uses, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
-from tilejit.schedule.outlets import Outlets
 from tilejit.schedule.plan import Exchange, Plan
+from tilejit.schedule.store_role import StoreRole
 
 #: Bytes in which a number is told.
 TOLD = 16
@@ -34,7 +34,7 @@ def acquires(op: Op) -> bool:
     return (op.attrs.get("sem") or "acq_rel") in ("acquire", "acq_rel")
 
 
-def plan_meetings(fn: Function, plan: Plan) -> None:
+def plan_cluster_barriers(fn: Function, plan: Plan) -> None:
     """The meetings of all CTAs of a cluster, and what one of them tells all."""
     table = uses(fn.body)
     atomics = [op for op in walk(fn.body) if of_one_number(op)]
@@ -49,12 +49,12 @@ def plan_meetings(fn: Function, plan: Plan) -> None:
         plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 
-class Meetings(Outlets):
+class ClusterBarriers(StoreRole):
     """The part of a role's writer that deals with atomics and `debug_barrier`."""
 
     def _atomic(self, op: Op, b: Builder) -> None:
         """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
-        stores = self.stores or self.plan.outlets
+        stores = self.stores or self.plan.store_rings
         if self.plan.drain and op in self.plan.drain.ops:
             self.await_drain(b)
         elif stores and releases(op):

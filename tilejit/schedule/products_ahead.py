@@ -26,8 +26,8 @@ from tilejit.schedule.products import Products
 BESIDE = 28
 
 
-def find_leads(fn: Function, plan: Plan, registers: int) -> None:
-    """Choose the loops whose products lead; `registers`: of a consumer's thread.
+def find_products_ahead(fn: Function, plan: Plan, registers: int) -> None:
+    """Choose the loops whose products are issued ahead; `registers`: of a consumer's thread.
 
     By default where the registers suffice; `products_ahead` says otherwise (True: where it can be, with a line in the
     report where it cannot)."""
@@ -36,7 +36,7 @@ def find_leads(fn: Function, plan: Plan, registers: int) -> None:
         return
     for loop in walk(fn.body):
         if loop.name != "for" or loop in plan.chains or "pipelined" in loop.attrs or \
-                plan.turns and loop is plan.turns.loop:
+                plan.ping_pong and loop is plan.ping_pong.loop:
             continue
         dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
         if not any(dot.parent is loop.regions[0] for dot in dots):
@@ -45,7 +45,7 @@ def find_leads(fn: Function, plan: Plan, registers: int) -> None:
         if not problem and asked is None and _registers(loop, dots[0], fn) > registers - BESIDE:
             problem = "registers do not suffice for two sets of results"
         if not problem:
-            plan.leads[loop] = dots[0]
+            plan.products_ahead[loop] = dots[0]
         elif asked:
             plan.report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
                                       f"{problem}", place(loop)))
@@ -99,21 +99,21 @@ def _registers(loop: Op, dot: Op, fn: Function) -> int:
     return sum(map(of, loop.results)) + sum(map(of, read)) + 2 * of(dot.result)
 
 
-class Leads(Products):
+class ProductsAhead(Products):
     """The part of a role's writer that writes such loops."""
 
     def _for_ahead(self, op: Op, b: Builder) -> None:
         """The loop, unrolled by two, between the first product and the results of the last ones."""
-        dot, body = self.plan.leads[op], op.regions[0]
+        dot, body = self.plan.products_ahead[op], op.regions[0]
         rings = rings_of(dot, self.plan)
-        self.led.update([dot, *(load for ring in rings for load in ring.loads)])
+        self.issued.update([dot, *(load for ring in rings for load in ring.loads)])
         keys, sums = self._keys(op), [self.env[v] for e in edges(op) if (v := e.init)]
         lo, hi, step = (self.env[v] for v in op.operands[:3])
         before = self._state(keys)
         work, skip = Block(), Block()
         inner = Builder(work, loc=op.loc)
         zero = inner("const", value=0, type=dot.operands[2].type)
-        first = self._lead(dot, rings, inner("pend", zero), inner)
+        first = self._issue_product(dot, rings, inner("pend", zero), inner)
         starts, last = self._state(keys), inner("sub", hi, step)
         carried = [*sums, *starts, lo, first, *self._tests(rings)]
         region = Block([lo.type, *(v.type for v in carried)],
@@ -122,9 +122,9 @@ class Leads(Products):
         self._set_state(keys, tickets)
         at = Builder(region, loc=op.loc)
         one = self._carried(rest, rings)
-        two = self._lead(dot, rings, at("pend", zero), at)
+        two = self._issue_product(dot, rings, at("pend", zero), at)
         mine = self._use(op, region.args[0], one, mine, at)
-        one = self._lead(dot, rings, one, at, zero=True)
+        one = self._issue_product(dot, rings, one, at, zero=True)
         second = at("add", region.args[0], step)
         mine = self._use(op, second, two, mine, at)
         at.op("yield", *mine, *self._state(keys), at("add", second, step), one, *self._tests(rings))
@@ -138,7 +138,7 @@ class Leads(Products):
             self._set_state(keys, tickets)
             one = self._carried(rest, rings)
             if pair:
-                two = self._lead(dot, rings, at("pend", at("const", value=0, type=zero.type)), at)
+                two = self._issue_product(dot, rings, at("pend", at("const", value=0, type=zero.type)), at)
             made = self._use(op, here, one, mine, at)
             if pair:
                 made = self._use(op, at("add", here, step), two, made, at)
@@ -162,7 +162,7 @@ class Leads(Products):
         self.tested = dict(zip(rings, rest[1:]))
         return rest[0]
 
-    def _lead(self, dot: Op, rings: list[Ring], acc: Value, b: Builder, **zero: bool) -> Value:
+    def _issue_product(self, dot: Op, rings: list[Ring], acc: Value, b: Builder, **zero: bool) -> Value:
         """Issue a product with the operands of the next tickets, and look whether those after them are there."""
         for ring in rings:
             self._load(ring.loads[-1], b)
@@ -177,7 +177,7 @@ class Leads(Products):
 
     def _use(self, op: Op, iv: Value, product: Value, carried: list[Value], b: Builder) -> list[Value]:
         """What an iteration does with its product: what is carried on."""
-        dot, body = self.plan.leads[op], op.regions[0]
+        dot, body = self.plan.products_ahead[op], op.regions[0]
         self.env.update(zip(body.args, [iv, *carried]))
 
         self._wait(dot, product, b)
