@@ -2,8 +2,8 @@
 
 While one warpgroup's products run, the others do what is between products (FlashAttention-3, arXiv 2407.08608, section
 3.1, and CUTLASS's order barrier). Asked for (`ping_pong`), never chosen: in a loop that overlaps in two stages
-warpgroups fall into step by themselves. Works on loops that say so (`turns`, the number of warpgroups), once waits stand
-where they belong: products that are issued with no wait between them are one turn.
+warpgroups fall into step by themselves. Works on loops that say so (`turns`, the number of warpgroups), once waits
+stand where they belong: products that are issued with no wait between them are one turn.
 
     %p = dot_async %q, %k, %s                  turn_take {groups=2}
     %o = dot_async %w, %v, %a                  %p = dot_async %q, %k, %s

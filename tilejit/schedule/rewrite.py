@@ -8,11 +8,12 @@ outer loops and a persistent kernel never drains its rings between tiles.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, uses, walk
 from tilejit.ir.report import Record
-from tilejit.ir.types import Barrier, int32
+from tilejit.ir.types import Barrier, Tile, int32
 from tilejit.schedule.channels import Channels
 from tilejit.schedule.cluster_barrier import ClusterBarriers
 from tilejit.schedule.exchange import Exchanges
@@ -185,11 +186,10 @@ class RoleWriter(Channels, ProductsAhead, Exchanges, ClusterBarriers):
             if not self.needed.isdisjoint(op.results) and not self._is_read_from_slot(op):
                 self._clone(op, b)
         elif not self._is_read_from_slot(op) and op not in self.piecewise:
-            write = self.writers.get(op.name) or ("atomic" in op.define.traits and self._atomic) \
-                or (is_store(op) and self._store) or self._clone
-            write(op, b)
+            other = self._atomic if "atomic" in op.define.traits else self._store if is_store(op) else self._clone
+            self.writers.get(op.name, other)(op, b)
 
-    @property
+    @cached_property
     def writers(self) -> dict[str, Callable[[Op, Builder], None]]:
         """What writes ops that are not just cloned, by name."""
         return {"dot": self._dot, "promote_reuse": self._promote_reuse, "cluster_sum": self._exchange,
@@ -201,8 +201,9 @@ class RoleWriter(Channels, ProductsAhead, Exchanges, ClusterBarriers):
             return True
         if self.needed is not None or op.name not in ("trans", "convert"):
             return False
-        return op.result.type.layout is None or \
-            shared_operand(op.result) is not None and in_place(op.result, self.uses)  # type: ignore[union-attr]
+        t = op.result.type
+        return isinstance(t, Tile) and t.layout is None or \
+            shared_operand(op.result) is not None and in_place(op.result, self.uses)
 
     def _keeps_control(self, op: Op) -> bool:
         assert self.needed is not None
