@@ -153,7 +153,7 @@ def test_choice():
                                     (weighed, {"num_stages": 1}, "a ring has one slot")]:
         assert reason in said(kernel, products_ahead=True, **options)["no_products_ahead"]
         assert "no_products_ahead" not in said(kernel, **options)
-    assert "in_flight" in said(summed, products_ahead=True)
+    assert "round_in_flight" in said(summed, products_ahead=True)
 
 
 @pytest.mark.parametrize("number", range(3))

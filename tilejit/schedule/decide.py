@@ -382,7 +382,7 @@ def _say(plan: Plan, warps: int) -> None:
                    "is in flight while this one's is used (products_ahead)", place(loop)))
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
-        say(Record("in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({names})", place(loop),
+        say(Record("round_in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({names})", place(loop),
                    products=len(dots)))
 
 
