@@ -382,8 +382,8 @@ def _say(plan: Plan, warps: int) -> None:
                    "is in flight while this one's is used (products_ahead)", place(loop)))
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
-        say(Record("round_in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({names})", place(loop),
-                   products=len(dots)))
+        say(Record("round_in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({names})",
+                   place(loop), products=len(dots)))
 
 
 def ring_record(plan: Plan, ring: Ring) -> Record:
