@@ -13,20 +13,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOKENS, WIDTH, HEADS, HIDDEN = (512, 1024, 8, 4096) if DEVICE == "cuda" else (32, 64, 2, 128)
 
 
-def attention(q, k, v):
-    """softmax(Q K^T) V, head by head (`kernels.attention` does it in one launch)."""
-    size = WIDTH // HEADS
-    out = []
-    for q_h, k_h, v_h in zip(q.split(size, 1), k.split(size, 1), v.split(size, 1)):
-        scores = kernels.matmul(q_h, k_h.T, out_dtype=torch.float32)
-        out.append(kernels.matmul(kernels.softmax(scores * size ** -0.5).to(v.dtype), v_h))
-    return torch.cat(out, 1)
-
-
 def block(x, norm1, w_qkv, w_out, norm2, w_up, w_down):
     """Attention and a feed-forward network, each behind a norm and with a residual."""
-    q, k, v = kernels.matmul(kernels.rmsnorm(x, norm1), w_qkv).split(WIDTH, 1)
-    x = x + kernels.matmul(attention(q, k, v), w_out)
+    qkv = kernels.matmul(kernels.rmsnorm(x, norm1), w_qkv).view(1, TOKENS, 3, HEADS, WIDTH // HEADS)
+    seen = kernels.attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], causal=True)
+    x = x + kernels.matmul(seen.view(TOKENS, WIDTH), w_out)
     return x + kernels.matmul(kernels.matmul(kernels.rmsnorm(x, norm2), w_up, activation="silu"), w_down)
 
 
