@@ -41,7 +41,7 @@ from tilejit.runtime.tuples import Spread, SpreadEntry, leaves
 
 _overrides = knobs.overrides
 #: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
-#: None: the scheduler decides. What they mean: docs/design.md, "What the author may decide".
+#: None: the scheduler decides. What they mean: docs/scheduling.md, "What the author may decide".
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
