@@ -194,3 +194,9 @@ def test_import_is_quick():
     times = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                                   cwd=ROOT).stdout) for _ in range(3)]
     assert min(times) < 2.0
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by name alone."""
+    names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -12,11 +12,11 @@ RECORDINGS = Path(__file__).with_name("recordings.npz")
 
 
 def aligned(data: np.ndarray) -> np.ndarray:
-    """A writable copy of the bytes that starts at a multiple of 256, as device memory does."""
-    raw = np.zeros(data.nbytes + 256, np.uint8)
+    """A writable copy of the bytes in whole units of 16 (TMA writes no less) from a multiple of 256, as device memory is."""
+    raw = np.zeros(data.nbytes + 512, np.uint8)
     start = -raw.ctypes.data % 256
-    out = raw[start:start + data.nbytes]
-    out[:] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    out = raw[start:start + data.nbytes + -data.nbytes % 16]
+    out[:data.nbytes] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     return out
 
 
@@ -37,7 +37,8 @@ def emulate(program: Program, policy: str = "round_robin", seed: int = 0) -> dic
                                          shared_bytes=program.shared, cluster=(program.cluster,),
                                          memory=list(memory.values()), policy=policy, seed=seed)
     report.check()
-    return {name: memory[name] for name in program.outputs}
+    sizes = {p.name: p.data.nbytes for p in program.params if isinstance(p, Buffer)}
+    return {name: memory[name][:sizes[name]] for name in program.outputs}
 
 
 def recordings() -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -129,7 +129,7 @@ def scaled(a_desc, b_desc, c_desc, x, K, BM: tl.constexpr, BN: tl.constexpr):
 
 @pytest.mark.parametrize("compiled, why", [
     (lambda: kernel(128, 128, 12), "three warpgroups take 192 rows"),
-    (lambda: kernel(192, 176, 12, num_ctas=2), "96x176 does not divide over 12 warps"),
+    (lambda: kernel(192, 176, 12, num_ctas=2, cluster_split="M"), "96x176 does not divide over 12 warps"),
     (lambda: kernel(192, 128, 12, warp_specialize=False), "no such loop: use 8 or 16"),
     (lambda: kernel(192, 128, 12, target="sm_80"), "num_warps=12 needs wgmma"),
     (lambda: kernel(48, 128, 12), "num_warps=12 needs wgmma"),

@@ -17,7 +17,7 @@ from tilejit.errors import CompilationError, LaunchError
 from tilejit.frontend import Arg, Const, Group, KernelSource, build
 from tilejit.ir.core import Function, walk
 from tilejit.ir.report import Record
-from tilejit.ir.target import DEFAULT
+from tilejit.ir.target import DEFAULT, target_named
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
@@ -224,9 +224,9 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
 
 def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Options for programs of one CTA in place of several: with as many warps, or as one CTA has; none where there is
-    one CTA anyway."""
+    one CTA anyway, or where the target has no clusters."""
     warps, ctas = options.get("num_warps", 4), options.get("num_ctas", 1)
-    if type(warps) is not int or ctas not in (2, 4, 8):
+    if type(warps) is not int or ctas not in (2, 4, 8) or not target_named(options.get("target")).hopper:
         return []
     return [{**options, "num_ctas": 1, "num_warps": n} for n in dict.fromkeys((warps * ctas, warps)) if n <= 16]
 
