@@ -3,8 +3,8 @@
     python benchmarks/fuzz.py --minutes 10                 evaluator and emulator (sanitized, and under other options)
     python benchmarks/fuzz.py --minutes 10 --gpu --jobs 8  evaluator, tilejit on the GPU (twice), and Triton
 
-Prints each finding with its program made small, and a table; writes benchmarks/results/fuzz.json. Exit status 1 if any
-program differs, crashes or is refused by tilejit.
+Prints each finding with its program made small, and a table; writes benchmarks/results/fuzz.json (findings that are
+Triton's alone too, each with its program). Exit status 1 if any program differs, crashes or is refused by tilejit.
 """
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from typing import Any
 
 from fuzz_programs import program
 from fuzz_run import outcome, runners, show, shrink
+
+from tilejit.testing import environment
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 
@@ -68,7 +70,7 @@ def main() -> int:
         died += not result
     findings = [f for p in parts for f in p["findings"]]
     ours = [f for f in findings if any(n != "triton" for n in f["wrong"])]
-    record = {"minutes": args.minutes, "gpu": args.gpu, "seed": args.seed, "programs": sum(p["programs"] for p in parts),
+    record = {**environment(), "minutes": args.minutes, "gpu": args.gpu, "seed": args.seed, "programs": sum(p["programs"] for p in parts),
               "ways": parts[0]["ways"] if parts else [], "findings": findings}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(record, indent=1) + "\n")
