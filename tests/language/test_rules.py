@@ -91,3 +91,52 @@ def test_slices_of_tuples():
     with tilejit.knobs(target="evaluator"):
         sliced[(1,)](out)
     assert out[0] == 7
+
+
+@tilejit.aggregate
+class Square:
+    x: tl.tensor
+
+    @tilejit.must_use_result
+    @tilejit.constexpr_function
+    def power(self):
+        return 2
+
+    @tilejit.must_use_result
+    @tilejit.kernel
+    def area(self):
+        return self.x * self.x
+
+
+@tilejit.kernel
+def dropped(out, KIND: tl.constexpr):
+    square = Square(tl.load(out))
+    if KIND == 0:
+        square.area()
+    elif KIND == 1:
+        square.power()
+    else:
+        for _ in tl.range(0, 2, num_stages=0):
+            tl.store(out, square.area() * square.power())
+
+
+def test_results_that_must_be_used_and_loops_without_stages():
+    for kind, name in enumerate(("area", "power")):
+        with pytest.raises(CompilationError, match=f"The result of square.{name} is not being used"):
+            dropped.compile("*int32", kind)
+    out = np.array([3], np.int32)
+    with tilejit.knobs(target="evaluator"):
+        dropped[(1,)](out, 2)
+    assert out[0] == 18
+
+
+@tilejit.kernel
+def chosen(out):
+    tl.store(out, tl.where(tl.load(out), 5, 7))
+
+
+def test_a_condition_that_is_no_boolean_warns():
+    out = np.array([2], np.int32)
+    with tilejit.knobs(target="evaluator"), pytest.warns(UserWarning, match="non-boolean condition is deprecated. Got int32"):
+        chosen[(1,)](out)
+    assert out[0] == 5

@@ -30,6 +30,7 @@ class BoundConstexpr:
 
     def __init__(self, function: ConstexprFunction, owner: Any):
         self.function, self.owner = function, owner
+        self.must_use = getattr(function, "must_use", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         found = self.function.host(Plain(self.owner), *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})

@@ -1,8 +1,10 @@
 """Casts and choices, element by element."""
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+from tilejit.ir.types import int1
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
@@ -27,7 +29,10 @@ def to(input: Any, dtype: Any, fp_downcast_rounding: str | None = None, bitcast:
 
 @builtin
 def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """x where condition else y, element by element."""
+    """x where condition else y, element by element. A condition that is not int1 is compared with 0, with a warning, as
+    in Triton."""
+    if isinstance(condition, tensor) and condition.elem != int1:
+        warnings.warn(f"tl.where with a non-boolean condition is deprecated. Got {condition.elem}", stacklevel=2)
     c = sem.to_bool(_b, condition)
     tx, ty = sem.common(_b, x, y)
     c, tx, ty = sem.broadcast(_b, c, tx, ty)

@@ -24,9 +24,9 @@ class range:
         self.attrs: dict[str, Any] = {}
         stages = unwrap(num_stages)
         if stages is not None:
-            if not isinstance(stages, int) or stages < 1:
-                raise CompilationError(f"num_stages must be a positive constant, found {stages!r}")
-            self.attrs["num_stages"] = stages
+            if not isinstance(stages, int) or stages < 0:
+                raise CompilationError(f"num_stages must be a constant from 0 on, found {stages!r}")
+            self.attrs["num_stages"] = max(1, stages)         # none is one: nothing runs ahead
         if unwrap(warp_specialize) is not None:
             self.attrs["warp_specialize"] = bool(unwrap(warp_specialize))
         if unwrap(flatten):
