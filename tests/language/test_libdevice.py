@@ -155,13 +155,3 @@ def special(y, x, N: tl.constexpr):
 
 def test_what_only_these_gpus_have():
     equal(special, [np.arange(32, dtype=np.int32) * 2 + 64], np.zeros(1), N=32, num_warps=2)
-
-
-@tilejit.kernel
-def narrow(y, x):
-    tl.store(y, tl.load(x).to(tl.float8e4b15))
-
-
-def test_what_is_missing_says_so():
-    with pytest.raises(tilejit.CompilationError, match="Triton has 'float8e4b15', tilejit does not"):
-        narrow.compile(np.zeros(1), np.zeros(1))

@@ -1,6 +1,8 @@
 """Rules of Triton's language that need no table: types of tuples, numbers of one bit, division of fp8, errors."""
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -140,3 +142,17 @@ def test_a_condition_that_is_no_boolean_warns():
     with tilejit.knobs(target="evaluator"), pytest.warns(UserWarning, match="non-boolean condition is deprecated. Got int32"):
         chosen[(1,)](out)
     assert out[0] == 5
+
+
+@tilejit.kernel
+def of_other_chips(x, KIND: tl.constexpr):
+    tl.static_assert(KIND.primitive_bitwidth == 8)
+    tl.static_assert(x.dtype.element_ty != KIND)
+    tl.load(x).to(KIND)
+
+
+@pytest.mark.parametrize("kind, mantissa", [(tl.float8e4b15, 3), (tl.float8e4b8, 3), (tl.float8e5b16, 2)])
+def test_types_of_other_chips_have_names_only(kind, mantissa):
+    assert kind.fp_mantissa_width == mantissa and kind.is_fp8() and pickle.loads(pickle.dumps(kind)) is kind
+    with pytest.raises(CompilationError, match=f"type {kind.name} not supported in this architecture"):
+        of_other_chips.compile("*fp32", kind)

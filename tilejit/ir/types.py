@@ -81,6 +81,18 @@ fp32 = DType("fp32", "float", 32)
 fp64 = DType("fp64", "float", 64)
 
 
+class OtherDType(DType):
+    """A dtype that other chips compute with: a program may name it and ask what it is, nothing is of it."""
+
+    def __new__(cls, name: str) -> OtherDType:
+        made = object.__new__(cls)
+        made.name, made.kind, made.bits = name, "float", 8
+        return made
+
+
+fp8e4b15, fp8e4b8, fp8e5b16 = (OtherDType(name) for name in ("fp8e4b15", "fp8e4b8", "fp8e5b16"))
+
+
 @dataclass(frozen=True)
 class Ptr:
     """A 64-bit global address of elements of type `elem`."""

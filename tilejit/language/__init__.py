@@ -4,8 +4,11 @@ from enum import Enum as _Enum
 from tilejit.ir.types import DType as dtype
 from tilejit.ir.types import Ptr as pointer_type
 from tilejit.ir.types import bf16 as bfloat16
+from tilejit.ir.types import fp8e4b8 as float8e4b8
+from tilejit.ir.types import fp8e4b15 as float8e4b15
 from tilejit.ir.types import fp8e4nv as float8e4nv
 from tilejit.ir.types import fp8e5 as float8e5
+from tilejit.ir.types import fp8e5b16 as float8e5b16
 from tilejit.ir.types import fp16 as float16
 from tilejit.ir.types import fp32 as float32
 from tilejit.ir.types import fp64 as float64
@@ -52,9 +55,10 @@ tuple = tuple
 slice = slice
 
 #: Names of Triton's language that are not here, so that no error takes them for misspelt.
-LACKING = ("float8e4b15", "float8e4b8", "float8e5b16", "void")
+LACKING = ("void",)
 
 __all__ = ["PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "bfloat16", "block_type", "const", "constexpr", "constexpr_type",
-           "dtype", "extra", "float16", "float32", "float64", "float8e4nv", "float8e5", "int1", "int16",
+           "dtype", "extra", "float16", "float32", "float64", "float8e4b15", "float8e4b8", "float8e4nv", "float8e5",
+           "float8e5b16", "int1", "int16",
            "int32", "int64", "int8", "math", "pi32_t", "pointer_type", "range", "slice", "static_range", "tensor",
            "tensor_descriptor", "tuple", "tuple_type", "uint16", "uint32", "uint64", "uint8"]

@@ -13,6 +13,7 @@ from tilejit.ir import Builder
 from tilejit.ir.types import (
     DTYPES,
     DType,
+    OtherDType,
     Ptr,
     Scalar,
     Tile,
@@ -291,6 +292,9 @@ def to_bool(b: Builder, x: Any) -> tensor:
 def as_dtype(x: Any) -> Scalar:
     """A dtype from a dtype, a pointer type or a dtype's name."""
     x = unwrap(x)
+    if isinstance(x, OtherDType):
+        raise CompilationError(f"type {x.name} not supported in this architecture. The supported fp8 dtypes are "
+                               "('fp8e4nv', 'fp8e5')")
     if isinstance(x, (DType, Ptr)):
         return x
     if isinstance(x, str) and x in DTYPES:

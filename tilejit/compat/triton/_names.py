@@ -13,7 +13,7 @@ _RENAMED = {"dtype": "DType", "_aggregate": "aggregate"}
 
 
 #: names of Triton's language that other names lead to, and that programs mention without using them
-_MENTIONED = ("float8e4b15", "float8e4b8", "float8e5b16", "const", "pi32_t", "void", "condition")
+_MENTIONED = ("const", "pi32_t", "void", "condition")
 
 #: names that stand for what tilejit does not need to be told
 _PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), "tuple": tuple, **dict.fromkeys(
