@@ -19,14 +19,17 @@ import ml_dtypes
 import numpy as np
 
 import tilejit
-from tilejit.kernels import batched, division, fused, grouped, matmul, mixed, scaled, streamk
-from tilejit.kernels.tiles import STREAMED, TILES, suited
+from tilejit.kernels import batched, fused, grouped, matmul, mixed, planning, scaled, steps, streamk
+from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import Part, Way
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 DTYPES = {"fp32": tilejit.language.float32, "int32": tilejit.language.int32}
 ACTIVATIONS = (None, "relu", "gelu", "silu")
+#: Tiles of whole products, and those whose blocks of K are shared out or divided.
+TILES = (*planning.LARGE, *planning.SMALL, *planning.LONG)
+SHARED = (Way(128, 256, 8), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4), Way(64, 32, 4, swap=True, k_bytes=256))
 #: Multiprocessors that the calls see: programs of four tiles take two each.
 MULTIPROCESSORS = 2
 
@@ -176,103 +179,70 @@ def distinct(found: Iterator[Configuration]) -> list[Configuration]:
 
 # -- families -------------------------------------------------------------------------------------------------------
 def matmuls() -> Iterator[Configuration]:
-    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTER_TILES; STREAMED may be streamed
-    (three tiles of four, by two programs); tiles may be turned: of the result's transpose."""
+    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTERS; tiles may be of the result's
+    transpose."""
     module = matmul_module()
-    m, n = extents(STREAMED.m, STREAMED.n)
-    for f, e in epilogues():
-        def streamed(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
-            return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
-        yield Configuration("matmul", f"{STREAMED.m}x{STREAMED.n} streamed {f} {label(e)}".strip(), (
-            (tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas),
-            (module, "divide_result", lambda m, n, *a, **k: (Part(0, 0, m, n, replace(STREAMED, stream=3, programs=2)),)),
-            (module, "handed_on", lambda *_: (False, 0.0))), streamed)
     ends = (*epilogues(), *scaled_epilogues())
-    for t, turned in (*product(TILES, (False, True)), (module.POINTER_TILES, False)):
+    plain_ends = (*((f, {}) for f in FORMATS), (PLAIN, {"bias": True, "activation": "gelu"}))
+    for t, turned in (*product(TILES, (False, True)), (steps.POINTERS, False)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if turned else (rows, columns)
         part, kind = Part(0, 0, rows, columns, replace(t, swap=turned)), " turned" * turned
-        for f, e in ends:
+        for f, e in ends if t not in (*planning.SMALL, *planning.LONG) else plain_ends:
             scaled = "scaled" in e
             size = (4 if scaled else 2) if turned else result_bytes(f, e)
             if ("bias" in e or "activation" in e) and not t.roomy(size, scaled):
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
-                     pointers: bool = t is module.POINTER_TILES) -> Any:
+                     pointers: bool = t is steps.POINTERS) -> Any:
                 a, b = operands(f, m, n, depth(f))
                 if pointers:
                     a = matrix(m, depth(f) + 1, dtype=f.a)[:, 1:] if f.a_rows else matrix(m + 1, depth(f), dtype=f.a,
                                                                                            rows=False)[1:]
                 return matmul(a, b, **with_arrays(e, n))
-            kind = " pointers" if t is module.POINTER_TILES else kind
-            patches = ((module, "divide_result", lambda *a, part=part, **k: (part,)),
-                       (module, "handed_on", lambda *_: (False, 0.0)))
+            kind = " pointers" if t is steps.POINTERS else kind
+            patches = ((module, "choose", lambda *a, part=part: planning.Plan((part,), 0.0)),
+                       (module, "_worth_copying", lambda *_: False))
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(), patches, call)
-            if module._tail(depth(f) + 16, np.dtype(f.a).itemsize, t, e.get("activation")):
+            if steps.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, e.get("activation")):
                 def ragged(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
                     return matmul(*operands(f, m, n, depth(f) + 16), **with_arrays(e, n))
                 yield Configuration("matmul", f"{t}{kind} ragged {f} {label(e)}".strip(), patches, ragged)
 
 
 def reads(t: Way, f: Format) -> bool:
-    """Whether a wide tile may be picked for operands of these orders."""
-    return t.n // t.ctas % division.strips(f.a_rows, f.b_rows)[not t.swap] == 0
+    """Whether a tile may be picked for operands of these orders."""
+    return t.strip >= 32 or not (not f.a_rows if t.swap else f.b_rows)
 
 
 def streamks() -> Iterator[Configuration]:
-    """`matmul_streamk`: sums in order, in no order, added to the result, by clusters that divide K or rows, and in single
-    tiles (of the widths from 48 to 256), also of pairs of CTAs, and as wide as few rows or columns."""
-    for rows in (64, 128):
-        for width in (48, 112, 224, 256):
-            one = next(division.single_tiles(rows, 2 * width, 2))
-            for f, e in epilogues():
-                def single(f: Format = f, e: dict[str, Any] = e, t: Way = replace(one, single=True),
-                           m: int = rows - 8, n: int = 2 * width - 16) -> Any:
-                    return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
-                yield Configuration("streamk", f"{one.m}x{one.n} single {f} {label(e)}".strip(), (), single)
-    (pair,) = [t for t in division.single_tiles(64, 248, 4) if t.ctas == 2]
-    for f, e in epilogues():
-        def shared(f: Format = f, e: dict[str, Any] = e, t: Way = replace(pair, single=True)) -> Any:
-            return streamk.matmul_streamk(*operands(f, 56, 248, depth(f)), **with_arrays(e, 248), config=t)
-        yield Configuration("streamk", f"{pair.m}x{pair.n} single ctas=2 {f} {label(e)}".strip(), (), shared)
-    for side in (64, 112, 208, 256):
-        made = [t for m, n in ((side, 248), (248, side)) for t in division.all_at_once(m, n, 8)]
-        for t in dict.fromkeys(t for t in made if side <= t.n < side + 32):
-            m, n = (t.n - 8, 248) if t.swap else (248, t.n - 8)
-            for f, e in epilogues():
-                if not reads(t, f):
-                    continue
-
-                def once(f: Format = f, e: dict[str, Any] = e, t: Way = replace(t, single=True), m: int = m,
-                         n: int = n) -> Any:
-                    return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
-                name = f"{t.m}x{t.n}{' swap' * t.swap} at once ctas={t.ctas} {f} {label(e)}"
-                yield Configuration("streamk", name.strip(), (), once)
-    wide = (t for side in (112, 208) for m, n in ((side, 600), (600, side)) for t in division.wide_tiles(m, n))
-    for t in (*division.EVEN_TILES, *(t for t in wide if t.ctas == 1)):
+    """Products whose K is divided: in parts that a second launch sums, between the CTAs of a program, and shared out, with
+    sums in order, in no order, or added to the result."""
+    for t, swap in product((*planning.LARGE, *planning.SMALL, *planning.LONG), (False, True)):
         rows, columns = extents(t.m, t.n)
-        m, n = (columns, rows) if t.swap else (rows, columns)
-        for f, e in epilogues():
-            if not reads(t, f):
+        m, n = (columns, rows) if swap else (rows, columns)
+        for f, e in (*((f, {}) for f in FORMATS), (PLAIN, {"bias": True, "activation": "gelu"})):
+            if reads(replace(t, swap=swap), f):
+                def parted(f: Format = f, e: dict[str, Any] = e, t: Way = replace(t, swap=swap).divided(m, n, 2),
+                           m: int = m, n: int = n) -> Any:
+                    return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
+                yield Configuration("streamk", f"{t}{' swap' * swap} parted {f} {label(e)}".strip(), (), parted)
+    ordered = [(f, {**e, "ordered": o}) for f, e in (*epilogues(), *scaled_epilogues()) for o in (False, True)]
+    added = [(f, {"accumulate": True}) for f in FORMATS]
+    by_k = [t for t in planning.BY_K if (t.depth(2) or 0) >= 4]
+    for t, swap in (*((t, t.swap) for t in SHARED), *product(by_k, (False, True))):
+        shared = t.k_ctas == 1
+        rows, columns = extents(t.m, t.n)
+        m, n = (columns, rows) if swap else (rows, columns)
+        way = replace(t, swap=swap, **(dict(programs=3, stream=t.tiles(m, n) - 1) if shared else {}))
+        for f, e in (*(ordered if shared else epilogues()), *added):
+            if not reads(way, f):
                 continue
 
-            def parted(f: Format = f, e: dict[str, Any] = e, t: Way = t.divided(*t.computed(rows, columns), 2), m: int = m,
-                       n: int = n) -> Any:
-                return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
-            yield Configuration("streamk", f"{t.m}x{t.n}{' swap' * t.swap} parted {f} {label(e)}".strip(), (), parted)
-    ways = [(f, {**e, "ordered": o}) for f, e in (*epilogues(), *scaled_epilogues()) for o in (False, True)]
-    ways += [(f, {"accumulate": True}) for f in FORMATS]
-    ways += [(f, {**e, "ctas": c}) for f, e in epilogues() if f in (PLAIN, FORMATS[-1]) for c in (2, 4, 8)]
-    for t in (*division.TILES, *division.DECODE_TILES):
-        m, n = (t.n, 2 * t.m) if t.swap else extents(t.m, t.n)
-        for f, e in ways:
-            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
-                a, b = operands(f, m, n, depth(f))
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, way: Way = way) -> Any:
                 out = {"out": np.zeros((m, n), F32)} if "accumulate" in e else {}
-                parts = {} if "ctas" in e else {"split": 2}
-                return streamk.matmul_streamk(a, b, **with_arrays(e, n), **parts, **out)
-            yield Configuration("streamk", f"{t.m}x{t.n}{' swap' * t.swap} {f} {label(e)}",
-                                ((division, "DECODE_TILES" if t.swap else "TILES", (t,)),), call)
+                return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), **out, config=way)
+            yield Configuration("streamk", f"{t}{' swap' * swap} {f} {label(e)}", (), call)
 
 
 def batches() -> Iterator[Configuration]:
@@ -280,8 +250,7 @@ def batches() -> Iterator[Configuration]:
     for t in batched.TILES:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
-            if t not in suited(batched.TILES, f.b_rows, 0.0,
-                               result_bytes(f, e) if "bias" in e or "activation" in e else None):
+            if not reads(t, f) or ("bias" in e or "activation" in e) and not t.roomy(result_bytes(f, e)):
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, t: Way = t) -> Any:
                 return batched.batched_matmul(*operands(f, m, n // 2, depth(f), (2,)), **with_arrays(e, n // 2), tiles=t)
@@ -341,7 +310,7 @@ def fuseds() -> Iterator[Configuration]:
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
                     return fused_call(f, e, m, n - ("odd" in e), gated)
                 yield Configuration("gated" if gated else "fused", f"{t.m}x{columns} {f} {label(e)}".strip(),
-                                    ((fused, "choose_tiles", lambda *a, t=t: t), (fused, "_ended", lambda *_: False)),
+                                    ((fused, "best", lambda *a, t=t: t), (fused, "_ended", lambda *_: False)),
                                     call)
     yield from endeds()
 
@@ -432,7 +401,7 @@ def scaleds() -> Iterator[Configuration]:
 
 def mixeds() -> Iterator[Configuration]:
     """`weight_only_matmul`."""
-    for t, cycles in mixed.CYCLES.items():
+    for t, block in mixed.BLOCKS.items():
         for bits in (8, 4):
             for dtype in (BF16, F16):
                 for group in (None, 64, 128):
@@ -442,7 +411,7 @@ def mixeds() -> Iterator[Configuration]:
                                      zeros: bool = zeros, e: dict[str, Any] = e) -> Any:
                                 return mixed_call(t, bits, dtype, group, zeros, e)
                             name = f"{t.m}x{t.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
-                            yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "CYCLES", {t: cycles}),), call)
+                            yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "BLOCKS", {t: block}),), call)
 
 
 def mixed_call(t: Any, bits: int, dtype: Any, group: int | None, zeros: bool, e: dict[str, Any]) -> Any:

@@ -235,7 +235,7 @@ def sass(out: str) -> int:
 
     from tilejit import TensorDescriptor
     from tilejit.kernels.matmul import matmul_kernel
-    from tilejit.kernels.tiles import TILES
+    from tilejit.kernels.planning import LARGE as TILES
 
     os.environ["TILEJIT_CACHE"] = "0"
     t = TILES[0]

@@ -1,7 +1,11 @@
 """Products of shapes that nobody chose, against cuBLAS: M, N, K log-uniform, a third of them not multiples of 8.
 
-    PYTHONPATH=. python benchmarks/holdout.py [--count 300] [--seed N] [--dtype bf16,fp8] [--seconds 400] [--out FOLDER]
+    PYTHONPATH=. python benchmarks/holdout.py [--count 300] [--seed N] [--dtype bf16,fp8,batched,grouped] [--seconds 400]
+                                              [--best] [--out FOLDER]
     PYTHONPATH=. python benchmarks/holdout.py --shapes 4x200x14118,19x21x13779
+
+`batched`: up to 64 products of bf16 at once; `grouped`: M rows in up to 32 groups of random sizes. `--best` also measures
+the likeliest ways of each bf16 and fp8 product whose lines TMA reads, and says how far the choice is from the best.
 
 The seed is fresh at each run, and printed. Every result is checked against a float64 product of sampled rows, in an
 output that held NaN before. Times are those of the device alone (CUDA graphs of several calls, replays of ours and of
@@ -15,6 +19,7 @@ import math
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +62,74 @@ def wrong(out: Any, a: Any, b: Any, rng: random.Random) -> float:
     return float((out[at].double() - want).norm() / want.norm().clamp(min=1e-30))
 
 
+def several(shape: Shape, dtype: str, rng: random.Random) -> tuple[Any, Any, Callable[[], Any], Callable[[], Any], Any]:
+    """Operands of batched or grouped products, our call and torch's, and where ours goes."""
+    import torch
+
+    from tilejit.kernels import batched_matmul, grouped_matmul
+
+    m, n, k = shape
+    if dtype == "batched":
+        count = min(rng.choice((2, 8, 32, 64)), max(1, PRODUCTS // (m * n * k)))
+        a, b = (torch.randn(count, *s, device="cuda").bfloat16() for s in ((m, k), (k, n)))
+        out, peer = (torch.full((count, m, n), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        return a, b, lambda: batched_matmul(a, b, out=out), lambda: torch.bmm(a, b, out=peer), out
+    groups = rng.choice((2, 8, 32))
+    ends = sorted(rng.randrange(m + 1) for _ in range(groups - 1))
+    offsets = torch.tensor([0, *ends, m], device="cuda", dtype=torch.int32)
+    a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(groups, n, k, device="cuda").bfloat16().transpose(1, 2)
+    out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+    return (a, b, lambda: grouped_matmul(a, b, offsets, out=out),
+            lambda: torch._grouped_mm(a, b, offs=offsets[1:], out_dtype=torch.bfloat16), out)
+
+
+def measure_several(shape: Shape, dtype: str, rng: random.Random, rounds: int) -> dict[str, Any]:
+    """One row of the record, of batched or grouped products in whole units of 16 bytes."""
+    shape = (shape[0], *(-(-x // 8) * 8 for x in shape[1:]))
+    a, b, ours, theirs, out = several(shape, dtype, rng)
+    ours()
+    want = theirs().double()
+    error = float((out.double() - want).norm() / want.norm().clamp(min=1e-30))
+    if not error < 1e-2:
+        raise ArithmeticError(f"{dtype} {shape}: relative error {error}")
+    return against(shape, dtype, ours, theirs, rounds)
+
+
+def against(shape: Shape, dtype: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> dict[str, Any]:
+    """Interleaved replays of both."""
+    calls = max(2, min(20, int(2e11 / (2.0 * math.prod(shape)))))
+    times = bench_group({"ours": graph_burst(ours, calls), "cublas": graph_burst(theirs, calls)}, rounds, burst_ms=1.0, rest=1.0)
+    ratio, spread = pair_ratio(times["ours"], times["cublas"])
+    mine, peers = (1e3 * float(np.median(times[x])) for x in ("ours", "cublas"))
+    return row("matmul_holdout", "x".join(map(str, shape)), dtype, mine, "cuBLAS", peers, "us", ratio, spread)
+
+
+def choice(shape: Shape, dtype: str) -> dict[str, Any]:
+    """How much longer the chosen way takes than the best of the likeliest; empty where TMA does not read the operands."""
+    from tilejit.kernels.chip import current
+    from tilejit.kernels.planning import choose
+    from tilejit.tools import calibrate
+
+    m, n, k = shape
+    unit, kind = (16, "fp8e4nv") if dtype == "fp8" else (8, "bf16")
+    if n % unit or k % unit or dtype not in DTYPES:
+        return {}
+    chip, rows = current(), []
+    problem = calibrate.facts(*calibrate.matrices(m, n, k, kind, dtype != "fp8"))
+    calibrate.measure_one(problem, kind, chip, random.Random(0), rows.append, choose(problem, chip).parts[0].way)
+    times = dict(rows[0][1])
+    chosen = choose(problem, chip).parts[0].way
+    return {"choice": round(times[chosen] / min(times.values()), 4)} if chosen in times else {}
+
+
 def measure(shape: Shape, dtype: str, rng: random.Random, rounds: int) -> dict[str, Any]:
     """One row of the record: microseconds of ours and of cuBLAS, and their ratio (above 1: ours is faster)."""
     import torch
 
     from tilejit.kernels import matmul
 
+    if dtype not in DTYPES:
+        return measure_several(shape, dtype, rng, rounds)
     a, b = operands(shape, dtype)
     out = torch.full((shape[0], shape[1]), float("nan"), device="cuda", dtype=torch.bfloat16 if dtype == "fp8" else a.dtype)
     matmul(a, b, out=out)
@@ -77,12 +144,7 @@ def measure(shape: Shape, dtype: str, rng: random.Random, rounds: int) -> dict[s
             return torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
         return torch.matmul(a, b, out=peer)
 
-    calls = max(2, min(20, int(2e11 / (2.0 * math.prod(shape)))))
-    times = bench_group({"ours": graph_burst(lambda: matmul(a, b, out=out), calls), "cublas": graph_burst(theirs, calls)},
-                        rounds, burst_ms=1.0, rest=1.0)
-    ratio, spread = pair_ratio(times["ours"], times["cublas"])
-    ours, peers = (1e3 * float(np.median(times[x])) for x in ("ours", "cublas"))
-    return row("matmul_holdout", "x".join(map(str, shape)), dtype, ours, "cuBLAS", peers, "us", ratio, spread)
+    return against(shape, dtype, lambda: matmul(a, b, out=out), theirs, rounds)
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
@@ -101,6 +163,12 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     out = [line("all", rows), line("ragged", ragged), line("aligned", [r for r in rows if r not in ragged])]
     for low, high in ((1, 64), (65, 512), (513, LARGEST)):
         out.append(line(f"rows {low} to {high}", [r for r in rows if low <= sizes(r)[0] <= high]))
+    for dtype in dict.fromkeys(r["dtype"] for r in rows):
+        out.append(line(dtype, [r for r in rows if r["dtype"] == dtype]))
+    chosen = [r["choice"] for r in rows if "choice" in r]
+    if chosen:
+        out.append(f"choice: {math.exp(sum(map(math.log, chosen)) / len(chosen)):.3f} of the best way's time at "
+                   f"{len(chosen)} shapes, within 5% for {sum(x < 1.05 for x in chosen) / len(chosen):.0%}")
     for r in sorted(rows, key=lambda r: r["ratio"])[:12]:
         out.append(f"  {r['dtype']} {r['case']}: {r['ours']:.1f} us, cuBLAS {r['peer_value']:.1f}, {r['ratio']:.3f}")
     return out
@@ -110,7 +178,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--dtype", default="bf16", help="comma-separated: " + ", ".join(DTYPES))
+    parser.add_argument("--dtype", default="bf16", help="comma-separated: " + ", ".join((*DTYPES, "batched", "grouped")))
+    parser.add_argument("--best", action="store_true", help="measure the likeliest ways of each product, too")
     parser.add_argument("--shapes", help="MxNxK,... instead of random ones")
     parser.add_argument("--seconds", type=float, default=400, help="stop after so long")
     parser.add_argument("--rounds", type=int, default=5)
@@ -128,7 +197,7 @@ def main() -> int:
         if time.monotonic() > until:
             print(f"stopped after {options.seconds} s: {len(rows)} shapes")
             break
-        rows.append(measure(shape, dtype, rng, options.rounds))
+        rows.append(measure(shape, dtype, rng, options.rounds) | (choice(shape, dtype) if options.best else {}))
         if chosen:
             print(json.dumps(rows[-1]))
     print("\n".join(summary(rows)))

@@ -126,17 +126,18 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
 
     Raises Absent for options that neither the kernel nor its launch knows."""
     import tilejit
+    from tilejit.kernels.chip import current
+    from tilejit.kernels.planning import LARGE, best
+    from tilejit.kernels.problem import Problem
+    from tilejit.kernels.product import matmul_kernel as kernel
     from tilejit.runtime.jit import OPTIONS
-
-    library = importlib.import_module("tilejit.kernels.matmul")
-    kernel = library.matmul_kernel
     unknown = [o for o in variant.options if o not in OPTIONS] + [
         c for c in variant.constants if c not in inspect.signature(kernel.fn).parameters]
     if unknown:
         raise Absent(f"the kernel does not know {', '.join(unknown)}")
     (m, k), n = a.shape, b.shape[1]
     sms, size = tilejit.multiprocessors(), tilejit.array_info(a).dtype.bytes
-    t = library.choose_tiles(m, n, tilejit.cdiv(k * size, 128), sms)
+    t = best(Problem(m, n, k, size, True, False, (k * size, k * size, 2 * n)), current(), LARGE)
     given = {"BM": t.m, "BN": t.n, "BK": t.k_bytes // size, "GROUP": 16, "A_ROWS": True, "B_ROWS": False,
              "ACTIVATION": None, "num_warps": t.warps, "num_ctas": 1, **variant.constants, **variant.options}
     bm, bn, bk = (given[x] for x in ("BM", "BN", "BK"))

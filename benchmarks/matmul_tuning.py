@@ -6,19 +6,20 @@ is looked at once, and the best few race.
 """
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from typing import Any
 
 from contender import Absent, Contender, race
 
 import tilejit
-from tilejit.kernels import streamk, tiles
+from tilejit.kernels import planning, steps
 from tilejit.kernels import way as library
+from tilejit.kernels.chip import current
+from tilejit.kernels.problem import Problem
+from tilejit.kernels.product import matmul_kernel, streamk_kernel
 from tilejit.testing import Burst
 
 
@@ -53,14 +54,8 @@ class Way:
 Part = tuple[int, int, int, int]
 #: How a result is computed: one launch for each part.
 Plan = tuple[tuple[Way, Part], ...]
-#: Divided results that are tried, those with the least estimated time.
-DIVIDED = 12
-
-
-def kernel() -> tilejit.Kernel:
-    """The library's kernel (its module's name is that of a function of its package)."""
-    found: tilejit.Kernel = importlib.import_module("tilejit.kernels.matmul").matmul_kernel
-    return found
+#: Tiles that large results may have.
+TILES = (*planning.LARGE, library.Way(128, 128, 4), library.Way(64, 256, 4), library.Way(64, 128, 4), library.Way(64, 64, 4))
 
 
 def of_tiles(t: library.Way, group: int, stream: int = 0, turned: bool = False) -> Way:
@@ -73,7 +68,7 @@ def ways(m: int, n: int, blocks: int) -> list[Way]:
     """What is tried for a whole m x n result of so many blocks of K: the library's tiles, with its own number of rows walked
     together, half and twice as many, and turned; other pipelines of the larger ones."""
     found = []
-    for t in tiles.TILES:
+    for t in TILES:
         group = t.group(m, blocks)
         found += [of_tiles(t, g) for g in (group, group // 2, 2 * group)]
         found.append(of_tiles(t, t.group(n, blocks), turned=True))
@@ -83,25 +78,16 @@ def ways(m: int, n: int, blocks: int) -> list[Way]:
     return list(dict.fromkeys(found))
 
 
-def divisions(m: int, n: int, chip: tiles.Chip) -> list[Plan]:
-    """Results whose first part is made of whole tiles or whole waves and whose rest is in strips, or the last waves of
-    which are shared out, the likeliest few; straight or turned."""
-    found: dict[Plan, float] = {}
-    costs = chip.costs(tiles.TILES)
-    for turned, cost in product((False, True), costs):
-        high, wide, t = *((n, m) if turned else (m, n)), cost.way
-        for rows, columns in tiles.mains(high, wide, t, cost.programs):
-            rest = [p._replace(way=replace(p.way, swap=turned)) for p, _ in tiles.strips_of(costs, high, wide, rows, columns)]
-            for stream in {0, cost.shared(rows, columns) if t is tiles.STREAMED else 0}:
-                parts = [library.Part(0, 0, rows, columns, replace(t, stream=stream, swap=turned)), *rest]
-                if rest or stream:
-                    found[plan_of(parts, chip.blocks)] = sum(chip.time(p) + tiles.LAUNCH for p in parts)
-    return sorted(found, key=lambda p: found[p])[:DIVIDED]
+def divisions(problem: Problem) -> list[Plan]:
+    """The likeliest result whose first part is made of whole tiles or whole waves and whose rest is in strips."""
+    found = planning.divided(problem, current(), float("inf"))
+    return [] if found is None else [plan_of(found.parts, problem)]
 
 
-def plan_of(parts: Sequence[library.Part], blocks: int) -> Plan:
-    """The library's parts as launches, of a product with so many blocks of K."""
-    return tuple((of_tiles(p.way, p.way.group(p.m1 - p.m0, blocks), p.way.stream, p.way.swap), p[:4]) for p in parts)
+def plan_of(parts: Sequence[library.Part], problem: Problem) -> Plan:
+    """The library's parts as launches."""
+    return tuple((of_tiles(p.way, p.way.group(p.m1 - p.m0, tilejit.cdiv(problem.k_bytes, 128)), p.way.stream, p.way.swap),
+                  p[:4]) for p in parts)
 
 
 def name_of(plan: Plan) -> str:
@@ -110,24 +96,23 @@ def name_of(plan: Plan) -> str:
     return " + ".join(f"{way.label}{'' if i == last else f' to {part[2]},{part[3]}'}" for i, (way, part) in enumerate(plan))
 
 
-def chip_of(k: int, size: int) -> tiles.Chip:
-    """What the library's estimates know of a product with K contiguous in operands of `size` bytes an element."""
-    return tiles.Chip(tilejit.multiprocessors(), tilejit.cdiv(k * size, 128), tiles.raggedness(k * size))
+def problem_of(m: int, n: int, k: int, size: int) -> Problem:
+    """A product with K contiguous in operands of `size` bytes an element, and a result of 16 bits."""
+    return Problem(m, n, k, size, True, False, (k * size, k * size, 2 * n))
 
 
 def chosen(m: int, n: int, k: int, size: int) -> str:
-    """The library's own plan for a result of 16 bits, as in notes."""
-    chip = chip_of(k, size)
-    parts = tiles.divide_result(m, n, chip.blocks, chip.multiprocessors, chip.ragged, tiles.TILES, tiles.TILES,
-                                tiles.raggedness(2 * n) > 0)
-    return name_of(plan_of(parts, chip.blocks))
+    """The library's own plan, as in notes."""
+    problem = problem_of(m, n, k, size)
+    return name_of(plan_of(planning.choose(problem, current()).parts, problem))
 
 
 def plans(m: int, n: int, k: int, size: int) -> dict[str, Plan]:
     """Everything that is tried for a product, by name."""
-    chip = chip_of(k, size)
-    found: list[Plan] = [((way, (0, 0, n, m) if way.turned else (0, 0, m, n)),) for way in ways(m, n, chip.blocks)]
-    found += divisions(m, n, chip)
+    problem = problem_of(m, n, k, size)
+    found: list[Plan] = [((way, (0, 0, n, m) if way.turned else (0, 0, m, n)),)
+                         for way in ways(m, n, tilejit.cdiv(problem.k_bytes, 128))]
+    found += [*divisions(problem), plan_of(planning.choose(problem, current()).parts, problem)]
     return {name_of(p): p for p in found}
 
 
@@ -157,10 +142,10 @@ def launch_of(a: Any, b: Any, out: Any, way: Way, part: Part) -> Launch:
                                                                           d(out, block))
     if way.stream:
         config = library.Way(way.m, way.n, way.warps, way.ctas, programs=programs, stream=way.stream)
-        args = (*descs, *streamk.meeting("tuning", a, config, None), None, m1, n1, a.shape[1], way.stream)
+        args = (*descs, *steps.meeting("tuning", a, config, None), None, m1, n1, a.shape[1], way.stream)
         options |= {"ADD": False, "ORDERED": True}
-        return Launch(streamk.streamk_kernel, (programs,), args, options)
-    return Launch(kernel(), (programs,), (*descs, None, m1, n1, a.shape[1]), {**options, "M0": m0, "N0": n0})
+        return Launch(streamk_kernel, (programs,), args, options)
+    return Launch(matmul_kernel, (programs,), (*descs, None, m1, n1, a.shape[1]), {**options, "M0": m0, "N0": n0})
 
 
 def prepared(launches: dict[str, list[Launch]]) -> dict[str, str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tilejit.runtime.check import check
     from tilejit.runtime.compile import CompiledKernel
     from tilejit.runtime.descriptor import TensorDescriptor
-    from tilejit.runtime.driver import multiprocessors
+    from tilejit.runtime.driver import device_name, multiprocessors
     from tilejit.runtime.hooks import HOOKS as hooks
     from tilejit.runtime.jit import Kernel, kernel
     from tilejit.runtime.jit import kernel as jit
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tilejit.runtime.timeline import timeline
     from tilejit.tools.autotune import autotune
     from tilejit.tools.config import Config
+    from tilejit.tools.tuned import fastest
     from tilejit.tools.wrapper import heuristics
 
 __version__ = "0.1.0"
@@ -57,7 +58,7 @@ _HOMES = {
     "runtime.check": "check",
     "runtime.compile": "CompiledKernel",
     "runtime.descriptor": "TensorDescriptor",
-    "runtime.driver": "multiprocessors",
+    "runtime.driver": "device_name multiprocessors",
     "runtime.hooks": "HOOKS=hooks",
     "runtime.jit": "Kernel kernel kernel=jit",
     "runtime.knobs": "chip knobs overrides=active_knobs",
@@ -65,6 +66,7 @@ _HOMES = {
     "runtime.timeline": "timeline",
     "tools.autotune": "autotune",
     "tools.config": "Config",
+    "tools.tuned": "fastest",
     "tools.wrapper": "heuristics",
 }
 _WHERE = {name.split("=")[-1]: (module, name.split("=")[0]) for module, names in _HOMES.items()
@@ -103,6 +105,6 @@ def __dir__() -> list[str]:
 
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
            "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs",
-           "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "empty",
-           "empty_like", "heuristics", "hooks", "jax", "jit", "kernel", "knobs", "multiprocessors", "must_use_result",
-           "next_power_of_2", "replayed", "timeline", "to_device", "torch_op", "zeros", "zeros_like"]
+           "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "device_name",
+           "empty", "empty_like", "fastest", "heuristics", "hooks", "jax", "jit", "kernel", "knobs", "multiprocessors",
+           "must_use_result", "next_power_of_2", "replayed", "timeline", "to_device", "torch_op", "zeros", "zeros_like"]

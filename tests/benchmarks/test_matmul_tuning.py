@@ -28,7 +28,7 @@ def matrices(m=300, n=280, k=136):
 def test_every_way_has_its_own_name(tuning):
     found = tuning.ways(8192, 8192, 64)
     assert len({w.label for w in found}) == len(found) >= 20
-    assert {tuning.of_tiles(t, t.group(8192, 64)) for t in tuning.tiles.TILES} <= set(found)
+    assert {tuning.of_tiles(t, t.group(8192, 64)) for t in tuning.TILES} <= set(found)
 
 
 def test_the_librarys_own_choice_is_among_the_plans(tuning):

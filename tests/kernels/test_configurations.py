@@ -45,7 +45,14 @@ def grouped(key: Any) -> dict[Any, list[Any]]:
     return groups
 
 
-ASSEMBLED = sample(grouped(lambda c: (c.family, c.name.split()[0], "scaled" in c.name, "ctas" in c.name, "streamed" in c.name,
+def tile(c: Any) -> str:
+    """The tile of a configuration; small ones and those whose K is divided stand for all of their width."""
+    name = str(c.name.split()[0])
+    every = c.family not in ("matmul", "streamk") or c.family == "matmul" and name in map(str, family.planning.LARGE)
+    return name if every else re.sub(r"x\d+", "", name)
+
+
+ASSEMBLED = sample(grouped(lambda c: (c.family, tile(c), "scaled" in c.name, "ctas" in c.name, "streamed" in c.name,
                                       "turned" in c.name)), 1)
 RUN = sample(grouped(lambda c: c.family), 2)
 
@@ -130,15 +137,15 @@ def test_uneven_rows_assemble(columns: int, dtype: Any) -> None:
 def test_every_tile_of_every_table_is_there() -> None:
     """A tile that is added to a heuristic's table is a new configuration."""
     named = {(c.family, c.name.split()[0]) for c in CONFIGURATIONS}
-    tables = {"matmul": (*family.TILES, family.matmul_module().POINTER_TILES),
-              "streamk": (*family.division.EVEN_TILES, *family.division.TILES, *family.division.DECODE_TILES),
+    tables = {"matmul": (*family.TILES, family.steps.POINTERS),
+              "streamk": (*family.planning.LARGE, *family.planning.SMALL, *family.planning.LONG, *family.SHARED),
               "batched": family.batched.TILES, "fused": family.fused.TILES,
               "scaled": (*family.scaled.FEW_ROWS, *family.scaled.TILES),
-              "mixed": tuple(family.mixed.CYCLES),
+              "mixed": tuple(family.mixed.BLOCKS),
               "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
                           family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
     for name, tiles in tables.items():
-        assert {(name, str(t) if name in ("matmul", "batched") else f"{t.m}x{t.n}") for t in tiles} <= named
+        assert {(name, str(t) if name in ("matmul", "streamk", "batched") else f"{t.m}x{t.n}") for t in tiles} <= named
     assert {("gated", f"{t.m}x{t.n // 2}") for t in family.fused.GATED_TILES} <= named
 
 

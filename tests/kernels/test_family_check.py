@@ -2,13 +2,15 @@
 tiles anywhere; `test_schedules.py` runs every ready kernel once."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 from references import StandIn
 
 import tilejit
-from tilejit.kernels import division, fused, grouped, mixed, streamk
+from tilejit.kernels import fused, grouped, mixed, steps, streamk
 from tilejit.kernels.way import Way
 
 BF16 = ml_dtypes.bfloat16
@@ -45,18 +47,17 @@ def normal(*shape, dtype=BF16):
 @pytest.mark.parametrize("m, store_role", [(20, None), (100, None), (100, True)])
 def test_streamk(checked, monkeypatch, m, store_role, ordered):
     """Ordered sums have equal bits under every schedule, whoever stores."""
-    found = checked(streamk, "streamk_kernel", 0 if ordered else 1e-2)
+    found = checked(steps, "streamk_kernel", 0 if ordered else 1e-2)
     monkeypatch.setattr(Way, "options", property(lambda self: {"num_warps": self.warps, "store_role": store_role}))
-    monkeypatch.setattr(division, "divide", lambda tiles, steps, *rest: (3, tiles))
-    monkeypatch.setattr(division, "TILES", (division.TILES[3],))
-    monkeypatch.setattr(division, "DECODE_TILES", (division.DECODE_TILES[3],))          # two tiles for three programs
-    streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered, ctas=1)
+    t = Way(64, 64, 4) if m > 20 else Way(64, 32, 4, swap=True)
+    t = replace(t, programs=3, stream=t.tiles(m, 128))
+    streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", ordered=ordered, config=t)
     # Unordered, who finishes a tile is found out by an atomic, which the store role does not do.
     assert ("role store" in found[-1]) == bool(store_role and ordered)
 
 
 def test_accumulate(checked):
-    checked(streamk, "streamk_kernel", 1e-4)
+    checked(steps, "streamk_kernel", 1e-4)
     streamk.matmul_streamk(normal(16, 512), normal(64, 512).T, out=np.ones((16, 64), np.float32), accumulate=True,
                            split=3)
 

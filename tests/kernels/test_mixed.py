@@ -7,7 +7,7 @@ import pytest
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels.mixed import CYCLES, mixed_kernel, options, weight_only_matmul
+from tilejit.kernels.mixed import BLOCKS, mixed_kernel, options, weight_only_matmul
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -82,7 +82,7 @@ def test_rejects():
 
 @pytest.mark.parametrize("dtype, bits, steps, zeros", [
     ("bf16", 8, 0, None), ("bf16", 8, 1, None), ("bf16", 4, 1, "*bf16"), ("fp16", 8, 0, None), ("fp16", 4, 2, None)])
-@pytest.mark.parametrize("t", CYCLES, ids=str)
+@pytest.mark.parametrize("t", BLOCKS, ids=str)
 def test_compiles(t, dtype, bits, steps, zeros):
     """Every tile is specialised, takes the weight from registers, keeps products in flight, and assembles cleanly."""
     m, n, bk, given = t.m, t.n, t.k_bytes // 2, options(t, bits, 2)

@@ -7,8 +7,8 @@ import pytest
 
 from tilejit.kernels.add import add_kernel
 from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.planning import LARGE as TILES
 from tilejit.kernels.rows.softmax import softmax_kernel
-from tilejit.kernels.tiles import TILES
 from tilejit.kernels.way import Way
 from tilejit.runtime import ptxas
 

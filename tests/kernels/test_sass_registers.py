@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tilejit.kernels.mixed import CYCLES, mixed_kernel, options
+from tilejit.kernels.mixed import BLOCKS, mixed_kernel, options
 from tilejit.runtime import miscompiles, ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -69,7 +69,7 @@ def overwritten(loop):
 
 
 @pytest.mark.parametrize("bits, steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
-@pytest.mark.parametrize("t", CYCLES, ids=str)
+@pytest.mark.parametrize("t", BLOCKS, ids=str)
 def test_nothing_in_flight_is_written(t, bits, steps, zeros):
     loop = k_loop(weights(t, bits, steps, zeros).sass())
     products = [text for text in loop if PRODUCT.search(text)]
@@ -89,7 +89,7 @@ def test_widening_is_cheap():
     """Two numbers take four (of 4 bits: three) instructions besides their load, and no conversion."""
     for bits, each in (8, 4), (4, 3):
         text = " ".join(re.sub(r"^@!?U?P\d+ ", "", x).split(" ")[0].split(".")[0] for x in k_loop(
-            weights(next(iter(CYCLES)), bits, 0, None).sass()))
+            weights(next(iter(BLOCKS)), bits, 0, None).sass()))
         count = {name: text.split().count(name) for name in ("I2F", "F2FP", "LOP3", "HADD2", "PRMT", "IMAD", "SHF")}
         assert count["I2F"] == count["F2FP"] == 0 and count["HADD2"] == 64, (bits, count)
         assert sum(count.values()) <= each * 64 + 24, (bits, count)

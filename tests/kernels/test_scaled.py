@@ -9,9 +9,11 @@ import pytest
 
 import tilejit
 from tilejit.errors import LaunchError
+from tilejit.kernels import chip as chips
 from tilejit.kernels.scaled import FEW_ROWS, TILES, block_scaled_kernel, by_tma, choose, matmul_blockscaled, options
 from tilejit.testing import rel_error
 
+CHIP = chips.load(chips.FOLDER / "h200.json")
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 
 
@@ -39,7 +41,7 @@ def arrays(m, n, k, dtypes=(E4M3, E4M3)):
 def test_block_scales(target, m, n, k, dtypes, few):
     """Sizes that leave blocks incomplete, as they are chosen; with K divided where it is deep."""
     given, ref = arrays(m, n, k, dtypes)
-    t = choose(m, n, k, 132)
+    t = choose(m, n, k, CHIP)
     assert t.swap == few and (t.parts > 1) == (k > 1000)
     out = np.full((m, n), np.nan, np.float32)
     with tilejit.knobs(target=target):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels.splitk import STORE_STAGES, split_kernel
+from tilejit.kernels.product import split_kernel
+from tilejit.kernels.steps import STORE_STAGES
 from tilejit.kernels.streamk import matmul_streamk, workspace_for
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error

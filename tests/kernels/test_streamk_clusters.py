@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels.streamk import matmul_streamk, streamk_kernel, workspace_for
+from tilejit.kernels.product import streamk_kernel
+from tilejit.kernels.streamk import matmul_streamk, workspace_for
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 

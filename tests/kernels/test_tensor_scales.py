@@ -8,12 +8,13 @@ import pytest
 
 import tilejit
 from tilejit.kernels import matmul, matmul_streamk
-from tilejit.kernels.tiles import STREAMED, TILES
-from tilejit.kernels.way import Part
+from tilejit.kernels.planning import LARGE, SMALL, Plan
+from tilejit.kernels.way import Part, Way
 from tilejit.testing import rel_error
 
 BF16, E4M3, F32 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32
 targets = pytest.mark.parametrize("target", ["evaluator", "emulator"])
+STREAMED = Way(256, 256, 8, 2)
 SCALES = dict(scale_a=np.array([3.0], F32), scale_b=np.array([[0.25]], F32))
 
 
@@ -23,8 +24,7 @@ def chosen(monkeypatch):
     module = importlib.import_module("tilejit.kernels.matmul")
 
     def choose(parts):
-        monkeypatch.setattr(module, "divide_result", lambda *_: parts)
-        monkeypatch.setattr(module, "handed_on", lambda *_: (False, 0.0))
+        monkeypatch.setattr(module, "choose", lambda *_: Plan(parts, 0.0))
     return choose
 
 
@@ -52,8 +52,8 @@ def test_matmul(m, n, k, dtype, given, scale, target):
 
 
 @targets
-@pytest.mark.parametrize("parts", [(Part(0, 0, 200, 136, replace(TILES[-1], swap=True)),),
-                                   (Part(0, 0, 64, 200, TILES[-1]), Part(64, 0, 136, 200, TILES[-2]))], ids=["turned", "two"])
+@pytest.mark.parametrize("parts", [(Part(0, 0, 200, 136, Way(64, 64, 4, swap=True)),),
+                                   (Part(0, 0, 64, 200, Way(64, 64, 4)), Part(64, 0, 136, 200, Way(64, 128, 4)))], ids=["turned", "two"])
 def test_parts(chosen, parts, target):
     """Turned, and in launches for parts of the result."""
     chosen(parts)
@@ -92,10 +92,9 @@ def test_registers():
         (fp8, (4096, 4096), (4096, 1)), (fp8, (4096, 14336), (1, 4096)), (bf16, (14336,), (1,)),
         (fp32, (4096, 14336), (14336, 1)))]
     for scaled in (False, True):
-        for step in module._launches(*facts, "silu", 132, "sm_90a", scaled):
-            given = step.launch.kernel.given
-            t = next(t for t in TILES if given.items() >= {"BM": t.m, "BN": t.n, **t.options}.items())
-            assert t.roomy(4, scaled) or step.way.swap and t.roomy(2) and not scaled
+        for step in module._plan(*facts, "silu", scaled, 132, None):
+            assert step.way.roomy(4, scaled) or step.way.swap and step.way.roomy(2) and not scaled
+    assert {t.sums for t in (*LARGE, *SMALL) if t.roomy(4) and not t.roomy(4, scaled=True)} == {160}
 
 
 def test_what_is_no_scale():

@@ -10,7 +10,7 @@ import pytest
 
 import tilejit
 from tilejit import kernels
-from tilejit.kernels.tiles import TILES
+from tilejit.kernels.planning import LARGE, SMALL, Plan
 from tilejit.kernels.way import Part
 from tilejit.testing import rel_error
 
@@ -21,17 +21,15 @@ SHAPES = ((128, 256), (128, 160), (64, 128), (256, 256), (256, 224), (256, 320),
 
 
 def tiles(m, n):
-    return next(t for t in TILES if (t.m, t.n) == (m, n))
+    return next(t for t in (*LARGE, *SMALL) if (t.m, t.n) == (m, n))
 
 
 def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_dtype=BF16, bias=False, activation=None,
             **options):
     """`matmul` by turned tiles; what was compiled."""
-    monkeypatch.setattr(matmul, "divide_result", lambda *_: (Part(0, 0, n, m, replace(t, swap=True)),))
-    monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
+    monkeypatch.setattr(matmul, "choose", lambda *_: Plan((Part(0, 0, n, m, replace(t, swap=True)),), 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * t.ctas)
     matmul._plan.cache_clear()
-    matmul._launches.cache_clear()
     matmul.matmul_kernel.entries.clear()
     rng = np.random.default_rng(m)
     a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
@@ -110,8 +108,7 @@ def test_parts(monkeypatch):
     """Rows of the transpose from 64 on are another launch's."""
     small, tall = (replace(tiles(64, n), swap=True) for n in (64, 128))
     parts = Part(0, 0, 64, 200, tall), Part(64, 0, 136, 200, small)
-    monkeypatch.setattr(matmul, "divide_result", lambda *_: parts)
-    monkeypatch.setattr(matmul, "handed_on", lambda *_: (False, 0.0))
+    monkeypatch.setattr(matmul, "choose", lambda *_: Plan(parts, 0.0))
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((200, 72)).astype(BF16), rng.standard_normal((72, 136)).astype(BF16)
     with tilejit.knobs(target="emulator"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tilejit.kernels.batched import batched_matmul
     from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
     from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
-    from tilejit.kernels.matmul import matmul, matmul_kernel
+    from tilejit.kernels.matmul import matmul, matmul_kernel, plan
     from tilejit.kernels.mixed import weight_only_matmul
     from tilejit.kernels.rows.cross_entropy import cross_entropy, cross_entropy_
     from tilejit.kernels.rows.divergences import js_divergence, kl_divergence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "add": "add", "attention": "attention", "batched": "batched_matmul",
     "fused": "fused_matmul gated_matmul swiglu", "grouped": "grouped_matmul masked_grouped_matmul",
-    "matmul": "matmul_kernel", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
+    "matmul": "matmul_kernel plan", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
     "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled", "streamk": "matmul_streamk",
     "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope",
@@ -75,5 +75,5 @@ __all__ = ["adamw_", "add", "add_layernorm", "add_rmsnorm", "argmax", "attention
            "clip_grad_norm_", "cross_entropy", "cross_entropy_", "cumsum", "dequantise", "dropout", "embedding",
            "fused_matmul", "gated_matmul", "glu", "group_norm", "grouped_matmul", "js_divergence", "kl_divergence",
            "layernorm", "linear_cross_entropy", "log_softmax", "masked_grouped_matmul", "matmul",
-           "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "mean", "quantise", "relu_squared", "rmsnorm",
-           "rope", "softmax", "sort", "sum", "swiglu", "topk", "transpose", "weight_only_matmul"]
+           "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "mean", "plan", "quantise", "relu_squared",
+           "rmsnorm", "rope", "softmax", "sort", "sum", "swiglu", "topk", "transpose", "weight_only_matmul"]

@@ -96,8 +96,8 @@ def operand(what: str, name: str, info: ArrayInfo, rank: int = 2) -> Matrix:
     return Matrix(info, shape, strides, rows_first)
 
 
-def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> None:
-    """Dtypes that multiply, inner sizes that agree, and orders that the tensor cores read in place."""
+def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...], in_place: bool = True) -> None:
+    """Dtypes that multiply, inner sizes that agree, and (`in_place`) orders that the tensor cores read as they are."""
     alike = a.dtype == b.dtype or a.dtype.is_fp8() and b.dtype.is_fp8() or \
         {str(a.dtype), str(b.dtype)} <= {"int8", "uint8"}
     if str(a.dtype) not in dtypes or not alike:
@@ -105,7 +105,7 @@ def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...]) -> 
     if a.shape[-1] != b.shape[-2]:
         raise tilejit.LaunchError(f"{what}: a is {list(a.shape)}, b is {list(b.shape)}: "
                                   f"{a.shape[-1]} != {b.shape[-2]}")
-    if a.dtype.bytes != 2 and not (a.rows_first and not b.rows_first):
+    if in_place and a.dtype.bytes != 2 and not (a.rows_first and not b.rows_first):
         raise tilejit.LaunchError(f"{what}: {a.dtype} operands must have K contiguous (a row-major, b column-major): "
                                   "the tensor cores transpose 16-bit elements only")
 

@@ -21,9 +21,10 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate, biased
+from tilejit.kernels.chip import current
 from tilejit.kernels.order import tile_at
-from tilejit.kernels.tiles import SINGLE_TILES, choose_tiles, raggedness, suited
-from tilejit.kernels.tiles import TILES as PRODUCTS
+from tilejit.kernels.planning import LARGE, best
+from tilejit.kernels.problem import facts
 from tilejit.kernels.way import Way
 
 
@@ -65,7 +66,8 @@ def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.conste
 
 #: Tiles of one CTA, and of two that divide rows. (Those that divide columns are 2 to 8% slower on an H200; beside the
 #: batch's coordinates there are too few registers for some of 176 and 208 columns.)
-TILES = tuple(t for t in PRODUCTS if not t.columns and t.n not in (176, 208))
+TILES = (*(t for t in LARGE if not t.columns and t.n not in (176, 208)), Way(128, 128, 4),
+         *(Way(64, n, 4) for n in (256, 128, 64, 32)))
 #: Bytes of a batch's operands up to which L2 holds all of them, however tiles are walked; then two rows of tiles at a
 #: time: programs side by side share columns as well (2% faster at 64 x 512^3, 1% at 12 x 768 x 3072 x 768 on an H200).
 IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
@@ -124,15 +126,13 @@ def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, 
     if 0 in (batches, m, n):
         return None
     bk = K_BYTES // ma.dtype.bytes
-    blocks, ended = tilejit.cdiv(k, bk), bias is not None or activation is not None
-    ragged = max(raggedness(max(x.strides[-2:]) * x.dtype.bytes) for x in (ma, mb))
-    there = SINGLE_TILES if tilejit.chip() != "sm_90a" else \
-        suited(TILES, mb.rows_first, ragged, mc.dtype.bytes if ended else None)
-    t = tiles or choose_tiles(m, n, blocks, multiprocessors, ragged, there, batches)
+    there = TILES if tilejit.chip() == "sm_90a" else tuple(t for t in TILES if t.ctas == 1 and t.n & t.n - 1 == 0)
+    problem = facts(ma, mb, out, bias is not None, activation, batches=batches)
+    t = tiles or best(problem, current(a.device, multiprocessors), there)
     descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
     require_tma(_WHAT, **descriptors)
     grid = min(t.room(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
-    group = FEW_ROWS if (m + n) * k * ma.dtype.bytes <= IN_L2 else t.group(m, blocks)
+    group = FEW_ROWS if (m + n) * k * ma.dtype.bytes <= IN_L2 else t.group(m, tilejit.cdiv(k, bk))
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
     # and a tile that another group's products hide is best staged whole.

@@ -64,7 +64,7 @@ class Ended:
         sums = tilejit.empty_like(a, (self.m, pitch(self.columns)), tl.float32)
         info = tilejit.array_info(sums)._replace(shape=(self.m, self.columns))
         product = launches((a, b, None, sums), (infos[0], self.b._replace(address=infos[1].address), None, info), None)
-        assert product is not None           # `matmul.estimate` says that nothing is copied
+        assert product is not None           # `product_ns` says that nothing is copied
         run(*product, (self.end, ((), (), sums, out, z, scale_a, scale_b, bias, residual, reduced), {}))
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import tilejit
@@ -22,14 +22,15 @@ from tilejit.kernels._operands import (
     result,
 )
 from tilejit.kernels.activations import ACTIVATIONS, activate
-from tilejit.kernels.division import SECOND
+from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.ends import Ended, ended, pitch
 from tilejit.kernels.epilogues import beside, fold_rows, halves, pair_scaled_biased, scaled_biased, with_residual
-from tilejit.kernels.matmul import SHORT, estimate, matmul, tiled
+from tilejit.kernels.estimate import one
+from tilejit.kernels.matmul import matmul, product_ns
 from tilejit.kernels.order import tile_at
-from tilejit.kernels.tiles import TILES as PRODUCTS
-from tilejit.kernels.tiles import choose_tiles, raggedness
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.planning import best
+from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.way import Way
 
 
 @tilejit.kernel
@@ -133,18 +134,13 @@ def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residua
                    SCALE_A, SCALE_B, ACTIVATION, REDUCE)
 
 
-#: Shapes that `matmul` uses too, whose speeds were measured there.
-_MEASURED = {(t.m, t.n): t for t in PRODUCTS}
 #: Largest first. 128x128 by two warpgroups at once: slower in the loop than by two in turn.
-TILES = (_MEASURED[256, 256], _MEASURED[128, 256],
-         Way(128, 128, 8), _MEASURED[64, 64])
+TILES = Way(256, 256, 8, 2), Way(128, 256, 8), Way(128, 128, 8), Way(64, 64, 4)
 #: As tiles of the product, which is twice as wide as the result.
-GATED_TILES = tuple(_MEASURED[x] for x in ((256, 384), (256, 320), (256, 256), (256, 224), (128, 256), (64, 128)))
-#: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured. Bytes of sums
-#: that pass a cycle and multiprocessor then, written and read.
-FEW, PASSED = 1024, 25
-#: Bytes of operands that reach a CTA a cycle which has one tile.
-ALONE = 43
+GATED_TILES = (*(Way(256, n, 8, 2, "N") for n in (384, 320)), *(Way(256, n, 8, 2) for n in (256, 224)),
+               Way(128, 256, 8), Way(64, 128, 4))
+#: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured.
+FEW = 1024
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
 STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
 REDUCTIONS = (None, "sum", "squares", "max")
@@ -295,12 +291,14 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, ex
                     reduction is not None, 2 if pairs else 1)
     bk = K_BYTES // ma.dtype.bytes
     blocks = tilejit.cdiv(ma.shape[1], bk)
-    ragged = max(raggedness(max(x.strides[-2:]) * x.dtype.bytes) for x in (ma, mb))
-    t = choose_tiles(m, 2 * n if gated else n, blocks, multiprocessors, ragged, tiles)
+    problem, chip = facts(ma, mb, out), current(a.device, multiprocessors)
+    if gated:
+        problem = replace(problem, n=2 * n)
+    t = best(problem, chip, tiles)
     scales: dict[str, Any] = dict(SCALE_A=kind_a, SCALE_B=kind_b, ACTIVATION=activation, REDUCE=reduction,
                                   residual_stride=stride)
     merged = _merged(mb) if gated else b
-    if merged is not None and _ended(a, merged, t, multiprocessors):
+    if merged is not None and _ended(a, merged, problem, t, chip):
         return ended(m, n, merged, out, z, GATED=gated, **scales)
     columns = t.n // 2 if gated else t.n
     interleave = (8 if n % 8 == 0 else 1) if gated else 0
@@ -319,19 +317,15 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, ex
     return Launch(kernel, (grid,), tuple(descriptors.values()))
 
 
-def _ended(a: ArrayInfo, b: ArrayInfo, t: Way, sms: int) -> bool:
+def _ended(a: ArrayInfo, b: ArrayInfo, problem: Problem, t: Way, chip: Chip) -> bool:
     """Whether `matmul`, and a launch that finishes its sums, are faster for a and b than such tiles."""
-    (m, k), columns = a.shape, b.shape[1]
-    sums = ArrayInfo(0, tl.float32, (m, columns), (pitch(columns), 1), a.device)
+    m, columns = problem.m, problem.n
     if str(a.dtype) not in DTYPES or min(m, columns) > FEW:
         return False
-    product = estimate(a, b, sums, sms)
-    if product == inf or m <= SHORT:
-        return product < inf
-    row, tiles = k * a.dtype.bytes, tilejit.cdiv(m, t.m) * tilejit.cdiv(columns, t.n)
-    alone = row * (t.m + t.n) / t.ctas / ALONE if tiles <= t.room(sms) else 0
-    whole = max(tiled(Part(0, 0, m, columns, t), sms, row), alone)
-    return product + SECOND + 2 * sums.dtype.bytes * m * columns / (PASSED * sms) < whole
+    sums = ArrayInfo(0, tl.float32, (m, columns), (pitch(columns), 1), a.device)
+    product = product_ns(operand("", "a", a), operand("", "b", b), Matrix(sums, sums.shape, sums.strides, True), chip)
+    passed = 2 * sums.dtype.bytes * m * columns / (chip.part * chip.multiprocessors)
+    return product + chip.second + passed < one(problem, t, chip)
 
 
 def _merged(b: Matrix) -> ArrayInfo | None:

@@ -17,10 +17,11 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import Call, Launch, facts_of, infos_of, run
 from tilejit.kernels._operands import Workspace, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS, store_tile
-from tilejit.kernels.division import GROUP, LEAST_BLOCKS, PARTED, SHARE
+from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
-from tilejit.kernels.streamk import meeting
+from tilejit.kernels.planning import LEAST_BLOCKS
+from tilejit.kernels.steps import GROUP, meeting
 from tilejit.kernels.way import SHARED, Way, staged_part
 
 
@@ -133,42 +134,43 @@ def options(t: Way, bits: int, out_bytes: int) -> dict[str, Any]:
     return {**t.options, "num_consumer_groups": 1, "num_stages": min(12, stages)}
 
 
-#: Tiles of C^T in blocks of so many bytes of x, with what 128 of K take each program on an H200, in cycles.
-CYCLES = {Way(128, 16, 4, swap=True, k_bytes=256, together=2): 1300,
-          Way(128, 32, 4, swap=True, k_bytes=256, together=2): 1500,
-          Way(128, 64, 8, swap=True, k_bytes=256): 1150, Way(128, 128, 8, swap=True, k_bytes=256): 1500,
-          Way(128, 160, 8, swap=True): 1680, Way(128, 192, 8, swap=True): 1890, Way(128, 256, 8, swap=True): 2350}
-#: Cycles of a second launch behind such tiles, and for each result of a tile that is stored as a part.
-_SECOND, _STORED = 4500, 0.25
+#: Tiles of C^T in blocks of so many bytes of x, with what 128 of K take each program on an H200, in nanoseconds.
+BLOCKS = {Way(128, 16, 4, swap=True, k_bytes=256, together=2): 740,
+          Way(128, 32, 4, swap=True, k_bytes=256, together=2): 855,
+          Way(128, 64, 8, swap=True, k_bytes=256): 655, Way(128, 128, 8, swap=True, k_bytes=256): 855,
+          Way(128, 160, 8, swap=True): 957, Way(128, 192, 8, swap=True): 1077, Way(128, 256, 8, swap=True): 1339}
+#: Nanoseconds for each result of a tile that is stored as a part.
+_STORED = 0.14
 _WHAT = "weight_only_matmul"
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, group: int, bits: int, multiprocessors: int, split: int | None = None) -> Way:
+def choose(m: int, n: int, k: int, group: int, bits: int, chip: Chip, split: int | None = None) -> Way:
     """The tile, its programs and their parts with the least time by an estimate, for x [m, k] and a weight [n, k] of so
     many bits with scales of `group` elements (0: of all)."""
-    memory = (n * k * bits / 8 + m * k * 2) / (SHARE * multiprocessors)
+    multiprocessors = chip.multiprocessors
+    memory = (n * k * bits / 8 + m * k * 2) / (chip.memory * multiprocessors)
 
-    def time(t: Way, cycles: int) -> float:
+    def time(t: Way, block: int) -> float:
         parts = max(1, t.parts)
         turns = tilejit.cdiv(t.tiles(m, n) * parts, t.programs)
-        sums = _SECOND + PARTED * m * n * parts / multiprocessors + _STORED * t.m * t.n
-        return max(memory, turns * k / 128 / parts * cycles) + (sums if parts > 1 else 0)
+        sums = chip.second + 8 * m * n * parts / (chip.part * multiprocessors) + _STORED * t.m * t.n
+        return max(memory, turns * k / 128 / parts * block) + (sums if parts > 1 else 0)
 
     return min(_ways(m, n, k, group, multiprocessors, split), key=lambda way: time(*way))[0]
 
 
 def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int | None) -> Iterator[tuple[Way, int]]:
-    """What there is to choose from, with cycles; of those with equal estimates the first is taken."""
-    for t, cycles in CYCLES.items():
+    """What there is to choose from, with their times; of those with equal estimates the first is taken."""
+    for t, block in BLOCKS.items():
         bk = t.k_bytes // 2 if group % (t.k_bytes // 2) == 0 else 64
         t, steps = replace(t, k_bytes=2 * bk), max(1, tilejit.cdiv(k, bk))
         count, slots = t.tiles(m, n), t.room(multiprocessors)
         parts = min(slots // count, steps // LEAST_BLOCKS) if split is None else min(split, steps)
         if parts <= 1 or split is None:
-            yield replace(t, programs=min(count, slots)), cycles
+            yield replace(t, programs=min(count, slots)), block
         if parts > 1:
-            yield t.divided(m, n, parts), cycles
+            yield t.divided(m, n, parts), block
 
 
 @tilejit.replayed
@@ -223,7 +225,7 @@ def _plan(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     mc = result(_WHAT, out, (m, n))
     if 0 in (m, n):
         return None
-    t = choose(m, n, k, group, bits, multiprocessors, split)
+    t = choose(m, n, k, group, bits, current(x.device, multiprocessors), split)
     parts, bk = t.parts, t.k_bytes // 2
     dw, dx, dc = mw.descriptor(t.m, bk * bits // 8), mx.descriptor(t.n, bk), mc.descriptor(t.n, t.m)
     require_tma(_WHAT, weight=dw, x=dx, out=dc)

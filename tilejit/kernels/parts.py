@@ -25,13 +25,14 @@ PROGRAMS = 1024
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, TURNED: tl.constexpr, ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr,
-                     scale_a=None, scale_b=None):
+                     scale_a=None, scale_b=None, end_args=None, END: tl.constexpr = None):
     """out = act(sum of parts + bias) for ELEMENTS elements of one tile. The sum is multiplied by the numbers at scale_a
     and scale_b first (None: 1).
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
     out has strides down and across. TURNED: 0, or it is the transpose of what it is in memory, bias has a value per row
-    (else per column), and ELEMENTS are a block of so many columns (else side by side)."""
+    (else per column), and ELEMENTS are a block of so many columns (else side by side).
+    END: None, or what is done with the sums instead of a bias and an activation (`activations.end_tile`)."""
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
@@ -63,22 +64,25 @@ def sum_parts_kernel(parts, out, bias, M, N, down, across, BM: tl.constexpr, BN:
             x += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)
         else:
             x += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)
+    if END is not None:
+        x = END(x, cols, rows, N, M, end_args) if TURNED else END(x, rows, cols, M, N, end_args)
     x = activate(x, ACTIVATION, out.dtype.element_ty)
     inside = (rows < M) & (cols < N)
     tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
 
 
 def sum_parts(parts: Any, out: Any, info: ArrayInfo, bias: Any, activation: str | None, tile: tuple[int, int],
-              count: int, group: int, swapped: bool, **scales: Any) -> Call:
+              count: int, group: int, swapped: bool, end: Any = None, **named: Any) -> Call:
     """The launch for out [M, N] (as `info` says) from the `count` parts of each of its tiles, or swapped: from tiles of
-    out^T. scales: scale_a and scale_b, arrays of a number that the sums are multiplied by. The order is fixed."""
-    launch = _launch(info.shape, info.strides, activation, tile, count, group, swapped)
-    return launch, ((), (), parts, out, bias), scales
+    out^T. end: a caller's, and in `named` its end_args, and scale_a and scale_b, arrays of a number that the sums are
+    multiplied by. The order is fixed."""
+    launch = _launch(info.shape, info.strides, activation, tile, count, group, swapped, end)
+    return launch, ((), (), parts, out, bias), named
 
 
 @lru_cache(maxsize=1024)
 def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | None, tile: tuple[int, int], count: int,
-            group: int, swapped: bool) -> Launch:
+            group: int, swapped: bool, end: Any) -> Launch:
     """What launches the sum for parts, out and bias."""
     (m, n), (down, across) = shape, strides
     if swapped:
@@ -91,5 +95,5 @@ def _launch(shape: tuple[int, ...], strides: tuple[int, ...], activation: str | 
     grid = tiles * (bm * bn // elements)
     kernel = sum_parts_kernel.partial(M=m, N=n, down=down, across=across, BM=bm, BN=bn, GROUP=group, PARTS=count,
                                       TURNED=columns, ACTIVATION=activation, ELEMENTS=elements, num_warps=8,
-                                      launch_pdl=True)
+                                      END=end, launch_pdl=True)
     return Launch(kernel, (grid,), ())

@@ -16,10 +16,11 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import Launch, facts_of, infos_of, run
 from tilejit.kernels._operands import check_operands, operand, require_tma, result
-from tilejit.kernels.division import GROUP, HIDING, LEAST_BLOCKS, PARTED, SHARE
+from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.order import tile_at
 from tilejit.kernels.parts import sum_parts
-from tilejit.kernels.streamk import meeting
+from tilejit.kernels.planning import LEAST_BLOCKS
+from tilejit.kernels.steps import GROUP, meeting
 from tilejit.kernels.way import SHARED, Way, staged_part
 
 #: Elements of K, and columns of B, that share a scale.
@@ -112,36 +113,37 @@ TILES = tuple(SPEEDS)
 FEW_ROWS = tuple(Way(m, n, 4, swap=True, stages=10) for n in (16, 32) for m in (64, 128))
 #: Rows up to which parts and the tiles of few rows are considered.
 SHORT = 512
-#: Cycles of a block on an H200, and of each of its results, where scales come by TMA; of a result at a speed of 1
-#: elsewhere; and of a row outside of the matrix, which TMA fills with zeros.
-_COMING, _ADDED, _RESULT, _OUTSIDE = 430, 0.0215, 0.044, 3.2
-#: Cycles of a second launch behind such tiles.
-_SECOND = 7500
+#: Nanoseconds of a block on an H200, and of each of its results, where scales come by TMA; of a result at a speed of 1
+#: elsewhere; and of a row outside of the matrix, which TMA fills with zeros. The exponent of the sum of products and
+#: memory, which hide each other in part.
+_COMING, _ADDED, _RESULT, _OUTSIDE, _HIDING = 245, 0.01225, 0.025, 1.8, 4.3
 _FP8 = ("fp8e4nv", "fp8e5")
 _WHAT = "matmul_blockscaled"
 
 
 @lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, multiprocessors: int) -> Way:
+def choose(m: int, n: int, k: int, chip: Chip) -> Way:
     """The tile with the least time: turns of the programs that run at once, at the tile's speed. Up to `SHORT` rows an
-    estimate of cycles instead, for parts of K and tiles of few rows too."""
+    estimate in nanoseconds instead, for parts of K and tiles of few rows too."""
+    multiprocessors = chip.multiprocessors
+
     def turns(t: Way) -> int:
         return tilejit.cdiv(t.tiles(m, n) * max(1, t.parts), t.room(multiprocessors))
 
     def time(t: Way) -> float:
         return turns(t) * t.m * t.n / t.ctas / SPEEDS[t]
 
-    def cycles(t: Way) -> float:
+    def ns(t: Way) -> float:
         parts, results = max(1, t.parts), t.m * t.n
         block = _COMING + _ADDED * results if by_tma(t) else _RESULT * results / t.ctas / SPEEDS[t]
         block += (-m % t.m) / t.ctas * _OUTSIDE * (not t.swap)
         computed = turns(t) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), parts) * block
-        sums = _SECOND + PARTED * m * n * parts / multiprocessors if parts > 1 else 0
-        return float((computed ** HIDING + memory ** HIDING) ** (1 / HIDING) + sums)
+        sums = 2 * chip.second + 8 * m * n * parts / (chip.part * multiprocessors) if parts > 1 else 0
+        return float((computed ** _HIDING + memory ** _HIDING) ** (1 / _HIDING) + sums)
 
-    memory = (m + n) * k / (SHARE * multiprocessors)
+    memory = (m + n) * k / (chip.memory * multiprocessors)
     fitting = [t for t in TILES if t.ctas <= multiprocessors]
-    return min(fitting, key=time) if m > SHORT else min(_ways(m, n, k, multiprocessors), key=cycles)
+    return min(fitting, key=time) if m > SHORT else min(_ways(m, n, k, multiprocessors), key=ns)
 
 
 def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Way]:
@@ -206,7 +208,7 @@ def _plan(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
                                       f"{list(info.shape)}")
     if 0 in (m, n):
         return None
-    t = config or choose(m, n, k, multiprocessors)
+    t = config or choose(m, n, k, current(a.device, multiprocessors))
     if t.swap and t.parts and m > t.n:
         raise tilejit.LaunchError(f"{_WHAT}: transposed tiles of parts hold all rows, {m} are more than {t.n}")
     bm, bn = t.computed(t.m, t.n)

@@ -144,28 +144,25 @@ class Way:
             found.update(num_ctas=self.ctas, cluster_split=self.split)
         if self.alone:
             found.update(num_consumer_groups=1)
-        elif self.in_turn and self.sums > DEALT:
+        elif self.in_turn and self.sums > DEALT and not self.parts:
             found.update(num_consumer_groups=2)
         if self.together > 1:
             found.update(maxnreg=_REGISTERS)
         return found
 
     def depth(self, out_bytes: int) -> int | None:
-        """Blocks that fit in shared memory beside what is staged for partial sums and the result; None: as many as do.
-
-        Tiles of one warpgroup are worked on by two of them in turn, each with its own staging; those of a cluster by
-        one, beside at most 64 KiB in which the CTAs' parts meet."""
+        """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. Where blocks are small more
+        are on their way, beside what is staged of the result (by each of two groups of consumers), or of parts, or
+        where the parts of CTAs meet that divide K, in at most 64 KiB."""
         if self.stages or self.parts or self.beside:
             return self.stages
-        if self.ctas > 1:
-            staged = min(self.m * self.n * 4, 65536) + self.m * self.n * out_bytes // self.ctas
-            return min(12, (SHARED - staged) // ((self.m + self.n) * self.k_bytes))
         whole, block = self.m * self.n * out_bytes, (self.m + self.n) * self.k_bytes
-        if self.single:                      # no parts are staged; where few blocks fit, the compiler's count is exact
-            deep = (SHARED - whole) // block
-            return min(12, deep) if deep > 8 else None
-        staged = staged_part(self.m, self.n) + (whole if self.swap else min(whole, self.m * 256))
-        return min(12, (SHARED - (2 if self.warps == 4 else 1) * staged) // block)
+        if self.ctas > 1:
+            staged = min(self.m * self.n * 4, 65536) + whole // self.ctas
+        else:
+            staged = (2 if self.in_turn else 1) * (whole + (staged_part(self.m, self.n) if self.stream else 0))
+        deep = (SHARED - staged) // block
+        return min(12, deep) if deep > 8 or self.ctas > 1 else None
 
 
 class Part(NamedTuple):

@@ -193,6 +193,13 @@ def multiprocessors(index: int | None = None) -> int:
     return 132 if index < 0 else device(index).multiprocessors
 
 
+def device_name(index: int | None = None) -> str:
+    """The name of the GPU with an index (default: of the current one); an empty text where there is none."""
+    if index is None:
+        return current_device().name if available() else ""
+    return "" if index < 0 or not available() else device(index).name
+
+
 def current_stream(index: int) -> int:
     """Handle of torch's current stream on GPU `index` if torch uses CUDA, else the legacy default stream."""
     torch = sys.modules.get("torch")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,23 @@ def write(of: dict[str, Any], costs: dict[str, float]) -> None:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
             file.write(json.dumps({"key": of, "costs": costs}))
         os.replace(file.name, path)
+
+
+def fastest(kernel: Kernel, values: str, calls: Mapping[str, Callable[[], Any]],
+            bench: Callable[[Callable[[], Any]], float] | None = None) -> str:
+    """The name of the call that takes the least time: measured once for a kernel and `values`, and kept on disk. Where
+    there is no GPU, and no `bench` that gives a number for a call: the first."""
+    names = list(calls)
+    if bench is None:
+        if default_target() != "cuda":
+            return names[0]
+        from tilejit.testing import do_bench
+
+        def bench(call: Callable[[], Any]) -> float:
+            return float(do_bench(call, warmup=5, rep=20, return_mode="median"))
+    of = key(kernel, values, names)
+    costs = read(of)
+    if costs is None:
+        costs = {str(i): bench(call) for i, call in enumerate(calls.values())}
+        write(of, costs)
+    return names[int(min(costs, key=lambda i: costs[i]))]

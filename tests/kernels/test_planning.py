@@ -1,0 +1,281 @@
+"""How a product is planned: the ways there are, estimates that behave, and plans that cover the result."""
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import asdict, replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilejit
+from tilejit import kernels
+from tilejit.kernels import chip as chips
+from tilejit.kernels import planning
+from tilejit.kernels.estimate import Table, estimate, one
+from tilejit.kernels.planning import LARGE, SMALL, Plan, best, choose, divided, restricted, ways_of
+from tilejit.kernels.problem import Problem
+from tilejit.kernels.steps import tail
+from tilejit.kernels.way import DEALT, Part, Way
+from tilejit.schedule.consumers import TURN_REGISTERS
+from tilejit.testing import rel_error
+
+CHIP = chips.load(chips.FOLDER / "h200.json")
+module = importlib.import_module("tilejit.kernels.matmul")
+
+
+def problem(m, n, k, size=2, b_rows=False, **more):
+    """Of packed matrices, a row-major."""
+    return Problem(m, n, k, size, True, b_rows, (k * size, (n if b_rows else k) * size, 2 * n), **more)
+
+
+PROBLEMS = st.builds(problem, st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 20000), st.sampled_from([1, 2]),
+                     st.booleans())
+
+
+@pytest.mark.parametrize("path", sorted(chips.FOLDER.glob("*.json")), ids=lambda p: p.stem)
+def test_the_chips(path):
+    """Every file has every number, all positive, and says where they are from."""
+    found = chips.load(path)
+    assert set(json.loads(path.read_text())) == {*asdict(found)} and found.origin
+    assert all(v > 0 for v in asdict(found).values() if isinstance(v, (int, float)))
+    assert set(found.speeds) <= {str(w.tile) for w in LARGE}
+
+
+def test_chips_by_name():
+    names = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H20": "h20", "": "h200"}
+    assert [chips.chip(n, 100).name for n in names] == [chips.load(chips.FOLDER / f"{f}.json").name for f in names.values()]
+    assert chips.chip("NVIDIA H200", 100).multiprocessors == 100
+
+
+@settings(max_examples=40, deadline=None)
+@given(PROBLEMS, st.integers(1, 3))
+def test_more_takes_longer(p, times):
+    """A deeper K, more rows and more columns never take a way less time (but for what idle multiprocessors leave the
+    others, and cost memory); a second batch neither. (More columns of rows narrower than a line may.)"""
+    p = replace(p, b_rows=False)
+    tiles = ways_of(p)
+    t = estimate(p, tiles, CHIP, parts=np.ones(len(tiles.ways), int))
+    assert np.isfinite(t).any() and (t[np.isfinite(t)] > CHIP.launch).all()
+    for more in (replace(p, k=p.k * (1 + times)), replace(p, m=p.m * (1 + times)), replace(p, n=p.n * (1 + times)),
+                 replace(p, batches=1 + times)):
+        after = estimate(more, tiles, CHIP, parts=np.ones(len(tiles.ways), int))
+        assert (after >= 0.95 * t - CHIP.overlap).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(PROBLEMS)
+def test_plans_cover_the_result(p):
+    """Every element belongs to one part; the plan is none of those that take longer; ways divide what they say."""
+    plan = choose(p, CHIP)
+    _, _, times = planning.considered(p, CHIP)
+    assert plan.ns <= times.min() * 1.0001
+    high, wide = plan.parts[0].way.computed(p.m, p.n)
+    assert sum((x.m1 - x.m0) * (x.n1 - x.n0) for x in plan.parts) == high * wide
+    for i, x in enumerate(plan.parts):
+        assert x.way.swap == plan.parts[0].way.swap and 0 <= x.m0 < x.m1 <= high and 0 <= x.n0 < x.n1 <= wide
+        assert all(x.m0 >= y.m1 or y.m0 >= x.m1 or x.n0 >= y.n1 or y.n0 >= x.n1 for y in plan.parts[:i])
+        # Inner ends lie where no tile crosses them.
+        assert (x.m1 == high or (x.m1 - x.m0) % x.way.m == 0) and (x.n1 == wide or (x.n1 - x.n0) % x.way.n == 0)
+        assert x.way.ctas * x.way.programs <= 132 and x.way.parts * x.way.k_ctas <= max(x.way.k_ctas, x.way.blocks(p.k_bytes))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(3000, 9000), st.integers(3000, 9000), st.integers(256, 9000))
+def test_divisions_cover_the_result(m, n, k):
+    """However much longer than one launch they may take."""
+    plan = divided(problem(m, n, k), CHIP, float("inf"))
+    assert plan is not None and len(plan.parts) > 1
+    assert sum((x.m1 - x.m0) * (x.n1 - x.n0) for x in plan.parts) == m * n
+    assert plan.ns > CHIP.second
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 1024), st.integers(1, 2048), st.integers(1, 20000), st.sampled_from([(None, 1), (None, 2), (3, None), (1, None)]))
+def test_restricted(m, n, k, limits):
+    """So many programs a tile, as far as there are blocks, or so many CTAs that divide K."""
+    split, ctas = limits
+    t = restricted(problem(m, n, k), CHIP, True, split, ctas)
+    assert ctas is None or t.k_ctas == ctas
+    assert split is None or max(1, t.parts) == min(split, t.blocks(2 * k))
+
+
+@settings(max_examples=40, deadline=None)
+@given(PROBLEMS)
+def test_without_clusters(p):
+    """Where mma.sync multiplies, tiles are of one CTA, as wide as a power of two."""
+    (part,) = choose(p, CHIP, False).parts
+    t = part.way
+    assert t.ctas == 1 and t.n & t.n - 1 == 0 and t.m & t.m - 1 == 0 and not t.swap
+
+
+def test_a_choice_is_quick():
+    """A few calls of numpy for all ways together, not one for each way."""
+    import cProfile
+    import pstats
+
+    planning.choose.cache_clear()
+    choose(problem(100, 200, 300), CHIP)                          # tables are made once
+    profile = cProfile.Profile()
+    profile.runcall(choose, problem(1000, 2000, 300), CHIP)
+    assert pstats.Stats(profile).total_calls < 30000
+
+
+def test_what_is_read_twice_takes_longer():
+    """Lines that begin with sectors of L2 but not with its lines, and elsewhere; a second operand side by side in narrow
+    strips; results in lines that begin anywhere."""
+    p, t = problem(4096, 4096, 4096), Way(128, 256, 8)
+    sectors, anywhere = (replace(p, pitches=(pitch, pitch, 8192)) for pitch in (8224, 8208))
+    assert one(p, t, CHIP) < one(sectors, t, CHIP) < one(anywhere, t, CHIP)
+    assert one(p, t, CHIP) < one(replace(p, pitches=(8192, 8192, 8208)), t, CHIP)
+    wide, narrow = Way(128, 192, 4), Way(128, 160, 4)
+    assert narrow.strip == 32 and wide.strip == 64
+    rows = replace(p, b_rows=True)
+    assert one(rows, wide, CHIP) == one(p, wide, CHIP) and one(rows, narrow, CHIP) > one(p, narrow, CHIP)
+
+
+def test_tiles_with_room():
+    """A bias and an activation find registers in every tile but those with 192 sums a thread; where results are 32 bits
+    wide, in those with 160 at most, or with 80 of three warpgroups."""
+    tiles = (*LARGE, *SMALL)
+    assert {t.sums for t in tiles if not t.roomy(2)} == {192}
+    assert {(t.sums, t.warps == 12) for t in tiles if t.roomy(2) and not t.roomy(4)} == {(176, False), (96, True), (88, True)}
+    p = problem(4096, 8192, 4096, ended=True)
+    assert all(t.roomy(2) for t in ways_of(p).ways) and best(p, CHIP, LARGE).roomy(2)
+    assert all(t.roomy(4) or t.swap for t in ways_of(replace(p, out_bytes=4)).ways)
+
+
+def test_second_operands_side_by_side_are_read_in_strips():
+    """Of 32 columns at least."""
+    assert all(t.swap or t.strip >= 32 for t in ways_of(problem(100, 100, 100, b_rows=True)).ways)
+    assert any(t.strip < 32 for t in ways_of(problem(100, 100, 100)).ways)
+
+
+def test_wide_tiles_in_turn():
+    """Two groups of consumers take tiles of four warps in turn, which is asked for where the compiler does not do so by
+    itself."""
+    wide = [t for t in LARGE if "num_consumer_groups" in t.options]
+    assert wide and DEALT == TURN_REGISTERS and all(t.in_turn and t.sums > DEALT and t.options["num_consumer_groups"] == 2
+                                                    for t in wide)
+    assert all(t in wide or t.sums <= DEALT for t in LARGE if t.in_turn)
+
+
+def test_what_is_walked_together_stays_in_l2():
+    """2048 rows, 4096 where K is short, and where that is all of a matrix of 17 MiB or less; rounded up to tiles, of which
+    there are at most 16 or 32."""
+    assert {t.m: (t.group(8192, 64), t.group(8192, 16)) for t in (*LARGE, *SMALL)} == {
+        256: (8, 16), 192: (11, 22), 128: (16, 32), 64: (16, 32)}
+    t = Way(128, 192, 4)
+    assert [t.group(m, blocks) for m, blocks in ((8192, 64), (8192, 32), (4096, 32), (4096, 33), (8192, 16), (512, 8))] == [
+        16, 16, 32, 32, 32, 32]
+
+
+def test_a_printed_plan():
+    """The ways considered with their estimates, the choice; what is copied first, or passes through registers."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((300, 512), (256, 512)))
+    text = str(kernels.plan(a, b.T))
+    assert text.startswith("300x256x512 NT, 16 bits on 132 multiprocessors of NVIDIA H200: ") and " us  " in text
+    assert text.split("\n")[-1].startswith("chosen, ") and str(choose(problem(300, 256, 512), CHIP).parts[0].way) in text
+    a, b = np.zeros((64, 5001), np.float16), np.zeros((5001, 64), np.float16)
+    assert kernels.plan(a, b).startswith("copies of what TMA cannot read or write, and:\n64x64x5001")
+    assert "whose numbers come one by one" in kernels.plan(a[:, :11], b[:11])
+    with pytest.raises(tilejit.LaunchError, match="5001 != 64"):
+        kernels.plan(a, b.T)
+
+
+def test_matmul_takes_the_plan():
+    """What `choose` says is what is launched."""
+    bf16 = tilejit.ir.types.bf16
+    for m, n, k, biased in ((8192, 8192, 8192, False), (8192, 28672, 8192, True), (16, 8192, 8192, False), (512, 512, 65536, False)):
+        a, b, c, bias = (tilejit.ArrayInfo(0, bf16, *x, 0) for x in (
+            ((m, k), (k, 1)), ((k, n), (1, k)), ((m, n), (n, 1)), ((n,), (1,))))
+        steps = module._plan(a, b, bias if biased else None, c, None, False, 132, None)
+        plan = choose(problem(m, n, k, ended=biased), CHIP)
+        assert [s.way for s in steps] == [p.way for p in plan.parts]
+        for s in steps:
+            given, t = s.launch.kernel.given, s.way
+            assert (given["BM"], given["BN"]) == (t.m, t.n) and given.items() >= t.options.items()
+            assert s.launch.grid[0] * t.ctas <= 132 and s.summed == (t.parts > 0)
+
+
+def test_autotuning_takes_the_fastest_and_remembers_it(monkeypatch, tmp_path):
+    """Eight plans at most are measured, once for facts; from disk the next time."""
+    from tilejit.tools import tuned
+
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+    rng, measured = np.random.default_rng(0), []
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((96, 256), (72, 256)))
+
+    def fastest(kernel, values, calls):
+        def bench(call):
+            measured.append(call())
+            return 1.0 if len(measured) == 3 else 2.0
+        return tuned.fastest(kernel, values, calls, bench)
+
+    monkeypatch.setattr(tilejit, "fastest", fastest)
+    monkeypatch.setattr(module, "_fastest", {})
+    for again in range(3):
+        with tilejit.knobs(target="evaluator"):
+            out = kernels.matmul(a, b.T, autotune=True)
+        assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64).T) <= 4e-3
+        assert 3 <= len(measured) <= 8 and len(set(module._fastest.values())) == 1
+        if again == 1:
+            (name,) = module._fastest.values()
+            module._fastest.clear()
+    assert list(module._fastest.values()) == [name] and name == list(module._plans(*next(iter(module._fastest))))[2]
+
+
+SMALLEST, TALL = Way(64, 64, 4), Way(64, 128, 4)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("parts", [
+    (Part(0, 0, 64, 128, TALL), Part(0, 128, 64, 200, SMALLEST), Part(64, 0, 100, 200, SMALLEST)),
+    (Part(0, 0, 100, 128, Way(128, 32, 4, 2, programs=2, stream=3)), Part(0, 128, 100, 200, SMALLEST)),
+    (Part(0, 0, 100, 200, Way(64, 64, 4).divided(100, 200, 2)),),
+    (Part(0, 0, 200, 100, Way(64, 32, 4, 2, "K", swap=True)),),
+    (Part(0, 0, 100, 192, Way(64, 96, 4, 2, "N")), Part(0, 192, 100, 200, SMALLEST))],
+    ids=["strips", "streamed", "parts", "k", "columns"])
+def test_matmul_in_parts(target, monkeypatch, parts):
+    """The launches of the parts make one result, the bias's columns included."""
+    monkeypatch.setattr(module, "choose", lambda *args: Plan(parts, 0.0))
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, 192), (200, 192)))
+    bias = rng.standard_normal(200).astype(np.float32)
+    out = np.full((100, 200), np.nan, np.float32)
+    with tilejit.knobs(target=target):
+        kernels.matmul(a, b.T, bias=bias, out=out)
+    np.testing.assert_allclose(out, a.astype(np.float32) @ b.astype(np.float32).T + bias, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("k, size, left", [(4112, 1, 32), (2000, 1, 96), (4104, 2, 16), (4096, 2, 0), (4095, 2, 0),
+                                           (120, 1, 0), (5000, 2, 16)])
+def test_what_is_left_of_k(k, size, left):
+    """In steps of 32 bytes, behind whole blocks; not of tiles in turn, nor for other chips."""
+    p = problem(100, 100, k, size)
+    assert tail(p, LARGE[0]) == left
+    assert not any(tail(p, t) for t in LARGE if t.in_turn) and not tail(p, LARGE[0], "relu")
+    with tilejit.knobs(arch="sm_80"):
+        assert tail(p, LARGE[0]) == 0
+
+
+@pytest.mark.parametrize("k", [136, 200, 248])
+@pytest.mark.parametrize("part", [Part(0, 0, 100, 200, LARGE[0]), Part(0, 0, 200, 100, replace(LARGE[0], swap=True))])
+def test_matmul_of_ragged_k(monkeypatch, part, k):
+    """Both orders of tiles, K that ends in any quarter of a block."""
+    monkeypatch.setattr(module, "choose", lambda *args: Plan((part,), 0.0))
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 1)
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, k), (200, k)))
+    with tilejit.knobs(target="emulator"):
+        out = module.matmul(a, b.T, out_dtype=tilejit.language.float32)
+    assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64).T) <= 1e-6
+
+
+def test_a_table_of_one():
+    assert one(problem(64, 64, 64), Way(64, 64, 4), CHIP) == estimate(problem(64, 64, 64), Table((Way(64, 64, 4),)), CHIP)[0]

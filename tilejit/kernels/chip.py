@@ -1,0 +1,93 @@
+"""Rates of chips, as data: `chips/*.json`, written by `python -m tilejit calibrate` or taken from data sheets."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tilejit
+
+FOLDER = Path(__file__).parent / "chips"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What an estimate knows of a chip. Times are nanoseconds, rates are a nanosecond's of one multiprocessor.
+
+    launch, second: a launch, and one more behind it; overlap: what of that passes while the launch ahead ends; cluster:
+    the start of one. tensor: results times bytes of K that the tensor cores multiply. load, l2: bytes that TMA brings a
+    multiprocessor, and that L2 gives each of all; memory: bytes that memory does, beyond the `resident` ones that L2
+    keeps; line: one request of a line of L2 that all programs want at once. latency: from a block's request to its
+    arrival, which as many blocks share as are on their way; block: what
+    each block takes beside. hiding: exponent of the sum of what happens at once. sector, ragged: by how much longer
+    bytes of lines take that begin with sectors of L2 (32 bytes) but not with its lines (128), and elsewhere. idle: the
+    same of memory, where many multiprocessors have nothing to do and launches overlap. store: results of 16 bits that
+    are stored, ragged_result: by how much longer where lines of the result do not begin with those of L2; stored: the
+    round trip of a tile's store; shown: the share of all that which is not hidden where tiles are taken in turn;
+    activation: results that "gelu" is computed of. part: bytes of partial sums, written and read; meet, exchange: what
+    CTAs that divide K take to meet, and the bytes that they exchange; handed, hand: what programs that share tiles take
+    to hand parts on, and the results of those. copy: bytes copied, each read and written. scalar: a block of
+    the tiles that pass through registers, whose numbers come one by one, and scalar_tile: such a tile."""
+
+    name: str
+    multiprocessors: int
+    launch: float
+    second: float
+    overlap: float
+    cluster: float
+    tensor: float
+    load: float
+    l2: float
+    memory: float
+    resident: float
+    line: float
+    latency: float
+    block: float
+    hiding: float
+    sector: float
+    ragged: float
+    idle: float
+    store: float
+    ragged_result: float
+    stored: float
+    shown: float
+    activation: float
+    part: float
+    meet: float
+    exchange: float
+    handed: float
+    hand: float
+    copy: float
+    scalar: float
+    scalar_tile: float
+    #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
+    speeds: dict[str, float] = field(default_factory=dict, hash=False)
+    #: How the numbers came about, and how far off they were at shapes that they had not seen.
+    origin: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+#: Chips by words of their names, the first that fits.
+_NAMES = (("h200", "h200"), ("h20", "h20"), ("h100", "h100"), ("gh200", "h200"))
+
+
+@lru_cache(maxsize=64)
+def chip(name: str, multiprocessors: int) -> Chip:
+    """The rates of the chip of that name (an H200's, where it is another one), with so many multiprocessors."""
+    found = next((file for word, file in _NAMES if word in name.lower()), "h200")
+    return load(FOLDER / f"{found}.json", multiprocessors)
+
+
+def load(path: Path, multiprocessors: int | None = None) -> Chip:
+    """The rates in a file."""
+    given = json.loads(path.read_text())
+    known = {f.name for f in fields(Chip)}
+    if multiprocessors is not None:
+        given["multiprocessors"] = multiprocessors
+    return Chip(**{k: v for k, v in given.items() if k in known})
+
+
+def current(device: int | None = None, multiprocessors: int | None = None) -> Chip:
+    """The rates of the chip that arrays of a device are on; of so many of its multiprocessors."""
+    return chip(tilejit.device_name(device), multiprocessors or tilejit.multiprocessors(device))

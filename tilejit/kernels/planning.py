@@ -1,0 +1,272 @@
+"""How a product is computed: every way that there is, an estimate of each, and the least of them.
+
+    print(tilejit.kernels.plan(a, b))
+
+Most often one launch computes the result. Where few tiles leave multiprocessors idle, K is divided between CTAs or
+programs; where a last wave of tiles would, whole waves of large tiles are followed by strips of smaller ones.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from tilejit import cdiv
+from tilejit.kernels.chip import Chip
+from tilejit.kernels.estimate import Table, estimate, whole_programs
+from tilejit.kernels.problem import Problem
+from tilejit.kernels.way import Part, Way
+
+#: Blocks of K that a program has at least: fewer cost more to hand over than to compute.
+LEAST_BLOCKS = 4
+#: Blocks in shared memory at least, beside what CTAs exchange that divide K.
+_LEAST_SLOTS = 4
+#: Rows or columns up to which tiles of few of them, and CTAs that divide K, are looked at.
+FEW = 128
+#: By how much a division of the result between launches must be faster than one launch.
+_GAIN = 1.015
+#: The share of the last waves that is empty from which on divisions are looked at.
+_LOSS = 0.03
+#: Tiles that a division begins with: those that take at most so much longer alone.
+_NEAR = 1.15
+#: Ways that a printed plan shows.
+_SHOWN = 12
+
+#: Tiles of one CTA, or of two that divide rows or columns. Those of 4 warps are taken by two groups of consumers in
+#: turn. Widths between powers of two fill last waves. Those whose CTAs divide columns have 256 rows a CTA, and read
+#: least, or 192, of three warpgroups, or 128, in turn.
+LARGE = (Way(128, 256, 8), Way(256, 256, 8, 2), Way(256, 224, 8, 2),
+         *(Way(256, n, 8, 2, "N") for n in (384, 352, 320, 288)), *(Way(192, n, 12, 2, "N") for n in (384, 352, 320)),
+         *(Way(128, n, 4, 2, "N") for n in (384, 352, 320)), *(Way(256, n, 4, 2) for n in (192, 176, 160)),
+         Way(128, 192, 4), Way(128, 160, 4), *(Way(256, n, 8, 2) for n in (208, 192, 176, 160)), Way(128, 192, 8),
+         Way(128, 160, 8), Way(256, 128, 8, 2))
+#: Tiles as wide as few rows or columns, and small ones; and those in long blocks of K.
+SMALL = (*(Way(64, n, 4) for n in (*range(16, 144, 16), 160, 192, 224, 256)),
+         *(Way(128, n, 4) for n in range(16, 144, 16)),
+         *(Way(128, n, 8) for n in (128, 144, 176, 208, 224)), *(Way(128, n, 4, 2, "N") for n in range(32, 288, 32)))
+LONG = tuple(Way(64, n, 4, k_bytes=256) for n in (16, 32, 48, 64, 80, 96, 112, 128))
+#: Tiles whose K the CTAs of a program divide.
+BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m, k in ((128, 128), (64, 256))
+             for ctas in (2, 4, 8))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a product is computed: parts of its result, each by a way, and what that is estimated to take."""
+
+    parts: tuple[Part, ...]
+    ns: float
+
+
+@lru_cache(maxsize=256)
+def table(hopper: bool, a_rows: bool, b_rows: bool, ended: int | None, ended_swapped: int | None,
+          scaled: bool) -> Table:
+    """The tiles for operands of these orders, straight and swapped. Second operands that lie side by side are read in
+    strips of 32 columns at least. ended, ended_swapped: bytes of results with a bias or an activation (None: without
+    those), which find registers beside the sums."""
+    found = []
+    for w in (*LARGE, *SMALL, *LONG, *BY_K):
+        if not hopper and (w.ctas > 1 or w.n & w.n - 1 or w.k_bytes > 128):
+            continue
+        if w.k_ctas > 1 and (w.depth(2) or 0) < _LEAST_SLOTS:
+            continue
+        for swap, beside, size in ((False, b_rows, ended), (True, not a_rows, ended_swapped)):
+            if not hopper and swap or beside and w.strip < 32 or size is not None and not w.roomy(size, scaled):
+                continue
+            found.append(replace(w, swap=swap))
+    return Table(tuple(found))
+
+
+@lru_cache(maxsize=4096)
+def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...]) -> Way:
+    """The one of these tiles, undivided, with the least estimated time, of those that read second operands that lie
+    side by side in strips of 32 columns at least, and have registers for a bias or an activation."""
+    p = problem
+    fit = tuple(t for t in tiles if not ((p.a_rows is False if t.swap else p.b_rows) and t.strip < 32)
+                and not (p.ended and not t.roomy(p.out_bytes, p.scaled)))
+    return fit[int(np.argmin(estimate(p, _table(fit), chip)))]
+
+
+@lru_cache(maxsize=256)
+def _table(ways: tuple[Way, ...]) -> Table:
+    return Table(ways)
+
+
+def ways_of(problem: Problem, hopper: bool = True) -> Table:
+    """The tiles that there are for a problem."""
+    p = problem
+    ended = p.out_bytes if p.ended else None
+    # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
+    return table(hopper, p.a_rows, p.b_rows, ended, None if ended is None else 4 if p.scaled else 2, p.scaled)
+
+
+def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
+    """Programs that divide K of each tile evenly, as many as run at once."""
+    f = tiles.columns
+    high, wide = np.where(f["swap"], problem.n, problem.m), np.where(f["swap"], problem.m, problem.n)
+    count = -(-high // f["m"]) * -(-wide // f["n"])
+    most = np.minimum(whole_programs(tiles, chip) // count, -(-problem.k_bytes // f["k_bytes"]) // LEAST_BLOCKS)
+    return np.where(f["k_ctas"] > 1, 1, np.maximum(most, 1))
+
+
+def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table, Any, Any]:
+    """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided."""
+    tiles = ways_of(problem, hopper)
+    once = np.ones(len(tiles.ways), int)
+    parts = parts_of(problem, tiles, chip) if problem.batches == 1 else once
+    if not (parts > 1).any():
+        return tiles, once, estimate(problem, tiles, chip, parts=once)
+    tiles, parts = _twice(tiles), np.concatenate([once, parts])
+    times = estimate(problem, tiles, chip, parts=parts)
+    times[len(once):][parts[len(once):] == 1] = np.inf
+    return tiles, parts, times
+
+
+@lru_cache(maxsize=256)
+def _twice(tiles: Table) -> Table:
+    return Table(tiles.ways * 2)
+
+
+def settled(problem: Problem, way: Way, parts: int, chip: Chip) -> Way:
+    """The way with its programs."""
+    if parts > 1:
+        return way.divided(problem.m, problem.n, parts)
+    count = problem.batches * way.tiles(problem.m, problem.n)
+    one = count <= way.room(chip.multiprocessors)
+    return replace(way, single=one and way.warps == 4 and (way.ctas == 1 or way.columns))
+
+
+@lru_cache(maxsize=4096)
+def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
+    """The plan with the least estimated time."""
+    p = problem
+    tiles, parts, times = considered(p, chip, hopper)
+    best = int(np.argmin(times))
+    way = settled(p, tiles.ways[best], int(parts[best]), chip)
+    whole = Plan((Part(0, 0, *way.computed(p.m, p.n), way),), float(times[best]))
+    waves = way.tiles(p.m, p.n) / way.room(chip.multiprocessors)
+    full = ceil(waves) < (1 + _LOSS) * waves
+    if parts[best] > 1 or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full:
+        return whole
+    found = divided(p, chip, float(times[best]))
+    return found if found is not None and found.ns * _GAIN < whole.ns else whole
+
+
+@lru_cache(maxsize=1024)
+def in_parts(problem: Problem, chip: Chip, hopper: bool = True) -> Plan | None:
+    """The plan with the least estimated time of those that store parts of K, which are summed through pointers; None
+    where there is none."""
+    tiles, parts, times = considered(problem, chip, hopper)
+    times = np.where(parts > 1, times, np.inf)
+    best = int(np.argmin(times))
+    if times[best] == np.inf:
+        return None
+    way = settled(problem, tiles.ways[best], int(parts[best]), chip)
+    return Plan((Part(0, 0, *way.computed(problem.m, problem.n), way),), float(times[best]))
+
+
+def divided(problem: Problem, chip: Chip, least: float) -> Plan | None:
+    """The best division of the result between launches: whole tiles, or whole waves of them, and strips beside and
+    below of other tiles; None where nothing takes less than `least`."""
+    tiles = _undivided(ways_of(problem))
+    alone = estimate(problem, tiles, chip)
+    best: Plan | None = None
+    for swap in (False, True):
+        high, wide = (problem.n, problem.m) if swap else (problem.m, problem.n)
+        near = np.flatnonzero((tiles.columns["swap"] == swap) & (alone < _NEAR * alone.min()))
+        firsts = [(int(i), *x) for i in near for x in _mains(high, wide, tiles.ways[i], chip)]
+        if not firsts:
+            continue
+        mains = tiles.take([i for i, _, _ in firsts])
+        rows, columns = (np.array([x[j] for x in firsts]) for j in (1, 2))
+        times = estimate(problem, mains, chip, rows, columns)
+        for j in np.argsort(times)[:4]:
+            if times[j] + chip.second >= least:
+                break
+            m, n = int(rows[j]), int(columns[j])
+            rest = list(_strips(problem, tiles, swap, high, wide, m, n, chip))
+            time = float(times[j]) + sum(t + chip.second - chip.launch for _, t in rest)
+            if time < least:
+                least, best = time, Plan((Part(0, 0, m, n, mains.ways[j]), *(x for x, _ in rest)), time)
+    return best
+
+
+@lru_cache(maxsize=256)
+def _undivided(tiles: Table) -> Table:
+    return Table(tuple(w for w in tiles.ways if w.k_ctas == 1 and w.n >= 64 and w.k_bytes == 128))
+
+
+def _mains(high: int, wide: int, w: Way, chip: Chip) -> Iterator[tuple[int, int]]:
+    """Rows and columns of first parts made of whole tiles: all that fit, or as many rows or columns of tiles as fill
+    whole waves; not the whole result."""
+    room = w.room(chip.multiprocessors)
+    found = set()
+    for rows in {high, high // w.m * w.m} - {0}:
+        for columns in {wide, wide // w.n * w.n} - {0}:
+            down, across = cdiv(rows, w.m), cdiv(columns, w.n)
+            places = down * across // room * room
+            found.add((rows, columns))
+            if places >= across:
+                found.add((min(rows, places // across * w.m), columns))
+            if places >= down:
+                found.add((rows, min(columns, places // down * w.n)))
+    found.discard((high, wide))
+    return iter(found)
+
+
+def _strips(problem: Problem, tiles: Table, swap: bool, high: int, wide: int, rows: int, columns: int,
+            chip: Chip) -> Iterator[tuple[Part, float]]:
+    """The parts beside and below the first rows and columns, and what they take; no tile crosses an inner end."""
+    for m0, n0, m1, n1 in ((0, columns, rows, wide), (rows, 0, high, wide)):
+        if m0 >= m1 or n0 >= n1:
+            continue
+        times = estimate(problem, tiles, chip, np.full(len(tiles.ways), m1 - m0), np.full(len(tiles.ways), n1 - n0))
+        fits = tiles.columns["swap"] == swap
+        if m1 < high:
+            fits &= (m1 - m0) % tiles.columns["m"] == 0
+        best = int(np.argmin(np.where(fits, times, np.inf)))
+        yield Part(m0, n0, m1, n1, tiles.ways[best]), float(times[best])
+
+
+def described(problem: Problem, chip: Chip, hopper: bool = True) -> str:
+    """The ways that were considered, the likeliest ones with their estimates, and the choice."""
+    tiles, parts, times = considered(problem, chip, hopper)
+    chosen = choose(problem, chip, hopper)
+    lines = [f"{problem} on {chip.multiprocessors} multiprocessors of {chip.name}: "
+             f"{int(np.isfinite(times).sum())} ways"]
+    for i in np.argsort(times)[:_SHOWN]:
+        way = settled(problem, tiles.ways[i], int(parts[i]), chip)
+        lines.append(f"  {times[i] / 1e3:8.1f} us  {way}")
+    lines.append(f"chosen, {chosen.ns / 1e3:.1f} us: " + "; ".join(
+        f"{p.way}" + (f" for rows {p.m0} to {p.m1} and columns {p.n0} to {p.n1}" if len(chosen.parts) > 1 else "")
+        for p in chosen.parts))
+    return "\n".join(lines)
+
+
+@lru_cache(maxsize=4096)
+def restricted(problem: Problem, chip: Chip, hopper: bool, split: int | None = None, ctas: int | None = None) -> Way:
+    """The best way of one launch with `split` programs a tile, or so many CTAs that divide K (None: any)."""
+    tiles = ways_of(problem, hopper)
+    if split is None:
+        tiles, parts, times = considered(problem, chip, hopper)
+        if ctas is not None:
+            times = np.where(tiles.columns["k_ctas"] == ctas, times, np.inf)
+    else:
+        parts = np.minimum(split, -(-max(1, problem.k_bytes) // tiles.columns["k_bytes"]))
+        times = np.where(tiles.columns["k_ctas"] == 1, estimate(problem, tiles, chip, parts=parts), np.inf)
+    best = int(np.argmin(times))
+    return settled(problem, tiles.ways[best], int(parts[best]), chip)
+
+
+def likeliest(problem: Problem, chip: Chip, hopper: bool, count: int) -> list[Plan]:
+    """The choice, and the plans of one launch that come next."""
+    tiles, parts, times = considered(problem, chip, hopper)
+    found = [choose(problem, chip, hopper)]
+    for i in np.argsort(times)[:count]:
+        way = settled(problem, tiles.ways[i], int(parts[i]), chip)
+        found.append(Plan((Part(0, 0, *way.computed(problem.m, problem.n), way),), float(times[i])))
+    return list({p.parts: p for p in found}.values())[:count]

@@ -1,0 +1,66 @@
+"""What a product is: the facts of its arrays that a way to compute it depends on, checked."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilejit import ArrayInfo, LaunchError
+from tilejit.kernels._operands import DTYPES, Matrix, check_operands, check_vector, operand, result
+from tilejit.kernels.activations import ACTIVATIONS
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product of `batches` matrices a [m, k] and b [k, n] of `size` bytes an element.
+
+    a_rows, b_rows: row-major, else column-major. pitches: bytes from a line to the next one, of a, b and the result,
+    whose elements have out_bytes. ended: a bias or an activation follows, `activated`: one of many instructions,
+    `scaled`: numbers that the sums are multiplied by."""
+
+    m: int
+    n: int
+    k: int
+    size: int = 2
+    a_rows: bool = True
+    b_rows: bool = False
+    pitches: tuple[int, int, int] = (0, 0, 0)
+    out_bytes: int = 2
+    ended: bool = False
+    scaled: bool = False
+    activated: bool = False
+    batches: int = 1
+
+    @property
+    def k_bytes(self) -> int:
+        """Bytes of K."""
+        return self.k * self.size
+
+    def __str__(self) -> str:
+        order = "NT"[not self.a_rows] + "NT"[not self.b_rows]
+        return f"{f'{self.batches} x ' * (self.batches > 1)}{self.m}x{self.n}x{self.k} {order}, {8 * self.size} bits"
+
+
+def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation: str | None = None,
+          scaled: bool = False, batches: int = 1) -> Problem:
+    """The problem of checked operands and a result."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    pitches = tuple(max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
+    return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, pitches, out.dtype.bytes,
+                   biased or activation is not None, scaled, activation in ("gelu", "silu"), batches)
+
+
+def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
+            in_place: bool = True) -> tuple[Matrix, Matrix, Matrix]:
+    """Operands and result of activation(a @ b + bias). in_place: the tensor cores read both as they lie, else copies of
+    them will do. Raises LaunchError for arrays that do not go together."""
+    ma, mb = operand(what, "a", a), operand(what, "b", b)
+    check_operands(what, ma, mb, DTYPES, in_place)
+    if activation not in ACTIVATIONS:
+        raise LaunchError(f"{what}: activation {activation!r} is not one of {ACTIVATIONS}")
+    check_vector(what, "bias", bias, mb.shape[1])
+    return ma, mb, result(what, out, (ma.shape[0], mb.shape[1]))
+
+
+def empty(problem: Problem) -> bool:
+    """Whether there is nothing to compute."""
+    return prod((problem.batches, problem.m, problem.n)) == 0

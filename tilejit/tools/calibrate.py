@@ -1,0 +1,270 @@
+"""The rates of a chip (`kernels/chips/*.json`), from measured times of many ways to compute many random products.
+
+    python -m tilejit calibrate [--seconds 150] [--seed N] [--times FILE] [--out FILE]
+
+Random products of 16- and 8-bit numbers are computed by the likeliest ways and by some others; device time alone, by
+CUDA graphs. The numbers that `kernels.estimate` reads are fitted to the times of two thirds of the products (least
+squares of the logarithms, in which ways near the best one count most); the other third says how far off they are, and
+that is written into the file. Needs torch and a GPU; `--times` also reads what was measured before.
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilejit
+from tilejit.kernels import planning, steps
+from tilejit.kernels._operands import Matrix
+from tilejit.kernels.chip import Chip, current, load
+from tilejit.kernels.estimate import Table, estimate
+from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.way import Part, Way
+
+#: What is fitted. (The rest is counted, or of no consequence to these products.)
+FITTED = ("launch", "second", "overlap", "cluster", "tensor", "load", "l2", "memory", "resident", "line", "latency",
+          "block", "hiding", "sector", "ragged", "store", "ragged_result", "stored", "shown", "part", "meet",
+          "exchange")
+#: The likeliest ways that are measured of a product, and others, of those that should take at most so much longer.
+LIKELY, OTHERS, WITHIN = 14, 8, 2.5
+LARGEST, PRODUCTS = 16384, 2 ** 36
+#: A product, and the nanoseconds that ways of it take.
+Times = tuple[Problem, list[tuple[Way, float]]]
+
+
+def problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
+    """Products whose sizes are log-uniform, and their dtypes; half of them have rows in whole lines of L2."""
+    i = 0
+    while True:
+        m, n, k = (max(1, round(math.exp(rng.uniform(0, math.log(LARGEST))))) for _ in range(3))
+        unit, dtype = (64, 16)[i % 2], "fp8e4nv" if i % 4 == 3 else "bf16"
+        n, k = -(-n // unit) * unit, -(-k // unit) * unit
+        if not 2 ** 14 <= m * n * k <= PRODUCTS or i % 3 == 0 and m * n * k < 2 ** 30:
+            continue
+        yield facts(*matrices(m, n, k, dtype, i % 8 < 4 and dtype == "bf16")), dtype
+        i += 1
+
+
+def matrices(m: int, n: int, k: int, dtype: str, b_rows: bool) -> tuple[Any, Any, Any]:
+    """Operands of a product, a row-major, and the facts of its result."""
+    def matrix(kind: str, m: int, n: int, rows: bool) -> Matrix:
+        strides = (n, 1) if rows else (1, m)
+        info = tilejit.ArrayInfo(0, getattr(tilejit.language, kind), (m, n), strides, 0)
+        return Matrix(info, (m, n), strides, rows)
+
+    kind = {"bf16": "bfloat16", "fp8e4nv": "float8e4nv"}[dtype]
+    return matrix(kind, m, k, True), matrix(kind, k, n, b_rows), matrix("bfloat16", m, n, True).info
+
+
+def picked(problem: Problem, chip: Chip, rng: random.Random) -> list[Way]:
+    """The ways that are measured."""
+    tiles, parts, times = planning.considered(problem, chip)
+    order = [i for i in np.argsort(times) if times[i] < WITHIN * times.min()]
+    some = order[:LIKELY] + rng.sample(order[LIKELY:], min(OTHERS, max(0, len(order) - LIKELY)))
+    return list(dict.fromkeys(planning.settled(problem, tiles.ways[i], int(parts[i]), chip) for i in some))
+
+
+def step_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> steps.Step:
+    """The launch of a way."""
+    a, b, c = matrices(problem.m, problem.n, problem.k, dtype, problem.b_rows)
+    part = Part(0, 0, *way.computed(problem.m, problem.n), way)
+    return steps.step(problem, part, a, b, Matrix(c, c.shape, c.strides, True), None, chip)
+
+
+def compiled(job: tuple[Problem, Way, Chip, str]) -> str:
+    """Compile a way's kernel into the disk cache, in a process of its own; why it cannot be, or an empty text."""
+    try:
+        launch = step_of(*job).launch
+        more = [tilejit.TensorDescriptor.template(tilejit.ArrayInfo(0, tilejit.language.float32, (8, 8), (8, 1), 0), (
+            job[1].met * job[1].m, job[1].n), (job[1].n, 1), (job[1].m, job[1].n))] if job[1].parts else [None]
+        launch.kernel.kernel.prepare(*launch.descriptors, *more, **launch.kernel.given)()
+    except tilejit.TileJitError as error:
+        return str(error).split("\n")[0]
+    return ""
+
+
+def measure(seconds: float, seed: int, chip: Chip, into: Callable[[Times], Any],
+            say: Callable[[str], Any] = print) -> None:
+    """Measure random products for so long; each one's times are given to `into`."""
+    until, rng, count = time.monotonic() + seconds, random.Random(seed), 0
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for problem, dtype in problems(rng):
+            if time.monotonic() > until:
+                break
+            measure_one(problem, dtype, chip, rng, into, say=say, pool=pool)
+            count += 1
+    say(f"{count} products")
+
+
+def measure_one(problem: Problem, dtype: str, chip: Chip, rng: random.Random, into: Callable[[Times], Any], *more: Way,
+                say: Callable[[str], Any] = print, pool: ProcessPoolExecutor | None = None) -> None:
+    """Measure the likeliest ways of a product and some others, and `more`; `pool` compiles them first."""
+    import torch
+
+    p, ways, kind = problem, picked(problem, chip, rng), {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}[dtype]
+    ways = list(dict.fromkeys((*more, *ways)))
+    failed = {}
+    if pool is not None:
+        failed = {w: why for w, why in zip(ways, pool.map(compiled, [(p, w, chip, dtype) for w in ways])) if why}
+        for w, why in failed.items():
+            say(f"{p} {w}: {why}")
+    a = torch.randn(p.m, p.k, device="cuda").to(kind)
+    b = torch.randn(*((p.k, p.n) if p.b_rows else (p.n, p.k)), device="cuda").to(kind)
+    b, c = b if p.b_rows else b.T, torch.empty(p.m, p.n, device="cuda", dtype=torch.bfloat16)
+    want, found = a[:8].double() @ b.double(), []
+    for w in ways:
+        if w in failed:
+            continue
+        graph = captured(step_of(p, w, chip, dtype), a, b, c, max(2, min(12, int(5e10 / (p.m * p.n * p.k)))))
+        error = float((c[:8].double() - want).norm() / want.norm())
+        if not error < 1e-2:
+            say(f"{p} {w}: WRONG, relative error {error:.1e}")
+            continue
+        found.append((w, graph))
+    times = raced([g for _, g in found])
+    into((p, [(w, t) for (w, _), t in zip(found, times)]))
+
+
+def captured(found: steps.Step, a: Any, b: Any, c: Any, count: int) -> tuple[Any, int]:
+    """A CUDA graph of `count` calls; the first was made before, so that its result is there."""
+    import torch
+
+    from tilejit.kernels._calls import infos_of, run
+
+    def call() -> None:
+        run(*found.calls((a, b, c), infos_of(a, b, c), None, {}, steps.meeting("calibrate", a, found.way, None)))
+
+    c.fill_(float("nan"))
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    return graph, count
+
+
+def raced(graphs: Sequence[tuple[Any, int]], rounds: int = 4) -> list[float]:
+    """Nanoseconds of one call of each, in interleaved rounds, the first of which warms up."""
+    import torch
+
+    times: list[list[float]] = [[] for _ in graphs]
+    for i in range(rounds):
+        for found, (graph, count) in zip(times, graphs):
+            start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            graph.replay()
+            start.record()
+            graph.replay()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if i:
+                found.append(start.elapsed_time(end) * 1e6 / (2 * count))
+    return [statistics.median(t) for t in times]
+
+
+def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
+    """The chip with the numbers of `FITTED` that fit best (Levenberg-Marquardt, in logarithms)."""
+    tables = [(p, Table(tuple(w for w, _ in rows)), np.array([t for _, t in rows])) for p, rows in times if rows]
+    weights = [(t.min() / t) ** 0.75 for _, _, t in tables]
+
+    def made(v: Any) -> Chip:
+        rates: dict[str, Any] = {n: float(x) for n, x in zip(FITTED, np.exp(v))}
+        return replace(chip, **rates)
+
+    def off(v: Any) -> Any:
+        c = made(v)
+        near = [np.log(estimate(p, table, c) / t) * w for (p, table, t), w in zip(tables, weights)]
+        return np.concatenate([*near, 0.1 * (v - start)])
+
+    start = v = np.log([max(1e-6, getattr(chip, n)) for n in FITTED])
+    r, damping = off(v), 1e-2
+    for _ in range(rounds):
+        slope = np.stack([(off(v + 1e-4 * e) - r) / 1e-4 for e in np.eye(len(v))], 1)
+        normal, gradient = slope.T @ slope, slope.T @ r
+        for _ in range(8):
+            change = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), -gradient)
+            tried = v + np.clip(change, -0.7, 0.7)
+            left = off(tried)
+            if left @ left < r @ r:
+                break
+            damping *= 4
+        else:
+            break
+        done = r @ r - left @ left < 1e-6 * (r @ r)
+        v, r, damping = tried, left, damping / 5
+        if done:
+            break
+    return made(v)
+
+
+def judged(times: Sequence[Times], chip: Chip) -> dict[str, float]:
+    """How good a chip's numbers are for these times: the error of estimates of ways that take at most 1.3 times as long
+    as the best, and by how much longer the chosen way takes than the best of those measured."""
+    errors, longer = [], []
+    for p, rows in times:
+        if not rows:
+            continue
+        t = np.array([x for _, x in rows])
+        e = estimate(p, Table(tuple(w for w, _ in rows)), chip)
+        errors += list(np.log(e / t)[t < 1.3 * t.min()])
+        longer.append(t[int(np.argmin(e))] / t.min())
+    return {"products": len(longer), "ways": sum(len(rows) for _, rows in times),
+            "error": round(float(np.std(errors)), 4), "choice": round(math.exp(float(np.mean(np.log(longer)))), 4),
+            "within 5%": round(float(np.mean(np.array(longer) < 1.05)), 3)}
+
+
+def read(path: Path) -> list[Times]:
+    """Times that were measured before."""
+    found = []
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        problem = Problem(**{**row["problem"], "pitches": tuple(row["problem"]["pitches"])})
+        found.append((problem, [(Way(**w), t) for w, t in row["times"]]))
+    return found
+
+
+def calibrate(seconds: float, seed: int | None, times: Path | None, out: Path | None) -> int:
+    """The command: measure (or read what was measured), fit, write."""
+    chip = current()
+    seed = random.SystemRandom().randrange(10 ** 6) if seed is None else seed
+    rows = read(times) if times is not None and times.exists() else []
+    if seconds > 0:
+        with (times or Path(os.devnull)).open("a") as file:
+            def keep(found: Times) -> None:
+                rows.append(found)
+                ways = [(asdict(w), t) for w, t in found[1]]
+                file.write(json.dumps({"problem": asdict(found[0]), "times": ways}) + "\n")
+                file.flush()
+
+            measure(seconds, seed, chip, keep)
+    seen, held = [r for i, r in enumerate(rows) if i % 3], rows[::3]
+    fitted = fit(seen, chip)
+    origin = {"gpu": tilejit.device_name(), "seed": seed, "fitted": judged(seen, fitted),
+              "held out": judged(held, fitted), "held out, before": judged(held, chip)}
+    print(json.dumps(origin))
+    if out is not None:
+        write(replace(fitted, name=tilejit.device_name() or chip.name, origin=origin), out)
+    return 0
+
+
+def write(chip: Chip, path: Path) -> None:
+    """The chip's file, numbers to four digits."""
+    def short(x: Any) -> Any:
+        return float(f"{x:.4g}") if isinstance(x, float) else x
+
+    path.write_text(json.dumps({k: short(v) for k, v in asdict(chip).items()}, indent=1) + "\n")
+
+
+__all__ = ["calibrate", "fit", "judged", "load", "measure", "read", "write"]
