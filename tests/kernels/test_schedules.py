@@ -182,7 +182,8 @@ def test_unordered_sums_differ_by_rounding(launches: Launches) -> None:
 
 def test_no_kernel_is_left_out() -> None:
     source = Path(__file__).read_text() + Path(__file__).with_name("row_launches.py").read_text()
-    assert [name for name in kernels.__all__ if f"kernels.{name}(" not in source and f"kernels.{name}[" not in source] == []
+    launching = set(kernels.__all__) - {"plan"}                              # it launches nothing
+    assert [name for name in launching if f"kernels.{name}(" not in source and f"kernels.{name}[" not in source] == []
 
 
 def test_the_comparison_can_fail() -> None:
