@@ -86,10 +86,10 @@ def _watcher() -> type:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            name, r = func._opname, self.recorder
+            name, r = getattr(func, "_opname", ""), self.recorder
             if name in _EMPTY or name in _ZEROS:
                 r.allocated(result, name in _ZEROS)
-            elif not func.is_view:
+            elif not getattr(func, "is_view", False):
                 r.refuse(f"it computes by torch: {func}")
             return result
 
