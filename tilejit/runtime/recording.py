@@ -150,18 +150,17 @@ def _made(events: list[tuple[str, Any]], result: Any, parameters: Sequence[str],
     for text, address, x in inputs:
         arrays.add(text, address, x)
     lines: list[str] = []
-    results = {id(x): p for p, x in zip(parameters, arguments)}
+    results: dict[Any, str] = {id(x): p for p, x in zip(parameters, arguments)}
     count = number = 0
     for kind, what in events:
         if kind == "launch":
             launched, grid, flat = what
             lines += _launch(number, launched, grid, flat, arrays, space)
             number += 1
-        elif id(what) not in results:
+        elif _memory(what) not in results:          # one array comes by as several objects
             lines += _allocate(count, what, kind == "zeros", device.index, space)
-            address = what.data_ptr()
-            arrays.add(f"_b{count}", address, what)
-            results[id(what)] = f"_o{count}"
+            arrays.add(f"_b{count}", what.data_ptr(), what)
+            results[_memory(what)] = f"_o{count}"
             count += 1
     lines.append(f"return {_returned(result, results)}")
     head = ["_h = _current(_index)", "if _device.lost: _lost()"]
@@ -177,10 +176,17 @@ def _code(text: str) -> CodeType:
     return compile(text, "<replay>", "exec")
 
 
-def _returned(result: Any, results: dict[int, str]) -> str:
+def _memory(x: Any) -> tuple[Any, ...]:
+    """What of a tensor tells whether another object is the same: torch makes aliases of results on their way."""
+    return x.data_ptr(), tuple(x.shape), tuple(x.stride()), x.dtype
+
+
+def _returned(result: Any, results: dict[Any, str]) -> str:
     """Text for what the call returns."""
     if id(result) in results and result is not None:
         return results[id(result)]
+    if is_torch(result) and _memory(result) in results:
+        return results[_memory(result)]
     if result is None:
         return "None"
     if type(result) is tuple:
