@@ -1,5 +1,5 @@
 """Replays with torch's own tensors over the stub driver, in a process of its own: they lie on the CPU and say that they
-are on GPU 0. `test_replay.py` runs it."""
+are on GPU 0. `test_torch_replays.py` runs it."""
 from __future__ import annotations
 
 import sys
