@@ -9,6 +9,8 @@ from tilejit.kernels._host import WIDEST, RowLaunch, row_launch
 
 #: Elements that a program of an elementwise kernel has.
 ELEMENTS = 4096
+#: Bytes of rows that a program can keep in registers.
+IN_REGISTERS = 32768
 
 
 class Matrix(NamedTuple):
@@ -81,7 +83,10 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
     """How a kernel of whole rows of matrices of one shape is launched (`row_launch`), all of which a program keeps.
     double: the widest row of fp64 that tiles hold, where registers are scarce."""
     sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
-    return row_launch(kept[0].n, kept[0].columns, double if max(sizes) == 8 else WIDEST, size=sum(sizes))
+    widest = double if max(sizes) == 8 else WIDEST
+    if tilejit.active_knobs().arch == "sm_80":        # neither clusters nor rows that stay in shared memory
+        widest = min(widest, IN_REGISTERS // sum(sizes))
+    return row_launch(kept[0].n, kept[0].columns, widest, size=sum(sizes))
 
 
 def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
