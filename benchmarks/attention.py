@@ -1,10 +1,10 @@
 """Attention: `tilejit.kernels.attention` against cuDNN and FlashAttention 2 (both through torch) and FlashAttention 4.
 
-    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward] [--heads 16] [--tokens 16384]
+    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward decode variants] [--heads 16] [--tokens 16384]
         [--dims 64 128 256] [--lengths 512 4096] [--out benchmarks/results]
 
 Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head (10 for
-gradients), half of that for causal masks. Medians over short interleaved
+gradients), half of that for causal masks; decoding counts GB/s of keys and values. Medians over short interleaved
 bursts; ratios are of pairs, above 1 tilejit is faster. FlashAttention 4 takes part where its wheels can be
 imported.
 """
@@ -162,6 +162,45 @@ def products(kind: str, args: Any) -> Iterator[dict[str, Any]]:
                                    f"{kind} d{d} {mask} B{batch} S{length} H{args.heads}", "bf16", args.rounds)
 
 
+def decoding(args: Any) -> Iterator[dict[str, Any]]:
+    """One query a sequence, eight query heads for each head of keys: GB/s of keys and values."""
+    import torch
+
+    for d in args.dims:
+        for batch, keys in args.contexts:
+            q, k, v = inputs(batch, 1, 64, d, torch.bfloat16, 8, keys)
+            small = [x[:1, :, :n] for x, n in ((q, 8), (k, 1), (v, 1))]
+            exact = by_torch(_math(), False)(*(x.double() for x in small))
+            assert rel_error(attention(q, k, v)[:1, :, :8], exact) <= BOUND
+            yield from measure(forward_calls(q, k, v, False), 1e-6 * 2 * k.numel() * k.element_size(), "GB/s",
+                               f"decode d{d} B{batch} S{keys} H64/8", "bf16", args.rounds)
+
+
+def _math() -> Any:
+    from torch.nn.attention import SDPBackend
+
+    return SDPBackend.MATH
+
+
+def variants(args: Any) -> Iterator[dict[str, Any]]:
+    """Options of ours against plain causal attention of ours: what each costs, or saves."""
+    import torch
+
+    length = max(args.lengths)
+    for d in args.dims:
+        q, k, v = inputs(max(1, args.tokens // length), length, args.heads, d, torch.bfloat16)
+        slopes = torch.rand(args.heads, device="cuda")
+        options: dict[str, dict[str, Any]] = {
+            "window 1024": {"window": (1024, 0)}, "window 4096": {"window": (4096, 0)}, "chunk 2048": {"chunk": 2048},
+            "softcap": {"softcap": 30.0}, "alibi": {"alibi": slopes}, "sinks": {"sinks": slopes},
+            "dropout": {"dropout": 0.1}}
+        calls: Calls = {"tilejit": lambda: attention(q, k, v, True)}
+        for name, option in options.items():
+            calls[name] = lambda option=option: attention(q, k, v, True, **option)
+        work = 2e-9 * q.shape[0] * args.heads * length * length * d
+        yield from measure(calls, work, "TFLOP/s of causal attention", f"variants d{d} S{length}", "bf16", args.rounds)
+
+
 def main() -> None:
     """Check, measure, print a table, write records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,12 +209,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384, help="batch x length of every case")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--dims", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--contexts", type=int, nargs=2, action="append", metavar=("BATCH", "KEYS"),
+                        help="batches and contexts of --sets decode")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", default="benchmarks/results")
     args = parser.parse_args()
     rows = []
+    args.contexts = args.contexts or [(1, 131072), (8, 16384), (32, 4096), (128, 1024)]
     for kind in args.sets:
-        rows += products(kind, args)
+        rows += decoding(args) if kind == "decode" else variants(args) if kind == "variants" else products(kind, args)
     print(record("attention", rows, args.out))
 
 

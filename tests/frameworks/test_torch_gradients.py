@@ -114,3 +114,24 @@ def test_exported_block():
     inputs = [x.detach() for x in leaves((32, 64), (64, 96), (96, 64), (64,), (64,), dtype=torch.float16)]
     exported = torch.export.export(Block(), tuple(inputs))
     assert torch.equal(exported.module()(*inputs), block(*inputs))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attention(compiled):
+    """Gradients of q, k, v and sinks, through the result and through logarithms of sums; followed by torch's compiler."""
+    def ours(q, k, v, sinks):
+        out, lse = kernels.attention(q, k, v, causal=True, sinks=sinks, return_lse=True)
+        return torch.cat([out.double().flatten(), lse.double().flatten()])
+
+    def theirs(q, k, v, sinks):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        scores = q @ k.repeat_interleave(2, 1).transpose(2, 3) / 8
+        rows, columns = scores.shape[2:]
+        scores = scores.masked_fill(torch.ones(rows, columns).triu(columns - rows + 1).bool(), -torch.inf)
+        lse = torch.logaddexp(scores.logsumexp(-1), sinks[:, None])
+        out = (scores - lse[..., None]).exp() @ v.repeat_interleave(2, 1)
+        return torch.cat([out.transpose(1, 2).flatten(), lse.flatten()])
+
+    q, k, v = leaves((1, 40, 2, 64), (1, 70, 1, 64), (1, 70, 1, 64), dtype=torch.float16)
+    (sinks,) = leaves((2,))
+    agree(torch.compile(ours, fullgraph=True, backend="aot_eager") if compiled else ours, theirs, [q, k, v, sinks], 3e-3)

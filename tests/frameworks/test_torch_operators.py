@@ -23,9 +23,14 @@ OPERATORS = {n: op for n, op in operators().items() if n.startswith("tilejit::")
 #: Arguments of operators for which those that follow from the schema (`guessed`) are no call: name -> shapes of the
 #: tensors (float16 where a dtype is named), and other arguments.
 HALF = torch.float16
+#: What follows q, k, v and sinks in attention's operators: no other arrays, causal.
+ATTENTION = (*[None] * 7, [], [], [-1, 0, -1, -1, -1, -1, *[0] * 7], [0.125, 0.0, 0.0])
 SAMPLES = {
     "matmul": lambda t: [(t(16, 32, dtype=HALF), t(32, 16, dtype=HALF)),
                          (t(16, 32, dtype=HALF), t(32, 16, dtype=HALF), t(16, dtype=HALF), "relu")],
+    "attention": lambda t: [(*[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
+    "attention_gradient": lambda t: [(t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8), t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8),
+                                      *[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
     "column_sum": lambda t: [(t(16, 32), t(32))],
     "glu_gradient": lambda t: [(t(16, 32), t(16, 32), t(16, 32), "silu")],
     "cross_entropy_forward": lambda t: [(t(16, 32), number(t, 32, 16)), (t(16, 32), number(t, 32, 16), None, -100, 0.1, 0.1, 5.0, "sum")],

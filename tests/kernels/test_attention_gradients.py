@@ -35,7 +35,8 @@ def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, 
                      alibi=extras.slopes, sinks=extras.sinks, keys=extras.used, grad=grad, lse_grad=lse_grad)
     for a, b in zip((out, *got), (want[0], *want[2:])):
         assert (a is None) == (b is None)
-        assert a is None or rel_error(a.astype(np.float64), b) <= (5e-3 if dtype == BF16 else 1e-3)
+        bound = 5e-3 if dtype == BF16 else 1e-3
+        assert a is None or rel_error(a.astype(np.float64), b) <= (bound if a.ndim > 1 else 4 * bound)   # sums cancel
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -55,7 +56,7 @@ def test_in_the_emulator(deterministic: bool) -> None:
 OPTIONS = {
     "window": ({"left": 40, "right": 10}, {}), "chunk": ({"chunk": 48, "right": 0}, {}),
     "softcap": ({"softcap": 1.5}, {}), "prefix": ({"right": 0}, {"prefix": np.array([30, 0], np.int32)}),
-    "sinks": ({"right": 0}, {"sinks": np.array([0.5, -1.0], F32)}),
+    "sinks": ({"right": 0, "of_lse": True}, {"sinks": np.array([0.5, -1.0], F32)}),
     "alibi": ({"right": 0}, {"slopes": np.array([0.25, 0.01], F32)}),
     "used": ({"right": 0}, {"used": np.array([100, 1], np.int32)})}
 

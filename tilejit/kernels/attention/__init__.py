@@ -1,4 +1,5 @@
 """Attention: softmax(Q K^T) V for every head, without storing the scores (FlashAttention, arXiv 2205.14135)."""
+from tilejit.kernels.attention.blocks import attention_blocks
 from tilejit.kernels.attention.function import attention
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_blocks"]

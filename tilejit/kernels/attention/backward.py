@@ -75,13 +75,13 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
             sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
             BM=bm, BLOCK=SUM_ROWS, D=wide, num_warps=4)
     elif blocks and batch:
-        bm = 128 if wide <= 128 and wide_v <= 128 else 64
+        pad, bm = bm, 128 if wide <= 128 and wide_v <= 128 else 64
         query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](
             *(blocks_of(x, n, w).over(a) for x, n, w, a in (
                 (iq, bm, wide, q), (ik, 64, wide, k), (iv, 64, wide_v, v), (ig, bm, wide_v, grad))),
             tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm)),
             (ragged_rows if packed else blocks_of)(tilejit.array_info(dq), bm, wide).over(dq), total, keys,
-            factor(case, extras), case.scale, heads, opts, MASKED=tail, **{**settings, "BM": bm, "BN": 64})
+            factor(case, extras), case.scale, heads, opts, MASKED=tail, PAD=pad, **{**settings, "BM": bm, "BN": 64})
     of_sinks = None if parts is None else column_sum(parts, extras.sinks)
     return dq, dk, dv_out, of_sinks
 

@@ -47,12 +47,12 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
     delta = tl.where(inside, tl.sum(o * g, 1), 0.0)
     log = tl.load(lse + where, inside, other=float("-inf"))
     log = tl.where(log == float("-inf"), float("inf"), log * _LOG2E)
+    if lse_grad is not None:
+        delta = delta - tl.load(lse_grad + where, inside, other=0.0)
     if sinks is not None:
         weight = tl.exp2(tl.load(sinks + head).to(tl.float32) * _LOG2E - log)
         program = batch * tl.num_programs(0) + tl.program_id(0)
         tl.store(sink_parts + program * heads + head, -tl.sum(weight * delta, 0))
-    if lse_grad is not None:
-        delta = delta - tl.load(lse_grad + where, inside, other=0.0)
     to = padded_row(at, queries, sequences, BM) + index
     if sequences.queries is not None:
         inside = begin < at.queries + index * 0
@@ -105,6 +105,7 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
                     BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
     """Blocks of queries from `start` to `stop` for a block of keys. Tiles are transposed: keys are rows."""
+    NARROW: tl.constexpr = D + DV <= 128
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM):
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
@@ -116,10 +117,14 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
         if MASKED:
             keep = seen(m + columns, key, at, prefix, opts)
         p = weights(scores, log, factor, m + columns, key, keep, at, opts, MASKED)
+        if NARROW:
+            # The tensor cores multiply while scores' gradients are computed, where there are registers for both.
+            dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
         # Not earlier: a thread has registers for one such row only.
         delta = stats.load([head, 1, low + m]).reshape([1, BM])
         ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
-        dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
+        if not NARROW:
+            dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
         dk = tl.dot(ds, q, dk)
         if sums is not None:
             dq = tl.dot(ds.T, k)
@@ -177,10 +182,10 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
 
 @tilejit.kernel
 def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, keys, factor, scale, heads, opts,
-                 GROUP: tl.constexpr, MASKED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-                 DV: tl.constexpr):
-    """Gradients of BM queries of one head, in the order of the keys: equal bits every time. Programs (blocks of
-    queries, heads, batches)."""
+                 GROUP: tl.constexpr, MASKED: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                 D: tl.constexpr, DV: tl.constexpr):
+    """Gradients of BM queries of one head, in the order of the keys: equal bits every time. PAD: queries of a block
+    of stats. Programs (blocks of queries, heads, batches)."""
     begin = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
     head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, opts.sequences)
@@ -188,7 +193,7 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
     if opts.band.prefix is not None:
         prefix = tl.load(opts.band.prefix + batch)
     rows = begin + tl.arange(0, BM)
-    low = padded_row(at, queries, opts.sequences, BM)
+    low = padded_row(at, queries, opts.sequences, PAD)
     q = q_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, D])
     grad = grad_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, DV])
     log = stats.load([head, 0, low + begin]).reshape([BM, 1])

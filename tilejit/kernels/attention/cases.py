@@ -16,7 +16,7 @@ WIDTHS = (64, 128, 192, 256)
 @dataclass(frozen=True)
 class Case:
     """Settings; see `attention`. max_queries: of a sequence, where those have lengths of their own. page: keys of a
-    page, 0 without."""
+    page, 0 without. block: queries and keys of the blocks that lists name."""
 
     scale: float
     left: int | None = None
@@ -32,6 +32,7 @@ class Case:
     max_keys: int = 0
     page: int = 0
     deterministic: bool = False
+    block: tuple[int, int] | None = None
 
     @property
     def low(self) -> bool:

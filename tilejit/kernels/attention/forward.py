@@ -21,6 +21,7 @@ from tilejit.kernels.attention.cases import (
     readable,
     width,
 )
+from tilejit.kernels.attention.decode import decode, decodes
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
@@ -37,6 +38,10 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
     if out is None:
         out = tilejit.empty_like(q, (*iq.shape[:-1], iv.shape[-1]), _result(iq))
     io, il = infos_of(out, lse)
+    if tiles is None and not persistent and decodes(iq, ik, iv, case, infos):
+        check_results(iq, iv, io, il, case, infos)
+        decode(q, k, v, case, extras, out, lse)
+        return out
     launch = _launch(*facts_of(iq, ik, iv, io, il), facts_of(*infos), case, tiles,
                      persistent and tilejit.multiprocessors(iq.device), active_knobs())
     if launch is not None:
@@ -70,22 +75,15 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
             knobs: Any) -> Launch | None:
     """The launch; None where the result is empty."""
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
-    shape = (*q.shape[:-1], dv)
+    check_results(q, v, out, lse, case, infos)
     packed = infos[3] is not None
-    if out.shape != shape or out.dtype != _result(q):
-        raise tilejit.LaunchError(f"{WHAT}: out must be {list(shape)} of {_result(q)}, found {list(out.shape)} of "
-                                  f"{out.dtype}")
-    readable("out", out)
-    logs = (heads, q.shape[0]) if packed else (batch, heads, queries)
-    if lse is not None and (lse.shape != logs or lse.dtype != tilejit.language.float32
-                            or 0 not in logs and lse.strides != _row_major(logs)):
-        raise tilejit.LaunchError(f"{WHAT}: lse must be a contiguous fp32 array {list(logs)}, found "
-                                  f"{list(lse.shape)} of {lse.dtype}")
-    if 0 in shape or not queries or not batch:
+    if 0 in out.shape or not queries or not batch:
         return None
     wide, wide_v = width(d), width(dv)
     plain = not case.changes and case.mask is None and infos[1] is None
-    bm, bn = tiles or _tiles(queries, wide, wide_v, plain)
+    bm, bn = case.block or tiles or _tiles(queries, wide, wide_v, plain)
+    if case.dropout is not None and not tiles:
+        bn = min(bn, 64)                          # random numbers take registers
     if case.page:
         bn = min(bn, case.page)
         if case.page % bn or bn % 16:
@@ -103,6 +101,21 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
     descriptors = (blocks_of(q, bm, wide), blocks_of(k, bn, wide), blocks_of(v, bn, wide_v),
                    ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v))
     return Launch(kernel, grid, descriptors)  # type: ignore[arg-type]
+
+
+def check_results(q: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, case: Case,
+                  infos: tuple[ArrayInfo | None, ...]) -> None:
+    """Raise LaunchError for results of other shapes and dtypes."""
+    shape = (*q.shape[:-1], v.shape[-1])
+    if out.shape != shape or out.dtype != _result(q):
+        raise tilejit.LaunchError(f"{WHAT}: out must be {list(shape)} of {_result(q)}, found {list(out.shape)} of "
+                                  f"{out.dtype}")
+    readable("out", out)
+    logs = (q.shape[1], q.shape[0]) if infos[3] is not None else (q.shape[0], q.shape[2], q.shape[1])
+    if lse is not None and (lse.shape != logs or lse.dtype != tilejit.language.float32
+                            or 0 not in logs and lse.strides != _row_major(logs)):
+        raise tilejit.LaunchError(f"{WHAT}: lse must be a contiguous fp32 array {list(logs)}, found "
+                                  f"{list(lse.shape)} of {lse.dtype}")
 
 
 def ragged_rows(x: ArrayInfo, rows: int, columns: int) -> tilejit.TensorDescriptor:

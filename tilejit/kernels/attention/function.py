@@ -65,9 +65,10 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
         numbers.append(-1 if f is None else f.number)
     total = q.shape[0]
     numbers += [seed, (total if max_queries is None else max_queries) if cu_queries is not None else 0,
-                _max_keys(k, cu_keys, max_keys, pages), 0 if pages is None else k.shape[1], int(deterministic)]
+                _max_keys(k, cu_keys, max_keys, pages), 0 if pages is None else k.shape[1], int(deterministic),
+                *((0, 0) if blocks is None else blocks[1:])]
     reals = [q.shape[-1] ** -0.5 if scale is None else float(scale), softcap or 0.0, float(dropout)]
-    arrays = (sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, blocks)
+    arrays = (sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, None if blocks is None else blocks[0])
     if out is None and lse is None and tiles is None and not persistent:
         result, logs = operator(q, k, v, *arrays, list(descales or ()), list(aux), numbers, reals)
         return (result, logs) if return_lse else result
@@ -101,18 +102,19 @@ def _result(q: Any, v: Any) -> Any:
 
 
 def _extras(*arrays: Any) -> Extras:
-    *some, descales, aux = arrays
-    return Extras(*some, descales=tuple(descales) if descales else None, aux=tuple(aux))
+    (sinks, slopes, prefix, cu_queries, cu_keys, used, table, blocks, descales, aux) = arrays
+    return Extras(sinks, slopes, prefix, cu_queries, cu_keys, used, table, blocks,
+                  tuple(descales) if descales else None, tuple(aux))
 
 
 @lru_cache(maxsize=1024)
 def _case(numbers: tuple[int, ...], reals: tuple[float, ...]) -> Case:
     left, right, chunk = (None if x < 0 else x for x in numbers[:3])
     score, gradient, mask = (None if x < 0 else targets[x] for x in numbers[3:6])
-    seed, max_queries, max_keys, page, deterministic = numbers[6:]
+    seed, max_queries, max_keys, page, deterministic, *block = numbers[6:]
     scale, softcap, dropout = reals
     return Case(scale, left, right, chunk, softcap or None, score, gradient, mask, dropout or None, seed, max_queries,
-                max_keys, page, bool(deterministic))
+                max_keys, page, bool(deterministic), (block[0], block[1]) if block[0] else None)
 
 
 @tilejit.torch_op("tilejit::attention", f"({_ARRAYS}) -> (Tensor, Tensor)",

@@ -143,6 +143,12 @@ def queries_of(key, at, limits, prefix):
 
 
 @tilejit.kernel
+def inside(query, key, at):
+    """Queries and keys that are there, for functions that read arrays by them; what they say of others is not used."""
+    return tl.minimum(query, tl.maximum(at.queries - 1, 0)), tl.minimum(key, tl.maximum(at.keys - 1, 0))
+
+
+@tilejit.kernel
 def seen(query, key, at, prefix, opts):
     """Which keys are seen by which queries: a column of queries and a row of keys, or the other way round."""
     shift = at.keys - at.queries
@@ -157,7 +163,7 @@ def seen(query, key, at, prefix, opts):
     if opts.band.chunk is not None:
         keep = keep & (key >= tl.maximum(query + shift, 0) // opts.band.chunk * opts.band.chunk)
     if opts.mods.mask is not None:
-        keep = keep & opts.mods.mask(at.batch, at.head, query, key, *opts.mods.aux)
+        keep = keep & opts.mods.mask(at.batch, at.head, *inside(query, key, at), *opts.mods.aux)
     return keep
 
 
@@ -189,7 +195,7 @@ def changed(x, query, key, at, mods):
     """The scores that the softmax is given, for products that are scaled."""
     x = sloped(capped(x, mods), query, key, at, mods)
     if mods.score is not None:
-        x = mods.score(x, at.batch, at.head, query, key, *mods.aux)
+        x = mods.score(x, at.batch, at.head, *inside(query, key, at), *mods.aux)
     return x
 
 
@@ -198,7 +204,8 @@ def change_gradient(grad, x, query, key, at, mods):
     """The gradient of x, where grad is that of changed(x)."""
     y = capped(x, mods)
     if mods.score is not None:
-        grad = mods.gradient(grad, sloped(y, query, key, at, mods), at.batch, at.head, query, key, *mods.aux)
+        y_sloped = sloped(y, query, key, at, mods)
+        grad = mods.gradient(grad, y_sloped, at.batch, at.head, *inside(query, key, at), *mods.aux)
     if mods.softcap is not None:
         z = y * (1.0 / mods.softcap)
         grad = grad * (1.0 - z * z)

@@ -1,0 +1,154 @@
+"""Forward attention's options against float64: functions of scores and masks, blocks that are skipped, sequences of
+several lengths, pages, few queries, dropout, fp8. (Bands, softcap and sinks: test_attention_gradients.py.)"""
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from attention_reference import reference
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels import attention, attention_blocks
+from tilejit.kernels.attention.cases import Case, Extras
+from tilejit.kernels.attention.decode import decode, parts_of
+from tilejit.testing import rel_error
+
+BF16, F32 = ml_dtypes.bfloat16, np.float32
+
+
+@pytest.fixture(autouse=True)
+def target(request: Any) -> Any:
+    with tilejit.knobs(target="evaluator"):
+        yield
+
+
+def random(*shape: int, dtype: Any = BF16) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(F32).astype(dtype)
+
+
+def agree(out: np.ndarray, want: np.ndarray, bound: float = 5e-3) -> None:
+    assert rel_error(out.astype(np.float64), want) <= bound
+
+
+@tilejit.kernel
+def same_document(batch, head, query, key, table):
+    return tl.load(table + query) == tl.load(table + key)
+
+
+@tilejit.kernel
+def shrunk(score, batch, head, query, key, table):
+    return score * 0.5 + tl.load(table + query).to(tl.float32) * 0.25 * head
+
+
+@tilejit.kernel
+def shrunk_gradient(grad, score, batch, head, query, key, table):
+    return grad * 0.5
+
+
+def test_a_function_of_scores() -> None:
+    table = np.arange(90, dtype=np.int32) % 5
+    q, k, v = random(1, 90, 2, 64), random(1, 90, 1, 64), random(1, 90, 1, 64)
+    out = attention(q, k, v, score_mod=shrunk, aux=(table,), causal=True)
+    agree(out, reference(q, k, v, True, score=lambda x, b, h, i, j: (x * 0.5 + table[i] * 0.25 * h, 0.5))[0])
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_a_mask_and_the_blocks_that_it_leaves(target: str) -> None:
+    table = np.repeat([0, 1, 2], [100, 70, 30]).astype(np.int32)
+    q, k, v = random(1, 200, 1, 64), random(1, 200, 1, 64), random(1, 200, 1, 64)
+    want = reference(q, k, v, True, mask=lambda b, h, i, j: table[i] == table[j])[0]
+    with tilejit.knobs(target=target):
+        blocks = attention_blocks(q, 1, 1, 200, 200, same_document, (table,), causal=True, block=(64, 64))
+        if target == "evaluator":
+            agree(attention(q, k, v, mask_mod=same_document, aux=(table,), causal=True), want)
+        agree(attention(q, k, v, mask_mod=same_document, aux=(table,), causal=True, blocks=blocks), want)
+    lists = [(row[2:2 + row[0]].tolist(), sorted(row[2 + row[0]:2 + row[0] + row[1]].tolist())) for row in blocks.table[0, 0]]
+    assert lists == [([], [0]), ([], [0, 1]), ([], [1, 2]), ([], [2, 3])]
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_pages(target: str) -> None:
+    q, k, v = random(2, 70, 2, 64), random(12, 32, 1, 64), random(12, 32, 1, 64)
+    table, used = np.array([[3, 1, 7, 2, 11], [0, 5, 4, 8, 9]], np.int32), np.array([150, 33], np.int32)
+    with tilejit.knobs(target=target):
+        out = attention(q, k, v, pages=table, used_keys=used, causal=True)
+    agree(out, reference(q, k[table].reshape(2, 160, 1, 64), v[table].reshape(2, 160, 1, 64), True, keys=used)[0])
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_sequences_of_several_lengths(target: str) -> None:
+    """Empty ones, queries without keys, keys without queries; nothing is written to a neighbour."""
+    counts, key_counts = [70, 0, 1, 10], [90, 20, 130, 0]
+    of_q, of_k = (np.cumsum([0, *x]).astype(np.int32) for x in (counts, key_counts))
+    q, k, v = random(of_q[-1], 2, 64), random(of_k[-1], 1, 64), random(of_k[-1], 1, 64)
+    with tilejit.knobs(target=target):
+        out, lse = attention(q, k, v, causal=True, cu_queries=of_q, cu_keys=of_k, max_queries=70, max_keys=130,
+                             return_lse=True)
+    for i in (0, 2):
+        a, b = slice(of_q[i], of_q[i + 1]), slice(of_k[i], of_k[i + 1])
+        want, logs = reference(q[None, a], k[None, b], v[None, b], True)
+        agree(out[a], want[0])
+        assert np.allclose(lse[:, a], logs[0], atol=1e-5)
+    assert (out[of_q[3]:] == 0).all() and np.isneginf(lse[:, of_q[3]:]).all()
+
+
+def test_gradients_of_sequences_of_several_lengths() -> None:
+    from tilejit.kernels.attention.backward import gradients
+    from tilejit.kernels.attention.forward import forward
+
+    of_q, of_k = np.array([0, 70, 70, 75], np.int32), np.array([0, 90, 110, 250], np.int32)
+    q, k, v, grad = random(75, 2, 64), random(250, 1, 64), random(250, 1, 64), random(75, 2, 64)
+    for deterministic in (False, True):
+        case = Case(0.125, right=0, max_queries=70, max_keys=140, deterministic=deterministic)
+        extras, lse = Extras(cu_queries=of_q, cu_keys=of_k), np.zeros((2, 75), F32)
+        out = forward(q, k, v, case, extras, lse=lse)
+        dq, dk, dv, _ = gradients(grad, q, k, v, out, lse, None, case, extras)
+        for i in (0, 2):
+            a, b = slice(of_q[i], of_q[i + 1]), slice(of_k[i], of_k[i + 1])
+            want = reference(q[None, a], k[None, b], v[None, b], True, grad=grad[None, a])
+            for x, y in zip((dq[a], dk[b], dv[b]), want[2:]):
+                agree(x, y[0])
+        assert (dk[90:110] == 0).all() and (dv[90:110] == 0).all()
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("sizes, causal, parts", [((2, 1, 400, 8, 1, 64, 64), False, 4), ((1, 3, 200, 4, 2, 128, 128), True, 2),
+                                                  ((1, 1, 200, 6, 2, 192, 128), False, 3)])
+def test_few_queries(target: str, sizes: tuple[int, ...], causal: bool, parts: int) -> None:
+    """Heads that share keys in one tile (a group of three is not), keys in parts, one of which may be empty."""
+    batch, n, m, heads, kv_heads, d, dv = sizes
+    q, k, v = random(batch, n, heads, d), random(batch, m, kv_heads, d), random(batch, m, kv_heads, dv)
+    out, lse = np.zeros((batch, n, heads, dv), BF16), np.zeros((batch, heads, n), F32)
+    used, sinks = np.array([m, 7][:batch], np.int32), random(heads, dtype=F32)
+    with tilejit.knobs(target=target):
+        decode(q, k, v, Case(d ** -0.5, right=0 if causal else None), Extras(used=used, sinks=sinks), out, lse, parts)
+    want, logs = reference(q, k, v, causal, keys=used, sinks=sinks)
+    agree(out, want)
+    assert np.allclose(lse, logs, atol=1e-5)
+
+
+def test_parts_of_the_keys() -> None:
+    """As many programs as the chip has room for, no more parts than blocks, none where the chip is full anyway."""
+    assert parts_of(1, 1000, 132) in range(100, 129) and parts_of(8, 3, 132) == 3 and parts_of(128, 50, 132) == 1
+
+
+def test_dropout() -> None:
+    """The same weights are dropped whatever the tiles; the mean stays."""
+    q, k = random(1, 128, 1, 64), random(1, 512, 1, 64)
+    v = np.ones((1, 512, 1, 64), BF16)
+    one, other = (attention(q, k, v, dropout=0.25, seed=7, tiles=t) for t in ((128, 64), (128, 32)))
+    agree(one, other.astype(np.float64))
+    assert abs(one.astype(F32).mean() - 1) < 0.02 and one.astype(F32).std() > 0.02
+    assert (attention(q, k, v, dropout=0.25, seed=8) != one).any()
+
+
+def test_fp8() -> None:
+    q, k, v = (random(1, 70, 1, 64, dtype=ml_dtypes.float8_e4m3fn) for _ in range(3))
+    scales = (np.full((1, 1), 2.0, F32), np.full((1, 1), 0.5, F32), np.full((1, 1), 3.0, F32))
+    out, lse = attention(q, k, v, descales=scales, return_lse=True)
+    want, logs = reference(q, k, v)
+    assert out.dtype == BF16 and np.allclose(lse, logs, atol=1e-5)
+    agree(out, 3 * want, 5e-2)

@@ -1,0 +1,115 @@
+"""Few queries, many keys (decoding): heads that share keys are rows of one tile, and programs have parts of the keys.
+
+Each part gives its result and the logarithm of its sum of weights; a second kernel weighs the parts (Flash-Decoding).
+Nothing depends on how many keys a sequence has but what the kernels read, so launches can be captured in CUDA graphs.
+"""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import infos_of
+from tilejit.kernels.attention.cases import Case, Extras, blocks_of, check, factor, flat, options, pitches, width
+from tilejit.kernels.attention.forward_kernel import attention_kernel
+
+#: Rows of a tile: one warpgroup's.
+ROWS = 64
+#: Parts of the keys at most.
+PARTS = 128
+
+
+@tilejit.kernel
+def combine_kernel(parts, logs, out, lse, sinks, queries, heads, batches, d, batch_stride, row_stride, head_stride,
+                   PARTS: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr):
+    """out, and lse if given, of PARTS parts [parts, batch, queries, heads, d] with logarithms [parts, batch, heads,
+    queries] of their sums, and sinks if given; COUNT: the next power of two. Programs (queries, heads, batches)."""
+    i, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    part, columns = tl.arange(0, COUNT), tl.arange(0, D)
+    where = ((part * batches + batch) * heads + head) * queries + i
+    log = tl.load(logs + where, part < PARTS, other=float("-inf"))
+    most = tl.max(log, 0)
+    if sinks is not None:
+        sink = tl.load(sinks + head).to(tl.float32)
+        most = tl.maximum(most, sink)
+    origin = tl.where(most == float("-inf"), 0.0, most)
+    weight = tl.exp(log - origin)
+    total = tl.sum(weight, 0)
+    if sinks is not None:
+        total = total + tl.exp(sink - origin)
+    row = ((part * batches + batch) * queries + i).to(tl.int64) * heads + head
+    inside = (weight > 0)[:, None] & (columns < d)[None, :]
+    x = tl.load(parts + (row * d)[:, None] + columns[None, :], inside, other=0.0)
+    mean = tl.sum(x * weight[:, None], 0) * tl.where(total > 0, 1.0 / total, 0.0)
+    to = batch.to(tl.int64) * batch_stride + i.to(tl.int64) * row_stride + head * head_stride
+    tl.store(out + to + columns, mean.to(out.dtype.element_ty), columns < d)
+    if lse is not None:
+        tl.store(lse + (batch * heads + head) * queries + i, tl.where(total > 0, most + tl.log(total), most))
+
+
+@lru_cache(maxsize=1024)
+def parts_of(programs: int, blocks: int, chip: int) -> int:
+    """How many programs share a row of tiles of keys: the fewest that keep the chip nearly as busy as any number."""
+    if programs >= 0.8 * chip:
+        return 1
+    most = max(1, min(PARTS, blocks))
+
+    def busy(n: int) -> float:
+        return programs * n / (tilejit.cdiv(programs * n, chip) * chip)
+
+    best = max(map(busy, range(1, most + 1)))
+    return next(n for n in range(1, most + 1) if busy(n) >= 0.85 * best)
+
+
+def decodes(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, case: Case, infos: tuple[ArrayInfo | None, ...]) -> bool:
+    """Whether a case is one of few queries."""
+    if infos[3] is not None or infos[7] is not None or q.dtype.bytes == 1 or case.dropout is not None:
+        return False
+    return bool(q.shape[1]) and q.shape[1] * (q.shape[2] // max(1, k.shape[-2])) <= ROWS
+
+
+def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: Any, parts: int = 0) -> None:
+    """Attention of few queries into out, and lse if given. parts: of the keys, instead of a choice."""
+    iq, ik, iv, io = infos_of(q, k, v, out)
+    infos = infos_of(*flat(extras))
+    batch, queries, keys, heads, kv_heads, d, dv = check(iq, ik, iv, case, infos)
+    if 0 in iq.shape or not dv:
+        return
+    group = heads // kv_heads
+    pack = group if group & (group - 1) == 0 else 1
+    wide, wide_v = width(d), width(dv)
+    bn = 128 if max(wide, wide_v) <= 128 else 64
+    if case.page:
+        bn = min(bn, case.page)
+    blocks = tilejit.cdiv(queries * pack, ROWS)
+    programs = blocks * (heads // pack) * batch
+    parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
+    to, logs, fp32 = out, lse, tilejit.language.float32
+    opts = options(case, extras, infos)
+    if parts > 1:
+        opts = opts._replace(sinks=None)
+        to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)
+        logs = tilejit.empty_like(q, (parts, batch, heads, queries), fp32)
+    ends = case.high or keys % bn > 0 or extras.used is not None or case.page > 0
+    masked = case.low or case.mask is not None
+    attention_kernel[(blocks, heads // pack, batch * parts)](
+        _rows(iq, pack, wide).over(q), blocks_of(ik, bn, wide).over(k), blocks_of(iv, bn, wide_v).over(v),
+        _rows(tilejit.array_info(to), pack, wide_v).over(to), logs, queries, keys, factor(case, extras), heads, batch,
+        opts, GROUP=group, PACK=pack, TAIL=ends or masked, SPLIT=0 if masked else 1,
+        PARTS=parts, PERSISTENT=False, BM=ROWS, BN=bn, D=wide, DV=wide_v, num_warps=4)
+    if parts > 1:
+        combine_kernel[(queries, heads, batch)](
+            to, logs, out, lse, extras.sinks, queries, heads, batch, dv, *io.strides[:3], PARTS=parts,
+            COUNT=tilejit.next_power_of_2(parts), D=wide_v, num_warps=4)
+
+
+def _rows(x: ArrayInfo, pack: int, columns: int) -> tilejit.TensorDescriptor:
+    """Blocks of the queries of `pack` heads."""
+    if pack == 1:
+        return blocks_of(x, ROWS, columns)
+    (batch, n, heads, d), (down, row, across, one) = x.shape, pitches(x)
+    return tilejit.TensorDescriptor.template(
+        x, (batch, n, heads // pack, pack, d), (down, row, across * pack, across, one),
+        (1, ROWS // pack, 1, pack, columns))
