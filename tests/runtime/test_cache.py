@@ -142,7 +142,8 @@ def test_least_recently_used_goes_first():
         assert [cache.read(k) is not None for k in keys] == [True, False, True, True]
 
 
-def test_what_dead_writers_left_is_swept():
+def test_what_dead_writers_left_is_swept(monkeypatch):
+    monkeypatch.setattr(cache, "_TRUSTED", -1.0)
     cache.write(KEY, ENTRY)
     old, new = cache.folder() / "a.tmp", cache.folder() / "b.tmp"
     for p in (old, new):
@@ -150,6 +151,19 @@ def test_what_dead_writers_left_is_swept():
     os.utime(old, (0, 0))
     cache.write({**KEY, "n": 1}, ENTRY)
     assert not old.exists() and new.exists()
+
+
+def test_a_folder_with_room_is_not_looked_through_at_each_entry(monkeypatch):
+    """Thousands of entries take a second: as long as what is known leaves room, nobody looks."""
+    looks = []
+    evict = cache._evict
+    monkeypatch.setattr(cache, "_evict", lambda base: looks.append(base) or evict(base))
+    for i in range(5):
+        cache.write({**KEY, "n": i}, ENTRY)
+    assert len(looks) == 1
+    with tilejit.knobs(cache_dir=str(cache.folder()), cache_size=1):
+        cache.write({**KEY, "n": 9}, ENTRY)
+        assert len(looks) == 2 and not files()
 
 
 def test_list_and_clear():

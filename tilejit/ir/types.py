@@ -269,10 +269,11 @@ Type = Union[DType, Ptr, Tile, Desc, Buffer, Barrier, Pending]
 
 def elem_of(t: Type) -> Scalar:
     """The element type of a tile, or the scalar type itself."""
-    if isinstance(t, Tile):
-        return t.elem
-    if isinstance(t, Pending):
-        return t.tile.elem
+    kind = type(t)                  # (compared, not asked: passes come here for every operand)
+    if kind is Tile:
+        return t.elem  # type: ignore[union-attr]
+    if kind is Pending:
+        return t.tile.elem  # type: ignore[union-attr]
     assert isinstance(t, (DType, Ptr)), t
     return t
 
@@ -284,6 +285,5 @@ def with_elem(t: Type, elem: Scalar) -> Type:
 
 def shape_of(t: Type) -> tuple[int, ...]:
     """The shape of a tile, () for a scalar."""
-    if isinstance(t, Pending):
-        return t.tile.shape
-    return t.shape if isinstance(t, Tile) else ()
+    kind = type(t)
+    return t.shape if kind is Tile else t.tile.shape if kind is Pending else ()  # type: ignore[union-attr]

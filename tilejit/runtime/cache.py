@@ -155,7 +155,8 @@ def write(key: dict[str, Any], entry: Cached) -> None:
     ptx = entry.ptx.encode()
     meta = asdict(entry.metadata)
     meta["params"] = [{"kind": type(p).__name__, **asdict(p)} for p in entry.metadata.params]
-    head = {"key": key, "ptx_bytes": len(ptx), "metadata": meta, "report": [r.data() for r in entry.report],
+    report = [(r if isinstance(r, Record) else Record.of(r)).data() for r in entry.report]
+    head = {"key": key, "ptx_bytes": len(ptx), "metadata": meta, "report": report,
             "resources": asdict(entry.resources) if entry.resources else None}
     body = ptx + (entry.cubin or b"")
     head = json.loads(json.dumps(head))    # what a reader will see, so that the checksum covers the header too
@@ -175,7 +176,23 @@ def write(key: dict[str, Any], entry: Cached) -> None:
         if path is not None:
             _remove(path)
         return
-    _evict(base)
+    _written(base, len(body) + 4096)
+
+
+#: Folder -> bytes in it when it was last looked through, with those written since; and when that was.
+_sizes: dict[Path, tuple[int, float]] = {}
+#: Seconds after which others may have written much.
+_TRUSTED = 60.0
+
+
+def _written(base: Path, size: int) -> None:
+    """Keep the folder below its limit after an entry of that size: it is looked through, which takes a second where
+    there are many, only when it may be full, and once in a while for what others write."""
+    known, when = _sizes.get(base, (0, 0.0))
+    known += size
+    if not when or time.monotonic() - when > _TRUSTED or known > knobs.current().cache_size * 0.9:
+        known, when = _evict(base), time.monotonic()
+    _sizes[base] = known, when
 
 
 @lru_cache(maxsize=64)
@@ -252,8 +269,9 @@ def _stats(base: Path, pattern: str) -> list[tuple[float, int, Path]]:
     return sorted(out)
 
 
-def _evict(base: Path) -> None:
-    """Remove the least recently used entries above the size limit, and what dead writers left."""
+def _evict(base: Path) -> int:
+    """Remove the least recently used entries above the size limit, and what dead writers left; returns the bytes that
+    stay."""
     rows = sorted(_stats(base, "*" + _SUFFIX) + _stats(base, "*" + _NOTE))
     limit = knobs.current().cache_size
     total = sum(size for _, size, _ in rows)
@@ -266,6 +284,7 @@ def _evict(base: Path) -> None:
         for modified, _, path in _stats(base, pattern):
             if time.time() - modified > _STALE:
                 _remove(path)
+    return total
 
 
 @dataclass(frozen=True)
