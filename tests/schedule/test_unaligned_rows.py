@@ -47,3 +47,17 @@ def test_what_is_written_in_vectors_is_read_in_vectors(columns, dtype, begin, ct
     close(out[:, :columns], normed(x[:, :columns], None, w[:columns], True), dtype)
     assert np.isnan(out[:, columns:].astype(np.float32)).all()
     assert "shf.r.wrap" in norm.compile(*args, **kw).ptx
+
+
+@pytest.mark.parametrize("columns, begin, ctas", [(2001, 1, 1), (2048, 0, 1), (4003, 5, 2), (4096, 0, 2), (1040, 0, 2)])
+def test_the_schedule_in_the_evaluator(columns, begin, ctas):
+    """What is scheduled means the same: CTAs are one program there, whose buffers hold what all have."""
+    from tilejit.ir.evaluate import evaluate
+    from tilejit.ir.text import parse_function
+
+    x, out = rows(columns, np.float16, begin, columns), rows(0, np.float16, begin, columns)
+    kw = {"BLOCK": 2048 * ctas, "num_warps": 1, "num_ctas": ctas}
+    k = softmax.compile(x, out, columns, columns, **kw)
+    evaluate(parse_function(k.scheduled), 2, {"x": x, "out": out, "columns": columns, "stride": columns})
+    v = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
+    close(out, v / v.sum(1, keepdims=True), np.float16)
