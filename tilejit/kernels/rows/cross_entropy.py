@@ -11,6 +11,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit.kernels._host import RowLaunch
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sums_like
 from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, result, vector
@@ -284,6 +285,10 @@ class Call:
         if not x.n:
             return
         launch = launch_of(x, double=2048)
+        # what smoothing, caps and weights need beside a row is in registers
+        scarce = any(self.numbers[1:]) and x.columns > (8192 if x.columns % 16 else 131072)
+        if scarce:
+            launch = RowLaunch((x.n,), 1, {}, False)
         kernel = cross_entropy_kernel if launch.whole else long_cross_entropy_kernel
         if not launch.whole:
             double = tilejit.array_info(x.array).dtype == tl.float64

@@ -175,7 +175,8 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         return
     pitches = m.pitch, g.pitch, p.pitch, o.pitch
     constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
-    if m.columns <= CTAS * CTA // (4 if tilejit.array_info(m.array).dtype == tl.float64 else 1):
+    double = tilejit.array_info(m.array).dtype == tl.float64
+    if m.columns <= CTAS * CTA // (4 if double else 2 if m.columns % 16 else 1):
         programs, rows, options = walk(heads, m, g, o)
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
@@ -205,6 +206,8 @@ def walk(heads: int, *matrices: Matrix) -> tuple[int, int, dict[str, int]]:
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))
     infos = [tilejit.array_info(x.array) for x in matrices]
     cta, warp = (CTA // 4, WARP // 4) if infos[0].dtype == tl.float64 else (CTA, WARP)
+    if m.columns % 16 and block > cta:                  # rows of single elements need more registers
+        cta //= 2
     ctas = max(1, block // cta)
     size = block * rows // ctas
     ring = size * (2 * sum([i.dtype.bytes for i in infos[:-1]]) + infos[-1].dtype.bytes)
