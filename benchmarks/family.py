@@ -234,7 +234,7 @@ def streamks() -> Iterator[Configuration]:
         shared = t.k_ctas == 1
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if swap else (rows, columns)
-        way = replace(t, swap=swap, **(dict(programs=3, stream=t.tiles(m, n) - 1) if shared else {}))
+        way = replace(t, swap=swap, **(dict(programs=2, stream=3) if shared else {}))
         for f, e in (*(ordered if shared else epilogues()), *added):
             if not reads(way, f):
                 continue
