@@ -112,6 +112,8 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="")
     arguments = parser.parse_args()
+    if arguments.size % 2048:
+        parser.error("--size: a multiple of 2048, so that all tiles make whole groups")
     if arguments.inside:
         print(json.dumps(search(arguments.size, arguments.planted)), flush=True)
         return 0

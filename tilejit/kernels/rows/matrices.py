@@ -84,7 +84,7 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
     double: the widest row of fp64 that tiles hold, where registers are scarce."""
     sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
     widest = double if max(sizes) == 8 else WIDEST
-    if tilejit.active_knobs().arch == "sm_80":        # neither clusters nor rows that stay in shared memory
+    if tilejit.chip() == "sm_80":                     # neither clusters nor rows that stay in shared memory
         widest = min(widest, IN_REGISTERS // sum(sizes))
     return row_launch(kept[0].n, kept[0].columns, widest, size=sum(sizes))
 
