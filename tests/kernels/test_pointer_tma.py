@@ -190,8 +190,11 @@ def test_offsets_that_tma_does_not_count(offset, tma):
     @tilejit.kernel
     def far(a, c, K, OFFSET: tl.constexpr):
         rows, columns = tl.arange(0, 64), tl.arange(0, 64)
-        x = tl.load(a + rows[:, None] * K + columns[None, :])
-        tl.store(c + rows[:, None] * K + columns[None, :] + OFFSET, tl.dot(x, x).to(tl.float16))
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in range(0, K, 64):
+            x = tl.load(a + rows[:, None] * K + (k + columns)[None, :])
+            acc = tl.dot(x, x, acc)
+        tl.store(c + rows[:, None] * K + columns[None, :] + OFFSET, acc.to(tl.float16))
 
     made = far.compile("*fp16", "*fp16", "int32:16", OFFSET=offset)
     assert ("cp.async.bulk.tensor.2d.global" in made.ptx) == tma

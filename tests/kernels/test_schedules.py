@@ -136,6 +136,7 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "add integers": lambda: kernels.add(np.arange(700, dtype=np.int32).reshape(7, 100), np.full((7, 100), 5, np.int32)),
     "attention": lambda: kernels.attention(random(1, 70, 2, 64), random(1, 100, 1, 64, seed=1), random(1, 100, 1, 64, seed=2),
                                            causal=True, lse=poison(1, 2, 70, dtype=F32)),
+    "attention's blocks": lambda: kernels.attention_blocks(poison(1), 1, 2, 200, 300, window=(64, 0)),
     "softmax": lambda: kernels.softmax(random(3, 700, dtype=F32)),
     "long softmax": lambda: kernels.softmax(random(1, 20000, dtype=F16)),
     "layernorm": lambda: kernels.layernorm(random(3, 700), random(700), random(700, seed=1)),

@@ -51,7 +51,11 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield found
 
 
-@pytest.mark.parametrize("name", LAUNCHES)
+#: It rounds by an author's PTX, which only the emulator runs.
+WITH_PTX = {"quantise"}
+
+
+@pytest.mark.parametrize("name", [n for n in LAUNCHES if n not in WITH_PTX])
 def test_every_kernel(scheduled: list[Any], name: str) -> None:
     LAUNCHES[name]()
     assert scheduled

@@ -45,7 +45,7 @@ def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True
     if block > MAX_ROW or block * size > MAX_BYTES:
         ctas = tilejit.next_power_of_2(block * size // CTA_BYTES)
         ctas = min(ctas, 8 if block * size <= 16 * CTA_BYTES else CTAS)
-        warps = max(4, min(16, block // ctas * size // 4096))
+        warps = max(4, min(16, tilejit.next_power_of_2(block // ctas * size // 4096)))
         return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}, True)
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
     if columns % 16 and block >= 32 * UNEVEN:

@@ -11,8 +11,8 @@ from tilejit.kernels.rows.gates import activation_gradient
 
 
 def wants(x: Any) -> bool:
-    """Whether a tensor is there and a gradient of it is asked for."""
-    return x is not None and x.requires_grad
+    """Whether an array is a tensor that a gradient is asked for."""
+    return getattr(x, "requires_grad", False)
 
 
 def _keep(ctx: Any, inputs: tuple, output: Any) -> None:

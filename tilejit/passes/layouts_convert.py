@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.report import Record
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers, Shuffles, Swaps, plan
 from tilejit.layout.linear import LinearLayout
@@ -142,7 +143,7 @@ def _bytes(v: Value) -> int:
     return t.numel * max(1, t.elem.bits // 8)
 
 
-def describe(fn: Function) -> list[str]:
+def describe(fn: Function) -> list[Record]:
     """One line for each conversion that moves data between threads."""
     lines = []
     table = uses(fn.body)
@@ -160,5 +161,5 @@ def describe(fn: Function) -> list[str]:
         how = "by shuffles" if isinstance(found, (Shuffles, Swaps)) else f"{found.bytes} bytes through shared memory"
         users = ", ".join(dict.fromkeys(u.name for u, _ in table.get(op.result, ())))
         where = op.loc.short() if op.loc else "?"
-        lines.append(f"convert at {where}: {dst} for {users}, {how}")
+        lines.append(Record("convert", f"convert at {where}: {dst} for {users}, {how}", where))
     return lines

@@ -22,9 +22,10 @@ def check(kernel: Kernel, grid: Any, /, *args: Any, seeds: Iterable[int] = range
     Broken rules of the asynchronous protocol (deadlock, races, early reads, wrong byte counts, ...) are findings, and
     so are results that differ between runs: bit for bit, or for floating arrays by more than the relative error
     `tolerance` (float atomics add in the order of the schedule). Arrays must be in host memory (numpy, or CPU
-    tensors); each run starts from what they held, and at the end they hold the results of the first run that
-    finished, as after one launch, or what they held before if none did. `sanitize=False` leaves the sanitizer out.
-    The same seed repeats a run exactly: `check(..., seeds=[7], policies=["random"])`.
+    tensors); each run starts from what they held (what a kernel reaches by addresses in them is not put back), and at
+    the end they hold the results of the first run that finished, as after one launch, or what they held before if none
+    did. `sanitize=False` leaves the sanitizer out. The same seed repeats a run exactly: `check(..., seeds=[7],
+    policies=["random"])`.
 
     `print(tilejit.check(...))` is for reading, `.check()` raises EmulatorError if there is a finding, `.groups` and
     `.runs` are the data. Raises LaunchError for arguments that do not fit, CompilationError as a launch does.

@@ -180,8 +180,8 @@ class EmulatorEntry:
             found: Report = self.exact(flat, None).run(grid, flat, **options)
             return found
         grid = (grid[0] * meta.cluster[0], *grid[1:])
-        return self.program.launch(grid, meta.num_threads, params, meta.shared_bytes, meta.cluster, host_memory(flat),
-                                   **options)
+        return self.program.launch(grid, meta.num_threads, params, meta.shared_bytes, meta.cluster,
+                                   host_memory(flat, follow=True), **options)
 
 
 class EvaluatorEntry:
@@ -237,11 +237,11 @@ def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}
 
 
-def host_memory(flat: tuple) -> list[np.ndarray]:
-    """Byte arrays over the memory of all array arguments, and what addresses in them point to; overlapping ones become
-    one."""
+def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
+    """Byte arrays over the memory of all array arguments; overlapping ones become one. `follow`: and what addresses in
+    them point to, which may have other owners: to run in, never to put back."""
     infos = [info for x in flat if (info := _memory_of(x)) is not None and info.span()[1] > info.span()[0]]
-    spans = [info.span() for info in infos] + pointed_at(infos)
+    spans = [info.span() for info in infos] + (pointed_at(infos) if follow else [])
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low < merged[-1][1]:
