@@ -82,6 +82,17 @@ def test_programs_that_take_several_blocks(monkeypatch: pytest.MonkeyPatch, caus
     assert rel_error(out.astype(np.float64), reference(q, k, v, causal)[0]) <= 5e-3
 
 
+@pytest.mark.parametrize("keys, causal, several", [(150, False, True), (150, True, False), (1100, False, False)])
+def test_blocks_of_few_keys_share_programs(monkeypatch: pytest.MonkeyPatch, keys: int, causal: bool, several: bool) -> None:
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 3)
+    q, k, v = inputs(2, 200, keys, 2, 1, 64, 64)
+    grids: list[tuple[int, ...]] = []
+    monkeypatch.setattr("tilejit.runtime.launch.EvaluatorEntry.launch", lambda self, grid, *_: grids.append(grid))
+    with tilejit.knobs(target="evaluator"):
+        kernels.attention(q, k, v, causal=causal)
+    assert [len(grid) == 1 or tuple(grid[1:]) == (1, 1) for grid in grids] == [several]
+
+
 def test_heads_ahead_of_the_sequence_and_a_scale() -> None:
     """[batch, heads, sequence, d] in memory, seen through strides; large scores stay finite."""
     q, k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in inputs(2, 96, 160, 2, 2, 64, 64))
@@ -124,7 +135,8 @@ def test_no_keys() -> None:
 
 
 @pytest.mark.parametrize("width, rows, keys, persistent", [
-    (64, 128, 128, True), (64, 192, 112, False), (128, 128, 128, False), (192, 128, 64, False),
+    (64, 128, 128, True), (64, 192, 112, False), (64, 192, 112, True), (128, 128, 128, False), (128, 128, 128, True),
+    (192, 128, 64, False),
     (256, 128, 80, False)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_softmax_and_products_overlap(width: int, rows: int, keys: int, persistent: bool, causal: bool) -> None:

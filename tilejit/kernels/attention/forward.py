@@ -26,11 +26,15 @@ from tilejit.kernels.attention.forward_kernel import attention_kernel
 
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
 WIDE_WINDOW = 12
+#: So few keys, of which every query sees all, are over before a program's start and end are paid for: programs take
+#: several blocks of queries, one after the other. (At 512 keys on an H200, TFLOP/s: d64 290 -> 376, d128 459 -> 575;
+#: with a causal mask 180 -> 184 and 282 -> 264.)
+SHORT = 1024
 
 
 @tilejit.replayed
 def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None, lse: Any = None,
-            tiles: tuple[int, int] | None = None, persistent: bool = False) -> Any:
+            tiles: tuple[int, int] | None = None, persistent: bool | None = None) -> Any:
     """Attention for a case; lse: where logarithms of sums go, if given."""
     iq, ik, iv = infos_of(q, k, v)
     more = flat(extras)
@@ -43,7 +47,7 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         decode(q, k, v, case, extras, out, lse)
         return out
     launch = _launch(*facts_of(iq, ik, iv, io, il), facts_of(*infos), case, tiles,
-                     persistent and tilejit.multiprocessors(iq.device), active_knobs())
+                     persistent, tilejit.multiprocessors(iq.device), active_knobs())
     if launch is not None:
         batch, queries, keys, heads, *_ = check(iq, ik, iv, case, infos)
         if infos[3] is not None:
@@ -71,9 +75,9 @@ def _tiles(queries: int, wide: int, wide_v: int, plain: bool) -> tuple[int, int]
 
 @lru_cache(maxsize=1024)
 def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None,
-            infos: tuple[ArrayInfo | None, ...], case: Case, tiles: tuple[int, int] | None, programs: int,
-            knobs: Any) -> Launch | None:
-    """The launch; None where the result is empty."""
+            infos: tuple[ArrayInfo | None, ...], case: Case, tiles: tuple[int, int] | None, persistent: bool | None,
+            chip: int, knobs: Any) -> Launch | None:
+    """The launch on a chip of so many multiprocessors; None where the result is empty."""
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
     check_results(q, v, out, lse, case, infos)
     packed = infos[3] is not None
@@ -93,11 +97,14 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
     split = 1
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
+    blocks = tilejit.cdiv(queries, bm)
+    if persistent is None:
+        persistent = plain and split == 1 and not (case.high or packed or case.page or case.dropout or tiles) \
+            and keys <= SHORT and max(wide, wide_v) <= 128 and blocks * heads * batch > 2 * chip
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
-        PERSISTENT=programs > 0, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
-    blocks = tilejit.cdiv(queries, bm)
-    grid = (min(programs, blocks * heads * batch),) if programs else (blocks, heads, batch)
+        PERSISTENT=persistent, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
+    grid = (min(chip, blocks * heads * batch),) if persistent else (blocks, heads, batch)
     descriptors = (blocks_of(q, bm, wide), blocks_of(k, bn, wide), blocks_of(v, bn, wide_v),
                    ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v))
     return Launch(kernel, grid, descriptors)  # type: ignore[arg-type]

@@ -25,7 +25,8 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
               dropout: float = 0.0, seed: int = 0, cu_queries: Any = None, cu_keys: Any = None,
               max_queries: int | None = None, max_keys: int | None = None, used_keys: Any = None, pages: Any = None,
               descales: tuple[Any, Any, Any] | None = None, deterministic: bool = False, return_lse: bool = False,
-              out: Any = None, lse: Any = None, tiles: tuple[int, int] | None = None, persistent: bool = False) -> Any:
+              out: Any = None, lse: Any = None, tiles: tuple[int, int] | None = None,
+              persistent: bool | None = None) -> Any:
     """softmax(scale * q @ k^T) @ v for every batch and head, with fp32 sums; differentiable in q, k, v and sinks.
 
     q [batch, queries, heads, d], k [batch, keys, kv heads, d], v [batch, keys, kv heads, dv], fp16 or bf16 (fp8e4nv
@@ -55,8 +56,8 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     descales (fp8): fp32 numbers for q [batch, heads], k and v [batch, kv heads] (those of q's heads that share keys are
     equal). deterministic: gradients with equal bits every time (they have so but for q's). Without a gradient also
     out, lse: where results go; tiles: queries (64, 128 or, for three warpgroups, 192) and keys (a multiple of 16) of a
-    block, instead of a choice; persistent: a program for each multiprocessor. Raises LaunchError for what does not
-    fit."""
+    block; persistent: whether a program for each multiprocessor takes all blocks; both instead of a choice. Raises
+    LaunchError for what does not fit."""
     left, right = (None, None) if window is None else window
     if causal:
         right = 0 if right is None else min(right, 0)
@@ -69,7 +70,7 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
                 *((0, 0) if blocks is None else blocks[1:])]
     reals = [q.shape[-1] ** -0.5 if scale is None else float(scale), softcap or 0.0, float(dropout)]
     arrays = (sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, None if blocks is None else blocks[0])
-    if out is None and lse is None and tiles is None and not persistent:
+    if out is None and lse is None and tiles is None and persistent is None:
         result, logs = operator(q, k, v, *arrays, list(descales or ()), list(aux), numbers, reals)
         return (result, logs) if return_lse else result
     torch = sys.modules.get("torch")
