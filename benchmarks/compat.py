@@ -1,12 +1,13 @@
 """Other people's kernels, run through `tilejit.compat.triton`: kernel by kernel, whether it runs, whether the results
 that it has a part in are right, and on a GPU its speed against Triton on the same source.
 
-    python benchmarks/compat.py [--only WORD ...] [--large] [--speed] [--unchecked] [--configs N] [--json FILE]
+    python benchmarks/compat.py [--only WORD ...] [--large] [--speed] [--unchecked] [--configs N] [--jobs N]
+                                [--json FILE]
 
 The kernels are those of installed packages (Liger-Kernel, flash-linear-attention) and of Triton's tutorials
 (--tutorials FOLDER); none of their code is here. What is right is told by formulas in torch, or by a package's own
 reference in Python. Without a GPU everything runs in the emulator, at small sizes. `--speed` runs every kernel under
-Triton too, in a process of its own (`--triton`), and compares the times of single launches.
+Triton too, in a process of its own (`--triton`), and compares the times of single launches; with `--jobs` both have been compiled before by so many processes.
 """
 from __future__ import annotations
 
@@ -196,9 +197,11 @@ def work(options: argparse.Namespace) -> None:
         except ImportError as error:
             print(f"{family}: left out ({error})", flush=True)
             continue
-        for name, make in cases.items():
+        for index, (name, make) in enumerate(cases.items()):
             full = f"{family.removeprefix('compat_')}.{name}"
             if full in done or options.only and not any(w in full for w in options.only):
+                continue
+            if options.part is not None and index % options.jobs != options.part:
                 continue
             sizes = Sizes("cuda" if gpu else "cpu", options.large, options.tutorials,
                           torch.bfloat16 if options.large else torch.float32)
@@ -216,20 +219,36 @@ def work(options: argparse.Namespace) -> None:
                     os._exit(3)
 
 
-def collect(options: argparse.Namespace, triton: bool) -> list[dict[str, Any]]:
+def collect(triton: bool) -> list[dict[str, Any]]:
     """Rows of all cases, by as many processes as it takes: one that breaks off is followed by another."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder, "rows.jsonl")
         rows.write_text("")
-        given = [a for a in sys.argv[1:] if a != "--triton"]
         count = -1
         while len(rows.read_text().splitlines()) > count:
             count = len(rows.read_text().splitlines())
-            ended = subprocess.run([sys.executable, __file__, *given, *(["--triton"] if triton else []), "--work",
-                                    str(rows)], check=False)
-            if ended.returncode == 0:
+            if subprocess.run(command(triton, rows), check=False).returncode == 0:
                 break
         return [json.loads(line) for line in rows.read_text().splitlines()]
+
+
+def command(triton: bool, rows: Path) -> list[str]:
+    """This program again, as a process that runs cases and appends to `rows`."""
+    given = [a for a in sys.argv[1:] if a != "--triton"]
+    return [sys.executable, __file__, *given, *(["--triton"] if triton else []), "--work", str(rows)]
+
+
+def compile_beforehand(jobs: int, triton: bool) -> None:
+    """Every case once, untimed, by `jobs` processes: what is timed later comes from the caches on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = []
+        for part in range(jobs):
+            rows = Path(folder, f"{part}.jsonl")
+            rows.write_text("")
+            given = [a for a in command(triton, rows) if a != "--speed"]
+            running.append(subprocess.Popen([*given, "--part", str(part)], stdout=subprocess.DEVNULL))
+        for process in running:
+            process.wait()
 
 
 def one(name: str, make: Callable[[Sizes], Check], sizes: Sizes, recorder: Recorder,
@@ -298,12 +317,17 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=120, help="seconds for a case")
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--verbose", action="store_true", help="print tracebacks")
+    parser.add_argument("--jobs", type=int, default=0, help="compile by so many processes before anything is timed")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         return work(options)
-    rows = collect(options, options.triton)
-    theirs = collect(options, True) if options.speed and not options.triton else None
+    if options.jobs:
+        for triton in {options.triton, options.triton or options.speed}:
+            compile_beforehand(options.jobs, triton)
+    rows = collect(options.triton)
+    theirs = collect(True) if options.speed and not options.triton else None
     if options.json:
         options.json.write_text(json.dumps([rows, theirs]))
     table(rows, theirs)
