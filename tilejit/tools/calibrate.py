@@ -15,8 +15,9 @@ import os
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,7 +39,10 @@ FITTED = ("launch", "second", "overlap", "cluster", "tensor", "load", "l2", "mem
           "exchange")
 #: The likeliest ways that are measured of a product, and others, of those that should take at most so much longer.
 LIKELY, OTHERS, WITHIN = 14, 8, 2.5
-LARGEST, PRODUCTS = 16384, 2 ** 36
+#: M and N at most, K at most, multiplications, and elements of both operands.
+LARGEST, LONGEST, PRODUCTS, ELEMENTS = 2 ** 14, 2 ** 17, 2 ** 36, 2 ** 28
+#: Products whose kernels are compiled ahead of the one that is measured.
+AHEAD = 3
 #: A product, and the nanoseconds that ways of it take.
 Times = tuple[Problem, list[tuple[Way, float]]]
 
@@ -47,10 +51,10 @@ def problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
     """Products whose sizes are log-uniform, and their dtypes; half of them have rows in whole lines of L2."""
     i = 0
     while True:
-        m, n, k = (max(1, round(math.exp(rng.uniform(0, math.log(LARGEST))))) for _ in range(3))
+        m, n, k = (max(1, round(math.exp(rng.uniform(0, math.log(most))))) for most in (LARGEST, LARGEST, LONGEST))
         unit, dtype = (64, 16)[i % 2], "fp8e4nv" if i % 4 == 3 else "bf16"
         n, k = -(-n // unit) * unit, -(-k // unit) * unit
-        if not 2 ** 14 <= m * n * k <= PRODUCTS or i % 3 == 0 and m * n * k < 2 ** 30:
+        if not 2 ** 14 <= m * n * k <= PRODUCTS or i % 3 == 0 and m * n * k < 2 ** 30 or (m + n) * k > ELEMENTS:
             continue
         yield facts(*matrices(m, n, k, dtype, i % 8 < 4 and dtype == "bf16")), dtype
         i += 1
@@ -98,34 +102,39 @@ def measure(seconds: float, seed: int, chip: Chip, into: Callable[[Times], Any],
             say: Callable[[str], Any] = print) -> None:
     """Measure random products for so long; each one's times are given to `into`."""
     until, rng, count = time.monotonic() + seconds, random.Random(seed), 0
+    source = problems(rng)
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        for problem, dtype in problems(rng):
-            if time.monotonic() > until:
-                break
-            measure_one(problem, dtype, chip, rng, into, say=say, pool=pool)
+        def begun() -> tuple[Problem, str, dict[Way, Future[str]]]:
+            problem, dtype = next(source)
+            return problem, dtype, {w: pool.submit(compiled, (problem, w, chip, dtype))
+                                    for w in picked(problem, chip, rng)}
+
+        waiting = deque(begun() for _ in range(AHEAD))
+        while time.monotonic() < until:
+            waiting.append(begun())
+            problem, dtype, ways = waiting.popleft()
+            for way, why in ((w, x.result()) for w, x in ways.items()):
+                if why:
+                    say(f"{problem} {way}: {why}")
+            into((problem, measured(problem, dtype, chip, [w for w, x in ways.items() if not x.result()], say)))
             count += 1
+        for _, _, ways in waiting:
+            for job in ways.values():
+                job.cancel()
     say(f"{count} products")
 
 
-def measure_one(problem: Problem, dtype: str, chip: Chip, rng: random.Random, into: Callable[[Times], Any], *more: Way,
-                say: Callable[[str], Any] = print, pool: ProcessPoolExecutor | None = None) -> None:
-    """Measure the likeliest ways of a product and some others, and `more`; `pool` compiles them first."""
+def measured(problem: Problem, dtype: str, chip: Chip, ways: Sequence[Way],
+             say: Callable[[str], Any] = print) -> list[tuple[Way, float]]:
+    """The nanoseconds that ways of a product take."""
     import torch
 
-    p, ways, kind = problem, picked(problem, chip, rng), {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}[dtype]
-    ways = list(dict.fromkeys((*more, *ways)))
-    failed = {}
-    if pool is not None:
-        failed = {w: why for w, why in zip(ways, pool.map(compiled, [(p, w, chip, dtype) for w in ways])) if why}
-        for w, why in failed.items():
-            say(f"{p} {w}: {why}")
+    p, kind = problem, {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}[dtype]
     a = torch.randn(p.m, p.k, device="cuda").to(kind)
     b = torch.randn(*((p.k, p.n) if p.b_rows else (p.n, p.k)), device="cuda").to(kind)
     b, c = b if p.b_rows else b.T, torch.empty(p.m, p.n, device="cuda", dtype=torch.bfloat16)
     want, found = a[:8].double() @ b.double(), []
     for w in ways:
-        if w in failed:
-            continue
         graph = captured(step_of(p, w, chip, dtype), a, b, c, max(2, min(12, int(5e10 / (p.m * p.n * p.k)))))
         error = float((c[:8].double() - want).norm() / want.norm())
         if not error < 1e-2:
@@ -133,7 +142,7 @@ def measure_one(problem: Problem, dtype: str, chip: Chip, rng: random.Random, in
             continue
         found.append((w, graph))
     times = raced([g for _, g in found])
-    into((p, [(w, t) for (w, _), t in zip(found, times)]))
+    return [(w, t) for (w, _), t in zip(found, times)]
 
 
 def captured(found: steps.Step, a: Any, b: Any, c: Any, count: int) -> tuple[Any, int]:
