@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.types import Desc, int32, int64
+from tilejit.ir.core import Value
+from tilejit.ir.types import Desc, DType, int1, int16, int32, int64
 from tilejit.language import semantics as sem
 from tilejit.language.memory import pointer_elem
 from tilejit.language.semantics import to_tensor, unwrap
@@ -76,8 +77,68 @@ def _desc_atomic(kind: str):
     return builtin(atomic)
 
 
+def _rows(b: KernelBuilder, desc: tensor_descriptor, x_offsets: Any, y_offset: Any,
+          what: str) -> tuple[tensor, tensor]:
+    """Pointers to parts of rows of a matrix, and which of them are inside; TMA of Hopper has no gather, so every row
+    is read and written through pointers."""
+    elem, block = desc.dtype, desc.block_shape
+    if len(block) != 2:
+        raise CompilationError(f"descriptor must be 2D, but got {list(block)}: {what} takes rows of a matrix")
+    if block[0] != 1:
+        raise CompilationError(f"descriptor block must have 1 row, but got {list(block)}: {what} takes as many rows as "
+                               "x_offsets has")
+    if not isinstance(x_offsets, tensor) or len(x_offsets.shape) != 1:
+        found = list(x_offsets.shape) if isinstance(x_offsets, tensor) else x_offsets
+        raise CompilationError(f"x offsets must be 1D, but got {found}")
+    if x_offsets.elem not in (int16, int32):
+        raise CompilationError(f"x offsets must have dtype int16 or int32, but got {x_offsets.elem}")
+    (rows,), columns, least = x_offsets.shape, block[1], 256 // elem.bits
+    if rows < 8:
+        raise CompilationError(f"descriptor {what} must have at least 8 rows, but got {rows}")
+    if columns < least:
+        raise CompilationError(f"descriptor {what} of {elem} must have at least {least} columns, but got {columns}")
+
+    def over(x: Value, axis: int, t: DType) -> tensor:
+        x = x if x.type.elem == t else b("cast", x, dtype=t)  # type: ignore[union-attr]
+        return sem.broadcast_to(b, tensor(b("expand_dims", x, axis=axis)), (rows, columns))
+
+    row = sem.cast(b, x_offsets, int32).value
+    start = sem.cast(b, to_tensor(b, y_offset), int32).value
+    column = b("add", b("splat", start, shape=(columns,)), b("arange", start=0, end=columns))
+    inside: list[tensor] = []
+    for axis, index in enumerate((row, column)):
+        size = b("splat", b("desc_shape", desc.value, dim=axis), shape=index.type.shape)  # type: ignore[union-attr]
+        known = b("and", b("cmp", index, b.const(0, index.type), pred="ge"), b("cmp", index, size, pred="lt"))
+        inside.append(over(known, 1 - axis, int1))
+    offset = b("mul", over(row, 1, int64).value, b("splat", b("desc_stride", desc.value, dim=0), shape=(rows, columns)))
+    base = b("splat", b("desc_base", desc.value), shape=(rows, columns))
+    pointer = b("ptr_add", b("ptr_add", base, offset), over(column, 0, int64).value)
+    return tensor(pointer), tensor(b("and", inside[0].value, inside[1].value))
+
+
+def gather_rows(desc: tensor_descriptor, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> tensor:
+    """Part of the rows `x_offsets` (int16 or int32, at least 8) of a matrix, `y_offset` the first column, as
+    [rows, columns of the block]; outside the matrix: the descriptor's padding."""
+    pointer, inside = _rows(_b, desc, x_offsets, y_offset, "gather")
+    fill = sem.splat_const(_b, float("nan") if desc.padding == "nan" else 0, pointer.shape, desc.dtype)
+    return tensor(_b("load", pointer.value, inside.value, fill.value))
+
+
+def scatter_rows(desc: tensor_descriptor, value: Any, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> None:
+    """Write the rows of a tile to the rows `x_offsets` of a matrix, from column `y_offset` on; what is outside the
+    matrix is dropped. Of rows that are named twice one stays."""
+    pointer, inside = _rows(_b, desc, x_offsets, y_offset, "scatter")
+    v = sem.cast(_b, to_tensor(_b, value), desc.dtype)
+    if v.shape != pointer.shape:
+        raise CompilationError(f"scatter of {pointer.shape[0]} rows through a descriptor of blocks "
+                               f"{list(desc.block_shape)}: expected a value of shape {list(pointer.shape)}, found "
+                               f"{list(v.shape)}")
+    _b.op("store", pointer.value, v.value, inside.value)
+
+
 #: What a descriptor can do, by name: `desc.load(offsets)`, `desc.atomic_add(offsets, value)`, ...
 DESCRIPTOR_METHODS = {"load": load_tensor_descriptor, "store": store_tensor_descriptor,
+                      "gather": builtin(gather_rows), "scatter": builtin(scatter_rows),
                       **{f"atomic_{k}": _desc_atomic(k) for k in ("add", "min", "max", "and", "or", "xor")}}
 
 
