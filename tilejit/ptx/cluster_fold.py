@@ -18,7 +18,10 @@ _ONE = LinearLayout.from_bases({"register": (), "lane": ((),) * 5, "warp": ()}, 
 
 @emits("cluster_fold")
 def _cluster_fold(e: Emitter, op: Op) -> None:
-    """Wait until all have read the last round, store, wait for what all have, fold it pairwise, give the slot back."""
+    """Wait until all have read the last round, store, wait for what all have, fold it pairwise, give the slot back.
+
+    A fold that is reached once has no last round, and nobody waits for its slot: a CTA may leave when it has what it
+    waits for, since nothing else is stored into it."""
     *values, buffer, full, free, parity = op.operands
     assert isinstance(buffer.type, Buffer) and isinstance(buffer.op, Op)
     e.version = max(e.version, (8, 1))            # st.async
@@ -28,7 +31,8 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
     count = t.numel if isinstance(t, Tile) else 1
     barriers = Barriers(e, full, free, 1)
     phase = e.scalar(parity)
-    barriers.wait_free(e, 0, p.new("b32", "xor.b32", phase, 1))
+    if not e.folds:
+        barriers.wait_free(e, 0, p.new("b32", "xor.b32", phase, 1))
     barriers.expect(e, 0, sum(count * ctas * sent_bytes(elem_of(v.type)) for v in values))
     scratch = p.new("b32", "add.u32", e.private, buffer.op.attrs["offset"])
     place = e.bit_sum(_places(e, layout))
@@ -63,9 +67,8 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
         columns.append(list(map(list, zip(*column))))
     while len(columns) > 1:
         columns = [[combine(e, op, a, b) for a, b in zip(x, y)] for x, y in zip(columns[::2], columns[1::2])]
-    barriers.release(e, 0, ctas)
-    if e.folds[-1:] == [op]:
-        p("barrier.cluster.arrive.release")       # nothing more is done in other CTAs: nobody need stay for this one
+    if not e.folds:
+        barriers.release(e, 0, ctas)
     for i, r in enumerate(op.results):
         e.set(r, [regs[i] for regs in columns[0]])
 

@@ -207,7 +207,7 @@ def init_barriers(e: Emitter) -> None:
         return
     p("bar.sync", 0)
     if e.folds:                      # the first fold waits: what comes before concerns this CTA only
-        p("barrier.cluster.arrive.release")
+        p("barrier.cluster.arrive.relaxed")
 
 
 def _folds(e: Emitter) -> list[Op]:
@@ -363,9 +363,7 @@ def _warpgroup_index(e: Emitter, op: Op) -> None:
 
 @emits("return")
 def _return(e: Emitter, op: Op) -> None:
-    if e.folds:                          # the last fold has arrived
-        e.p("barrier.cluster.wait.acquire")
-    elif e.rank and e.role.local_warp:   # as after roles
+    if e.rank and e.role.local_warp and not e.folds:   # as after roles; all that folds sent here has come
         cluster_sync(e)
     e.p("ret")
 
