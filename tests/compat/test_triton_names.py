@@ -7,21 +7,8 @@ import numpy as np
 import pytest
 
 import tilejit.language as tl
-from tilejit.compat import triton as stand_in
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def triton(monkeypatch):
-    """`triton`, installed for one test."""
-    for name in [n for n in sys.modules if n == "triton" or n.startswith("triton.")]:
-        monkeypatch.delitem(sys.modules, name)
-    stand_in.install()
-    import triton
-
-    yield triton
-    stand_in.uninstall()
 
 
 def adder(triton, **options):

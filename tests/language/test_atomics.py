@@ -75,13 +75,29 @@ def test_one_program_waits_for_another():
 
 
 @tilejit.kernel
-def gives_up(y, flag, LIMIT: tl.constexpr):
-    at = tl.arange(0, 4)
-    tl.store(y + at, tl.atomic_poll(flag + at, 7, timeout_ns=LIMIT))
+def gives_up(y, flag, LIMIT: tl.constexpr, SEM: tl.constexpr = None):
+    at = tl.program_id(0)
+    tl.store(y + at, tl.atomic_poll(flag + at, 7, timeout_ns=LIMIT, sem=SEM))
 
 
 def test_waiting_ends_in_time():
-    equal(gives_up, [np.array([True, False, True, False])], np.array([7, 0, 7, 1]), LIMIT=1000)
+    equal(gives_up, [np.array([True, False, True, False])], np.array([7, 0, 7, 1]), LIMIT=1000, grid=4)
+
+
+@pytest.mark.parametrize("sem,fences", [("acquire", 1), ("relaxed", 0)])
+def test_waiting_is_relaxed_and_ends_with_a_fence(sem, fences):
+    made = gives_up.compile("*int8", "*int32", LIMIT=None, SEM=sem)
+    assert made.ptx.count("ld.relaxed.gpu.global.b32") == 1 and made.ptx.count("fence.acquire.gpu") == fences
+    assert "globaltimer" not in made.ptx and made.metadata.shared_bytes == 0
+
+
+def test_waiting_is_for_one_address():
+    @tilejit.kernel
+    def many(flag):
+        tl.atomic_poll(flag + tl.arange(0, 4), 7)
+
+    with pytest.raises(tilejit.CompilationError, match="atomic_poll only supports a pointer to a scalar"):
+        many.compile("*int32")
 
 
 @tilejit.kernel

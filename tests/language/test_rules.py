@@ -67,17 +67,45 @@ def wrong(HOW: tl.constexpr):
         tl.expand_dims(tl.arange(0, 4), -3)
     elif HOW == 4:
         tl.full((4,), 1.0, tl.float32) ^ tl.full((4,), 1.0, tl.float32)
-    else:
+    elif HOW == 5:
         tl.full((4,), 1, tl.int64) % tl.full((4,), 1, tl.uint64)
+    elif HOW == 6:
+        tl.expand_dims(tl.arange(0, 4), (0, -3))
+    elif HOW == 7:
+        tl.histogram(tl.full((8,), 1, tl.int8), 4)
+    elif HOW == 8:
+        min(1.0, float("nan"))
+    else:
+        max(1.0, -0.0)
 
 
 @pytest.mark.parametrize("how, words", list(enumerate([
     "arange's range must be a power of 2", "Shape element 1 must be a power of 2",
     "program_id axis must be 0, 1, or 2 but got 20", "invalid axis -3", "invalid operands of type",
-    "Cannot use % with int64 and uint64 because they have different signedness"])))
+    "Cannot use % with int64 and uint64 because they have different signedness", "duplicate axes",
+    "histogram only supports 32-bit integer input", "NaN and -0.0 have no order", "NaN and -0.0 have no order"])))
 def test_errors_have_the_words_of_triton(how, words):
     with pytest.raises(CompilationError, match=words):
         wrong.compile(how)
+
+
+@tilejit.kernel
+def one_element(x, y):
+    at = tl.arange(0, 4)
+    tl.static_assert((at[None, None:].shape == (1, 4)) and (at[:None, None].shape == (4, 1)))
+    tl.static_assert(at[None:None:None].shape == (4,))
+    tl.static_assert(tl.sum(at < 2).dtype == tl.uint32)
+    if tl.load(x + tl.arange(0, 1)) > 2:
+        tl.store(y, tl.sum(at < 3, dtype=tl.int1).to(tl.int32))
+
+
+@pytest.mark.parametrize("x, want", [(2, 7), (3, 1)])
+def test_tiles_of_one_element_are_conditions(x, want):
+    """And sums of booleans in their own type wrap; parts of slices may be None."""
+    y = np.array([7], np.int32)
+    with tilejit.knobs(target="evaluator"):
+        one_element[(1,)](np.array([x], np.int32), y)
+    assert y[0] == want
 
 
 @tilejit.kernel

@@ -79,6 +79,9 @@ class Calls(Expressions):
             values = list(plain[0]) if len(plain) == 1 and isinstance(plain[0], tuple) and fn is not abs else plain
             if any(isinstance(v, tensor) for v in values):
                 return self._pick(fn, values, named, where)
+            if fn is not abs and len(values) > 1 and any(isinstance(v, float) and (v != v or str(v) == "-0.0")
+                                                         for v in values):
+                raise self.fail(where, f"{name}() of constants: NaN and -0.0 have no order, found {values}")
         if fn in (int, float, bool, str) and any(isinstance(a, tensor) for a in plain):
             raise self.fail(where, f"{name}() needs a constant; use x.to(dtype) for a tensor")
         if fn in _SAFE or constants and runs_on_constants(fn):

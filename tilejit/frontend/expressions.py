@@ -186,9 +186,10 @@ class Expressions(Loops):
         cond = unwrap(self.truth(node))
         if not isinstance(cond, tensor):
             return cond
-        if cond.shape:
+        if cond.numel > 1:
             raise self.fail(node, f"a condition must be a scalar, found a tile of shape {list(cond.shape)}: "
                                   "use tl.where(cond, a, b)")
+        cond = shape.item(cond, _b=self.b)
         return sem.to_bool(self.b, cond)
 
     # -- strings, names bound in expressions, comprehensions -----------------------------------------------
@@ -355,7 +356,7 @@ class Expressions(Loops):
         items: list[bool] = []
         rest: int | None = None
         for item in nodes:
-            whole = isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None
+            whole = isinstance(item, ast.Slice) and self._static_index(item) == slice(None)
             value = None if isinstance(item, ast.Slice) else unwrap(self.expr(item))
             if value is Ellipsis and rest is None:
                 rest = len(items)

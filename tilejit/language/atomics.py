@@ -101,9 +101,11 @@ def atomic_store(pointer: tensor, val: Any, mask: Any = None, sem: Any = None, s
 @builtin(method=True)
 def atomic_poll(pointer: tensor, expected_value: Any, sem: Any = None, scope: Any = None, timeout_ns: Any = None, *,
                 _b: KernelBuilder) -> tensor:
-    """Wait until the integer at each `pointer` equals `expected_value`; true where it did, false where `timeout_ns`
-    nanoseconds (None: no limit) went by first. sem is acquire (default) or relaxed."""
+    """Wait until the integer at `pointer` equals `expected_value`; true if it did, false if `timeout_ns` nanoseconds
+    (None: no limit) went by first. sem is acquire (default) or relaxed."""
     elem = pointer_elem(pointer, "atomic_poll").elem
+    if pointer.shape:
+        raise CompilationError(f"atomic_poll only supports a pointer to a scalar, found {pointer!r}")
     if not (isinstance(elem, DType) and elem.is_int() and elem.bits in (16, 32, 64)):
         raise CompilationError(f"atomic_poll only supports integer elements with width {{16, 32, 64}}, found {elem}")
     ptr, operands = _together(_b, "atomic_poll", pointer, [expected_value], None)
@@ -115,8 +117,9 @@ def atomic_poll(pointer: tensor, expected_value: Any, sem: Any = None, scope: An
         if t.shape or not (isinstance(t.elem, DType) and t.elem.is_int()):
             raise CompilationError(f"atomic_poll timeout_ns must be a scalar integer, found {t!r}")
         operands.append(semantics.cast(_b, t, uint64))
-    return tensor(_b("atomic_poll", ptr.value, *(t.value for t in operands),
-                     **_order("atomic_poll", sem, scope, ("acquire", "relaxed"), "acquire")))
+    found = tensor(_b("atomic_poll", ptr.value, *(t.value for t in operands),
+                      **_order("atomic_poll", sem, scope, ("acquire", "relaxed"), "acquire")))
+    return found if limit is not None else to_tensor(_b, True)
 
 
 __all__ = ["atomic_add", "atomic_and", "atomic_cas", "atomic_load", "atomic_max", "atomic_min", "atomic_or",

@@ -197,10 +197,9 @@ def histogram(input: tensor, num_bins: Any, mask: Any = None, *, _b: KernelBuild
     x = to_tensor(_b, input)
     if len(x.shape) != 1:
         raise CompilationError(f"histogram only supports 1D input, found {list(x.shape)}")
-    if not (isinstance(x.elem, DType) and x.elem.is_int() and x.elem.bits <= 32):
-        raise CompilationError(f"histogram only supports 32-bit integer input, but got {x.elem}")
+    if not (isinstance(x.elem, DType) and x.elem.is_int() and x.elem.bits == 32):
+        raise CompilationError(f"histogram only supports 32-bit integer input, but got {x.elem}: use .to(tl.int32)")
     (bins,) = sem.as_shape((sem.constant(num_bins, "histogram's num_bins"),))
-    x = sem.cast(_b, x, int32) if x.elem.bits == 1 else x
     masks = [] if unwrap(mask) is None else [mask_to(_b, mask, x.shape, "histogram").value]
     return tensor(_b("histogram", x.value, *masks, bins=bins))
 

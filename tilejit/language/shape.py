@@ -32,9 +32,13 @@ def expand_dims(input: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
     x = to_tensor(_b, input)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     rank = len(x.shape) + len(axes)
-    for a in sorted((unwrap(a) % rank if -rank <= unwrap(a) < rank else unwrap(a)) for a in axes):
+    axes = sorted((unwrap(a) % rank if -rank <= unwrap(a) < rank else unwrap(a)) for a in axes)
+    for a in axes:
         if not 0 <= a < rank:
             raise CompilationError(f"invalid axis {a}. Expected {-rank} <= axis < {rank}")
+    if len(set(axes)) < len(axes):
+        raise CompilationError(f"expand_dims received duplicate axes, normalized axes = {axes}")
+    for a in axes:
         x = tensor(_b("splat", x.value, shape=(1,)) if not x.shape else _b("expand_dims", x.value, axis=a))
     return x
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.errors import CompilationError
+from tilejit.errors import CompilationError, StaticAssertionError
 from tilejit.language import semantics as sem
 from tilejit.language.creation import arange
 from tilejit.language.reductions import max as largest
@@ -81,11 +81,12 @@ def topk(x: tensor, k: Any, dim: Any = None, descending: Any = True, *, _b: Kern
     x = to_tensor(_b, x)
     n, count = _last(x, dim, "topk"), sem.constant(k, "topk's k")
     if not isinstance(count, int) or count < 1:
-        raise CompilationError(f"topk: k must be greater than 0, found {count!r}")
+        raise StaticAssertionError("topk: k must be greater than 0", notes=(f"found {count!r}",))
     if count & (count - 1):
-        raise CompilationError(f"topk: k must be a power of two, found {count}")
+        raise StaticAssertionError("topk: k must be a power of two", notes=(f"found {count}",))
     if count > n:
-        raise CompilationError(f"topk: k must not exceed the size of the selected dimension, found {count} of {n}")
+        raise StaticAssertionError("topk: k must not exceed the size of the selected dimension",
+                                   notes=(f"found {count} of {n}",))
     return _sorted(_b, x, count, bool(sem.constant(descending, "topk's descending")))
 
 

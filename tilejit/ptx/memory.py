@@ -176,29 +176,33 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
 
 @emits("atomic_poll")
 def _atomic_poll(e: Emitter, op: Op) -> None:
-    """Each first holder of an element loads it again and again."""
+    """One thread loads again and again, with a fence at the end of its waiting; the others wait for it."""
     p, t = e.p, elem_of(op.operands[1].type)
     assert isinstance(t, DType)
-    cls, opcode = reg_class(t), f"ld.{op.attrs['sem']}.{op.attrs['scope']}.global.b{t.bits}"
+    (ptr,), (value,), (out,) = e.get(op.operands[0]), e.get(op.operands[1]), e.fresh(op.result.type)
     limit = e.scalar(op.operands[2]) if len(op.operands) > 2 else None
     since = p.new("b64", "mov.u64", "%globaltimer") if limit else ""
-
-    def one(out: str, ptr: str, pred: str | None, value: str) -> None:
-        again, done = p.label("poll"), p.label("polled")
-        p("setp.ne.b32", out, 0, 0)
-        if pred:
-            p("bra", done, pred=f"!{pred}")
-        p.place(again)
-        p(f"setp.eq.b{t.bits}", out, p.new(cls, opcode, f"[{ptr}]"), value)
-        p("bra", done, pred=out)
-        if limit:
-            waited = p.new("b64", "sub.u64", p.new("b64", "mov.u64", "%globaltimer"), since)
-            p("bra", again, pred=p.new("pred", "setp.lt.u64", waited, limit))
-        else:
-            p("bra", again)
-        p.place(done)
-
-    _each_once(e, op, op.operands[1:2], None, one)
+    owner, again, done = writer(e, op), p.label("poll"), p.label("polled")
+    p("setp.ne.b32", out, 0, 0)
+    e.sync()                             # what the program did before is done when it waits
+    if owner:
+        p("bra", done, pred=f"!{owner}")
+    p.place(again)
+    scope = op.attrs["scope"]
+    p(f"setp.eq.b{t.bits}", out, p.new(reg_class(t), f"ld.relaxed.{scope}.global.b{t.bits}", f"[{ptr}]"), value)
+    if limit:
+        waited = p.new("b64", "sub.u64", p.new("b64", "mov.u64", "%globaltimer"), since)
+        late = p.new("pred", "setp.ge.u64", waited, limit)
+        p("bra", again, pred=f"!{p.new('pred', 'or.pred', out, late)}")
+    else:
+        p("bra", again, pred=f"!{out}")
+    if op.attrs["sem"] == "acquire":
+        if e.target.hopper:
+            e.version = max(e.version, (8, 6))            # fence.acquire
+        p(f"fence.{'acquire' if e.target.hopper else 'acq_rel'}.{scope}")
+    p.place(done)
+    e.sync()
+    e.set(op.result, _from_owners(e, op, [out], owner) if owner and op.result in e.uses else [out])
 
 
 @emits("atomic_cas")

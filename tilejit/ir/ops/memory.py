@@ -139,7 +139,8 @@ def _atomic_cas(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, value: np.
 @op("atomic_poll", "ptr expected timeout?", "sem scope alone?", effects="read write", traits="atomic",
     layout="access", scratch=of_atomic)
 def atomic_poll(o: Op) -> list[Type]:
-    """Wait until what is at ptr equals expected (int1: true); at most `timeout` nanoseconds (then false), if given."""
+    """Wait until what is at the scalar ptr equals expected (int1: true); at most `timeout` nanoseconds (then false),
+    if given."""
     return [with_elem(o.operands[0].type, int1)]
 
 

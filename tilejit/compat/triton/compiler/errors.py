@@ -17,20 +17,34 @@ UnsupportedLanguageConstruct = CompilationError
 @contextmanager
 def placed() -> Iterator[None]:
     """Errors of compilation inside say their place in Triton's way too: `at 2:4:`, lines of the function from its `def`
-    on, and the message. What a function of the language refuses is their cause, a ValueError. A kernel that needs too
-    much shared memory raises OutOfResources."""
+    on, and the message. An error in a function that the kernel calls is the cause of one at the call; what a function
+    of the language refuses is the last cause, a ValueError. A kernel that needs too much shared memory raises
+    OutOfResources."""
     try:
         yield
     except SharedMemoryError as error:
         raise OutOfResources(error.required, error.limit, "shared memory") from error
     except CompilationError as error:
+        error.error_message = error.message  # type: ignore[attr-defined]
         if error.loc is None or any(n.startswith("at ") for n in error.notes):
             raise
-        error.notes = (*error.notes, _place(error.loc, error.message))
-        called = re.match(r"[\w.]+\(", error.loc.source()[error.loc.col:])
-        if isinstance(error, CompileTimeAssertionFailure) or not called:
-            raise
-        raise error from ValueError(error.message)
+        raise _chained(error) from error.__cause__
+
+
+def _chained(error: CompilationError) -> CompilationError:
+    """The error, told at the outermost call that led to it, with its causes from there inwards."""
+    places = [error.loc]
+    while places[-1].call_site is not None:
+        places.append(places[-1].call_site)
+    called = re.match(r"[\w.]+\(", error.loc.source()[error.loc.col:])
+    cause: Exception | None = None
+    if called and not isinstance(error, CompileTimeAssertionFailure):
+        cause = ValueError(error.message)
+    for loc in places[:-1]:
+        inner = CompilationError(error.message, loc._replace(call_site=None), (_place(loc, error.message),))
+        inner.__cause__, cause = cause, inner
+    error.notes, error.__cause__ = (*error.notes, _place(places[-1], error.message)), cause
+    return error
 
 
 def _place(loc: Loc, message: str) -> str:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,20 +46,30 @@ def _described(arg: Any) -> Any:
     return "constexpr" if isinstance(arg, Const) else type_name(arg.type)
 
 
+def _leaves(place: tuple[int, ...], args: Iterable[Any]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Arguments that are no tuples, those in tuples too, by their places."""
+    for i, arg in enumerate(args):
+        if isinstance(arg, Group):
+            yield from _leaves((*place, i), arg.items)
+        else:
+            yield (*place, i), arg
+
+
 def compile_info(fn: JITFunction, described: Mapping[str, Any], options: Mapping[str, Any],
                  warmup: bool) -> dict[str, Any]:
     """A compilation as Triton's hooks are told of it."""
     signature = {n: _described(a) for n, a in described.items()}
-    constants = {(i,): a.value for i, (n, a) in enumerate(described.items()) if isinstance(a, Const)}
-    divisible = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(described.values())
-                 if not isinstance(a, (Const, Group)) and getattr(a, "divisible", 1) % 16 == 0}
+    leaves = dict(_leaves((), described.values()))
+    constants = {place: a.value for place, a in leaves.items() if isinstance(a, Const)}
+    divisible = {place: [["tt.divisibility", 16]] for place, a in leaves.items()
+                 if not isinstance(a, Const) and getattr(a, "divisible", 1) % 16 == 0}
     shown = {"num_warps": options.get("num_warps", 4), "num_ctas": options.get("num_ctas", 1),
              "num_stages": options.get("num_stages", 3), "enable_fp_fusion": options.get("enable_fp_fusion", True),
              "launch_cooperative_grid": options.get("launch_cooperative_grid", False)}
-    special = ["D" if k in divisible else "" for k in ((i,) for i in range(len(described)))]
-    parts = [str(a) if isinstance(a, Group) else (s, _plain(constants.get((i,), d)))
-             for i, (a, s, d) in enumerate(zip(described.values(), signature.values(), special))]
-    key = f"{parts}{ {**options, **shown} }{fn.cache_key}"
+    parts = [(*place, type_name(a.type), "D" if place in divisible else "") if place not in constants else
+             (*place, _plain(a.value)) for place, a in leaves.items()]
+    kinds = [a.kind for a in described.values() if isinstance(a, Group)]
+    key = f"{parts}{kinds or ''}{ {**options, **shown} }{fn.cache_key}"
     arguments = ", ".join(f"{n}: {t}" for n, t in signature.items())
     settings = ", ".join(f"{k}={v}" for k, v in shown.items())
     name = f"{fn.fn.__module__}.{fn.fn.__qualname__}"
@@ -107,12 +117,15 @@ def preloaded(fn: JITFunction, text: str) -> dict[str, Any]:
     target = vars(driver.active.get_current_target())
     if data["target"] != target:
         raise RuntimeError(f"Specialization data is for {data['target']} but trying to preload for {target}")
-    constants = {k[0]: _made(v) for k, v in zip(data["constant_keys"], data["constant_vals"])}
-    divisible = {k[0] for k in data["attrs_keys"]}
-    given = {}
-    for i, (parameter, kind) in enumerate(data["signature"].items()):
-        if i in constants:
-            given[parameter] = constants[i]
-        else:
-            given[parameter] = f"{kind}:{16 if i in divisible else 1}" if "<" not in kind else kind
+    constants = {tuple(k): _made(v) for k, v in zip(data["constant_keys"], data["constant_vals"])}
+    divisible = {tuple(k) for k in data["attrs_keys"]}
+
+    def argument(place: tuple[int, ...], kind: Any) -> Any:
+        if isinstance(kind, list):
+            return tuple(argument((*place, i), k) for i, k in enumerate(kind))
+        if place in constants:
+            return constants[place] if len(place) == 1 else constexpr(constants[place])
+        return f"{kind}:{16 if place in divisible else 1}" if "<" not in kind else kind
+
+    given = {parameter: argument((i,), kind) for i, (parameter, kind) in enumerate(data["signature"].items())}
     return {**given, **{k: v for k, v in data["options"].items() if k in fn.defaults and k not in given}}

@@ -219,7 +219,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones, LaunchError
-        for those that would change what a kernel is, and OutOfResources for more threads than a CTA has."""
+        for those that would change what a kernel is, AssertionError for a number of warps that is no power of two, and
+        OutOfResources for more threads than a CTA has."""
         out = {}
         for k, v in kwargs.items():
             if k in self.keys or k in self.defaults:
@@ -234,6 +235,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
             elif k not in ACCEPTED:
                 raise KeyError(f"Keyword argument {k} was specified but unrecognised")
         warps = out.get("num_warps")
+        if isinstance(warps, int) and warps & (warps - 1) and warps != 12:
+            raise AssertionError(f"num_warps must be a power of 2, found {warps}")
         if isinstance(warps, int) and warps > 32:
             raise OutOfResources(32 * warps, 1024, "threads")
         if knobs.runtime.debug and "debug" not in out:

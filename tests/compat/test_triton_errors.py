@@ -1,0 +1,77 @@
+"""Errors of compilation as programs written for Triton look at them."""
+import numpy as np
+import pytest
+
+import tilejit.language as tl
+
+
+def failing(triton, body, **signature):
+    """The error of compiling a kernel for types of arguments."""
+    with pytest.raises(triton.CompilationError) as e:
+        triton.compile(triton.compiler.ASTSource(fn=triton.jit(body), signature=signature, constexprs={}))
+    return e.value
+
+
+def missing_name():
+    return nowhere  # noqa: F821
+
+
+def test_errors_of_called_functions_are_causes(triton):
+    inner = triton.jit(missing_name)
+
+    def kernel(x):
+        y = tl.load(x)
+        inner()
+        tl.store(x, y)
+
+    error = failing(triton, kernel, x="*i32")
+    assert "at 3:4:" in str(error) and "called from" in str(error)
+    assert "at 2:11:" in str(error.__cause__) and "'nowhere' is not defined" in str(error.__cause__)
+    assert error.__cause__.__cause__ is None
+
+
+def test_what_the_language_refuses_is_the_last_cause(triton):
+    @triton.jit
+    def inner(x):
+        tl.store(x, tl.arange(0, 3))
+
+    def kernel(x):
+        inner(x)
+
+    cause = failing(triton, kernel, x="*i32").__cause__.__cause__
+    assert type(cause) is ValueError and str(cause) == "arange's range must be a power of 2"
+
+
+@pytest.mark.parametrize("k,message", [(0, "topk: k must be greater than 0"), (6, "topk: k must be a power of two")])
+def test_assertions_of_the_language_carry_their_text(triton, k, message):
+    def kernel():
+        tl.topk(tl.arange(0, 8), k)
+
+    error = failing(triton, kernel)
+    while error.__cause__ is not None:
+        error = error.__cause__
+    assert isinstance(error, triton.compiler.errors.CompileTimeAssertionFailure) and error.error_message == message
+
+
+def test_numbers_of_warps(triton):
+    @triton.jit
+    def kernel(x):
+        tl.store(x, 1)
+
+    with pytest.raises(AssertionError, match="must be a power of 2"):
+        kernel.warmup(np.zeros(1, np.int32), num_warps=6, grid=(1,))
+
+
+def test_preloaded_tuples(triton):
+    """What a hook is told of a compilation builds the same kernel: constants inside of tuples are constants again."""
+    @triton.jit
+    def kernel(x, sizes):
+        tl.static_assert(sizes[1][0] == 5 and sizes[0] == 1)
+        tl.store(x + tl.arange(0, 8), sizes[1][1])
+
+    told = []
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_cache_hook = lambda **k: told.append(k["compile"]["specialization_data"])
+        first = kernel.warmup(np.zeros(8, np.int32), (1, (tl.constexpr(5), 7)), grid=(1,))
+        again = kernel.preload(told[0])
+    assert first is again
