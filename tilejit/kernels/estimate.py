@@ -25,52 +25,66 @@ BUSY = 0.9
 _Array = Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """Ways as columns of their fields, to be estimated at once. parts: programs that divide K of each tile, 1 for none;
-    stream, programs: as ways have them, 0 for whole tiles and as many programs as run at once."""
+    """Ways as columns of their fields, to be estimated at once. (Equal to itself only, so that caches look it up
+    without comparing ways.)"""
 
     ways: tuple[Way, ...]
 
     @cached_property
     def columns(self) -> dict[str, _Array]:
-        """What the estimate reads of each way, once for all problems."""
+        """What the estimate reads of each way, once for all problems and chips: numbers as floats, which numpy divides
+        fastest. parts: programs that divide K of each tile, 1 for none; stream, programs: as ways have them, 0 for
+        whole tiles and as many programs as run at once."""
         def of(value: Any) -> _Array:
-            return np.array([value(w) for w in self.ways])
+            return np.array([float(value(w)) for w in self.ways])
 
         f: dict[str, _Array] = dict(
             m=of(lambda w: w.m), n=of(lambda w: w.n), ctas=of(lambda w: w.ctas), k_ctas=of(lambda w: w.k_ctas),
-            k_bytes=of(lambda w: w.k_bytes), swap=of(lambda w: w.swap), together=of(lambda w: w.together),
-            turns=of(lambda w: w.in_turn), strip=of(lambda w: w.strip), stream=of(lambda w: w.stream),
-            programs=of(lambda w: w.programs), parts=of(lambda w: max(1, w.parts)))
+            k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
+            together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
+            strip=of(lambda w: w.strip), stream=of(lambda w: w.stream), programs=of(lambda w: w.programs),
+            parts=of(lambda w: max(1, w.parts)))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
         # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
-        f.update(results=high * wide, first=f["m"] // (f["ctas"] // f["k_ctas"]),
-                 second=f["n"] // (f["ctas"] // f["k_ctas"]))
+        f.update(results=high * wide, first=f["m"] // (f["ctas"] / f["k_ctas"]),
+                 second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
+        f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
         return f
 
-    def speeds(self, chip: Chip) -> _Array:
-        """By how much faster than the chip's rate each way's tile multiplies under load."""
-        found = self._speeds.get(id(chip.speeds))
-        if found is None:
-            found = np.array([chip.speeds.get(str(w.tile), 1.0) for w in self.ways])
-            self._speeds[id(chip.speeds)] = found
+    def rates(self, chip: Chip) -> dict[str, _Array]:
+        """What the estimate reads of each way on a chip, whatever the problem; kept for the last chip."""
+        known, found = self.__dict__.get("_rates", (None, {}))
+        if known is not chip:
+            found = _rates(self, chip)
+            self.__dict__["_rates"] = chip, found
         return found
 
-    @cached_property
-    def _speeds(self) -> dict[int, _Array]:
-        return {}
-
-    def take(self, places: Sequence[int]) -> Table:
+    def take(self, places: Sequence[int], chip: Chip) -> Table:
         """The table of some of the ways, in this order."""
         found = Table(tuple([self.ways[i] for i in places]))
         at = np.array(places, int)
         found.__dict__.update(columns={k: v[at] for k, v in self.columns.items()},
-                              _speeds={k: v[at] for k, v in self._speeds.items()})
+                              _rates=(chip, {k: v[at] for k, v in self.rates(chip).items()}))
         return found
+
+
+def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
+    f, e = table.columns, chip.hiding
+    speeds = np.array([chip.speeds.get(str(w.tile), 1.0) for w in table.ways])
+    room, split = whole_programs(table, chip), f["k_ctas"] > 1
+    products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
+    exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
+    return dict(
+        room=np.maximum(room, 1.0), alone=products ** e + (chip.latency / f["slots"] + chip.block) ** e,
+        load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
+        meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
+        shown=np.where(f["turns"], chip.shown, 1.0), handed=chip.handed + f["area"] / chip.hand,
+        fixed=np.where(room > 0, chip.launch + np.where(f["ctas"] > 1, chip.cluster, 0.0), np.inf))
 
 
 def whole_programs(table: Table, chip: Chip) -> _Array:
@@ -78,7 +92,7 @@ def whole_programs(table: Table, chip: Chip) -> _Array:
     f = table.columns
     pairs = chip.multiprocessors * f["together"] // f["ctas"]
     # The multiprocessors of a cluster are neighbours: larger ones than 2 leave some alone.
-    return np.where(f["ctas"] <= 2, np.maximum(1, pairs), max(0, chip.multiprocessors // 8 - 1) * 8 // f["ctas"])
+    return np.where(f["ctas"] <= 2, np.maximum(1.0, pairs), max(0, chip.multiprocessors // 8 - 1) * 8 // f["ctas"])
 
 
 def ragged(pitch: int, chip: Chip) -> float:
@@ -90,72 +104,67 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
              parts: _Array | None = None) -> _Array:
     """Nanoseconds that each way takes, infinite for those that do not run on the chip. rows, columns: of the result as
     the way sees it, instead of all; parts: programs a tile, instead of the way's own."""
-    p, f = problem, table.columns
-    high = np.where(f["swap"], p.n, p.m) if rows is None else rows
-    wide = np.where(f["swap"], p.m, p.n) if columns is None else columns
-    split = f["parts"] if parts is None else parts
-    down, across = -(-high // f["m"]), -(-wide // f["n"])
+    p, f, r = problem, table.columns, table.rates(chip)
+    high = np.where(f["swap"], float(p.n), float(p.m)) if rows is None else rows
+    wide = np.where(f["swap"], float(p.m), float(p.n)) if columns is None else columns
+    down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
     count = p.batches * down * across
-    room = whole_programs(table, chip)
-    streamed = np.where(split > 1, 0, f["stream"])
-    programs = np.where(streamed > 0, f["programs"], np.minimum(count, np.maximum(room, 1)))
-    programs = np.where(split > 1, count * split, programs)
-    blocks = -(-max(1, p.k_bytes) // f["k_bytes"])
-    each = -(-blocks // f["k_ctas"])
-    mine = -(-each // split)
-    left = np.maximum(count - streamed, 0)
-    turns = np.where(split > 1, -(-programs // np.maximum(room, 1)), -(-left // programs))
-    steps = turns * mine + -(-streamed * blocks // programs)
-
-    a, b = ragged(p.pitches[0], chip), ragged(p.pitches[1], chip)
-    first = np.where(f["swap"], b, a)
-    second = np.where(f["swap"], a, b)
-    # TMA reads rows of a second operand that lie side by side a strip at a time.
-    beside = np.where(f["swap"], not p.a_rows, p.b_rows)
-    strips = np.where(beside, LINE // p.size / np.minimum(f["strip"], LINE // p.size), 1)
-    loads = (f["first"] * first + f["second"] * second * strips) * f["k_bytes"] / chip.load
-    read = np.minimum(f["m"], high / down) * first + np.minimum(f["n"], wide / across) * second
-    read = read * f["k_bytes"] / (chip.l2 * chip.multiprocessors)
-    results = f["results"]
-    products = results * f["k_bytes"] / (chip.tensor * table.speeds(chip))
-    waits = chip.latency / f["slots"] + chip.block
+    split, room = f["parts"] if parts is None else parts, r["room"]
+    divided = split > 1
+    streamed = np.where(divided, 0.0, f["stream"])
+    shared = streamed > 0
+    programs = np.where(divided, count * split, np.where(shared, f["programs"], np.minimum(count, room)))
+    blocks = np.ceil(max(1, p.k_bytes) / f["k_bytes"])
+    mine = np.ceil(np.ceil(blocks / f["k_ctas"]) / split)
+    left = np.maximum(count - streamed, 0.0)
+    turns = np.where(divided, np.ceil(programs / room), np.ceil(left / programs))
+    alone, read = _block(p, table, chip, high / down, wide / across, np.minimum(across, programs),
+                         np.minimum(down, programs))
     e = chip.hiding
-    alone = products ** e + loads ** e + waits ** e
-
-    # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
-    narrow_a = 1 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
-    narrow_b = LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1
-    asked = np.maximum(np.minimum(across, programs) * np.where(f["swap"], narrow_b, narrow_a),
-                       np.minimum(down, programs) * np.where(f["swap"], narrow_a, narrow_b))
-    alone = alone + (asked * chip.line) ** e
-
-    def block(busy: _Array) -> _Array:
-        return (alone + (read * busy) ** e) ** (1 / e)
-
-    full = block(programs * f["k_ctas"])
-    rest = np.where((split > 1) | (streamed > 0), 0, left % programs)
-    time = steps * full - np.where((rest > 0) & (turns > 1), mine * (full - block(rest * f["k_ctas"])), 0)
+    full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
+    rest = np.where(divided | shared, 0.0, left - np.floor(left / programs) * programs)
+    last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
+    time = (turns * mine + np.ceil(streamed * blocks / programs)) * full
+    time = time - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
-    excess = (p.batches * (high + wide) * p.k_bytes - chip.resident) / 5e6
-    memory = 5e6 * np.logaddexp(0, excess) / (chip.memory * chip.multiprocessors)
+    excess = (p.batches * (p.m + p.n if rows is None and columns is None else high + wide) * p.k_bytes
+              - chip.resident) / 5e6
+    memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    time = time + memory + np.where(busy, 0, np.minimum(chip.overlap, chip.idle * memory))
+    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
 
-    stored = results / np.where(f["k_ctas"] > 1, f["ctas"], 1) * p.out_bytes / 2 / chip.store
-    if p.pitches[2] % LINE:
-        stored = stored * (1 + chip.ragged_result)
-    if p.activated:
-        stored = stored + results / np.where(f["k_ctas"] > 1, f["ctas"], 1) / chip.activation
-    stored = stored + chip.stored
-    tiles = turns + -(-streamed // programs)
-    ends = stored * (1 + (tiles - 1) * np.where(f["turns"] & (tiles > 1), chip.shown, 1))
-    meeting = chip.second + 8 * f["m"] * f["n"] * programs / chip.multiprocessors / chip.part
-    time = time + np.where(split > 1, meeting, ends)
-    exchanged = f["m"] * f["n"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
-    time = time + np.where(f["k_ctas"] > 1, turns * (chip.meet + exchanged), 0)
-    time = time + np.where(streamed > 0, chip.handed + f["m"] * f["n"] / chip.hand, 0)
-    time = chip.launch + time + np.where(f["ctas"] > 1, chip.cluster, 0)
-    return np.where(room > 0, time, np.inf)
+    stored = f["stored"] * (p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
+                            + (1 / chip.activation if p.activated else 0)) + chip.stored
+    tiles = turns + np.ceil(streamed / programs)
+    ends = stored * (1 + (tiles - 1) * np.where(tiles > 1, r["shown"], 1.0))
+    time = time + np.where(divided, chip.second + r["meeting"] * programs, ends) + turns * r["meet"]
+    return r["fixed"] + time + np.where(shared, r["handed"], 0.0)
+
+
+def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array,
+           down: _Array) -> tuple[_Array, _Array]:
+    """Of a block of K of each way: what takes as long however many programs run, to the power of `hiding`, and
+    nanoseconds of L2 for each program. high, wide: rows and columns that a tile has of the result; across, down: those
+    programs that read the same block of the first and of the second operand."""
+    f, r = table.columns, table.rates(chip)
+    a, b = ragged(p.pitches[0], chip), ragged(p.pitches[1], chip)
+    first, second = (a, b) if a == b else (np.where(f["swap"], b, a), np.where(f["swap"], a, b))
+    strips: Any = second
+    if p.b_rows or not p.a_rows:
+        # TMA reads rows of a second operand that lie side by side a strip at a time.
+        beside = np.where(f["swap"], not p.a_rows, p.b_rows)
+        strips = second * np.where(beside, LINE / p.size / np.minimum(f["strip"], LINE / p.size), 1.0)
+    alone = r["alone"] + ((f["first"] * first + f["second"] * strips) * r["load"]) ** chip.hiding
+    # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
+    narrow_a = 1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
+    narrow_b = LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0
+    if narrow_a != narrow_b:
+        across = across * np.where(f["swap"], narrow_b, narrow_a)
+        down = down * np.where(f["swap"], narrow_a, narrow_b)
+    elif narrow_a > 1:
+        across, down = across * narrow_a, down * narrow_a
+    alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
+    return alone, (np.minimum(f["m"], high) * first + np.minimum(f["n"], wide) * second) * r["l2"]
 
 
 def one(problem: Problem, way: Way, chip: Chip) -> float:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tilejit import cdiv
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.estimate import Table, estimate, whole_programs
+from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import Part, Way
 
@@ -33,6 +32,8 @@ _GAIN = 1.015
 _LOSS = 0.03
 #: Tiles that a division begins with: those that take at most so much longer alone.
 _NEAR = 1.15
+#: First parts of a division that strips are looked for.
+_FIRSTS = 4
 #: Ways that a printed plan shows.
 _SHOWN = 12
 
@@ -108,15 +109,15 @@ def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
     """Programs that divide K of each tile evenly, as many as run at once."""
     f = tiles.columns
     high, wide = np.where(f["swap"], problem.n, problem.m), np.where(f["swap"], problem.m, problem.n)
-    count = -(-high // f["m"]) * -(-wide // f["n"])
-    most = np.minimum(whole_programs(tiles, chip) // count, -(-problem.k_bytes // f["k_bytes"]) // LEAST_BLOCKS)
-    return np.where(f["k_ctas"] > 1, 1, np.maximum(most, 1))
+    count = np.ceil(high / f["m"]) * np.ceil(wide / f["n"])
+    most = np.minimum(tiles.rates(chip)["room"] // count, np.ceil(problem.k_bytes / f["k_bytes"]) // LEAST_BLOCKS)
+    return np.where(f["k_ctas"] > 1, 1.0, np.maximum(most, 1.0))
 
 
 def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table, Any, Any]:
     """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided."""
     tiles = ways_of(problem, hopper)
-    once = np.ones(len(tiles.ways), int)
+    once = np.ones(len(tiles.ways))
     parts = parts_of(problem, tiles, chip) if problem.batches == 1 else once
     if not (parts > 1).any():
         return tiles, once, estimate(problem, tiles, chip, parts=once)
@@ -152,8 +153,8 @@ def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
     full = ceil(waves) < (1 + _LOSS) * waves
     if parts[best] > 1 or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full:
         return whole
-    found = divided(p, chip, float(times[best]))
-    return found if found is not None and found.ns * _GAIN < whole.ns else whole
+    found = divided(p, chip, whole.ns / _GAIN)
+    return whole if found is None else found
 
 
 @lru_cache(maxsize=1024)
@@ -174,24 +175,27 @@ def divided(problem: Problem, chip: Chip, least: float) -> Plan | None:
     below of other tiles; None where nothing takes less than `least`."""
     tiles = _undivided(ways_of(problem))
     alone = estimate(problem, tiles, chip)
+    if _without_loss(problem, tiles, alone, chip) >= least:
+        return None
+    mains = tiles.take(np.flatnonzero(alone < _NEAR * alone.min()), chip)
+    swapped = mains.columns["swap"]
+    rows, columns, taken = _mains(np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n),
+                                  mains, chip)
+    times = np.where(taken, estimate(problem, mains, chip, rows, columns), np.inf)
     best: Plan | None = None
     for swap in (False, True):
         high, wide = (problem.n, problem.m) if swap else (problem.m, problem.n)
-        near = np.flatnonzero((tiles.columns["swap"] == swap) & (alone < _NEAR * alone.min()))
-        firsts = [(int(i), *x) for i in near for x in _mains(high, wide, tiles.ways[i], chip)]
-        if not firsts:
-            continue
-        mains = tiles.take([i for i, _, _ in firsts])
-        rows, columns = (np.array([x[j] for x in firsts]) for j in (1, 2))
-        times = estimate(problem, mains, chip, rows, columns)
-        for j in np.argsort(times)[:4]:
-            if times[j] + chip.second >= least:
+        firsts: dict[Part, float] = {}
+        mine = np.where(swapped == swap, times, np.inf)
+        for j in np.argsort(mine, axis=None):
+            place = np.unravel_index(j, mine.shape)
+            if len(firsts) == _FIRSTS or mine[place] + chip.second >= least:
                 break
-            m, n = int(rows[j]), int(columns[j])
-            rest = list(_strips(problem, tiles, swap, high, wide, m, n, chip))
-            time = float(times[j]) + sum(t + chip.second - chip.launch for _, t in rest)
+            firsts.setdefault(Part(0, 0, int(rows[place]), int(columns[place]), mains.ways[place[1]]),
+                              float(mine[place]))
+        for parts, time in _with_strips(problem, tiles, swap, high, wide, firsts, chip):
             if time < least:
-                least, best = time, Plan((Part(0, 0, m, n, mains.ways[j]), *(x for x, _ in rest)), time)
+                least, best = time, Plan(parts, time)
     return best
 
 
@@ -200,36 +204,53 @@ def _undivided(tiles: Table) -> Table:
     return Table(tuple(w for w in tiles.ways if w.k_ctas == 1 and w.n >= 64 and w.k_bytes == 128))
 
 
-def _mains(high: int, wide: int, w: Way, chip: Chip) -> Iterator[tuple[int, int]]:
-    """Rows and columns of first parts made of whole tiles: all that fit, or as many rows or columns of tiles as fill
-    whole waves; not the whole result."""
-    room = w.room(chip.multiprocessors)
-    found = set()
-    for rows in {high, high // w.m * w.m} - {0}:
-        for columns in {wide, wide // w.n * w.n} - {0}:
-            down, across = cdiv(rows, w.m), cdiv(columns, w.n)
-            places = down * across // room * room
-            found.add((rows, columns))
-            if places >= across:
-                found.add((min(rows, places // across * w.m), columns))
-            if places >= down:
-                found.add((rows, min(columns, places // down * w.n)))
-    found.discard((high, wide))
-    return iter(found)
+def _without_loss(problem: Problem, tiles: Table, alone: Any, chip: Chip) -> float:
+    """What no division takes less than: two launches of the tiles that take the least if all waves of them are full."""
+    f, room = tiles.columns, tiles.rates(chip)["room"]
+    high, wide = np.where(f["swap"], problem.n, problem.m), np.where(f["swap"], problem.m, problem.n)
+    waves = np.ceil(high / f["m"]) * np.ceil(wide / f["n"]) / room
+    return chip.launch + chip.second + float(np.min((alone - chip.launch) * waves / np.ceil(waves)))
 
 
-def _strips(problem: Problem, tiles: Table, swap: bool, high: int, wide: int, rows: int, columns: int,
-            chip: Chip) -> Iterator[tuple[Part, float]]:
-    """The parts beside and below the first rows and columns, and what they take; no tile crosses an inner end."""
-    for m0, n0, m1, n1 in ((0, columns, rows, wide), (rows, 0, high, wide)):
-        if m0 >= m1 or n0 >= n1:
-            continue
-        times = estimate(problem, tiles, chip, np.full(len(tiles.ways), m1 - m0), np.full(len(tiles.ways), n1 - n0))
-        fits = tiles.columns["swap"] == swap
-        if m1 < high:
-            fits &= (m1 - m0) % tiles.columns["m"] == 0
-        best = int(np.argmin(np.where(fits, times, np.inf)))
-        yield Part(m0, n0, m1, n1, tiles.ways[best]), float(times[best])
+def _mains(high: Any, wide: Any, tiles: Table, chip: Chip) -> tuple[Any, Any, Any]:
+    """Rows and columns of first parts made of whole tiles, [form, tile]: all that fit, or as many rows or columns of
+    tiles as fill whole waves; and which of them there are, the whole result left out."""
+    m, n, room = tiles.columns["m"], tiles.columns["n"], tiles.rates(chip)["room"]
+    rows = np.stack([high, high, high // m * m, high // m * m])
+    columns = np.stack([wide, wide // n * n, wide, wide // n * n])
+    down, across = np.ceil(rows / m), np.ceil(columns / n)
+    places = down * across // room * room
+    filled = np.maximum(across, 1), np.maximum(down, 1)
+    rows = np.concatenate([rows, np.minimum(rows, places // filled[0] * m), rows])
+    columns = np.concatenate([columns, columns, np.minimum(columns, places // filled[1] * n)])
+    taken = (rows > 0) & (columns > 0) & ~((rows == high) & (columns == wide))
+    return np.maximum(rows, 1), np.maximum(columns, 1), taken
+
+
+def _with_strips(problem: Problem, tiles: Table, swap: bool, high: int, wide: int, firsts: dict[Part, float],
+                 chip: Chip) -> Iterator[tuple[tuple[Part, ...], float]]:
+    """First parts with the best parts beside and below them, and what all take; no tile crosses an inner end."""
+    strips = list({(m1 - m0, n1 - n0, m1 < high): None for first in firsts
+                   for m0, n0, m1, n1 in _beside(first, high, wide)})
+    if not strips:
+        return
+    rows, columns, inner = (np.array(x)[:, None] for x in zip(*strips))
+    fits = (tiles.columns["swap"] == swap) & ~(inner & (rows % tiles.columns["m"] > 0))
+    times = np.where(fits, estimate(problem, tiles, chip, rows, columns), np.inf)
+    best = {strip: (tiles.ways[i], float(times[j, i])) for j, (strip, i) in enumerate(zip(strips, times.argmin(1)))}
+    for first, time in firsts.items():
+        parts = [first]
+        for m0, n0, m1, n1 in _beside(first, high, wide):
+            way, ns = best[m1 - m0, n1 - n0, m1 < high]
+            parts.append(Part(m0, n0, m1, n1, way))
+            time += ns + chip.second - chip.launch
+        yield tuple(parts), time
+
+
+def _beside(first: Part, high: int, wide: int) -> list[tuple[int, int, int, int]]:
+    """What a first part leaves: rows and columns beside it, and below it."""
+    left = (0, first.n1, first.m1, wide), (first.m1, 0, high, wide)
+    return [x for x in left if x[0] < x[2] and x[1] < x[3]]
 
 
 def described(problem: Problem, chip: Chip, hopper: bool = True) -> str:

@@ -202,6 +202,7 @@ class Kernel(Partial):
         self.plain = plain
         kinds = {k: ArgumentKeys(*k) for k in ((True, True), (False, True), (False, False))}
         self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
+        self.forms: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
         self.prepared: dict[tuple, CompiledKernel] = {}
         self.captured: list[tuple[Mapping[str, Any], str, Any]] = []
@@ -229,34 +230,41 @@ class Kernel(Partial):
         """The plan of a call with `count` positional arguments and these keywords, beside what is given.
 
         Raises ArgumentError as Python would for a call."""
-        sign = f"{self.__name__}{self.source.signature}"
+        form = self.forms.get((count, keywords, *given))
+        if form is None:
+            form = self.forms.setdefault((count, keywords, *given), self._form(count, keywords, tuple(given)))
+        return Plan(form.pick, (*given.values(), *form.rest), form.keyers, form.at, form.options, form.shape)
+
+    def _form(self, count: int, keywords: tuple[str, ...], given: tuple[str, ...]) -> Plan:
+        """The plan of such a call whatever is given; its `rest` is the defaults."""
+        name = self.__name__
         if count > len(self.names):
-            raise ArgumentError(f"{self.__name__}() takes {len(self.names)} arguments but {count} were given; its "
-                                f"signature is {sign}")
+            raise ArgumentError(f"{name}() takes {len(self.names)} arguments but {count} were given; its signature is "
+                                f"{name}{self.source.signature}")
         at = {n: i for i, n in enumerate(self.names[:count])}
         options: dict[str, int] = {}
         for i, k in enumerate((*keywords, *given), count):
             if k in at or k in options:
-                raise ArgumentError(f"{self.__name__}() got multiple values for argument {k!r}")
+                raise ArgumentError(f"{name}() got multiple values for argument {k!r}")
             if k in self.keys:
                 at[k] = i
             elif k in self.defaults:
                 options[k] = i
             else:
                 near = close_matches(k, [*self.names, *self.defaults], 1)
-                raise UnknownOption(f"{self.__name__}() got an unknown option {k!r} (keyword argument {k} was "
-                                    "specified but unrecognised)"
-                                    + (f"; did you mean {near[0]!r}?" if near else f"; its signature is {sign}"))
-        rest: list[Any] = list(given.values())
+                raise UnknownOption(f"{name}() got an unknown option {k!r} (keyword argument {k} was specified but "
+                                    "unrecognised)" + (f"; did you mean {near[0]!r}?" if near else
+                                                       f"; its signature is {name}{self.source.signature}"))
+        rest: list[Any] = []
         missing: list[str] = []
         for n, p in self.source.signature.parameters.items():
             if n not in at:
-                at[n] = count + len(keywords) + len(rest)
+                at[n] = count + len(keywords) + len(given) + len(rest)
                 rest.append(p.default)
                 missing += [n] if p.default is p.empty else []
         if missing:
-            raise ArgumentError(f"{self.__name__}() misses argument{'s' * (len(missing) > 1)} "
-                                f"{', '.join(map(repr, missing))}; its signature is {sign}")
+            raise ArgumentError(f"{name}() misses argument{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}; "
+                                f"its signature is {name}{self.source.signature}")
         order = [*(at[n] for n in self.names), *(options[k] for k in sorted(options))]
         keyers = [ConstantKeys() if n in self.constexprs else self.keys[n] for n in self.names]
         return Plan(_picker(order), tuple(rest), (*keyers, *[ConstantKeys()] * len(options)),
