@@ -83,6 +83,7 @@ class Packer:
         self.params, self.encode = params, encode
         self.maps: dict[tuple, bytes] = {}
         self.templates: dict[tuple, bytes | None] = {}   # None: maps of these facts differ in more than a word
+        self.agreed: set[int] = set()           # maps of which two differed in that word only
         self.scalars: list[Reader] = []
         self.descs: list[tuple[int, Reader, Reader]] = []      # tensor map number, readers of its address and facts
         self.map_params: list[TensorMapParam] = []
@@ -128,15 +129,19 @@ class Packer:
                                                                      self._encoded(number, address, facts))
 
     def template(self, number: int, address: int, facts: Any) -> bytes | None:
-        """A map of these facts whose first word is its address, as far as two maps tell; None if it is not so."""
+        """A map of these facts whose first word is its address, as far as two maps of the parameter tell; None if it is
+        not so."""
         try:
             return self.templates[number, facts]
         except KeyError:
             pass
         first, elsewhere = self._encoded(number, address, facts), address ^ 0x10000
-        second = self._encoded(number, elsewhere, facts)
-        agree = (first[:8], second) == (address.to_bytes(8, "little"), elsewhere.to_bytes(8, "little") + first[8:])
-        if not agree:
+        agree = first[:8] == address.to_bytes(8, "little")
+        if agree and number not in self.agreed:
+            agree = self._encoded(number, elsewhere, facts) == elsewhere.to_bytes(8, "little") + first[8:]
+        if agree:
+            self.agreed.add(number)
+        else:
             self._keep(number, address, facts, first)
         if len(self.templates) >= _MAPS_KEPT:
             self.templates.clear()
