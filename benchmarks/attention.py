@@ -1,12 +1,13 @@
 """Attention: `tilejit.kernels.attention` against cuDNN and FlashAttention 2 (both through torch) and FlashAttention 4.
 
     PYTHONPATH=. python benchmarks/attention.py [--sets forward backward decode variants] [--heads 16] [--tokens 16384]
-        [--dims 64 128 256] [--lengths 512 4096] [--out benchmarks/results]
+        [--dims 64 128 256] [--lengths 512 4096] [--forms] [--out benchmarks/results]
 
 Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head (10 for
 gradients), half of that for causal masks; decoding counts GB/s of keys and values. Medians over short interleaved
 bursts; ratios are of pairs, above 1 tilejit is faster. FlashAttention 4 takes part where its wheels can be
-imported.
+imported. `--forms` adds both forms of forward programs, one block of queries each and several, one of which is what
+tilejit chooses.
 """
 from __future__ import annotations
 
@@ -70,12 +71,19 @@ def peers(causal: bool) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def forward_calls(q: Any, k: Any, v: Any, causal: bool) -> Calls:
+#: Forms of our forward programs that `--forms` adds: options of `attention`.
+FORMS: dict[str, dict[str, Any]] = {"tilejit, one block a program": {"persistent": False},
+                                    "tilejit, several blocks a program": {"persistent": True}}
+
+
+def forward_calls(q: Any, k: Any, v: Any, causal: bool, forms: bool = False) -> Calls:
     """Forward attention by everyone; ours is first."""
     import torch
 
     out = torch.empty_like(q)
     calls: Calls = {"tilejit": lambda: attention(q, k, v, causal=causal, out=out)}
+    for name, options in FORMS.items() if forms else ():
+        calls[name] = lambda options=options: attention(q, k, v, causal=causal, out=out, **options)
     for name, run in peers(causal).items():
         calls[name] = lambda run=run: run(q, k, v)
     return calls
@@ -156,7 +164,7 @@ def products(kind: str, args: Any) -> Iterator[dict[str, Any]]:
             for length in args.lengths:
                 batch = max(1, args.tokens // length)
                 q, k, v = inputs(batch, length, args.heads, d, torch.bfloat16)
-                calls = (forward_calls if kind == "forward" else backward_calls)(q, k, v, causal)
+                calls = backward_calls(q, k, v, causal) if kind == "backward" else forward_calls(q, k, v, causal, args.forms)
                 work = (4e-9 if kind == "forward" else 1e-8) * batch * args.heads * length * length * d
                 yield from measure(calls, work * (0.5 if causal else 1), "TFLOP/s",
                                    f"{kind} d{d} {mask} B{batch} S{length} H{args.heads}", "bf16", args.rounds)
@@ -211,6 +219,7 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--contexts", type=int, nargs=2, action="append", metavar=("BATCH", "KEYS"),
                         help="batches and contexts of --sets decode")
+    parser.add_argument("--forms", action="store_true", help="also both forms of our forward programs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", default="benchmarks/results")
     args = parser.parse_args()

@@ -183,11 +183,24 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     first."""
     if PERSISTENT:
         blocks = tl.cdiv(queries, BM)
-        for tile in tl.range(tl.program_id(0), blocks * heads * batches, tl.num_programs(0)):
-            head = tile // blocks
-            queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
-                              (blocks - 1 - tile % blocks) * BM, head % heads, head // heads, 0, heads, batches, opts,
-                              GROUP, PACK, TAIL, SPLIT, PARTS, BM, BN, D, DV)
+        if opts.band.right is None:
+            for tile in tl.range(tl.program_id(0), blocks * heads * batches, tl.num_programs(0)):
+                head = tile // blocks
+                queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
+                                  (blocks - 1 - tile % blocks) * BM, head % heads, head // heads, 0, heads, batches,
+                                  opts, GROUP, PACK, TAIL, SPLIT, PARTS, BM, BN, D, DV)
+        else:
+            # The block with the most keys goes with the one with the fewest, and so on: all pairs have as many.
+            pairs = tl.cdiv(blocks, 2)
+            own = tl.cdiv(pairs * heads * batches - tl.program_id(0), tl.num_programs(0))
+            for i in tl.range(0, own * 2):
+                pair = tl.program_id(0) + i // 2 * tl.num_programs(0)
+                head, first = pair // pairs, pair % pairs
+                number = tl.where(i % 2 == 0, blocks - 1 - first, first)
+                number = tl.where((i % 2 == 1) & (first == blocks - 1 - first), blocks, number)
+                queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM,
+                                  head % heads, head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT,
+                                  PARTS, BM, BN, D, DV)
     else:
         batch = tl.program_id(2)
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
