@@ -26,10 +26,13 @@ from tilejit.kernels.attention.forward_kernel import attention_kernel
 
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
 WIDE_WINDOW = 12
-#: So few keys, of which every query sees all, are over before a program's start and end are paid for: programs take
-#: several blocks of queries, one after the other. (At 512 keys on an H200, TFLOP/s: d64 290 -> 376, d128 459 -> 575;
-#: with a causal mask 180 -> 184 and 282 -> 264.)
-SHORT = 1024
+#: Programs take several blocks of queries, one after the other, where on average they have so much of the work of the
+#: one that has most: what a program's start and end cost is paid once, and the next block's keys are loaded while a
+#: result is stored. (On an H100 1 to 35% faster: `benchmarks/attention.py --forms`.)
+EQUAL = 0.9
+#: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others: they
+#: are that much faster than two.
+PADDED = 1.13
 
 
 @tilejit.replayed
@@ -61,16 +64,31 @@ def _result(q: ArrayInfo) -> Any:
     return tilejit.language.bfloat16 if q.dtype.bytes == 1 else q.dtype
 
 
-def _tiles(queries: int, wide: int, wide_v: int, plain: bool) -> tuple[int, int]:
+def _tiles(queries: int, keys: int, wide: int, wide_v: int, whole: bool) -> tuple[int, int]:
     """Queries and keys of a block: as many keys as leave registers for the sums and shared memory for two blocks of
     each operand. Where heads are narrow the softmax takes as long as the products, and three warpgroups hide more of it
-    than two.
+    than two, if nothing is masked (`whole`): so much that products and softmax of one need not overlap, for which
+    192x128 has no registers.
 
-    Measured on an H200 (TFLOP/s, 16 heads, 16k tokens in all, full): d64 at 4096 keys 493 for 192x112, 472 for 192x96,
-    437 for 128x128; d128 704 for 128x128, 686 for 128x112; d256 788 for 128x80, 772 for 128x64."""
-    if wide > 64 or wide_v > 64 or queries < 1024 or not plain:
-        return 64 if queries <= 64 else 128, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64
-    return 192, 112
+    Measured on an H100 (TFLOP/s, 16 heads, 16k tokens in all, several blocks a program; 512, 1024, 2048, 4096 keys):
+    d64 192x128 397 430 484 491, 192x112 340 377 459 493, 128x128 377 427 447 456; causal 128x128 253 336 401 445,
+    192x96 145 285 263 391; d128 128x128 561 647 693 716, 128x112 510 598 666 704, 192x64 491 563 642 651; on an H200
+    d256, one block a program, 4096 keys: 128x80 788, 128x64 772."""
+    if max(wide, wide_v) <= 64 < keys and whole and _padded(queries, 192) <= PADDED * _padded(queries, 128):
+        return 192, 128
+    return 64 if queries <= 64 else 128, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64
+
+
+def _padded(n: int, block: int) -> int:
+    return tilejit.cdiv(n, block) * block
+
+
+def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
+    """Whether programs that take several blocks (pairs of them with a causal mask, see `attention_kernel`) have shares
+    of the work that are equal enough. Blocks that are all alike come out as even if each has its own program."""
+    if not causal:
+        return blocks * heads > chip
+    return blocks * heads / 2 >= EQUAL * _padded(tilejit.cdiv(blocks, 2) * heads, chip)
 
 
 @lru_cache(maxsize=1024)
@@ -85,7 +103,7 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         return None
     wide, wide_v = width(d), width(dv)
     plain = not case.changes and case.mask is None and infos[1] is None
-    bm, bn = case.block or tiles or _tiles(queries, wide, wide_v, plain)
+    bm, bn = case.block or tiles or _tiles(queries, keys, wide, wide_v, plain and not (case.low or case.high))
     if case.dropout is not None and not tiles:
         bn = min(bn, 64)                          # random numbers take registers
     if case.page:
@@ -99,8 +117,8 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
     blocks = tilejit.cdiv(queries, bm)
     if persistent is None:
-        persistent = plain and split == 1 and not (case.high or packed or case.page or case.dropout or tiles) \
-            and keys <= SHORT and max(wide, wide_v) <= 128 and blocks * heads * batch > 2 * chip
+        persistent = plain and split == 1 and not (packed or case.page or case.dropout or tiles) \
+            and max(wide, wide_v) <= 128 and _equal(blocks, heads * batch, case.high, chip)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
         PERSISTENT=persistent, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
