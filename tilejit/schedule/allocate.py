@@ -45,8 +45,23 @@ class Allocator:
 
     def __init__(self, fn: Function):
         self.fn, self.live, self.limit = fn, Liveness(fn), limit(fn)
-        self.barriers = sum(8 * op.attrs["type"].slots for op in fn.body.ops if op.name == "barriers")
         self._costs: dict[tuple[Area, Area], int | None] = {}
+        self._clashes: dict[tuple[int, bool], list[set[int]]] = {}
+        alone = self.live.groups == 1
+        #: all groups' together, and those of which every group has its own
+        self.shared = [a for a in self.live.areas if alone or not a.private]
+        self.private = [a for a in self.live.areas if not alone and a.private]
+
+    @property
+    def barriers(self) -> int:
+        """Bytes of the mbarriers."""
+        return sum(8 * op.attrs["type"].slots for op in self.fn.body.ops if op.name == "barriers")
+
+    def bound(self, rings: Mapping[str, int], slots: int) -> None:
+        """These rings (name: how many of it there are) have got so many slots in the function: two or more, as before."""
+        for area in self.live.areas:
+            if area.ring in rings:
+                area.slots = slots * rings[area.ring]
 
     def cost(self, x: Area, y: Area) -> int | None:
         """What it costs that two areas share bytes; None if they may not."""
@@ -54,31 +69,39 @@ class Allocator:
             self._costs[x, y] = self._costs[y, x] = cost(self.live, x, y)
         return self._costs[x, y]
 
-    def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0) -> Placement:
+    def clashes(self, level: int, private: bool) -> list[set[int]]:
+        """For each of the private areas, or of the others, those that it may not share bytes with for `level`."""
+        if (level, private) not in self._clashes:
+            areas = self.private if private else self.shared
+            found: list[set[int]] = [set() for _ in areas]
+            for i, x in enumerate(areas):
+                for j, y in enumerate(areas[:i]):
+                    price = self.cost(x, y)
+                    if price is None or price > level:
+                        found[i].add(j)
+                        found[j].add(i)
+            self._clashes[level, private] = found
+        return self._clashes[level, private]
+
+    def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0, lean: bool = False) -> Placement:
         """The smallest placement found in which sharing costs no more than `level`; `rings` (name: how many of it there
-        are, one for each group) have so many `slots`."""
+        are, one for each group) have so many `slots`, and stores one staging tile if `lean`."""
         slots_of = {ring: slots * times for ring, times in (rings or {}).items()}
-        groups = self.live.groups
-        shared = [a for a in self.live.areas if groups == 1 or not a.private]
-        private = [a for a in self.live.areas if a not in shared]
 
-        def packed(areas: list[Area]) -> tuple[dict[Area, int], int]:
-            def clash(i: int, j: int) -> bool:
-                price = self.cost(areas[i], areas[j])
-                return price is None or price > level
-
-            found = pack([Item(slots_of.get(a.ring, a.slots) * a.stride, a.align, self.live.start(a))
-                          for a in areas], clash)
+        def packed(private: bool) -> tuple[dict[Area, int], int]:
+            areas = self.private if private else self.shared
+            found = pack([Item(slots_of.get(a.ring, a.stripes if lean and a.kind == "store" else a.slots) * a.stride,
+                               a.align, self.live.start(a)) for a in areas], self.clashes(level, private))
             return dict(zip(areas, found.offsets)), found.total
 
-        offsets, end = packed(shared)
+        offsets, end = packed(False)
         stride = 0
-        if private:
-            inner, size = packed(private)
+        if self.private:
+            inner, size = packed(True)
             start = -(-end // _ATOM) * _ATOM
             stride = -(-size // _ATOM) * _ATOM
             offsets.update({a: start + at for a, at in inner.items()})
-            end = start + groups * stride
+            end = start + self.live.groups * stride
         barriers = self.barriers + (reserved(self.live) if level >= WAIT else 0)
         barriers += sum(16 * (slots_of[ring] - n) for ring, n in self.live.rings().items() if ring in slots_of)
         return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride, level)
@@ -93,17 +116,17 @@ class Allocator:
         return next((p for p in map(self.place, self.levels()) if p.total <= self.limit), None) or \
             min(map(self.place, self.levels()), key=lambda p: p.total)
 
-    def slots(self, rings: Mapping[str, int], most: int) -> int:
+    def slots(self, rings: Mapping[str, int], most: int, lean: bool = False) -> int:
         """How many slots, up to `most`, these rings can have: with cheap sharing if that makes `ENOUGH_SLOTS`, with
         what roles wait for if that makes more, with a ring that is drained only if there are not two otherwise."""
-        found = self.deepest(MEET, rings, most)
+        found = self.deepest(MEET, rings, most, lean)
         if found < ENOUGH_SLOTS:
-            found = max(found, min(self.deepest(WAIT, rings, most), ENOUGH_SLOTS))
-        return found if found > 1 else max(1, self.deepest(DRAIN, rings, 2))
+            found = max(found, min(self.deepest(WAIT, rings, most, lean), ENOUGH_SLOTS))
+        return found if found > 1 else max(1, self.deepest(DRAIN, rings, 2, lean))
 
-    def deepest(self, level: int, rings: Mapping[str, int], most: int) -> int:
+    def deepest(self, level: int, rings: Mapping[str, int], most: int, lean: bool = False) -> int:
         """The most slots that these rings can have; 0 if not even one."""
-        return next((n for n in range(most, 0, -1) if self.place(level, rings, n).total <= self.limit), 0)
+        return next((n for n in range(most, 0, -1) if self.place(level, rings, n, lean).total <= self.limit), 0)
 
 
 def limit(fn: Function) -> int:
@@ -116,10 +139,10 @@ def fits(fn: Function) -> bool:
     return bool(fn.attrs["shared_bytes"] <= limit(fn))
 
 
-def allocate(fn: Function, plan: Plan) -> Function:
+def allocate(fn: Function, plan: Plan, allocator: Allocator | None = None) -> Function:
     """Set `offset` on every alloc and barriers op, `scratch` on every op that needs it, and `shared_bytes`; put in the
-    separations that sharing needs."""
-    allocator = Allocator(fn)
+    separations that sharing needs. allocator: the function's, where there is one."""
+    allocator = allocator or Allocator(fn)
     live, where = allocator.live, allocator.best()
     plan.map = sorted((at, a.slots * a.stride, a.name, live.where(a)) for a, at in where.offsets.items())
     shared = [(x, y) for i, x in enumerate(live.areas) for y in live.areas[:i]

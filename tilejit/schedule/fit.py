@@ -34,7 +34,8 @@ See = Callable[[str, Function], Function]
 @dataclass(frozen=True)
 class Candidate:
     """A schedule: `new` is the function `fn` scheduled as `wishes` say, by `plan`; `notes` come first in its report.
-    It was written as `written` says, and depths bound afterwards: names of rings, and slots."""
+    It was written as `written` says, and depths bound afterwards: names of rings, and slots. `lean_depth` is what
+    `depth` may be at most with one staging tile for stores."""
 
     fn: Function
     wishes: Wishes
@@ -43,6 +44,7 @@ class Candidate:
     plan: Plan
     written: Wishes
     bound: tuple[tuple[frozenset[str], int], ...]
+    lean_depth: int = MOST_SLOTS
 
     @property
     def fits(self) -> bool:
@@ -84,7 +86,7 @@ def _without_store_role(c: Candidate) -> Candidate | None:
 def _with_one_staging_tile(c: Candidate) -> Candidate | None:
     """Stores with one staging tile, where that gives short rings a slot."""
     if c.wishes.slots is not None or c.wishes.staging == 1 or not c.plan.specialised or \
-            not 1 < c.depth < ENOUGH_SLOTS or "store_stages" in c.fn.attrs:
+            not 1 < c.depth < min(ENOUGH_SLOTS, c.lean_depth) or "store_stages" in c.fn.attrs:
         return None
     lean = c.but(staging=1)
     return lean if lean.depth > c.depth else None
@@ -125,29 +127,37 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
     fit."""
     written = replace(wishes, slots=wishes.slots or 2)
     new, plan = _written(fn, written, notes)
+    allocator = Allocator(new)
     bound: list[tuple[frozenset[str], int]] = []
-    deep = [r for r in plan.rings if r.open and r.slots > 1]
-    if wishes.slots is None:
-        slots = Allocator(new).slots({r.name: r.groups for r in deep}, MOST_SLOTS if plan.specialised else INLINE_SLOTS)
-        if slots > 1 and can_bind(plan, deep):
-            bound.append((frozenset(r.name for r in deep), slots))
-            bind(new, plan, deep, slots)
+    deep = {r.name: r.groups for r in plan.rings if r.open and r.slots > 1}
+    lean = MOST_SLOTS
+    if wishes.slots is None and deep:
+        most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
+        slots = allocator.slots(deep, most)
+        if plan.specialised and slots < ENOUGH_SLOTS and not plan.store_rings:
+            lean = allocator.slots(deep, most, lean=True)
+        rings = [r for r in plan.rings if r.name in deep]
+        if slots > 1 and can_bind(plan, rings):
+            bound.append((frozenset(deep), slots))
+            bind(new, plan, rings, slots)
+            allocator.bound(deep, slots)
         elif slots != 2:
             written = replace(written, slots=slots)
             new, plan = _written(fn, written, notes)
-    side = [r for r in plan.rings if r.side and r.slots > 1]
-    if side:                     # small rings beside those that feed products give way first
-        allocator = Allocator(new)
-        if allocator.best().total > allocator.limit:
-            most = max(r.slots for r in side) - 1
-            less = max(2, allocator.deepest(WAIT, {r.name: r.groups for r in side}, most))
-            if can_bind(plan, side):
-                bound.append((frozenset(r.name for r in side), less))
-                bind(new, plan, side, less)
-            else:
-                written = replace(written, side=less)
-                new, plan = _written(fn, written, notes)
-    return Candidate(fn, wishes, notes, allocate(new, plan), plan, written, tuple(bound))
+            allocator = Allocator(new)
+    side = {r.name: r.groups for r in plan.rings if r.side and r.slots > 1}
+    if side and allocator.best().total > allocator.limit:      # small rings beside those that feed products give way first
+        rings = [r for r in plan.rings if r.name in side]
+        less = max(2, allocator.deepest(WAIT, side, max(r.slots for r in rings) - 1))
+        if can_bind(plan, rings):
+            bound.append((frozenset(side), less))
+            bind(new, plan, rings, less)
+            allocator.bound(side, less)
+        else:
+            written = replace(written, side=less)
+            new, plan = _written(fn, written, notes)
+            allocator = Allocator(new)
+    return Candidate(fn, wishes, notes, allocate(new, plan, allocator), plan, written, tuple(bound), lean)
 
 
 def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None = None) -> tuple[Function, Plan]:

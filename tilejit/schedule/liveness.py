@@ -29,6 +29,7 @@ class Area:
     generic: bool                        # loads or stores of threads touch it, and no proxy fence of its own follows
     meets: bool                          # each of its first accesses is right behind a meeting of the role
     ring: str = ""                       # the channel whose barriers guard it
+    stripes: int = 1                     # of a store's staging: slots that it has at least
     scratch: list[tuple[Op, int]] = field(default_factory=list)      # ops that use it as scratch, and bytes
 
     @property
@@ -97,7 +98,7 @@ class Liveness:
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
                        bool(op.attrs.get("private")), accesses, generic,
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
-                       and kind != "ring", ring)
+                       and kind != "ring", ring, max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1))
 
     def _touching(self, v: Value) -> list[Op]:
         """The ops that use a buffer, or views of it."""

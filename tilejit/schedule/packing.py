@@ -6,7 +6,7 @@ NP-hard, by the usual greedy way: place areas one after the other, each at the l
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 
@@ -27,22 +27,23 @@ class Packing:
     total: int
 
 
-def pack(items: Sequence[Item], clash: Callable[[int, int], bool]) -> Packing:
-    """Offsets such that items i and j with clash(i, j) share no byte; the smallest total that was found."""
+def pack(items: Sequence[Item], clashes: Sequence[Set[int]]) -> Packing:
+    """Offsets such that item i shares no byte with those in clashes[i]; the smallest total that was found."""
     orders = (
         sorted(range(len(items)), key=lambda i: (-items[i].size, i)),
         sorted(range(len(items)), key=lambda i: (-items[i].align, -items[i].size, i)),
         sorted(range(len(items)), key=lambda i: (items[i].start, -items[i].size, i)),
         range(len(items)),
     )
-    return min((_greedy(items, order, clash) for order in orders), key=lambda p: p.total)
+    tried = dict.fromkeys(map(tuple, orders))
+    return min((_greedy(items, order, clashes) for order in tried), key=lambda p: p.total)
 
 
-def _greedy(items: Sequence[Item], order: Sequence[int], clash: Callable[[int, int], bool]) -> Packing:
+def _greedy(items: Sequence[Item], order: Sequence[int], clashes: Sequence[Set[int]]) -> Packing:
     offsets = [0] * len(items)
     placed: list[int] = []
     for i in order:
-        taken = sorted((offsets[j], offsets[j] + items[j].size) for j in placed if clash(i, j))
+        taken = sorted((offsets[j], offsets[j] + items[j].size) for j in placed if j in clashes[i])
         at = 0
         for start, end in taken:
             if at + items[i].size <= start:
