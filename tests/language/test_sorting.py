@@ -30,6 +30,16 @@ def test_sort(shape, warps, dtype):
     equal(sorts, [up, np.ascontiguousarray(up[..., ::-1])], x, N=x.size, SHAPE=shape, num_warps=warps)
 
 
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_nothing_is_lost_beside_nan(target):
+    x = np.array([np.nan, 1, 0, -0.0, np.nan, -3, 2, 5, 7, -np.inf, 4, 4, np.nan, 0, 6, -0.0], np.float32)
+    up, down = np.zeros_like(x), np.zeros_like(x)
+    with tilejit.knobs(target=target):
+        sorts[(1,)](up, down, x, N=16, SHAPE=(16,))
+    for found in (up, down):
+        assert sorted(found.view(np.uint32)) == sorted(x.view(np.uint32))
+
+
 @tilejit.kernel
 def selects(y, x, N: tl.constexpr, SHAPE: tl.constexpr, M: tl.constexpr, OUT: tl.constexpr, K: tl.constexpr,
             DOWN: tl.constexpr):

@@ -1,7 +1,7 @@
 """What nothing needs: finds the ops, carried values and results that no effect asks for, and removes them."""
 from __future__ import annotations
 
-from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, edges, keep_edges, walk
+from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, keep_edges, walk
 
 
 def _is_root(op: Op) -> bool:
@@ -15,36 +15,36 @@ def _is_root(op: Op) -> bool:
 
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
     """The ops that effects need, and the (op, index of an edge) pairs among their carried values and results."""
-    kept: set[Op] = set()
+    kept = {op for op in walk(fn.body) if _is_root(op)}
     slots: set[tuple[Op, int]] = set()
-    work: list[Op] = [op for op in walk(fn.body) if _is_root(op)]
-
-    def need(v: Value) -> None:
-        if isinstance(v.op, Op):
-            work.append(v.op)
-        elif v.op is not None and v.op.parent is not None:
-            work.append(v.op.parent)
-        found = edge_of(v)
-        if found is not None and (found[0], found[1].index) not in slots:
-            slots.add((found[0], found[1].index))
-            pending.extend(found[1].sources)
-
-    pending: list[Value] = []
-    while work or pending:
-        if pending:
-            need(pending.pop())
+    work, values = [*kept], list[Value]()
+    while work or values:
+        if values:
+            v = values.pop()
+            maker = v.op.parent if isinstance(v.op, Block) else v.op
+            if maker is None:                    # a parameter of the function
+                continue
+            if maker.define.carries:
+                found = edge_of(v)
+                if found is not None and (maker, found[1].index) not in slots:
+                    slots.add((maker, found[1].index))
+                    values += found[1].sources
+            if maker not in kept:
+                kept.add(maker)
+                work.append(maker)
             continue
         op = work.pop()
-        if op in kept:
-            continue
-        kept.add(op)
-        if op.parent is not None and op.parent.parent is not None:
-            work.append(op.parent.parent)
+        owner = op.parent.parent if op.parent is not None else None
+        if owner is not None and owner not in kept:
+            kept.add(owner)
+            work.append(owner)
         if op.define.carries:
-            pending.extend(controls(op))
+            values += controls(op)
         else:
-            ends = [r.terminator for r in op.regions if r.ops and "terminator" in r.terminator.define.traits]
-            pending += [v for x in (op, *ends) for v in x.operands]
+            values += op.operands
+            for r in op.regions:
+                if r.ops and "terminator" in r.terminator.define.traits:
+                    values += r.terminator.operands
     return kept, slots
 
 
@@ -59,7 +59,8 @@ def drop_dead(fn: Function) -> bool:
         changed |= len(stay) != len(block.ops)
         block.ops = stay
         for op in stay:
-            changed |= _narrow(op, slots)
+            if op.define.carries:
+                changed |= _narrow(op, slots)
             for region in op.regions:
                 sweep(region)
 
@@ -69,8 +70,8 @@ def drop_dead(fn: Function) -> bool:
 
 def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
     """Remove the edges of a structured op that are not needed."""
-    kept = [e.index for e in edges(op) if (op, e.index) in slots]
-    if not op.define.carries or len(kept) == len(op.results):
+    kept = [i for i in range(len(op.results)) if (op, i) in slots]
+    if len(kept) == len(op.results):
         return False
     keep_edges(op, kept)
     return True

@@ -32,18 +32,29 @@ def _places(b: KernelBuilder, x: tensor) -> Term:
     return Term(b, sem.broadcast_to(b, index, x.shape))
 
 
-def _merge(b: KernelBuilder, x: tensor, stage: int, descending: bool | None, places: Term) -> tensor:
-    """Sort runs of 2^stage elements, each of them bitonic; None: rising and falling ones in turn.
+def _exchanged(b: KernelBuilder, x: tensor, mask: int, first: Term) -> tensor:
+    """Every element or the one whose place differs in the bits of `mask`: the lesser where `first`, the greater where
+    not. Both places decide alike, so that nothing is lost where a comparison with NaN says no twice."""
+    mine, partner = Term(b, x), Term(b, tensor(b("xor_shuffle", x.value, axis=len(x.shape) - 1, mask=mask)))
+    if x.elem.is_floating():
+        return (((mine > partner) & first) | ((partner > mine) & ~first)).where(partner, mine).tensor
+    return ((mine > partner) ^ ~first).where(partner, mine).tensor
 
-    An element stays if it and its partner are in order, as far as the comparison can tell."""
+
+def _first(i: int, stage: int, descending: bool | None, places: Term) -> Term:
+    """Of places that differ in bit `i`, which ones get the lesser, where runs of 2^stage elements are sorted; None:
+    rising and falling ones in turn."""
+    upper = (places & (1 << i)).ne(0)
+    return upper if descending else ~upper if descending is not None else upper.eq((places & (1 << stage)).ne(0))
+
+
+def _merge(b: KernelBuilder, x: tensor, stage: int, descending: bool | None, places: Term,
+           bitonic: bool = True) -> tensor:
+    """Sort runs of 2^stage elements, each of them bitonic, or else of two halves sorted in one direction: there the
+    least of one half meets the greatest of the other first, which leaves two bitonic halves."""
     for i in reversed(range(stage)):
-        partner = Term(b, tensor(b("xor_shuffle", x.value, axis=len(x.shape) - 1, mask=1 << i)))
-        upper = (places & (1 << i)).ne(0)
-        swap = upper if not descending else ~upper
-        if descending is None:
-            swap = swap ^ (places & (1 << stage)).ne(0)
-        mine = Term(b, x)
-        x = ((mine > partner) ^ swap).where(partner, mine).tensor
+        mask = 1 << i if bitonic or i < stage - 1 else (1 << stage) - 1
+        x = _exchanged(b, x, mask, _first(i, stage, descending, places))
     return x
 
 
@@ -55,7 +66,7 @@ def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
         return (largest if descending else smallest)(x, -1, keep_dims=True, _b=b)
     places = _places(b, x)
     for stage in range(1, log_k + 1):
-        x = _merge(b, x, stage, None if stage < log_n else descending, places)
+        x = _merge(b, x, stage, None if stage == log_k < log_n else descending, places, bitonic=False)
     for stage in range(log_k + 1, log_n + 1):
         # of two runs of k, one rising and one falling, the better of each pair is a bitonic run with the k best
         pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // (2 * k), 2, k), _b=b)

@@ -58,7 +58,7 @@ class Allocator:
         return sum(8 * op.attrs["type"].slots for op in self.fn.body.ops if op.name == "barriers")
 
     def bound(self, rings: Mapping[str, int], slots: int) -> None:
-        """These rings (name: how many of it there are) have got so many slots in the function: two or more, as before."""
+        """These rings (name: how many of it there are) have got so many slots in the function, not fewer than two."""
         for area in self.live.areas:
             if area.ring in rings:
                 area.slots = slots * rings[area.ring]
@@ -83,7 +83,8 @@ class Allocator:
             self._clashes[level, private] = found
         return self._clashes[level, private]
 
-    def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0, lean: bool = False) -> Placement:
+    def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0,
+              lean: bool = False) -> Placement:
         """The smallest placement found in which sharing costs no more than `level`; `rings` (name: how many of it there
         are, one for each group) have so many `slots`, and stores one staging tile if `lean`."""
         slots_of = {ring: slots * times for ring, times in (rings or {}).items()}

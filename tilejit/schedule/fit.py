@@ -146,7 +146,7 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
             new, plan = _written(fn, written, notes)
             allocator = Allocator(new)
     side = {r.name: r.groups for r in plan.rings if r.side and r.slots > 1}
-    if side and allocator.best().total > allocator.limit:      # small rings beside those that feed products give way first
+    if side and allocator.best().total > allocator.limit:      # what feeds products comes first
         rings = [r for r in plan.rings if r.name in side]
         less = max(2, allocator.deepest(WAIT, side, max(r.slots for r in rings) - 1))
         if can_bind(plan, rings):

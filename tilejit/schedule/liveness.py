@@ -98,7 +98,8 @@ class Liveness:
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
                        bool(op.attrs.get("private")), accesses, generic,
                        all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
-                       and kind != "ring", ring, max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1))
+                       and kind != "ring", ring,
+                       max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1))
 
     def _touching(self, v: Value) -> list[Op]:
         """The ops that use a buffer, or views of it."""
