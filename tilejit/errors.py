@@ -78,6 +78,10 @@ class CompilationError(TileJitError):
         return "\n".join(lines)
 
 
+class ClusterError(CompilationError):
+    """What programs of several CTAs cannot do, or are not taught to do: one CTA can."""
+
+
 class StaticAssertionError(CompilationError):
     """A `static_assert` of a kernel does not hold."""
 

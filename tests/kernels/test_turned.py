@@ -83,7 +83,7 @@ def test_staged_by_transposing_matrices(monkeypatch, shape, rows):
         (built,) = product(monkeypatch, tiles(*shape), 400, 136, 72)
     assert f"staged {rows} rows at a time" in built.report() and "warpgroup its own columns" in built.report()
     t = tiles(*shape)
-    assert built.ptx.count("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16") == t.sums // 8
+    assert built.ptx.count("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16") == t.sums // 8
     assert "st.shared" not in built.ptx
     assert next(p for p in built.metadata.params if getattr(p, "base_arg", "") == "c_desc").box == (rows, 64)
 

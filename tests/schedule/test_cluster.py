@@ -119,3 +119,12 @@ def test_the_emulator_sees_the_rank_in_a_descriptor(planted, monkeypatch):
     out, exact, k = product(256, 128, 128, 256, 128, True, True, num_ctas=2, num_warps=8, grid=1, kernel=fresh)
     assert len(texts) == 1 and (texts[0] != k.ptx) == planted
     assert np.array_equal(out[:128], exact[:128]) and np.array_equal(out[128:], exact[128:]) == (not planted)
+
+
+def test_errors_that_are_not_the_clusters_are_the_authors(monkeypatch):
+    def broken(fn, stages=None):
+        raise tilejit.CompilationError(f"broken with {fn.attrs.get('num_ctas', 1)}")
+
+    monkeypatch.setattr("tilejit.runtime.compile.schedule", broken)
+    with pytest.raises(tilejit.CompilationError, match="broken with 2"):
+        plain_kernel.compile("*fp32", "*fp32", N=8192, num_ctas=2)

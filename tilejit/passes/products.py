@@ -14,7 +14,7 @@ What computes the others, and over which warps, is chosen with the layouts (`cho
 """
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
+from tilejit.errors import ClusterError, CompilationError
 from tilejit.ir import Builder, Function, Op, Value, divides_k, product_warps, replace, walk
 from tilejit.ir.numeric import PARTS
 from tilejit.ir.report import Record
@@ -162,7 +162,7 @@ def choose_units(fn: Function) -> None:
             raise CompilationError(f"dot: num_warps={fn.attrs['num_warps']} needs wgmma: 64 rows or more for each "
                                    f"of three warpgroups, found a {c.type}", op.loc)
         if ctas > 1:
-            raise CompilationError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c.type} and a K of {k} "
+            raise ClusterError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c.type} and a K of {k} "
                                    f"over {warps} warps", op.loc)
         if sums > MOST_SUMS:
             where = op.loc.short() if op.loc else "?"

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tilejit.errors import CompilationError
+from tilejit.errors import ClusterError
 from tilejit.ir import Op
 from tilejit.ir.types import Buffer, DType, Ptr, Tile, elem_of, int64, uint8
 from tilejit.ptx.emit import Emitter, emits
@@ -13,7 +13,7 @@ from tilejit.ptx.smem import accesses
 
 def _one_cta(e: Emitter, op: Op) -> None:
     if e.fn.attrs.get("num_ctas", 1) > 1:
-        raise CompilationError(f"{op.name}: elements of all CTAs of a cluster; use num_ctas=1", op.loc)
+        raise ClusterError(f"{op.name}: elements of all CTAs of a cluster; use num_ctas=1", op.loc)
 
 
 @emits("gather")

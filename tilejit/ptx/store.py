@@ -180,7 +180,7 @@ def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str],
         if mixed not in bases:
             bases[mixed] = p.new("b32", "add.u32", base, p.new("b32", "xor.b32", thread, mixed) if mixed else thread)
         quad = words(e, buffer.elem, regs[first:first + 8])
-        p(f"stmatrix.sync.aligned.m8n8.x4{'.trans' if across else ''}.shared::cta.b16",
+        p(f"stmatrix.sync.aligned.m8n8.x4{'.trans' if across else ''}.shared.b16",
           f"[{bases[mixed]}+{shift + (const ^ mixed)}]", f"{{{', '.join(quad)}}}", pred=owner)
 
 

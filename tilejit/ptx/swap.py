@@ -1,7 +1,7 @@
 """Emitter of `xor_shuffle`: registers change names, lanes by butterfly shuffles, warps through shared scratch."""
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
+from tilejit.errors import ClusterError
 from tilejit.ir import Op
 from tilejit.ir.scratch import crossed, element_bytes
 from tilejit.ir.types import Tile
@@ -18,7 +18,7 @@ def _xor_shuffle(e: Emitter, op: Op) -> None:
     assert isinstance(t, Tile)
     bits = crossed(t, op.attrs["axis"], op.attrs["mask"])
     if bits["warp"] >> e.role.warp_bits:
-        raise CompilationError("xor_shuffle: elements of another CTA of the cluster; use num_ctas=1", op.loc)
+        raise ClusterError("xor_shuffle: elements of another CTA of the cluster; use num_ctas=1", op.loc)
     regs = e.get(op.operands[0])
     regs = [regs[r ^ bits["register"]] for r in range(len(regs))]
     if bits["warp"]:

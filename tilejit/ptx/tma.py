@@ -4,7 +4,7 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from tilejit.errors import CompilationError
+from tilejit.errors import ClusterError
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Barrier, Buffer, Desc, Tile
 from tilejit.layout.clusters import in_tile, own_strips, strip
@@ -277,7 +277,7 @@ def _local_load(e: Emitter, op: Op) -> None:
         e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
     if shift is not None and ctas > 1 and view.op.name != "strip":  # type: ignore[union-attr]
-        raise CompilationError("an unaligned row of a cluster is read in strips only", op.loc)
+        raise ClusterError("an unaligned row of a cluster is read in strips only", op.loc)
     regs, base, most = e.fresh(tile), e.views[view], 16
     if shift is not None and layout.contiguous_registers(0) * size < 16:
         most = size                          # as elements

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tilejit.errors import CompilationError, LaunchError
+from tilejit.errors import ClusterError, CompilationError, LaunchError
 from tilejit.frontend import Arg, Const, Group, KernelSource, build
 from tilejit.ir.core import Function, walk
 from tilejit.ir.report import Record
@@ -211,7 +211,7 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
 
     try:
         return emitted(options)
-    except CompilationError as why:
+    except ClusterError as why:
         if options.get("cluster_split") is None:
             for other in alone(options):
                 with contextlib.suppress(CompilationError):

@@ -12,7 +12,7 @@ Where there are no products, the CTAs divide the longest dimension of large tile
 """
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
+from tilejit.errors import ClusterError
 from tilejit.ir import Function, Op, divides_k, walk
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
@@ -26,7 +26,7 @@ from tilejit.schedule.plan import Plan, Ring, shared_operand
 def plan_cluster(fn: Function, plan: Plan) -> None:
     """Set `plan.ctas` and, of every load, the dimension whose slices belong to CTAs.
 
-    Raises CompilationError for a kernel that cannot be divided so."""
+    Raises ClusterError for a kernel that cannot be divided so."""
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return
@@ -35,9 +35,9 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     for op in walk(fn.body) if not problem else ():
         problem = problem or _op_problem(op, ctas, by_k, int(by_columns))
         if problem:
-            raise CompilationError(f"num_ctas={ctas}: {problem}", op.loc)
+            raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
-        raise CompilationError(f"num_ctas={ctas}: {problem}", fn.loc)
+        raise ClusterError(f"num_ctas={ctas}: {problem}", fn.loc)
     plan.ctas = ctas
     for op in walk(fn.body):
         if op.name == "dot":

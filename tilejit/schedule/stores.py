@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilejit.errors import CompilationError
+from tilejit.errors import ClusterError
 from tilejit.ir import Function, Op
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
@@ -56,7 +56,7 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
 
     in_rounds: every store goes through all slots a whole number of times.
 
-    Raises CompilationError for a tile that the CTAs of a cluster do not divide along one dimension of the block."""
+    Raises ClusterError for a tile that the CTAs of a cluster do not divide along one dimension of the block."""
     desc = op.operands[0].type
     assert isinstance(t.elem, DType) and t.layout is not None and isinstance(desc, Desc)
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
@@ -64,7 +64,7 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
     if ctas > 1:
         cut = divided_dim(t.layout, ctas)
         if cut is None or merged:
-            raise CompilationError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
+            raise ClusterError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
         shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
         layout = alone(t.layout, cut, ctas)
     axis = 0 if turned(layout) and not merged else len(shape) - 1
