@@ -44,13 +44,34 @@ def test_what_the_language_refuses_is_the_last_cause(triton):
 
 @pytest.mark.parametrize("k,message", [(0, "topk: k must be greater than 0"), (6, "topk: k must be a power of two")])
 def test_assertions_of_the_language_carry_their_text(triton, k, message):
+    count = tl.constexpr(k)
+
     def kernel():
-        tl.topk(tl.arange(0, 8), k)
+        tl.topk(tl.arange(0, 8), count)
 
     error = failing(triton, kernel)
     while error.__cause__ is not None:
         error = error.__cause__
     assert isinstance(error, triton.compiler.errors.CompileTimeAssertionFailure) and error.error_message == message
+
+
+PLAIN, MARKED, KIND = 3, tl.constexpr(3), tl.float16
+
+
+def test_globals_are_constexprs(triton):
+    """Or types, named tuples and what a knob allows; an annotation alone is not enough."""
+    def kernel(x):
+        tl.store(x, PLAIN)
+
+    assert "Cannot access global variable PLAIN" in str(failing(triton, kernel, x="*i32"))
+
+    def marked(x):
+        tl.store(x, tl.full((), MARKED, KIND).to(tl.int32))
+
+    triton.compile(triton.compiler.ASTSource(fn=triton.jit(marked), signature={"x": "*i32"}, constexprs={}))
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.allow_non_constexpr_globals = True
+        triton.compile(triton.compiler.ASTSource(fn=triton.jit(kernel), signature={"x": "*i32"}, constexprs={}))
 
 
 def test_numbers_of_warps(triton):

@@ -262,3 +262,44 @@ def test_what_would_change_a_kernel_is_refused(triton):
         launch(add, extern_libs={"mine": "/somewhere/mine.bc", "libdevice": "libdevice.10.bc"})
     x, out, _ = launch(add, extern_libs={"libdevice": "libdevice.10.bc"})
     assert np.array_equal(out, x + 1)
+
+
+def test_settings(triton, monkeypatch):
+    """Of the environment until they are set, and then in the environment too; of a program's own groups as well."""
+    import triton.knobs as knobs
+
+    class Own(knobs.base_knobs):
+        size = knobs.env_int("OWN_SIZE", 3)
+        on = knobs.env_opt_bool("OWN_ON")
+
+    own = Own()
+    assert own.knobs == {"size": 3, "on": None}
+    monkeypatch.setenv("OWN_SIZE", "5")
+    with own.scope():
+        own.on = True
+        assert own.knobs == {"size": 5, "on": True} and __import__("os").environ["OWN_ON"] == "1"
+        own.on = knobs.env
+        assert own.on is True
+    assert own.on is None
+    monkeypatch.setenv("OWN_SIZE", "many")
+    with pytest.raises(RuntimeError, match="Unable to use OWN_SIZE=many"):
+        own.size  # noqa: B018
+
+
+def test_options_from_settings(triton):
+    """Fusion of products and sums, and the chip."""
+    import triton.language as tl
+
+    @triton.jit
+    def fused(x):
+        i = tl.arange(0, 64)
+        tl.store(x + i, tl.load(x + i) * 1.5 + 1.0)
+
+    def compiled():
+        return fused.warmup(np.zeros(64, np.float32), grid=(1,))
+
+    assert "fma" in compiled().asm["ptx"] and compiled().metadata.arch == "sm_90a"
+    with triton.knobs.language.scope(), triton.knobs.runtime.scope():
+        triton.knobs.language.default_fp_fusion = False
+        triton.knobs.runtime.override_arch = "sm80"
+        assert "fma" not in compiled().asm["ptx"] and compiled().metadata.arch == "sm_80"

@@ -46,6 +46,7 @@ def scalars(n, f):
     if tl.program_id(1) == 1:
         print("100% of", n, f, n > 3)
         tl.device_print("alone")
+        print("", n)
         tl.device_print("bits", f, n - 8, f.to(tl.float16), (n - 8).to(tl.int8), (n - 8).to(tl.int64), hex=True)
 
 
@@ -54,8 +55,9 @@ def test_scalars(capfd):
     assert printed(capfd, scalars, 7, 1.5) == sorted([
         "pid (0, 1, 0) idx () 100% of: (operand 0) 7", "pid (0, 1, 0) idx () 100% of: (operand 1) 1.500000",
         "pid (0, 1, 0) idx () 100% of: (operand 2) 1", "pid (0, 1, 0) alone",
-        "pid (0, 1, 0) idx () bits: (operand 0) 0x3fc00000", "pid (0, 1, 0) idx () bits: (operand 1) 0xffffffff",
-        "pid (0, 1, 0) idx () bits: (operand 2) 0x3e00", "pid (0, 1, 0) idx () bits: (operand 3) 0xff",
+        "pid (0, 1, 0) idx (): 7",
+        "pid (0, 1, 0) idx () bits: (operand 0) 0x1.8p+0", "pid (0, 1, 0) idx () bits: (operand 1) 0xffffffff",
+        "pid (0, 1, 0) idx () bits: (operand 2) 0x1.8p+0", "pid (0, 1, 0) idx () bits: (operand 3) 0xff",
         "pid (0, 1, 0) idx () bits: (operand 4) 0xffffffffffffffff"])
 
 

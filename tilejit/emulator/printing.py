@@ -9,7 +9,7 @@ from tilejit.emulator.execute import executes
 from tilejit.emulator.machine import Cluster, Site, lanes_of
 from tilejit.emulator.vm import codes as k
 
-_CONVERSION = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(l{0,2})([diuxXcfeEgG]))")
+_CONVERSION = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(l{0,2})([diuxXcfeEgGa]))")
 #: struct codes by (is long long, conversion is signed).
 _CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, False): "Q"}
 
@@ -40,11 +40,13 @@ def formatted(form: str, data: bytes) -> str:
         if m.group() == "%%":
             return "%"
         kind = m.group(2)
-        code = "d" if kind in "feEgG" else _CODES[m.group(1) == "ll", kind in "dic"]
+        code = "d" if kind in "feEgGa" else _CODES[m.group(1) == "ll", kind in "dic"]
         size = struct.calcsize(code)
         at = -(-at // size) * size
         (value,) = struct.unpack_from("<" + code, data, at)
         at += size
+        if kind == "a":                      # float.hex() without the zeros that C leaves out
+            return re.sub(r"\.?0*p", "p", value.hex())
         return m.group().replace("l", "") % value
 
     return _CONVERSION.sub(one, form)

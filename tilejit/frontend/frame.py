@@ -83,9 +83,11 @@ class Frame:
             raise self.fail(node, f"{name!r} is not defined{hint}") from None
         if isinstance(value, constexpr):
             return value.value
-        if isinstance(value, types.ModuleType) or callable(value) or is_constant(value):
+        constant = is_constant(value)
+        if isinstance(value, types.ModuleType) or callable(value) or constant and self.source.readable(value):
             return value
-        raise self.fail(node, f"{name!r} is a {type(value).__name__} outside the kernel; only constants may be "
+        which = "constants that are a tl.constexpr" if constant else "constants"
+        raise self.fail(node, f"{name!r} is a {type(value).__name__} outside the kernel; only {which} may be "
                               "captured: pass it as an argument, or make it a tl.constexpr",
                         f"Cannot access global variable {name} from within a kernel")
 

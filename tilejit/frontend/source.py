@@ -81,6 +81,8 @@ class KernelSource:
 
     def __init__(self, fn: Callable[..., Any], replaced: str | None = None):
         self.fn, self.name, self.replaced = fn, fn.__name__, replaced
+        #: whether the body may read a constant of its surroundings by its name; for languages that are stricter
+        self.readable: Callable[[Any], bool] = lambda value: True
         self.signature = inspect.signature(fn)
         self.file = fn.__code__.co_filename
         self.line = fn.__code__.co_firstlineno

@@ -57,6 +57,8 @@ class Aggregate(Compound):
             if isinstance(unwrap(value), tensor):
                 raise TypeError(f"{cls}.{name} is a tl.constexpr, found a run-time value")
             value = constexpr(value)
+        elif kind is tuple:
+            value = _with_constants(value)
         elif isinstance(kind, type) and issubclass(kind, (tensor, Compound)):
             number = kind is tensor and isinstance(unwrap(value), (bool, int, float))
             if not number and not isinstance(value, kind):
@@ -106,6 +108,14 @@ class Aggregate(Compound):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={unwrap(v)!r}' for k, v in self.values.items())})"
+
+
+def _with_constants(value: Any) -> Any:
+    """A tuple whose numbers are constants, inside out."""
+    if isinstance(value, tuple):
+        items = map(_with_constants, value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return constexpr(value) if isinstance(value, (bool, int, float, str)) else value
 
 
 class _Maker(type):

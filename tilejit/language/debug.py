@@ -34,8 +34,9 @@ def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuild
 def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) -> None:
     """Print tiles and scalars at run time, one line for each element: `pid (0, 0, 0) idx ( 5) prefix: 2.5`.
 
-    `prefix` is a constant text; `hex` shows bits. Python's print() is the same. A call inside a kernel costs
-    registers and makes ptxas wait for every wgmma where it is issued: for debugging only."""
+    `prefix` is a constant text; `hex` shows bits, of floats hexadecimal digits as C's `%a`. Python's print() is the
+    same. A call inside a kernel costs registers and makes ptxas wait for every wgmma where it is issued: for debugging
+    only."""
     prefix = unwrap(prefix)
     if not isinstance(prefix, str):
         raise CompilationError(f"device_print: the first argument is a constant text, found {prefix!r}")
@@ -43,7 +44,7 @@ def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) 
         raise CompilationError("device_print: the text contains a NUL character")
     if args:
         prefix = prefix.rstrip(" ").removesuffix(":") + ": "
-    if not prefix.startswith(" "):
+    if len(prefix) > 2 and not prefix.startswith(" "):
         prefix = " " + prefix
     made = [_printable(_b, to_tensor(_b, a), bool(unwrap(hex))) for a in args]
     _b.op("device_print", *(t.value for t, _ in made), prefix=prefix, conversions=tuple(c for _, c in made))
@@ -54,14 +55,14 @@ def _printable(b: KernelBuilder, x: tensor, hex: bool) -> tuple[tensor, str]:
     t = x.elem
     if isinstance(t, Ptr):
         return sem.cast(b, x, uint64), "0x%016llx"
-    if hex:
+    if hex and not t.is_float:
         bits = builtins.max(8, t.bits)
-        if t.is_float or t.is_signed and t != int1:
+        if t.is_signed and t != int1:
             bare = {8: uint8, 16: uint16, 32: uint32, 64: uint64}[bits]
             x = tensor(b("bitcast", x.value, dtype=bare))
         return sem.cast(b, x, uint64 if bits == 64 else uint32), f"0x%0{bits // 4}{'ll' if bits == 64 else ''}x"
     if t.is_float:
-        return sem.cast(b, sem.cast(b, x, fp32) if t.bits < 32 else x, fp64), "%f"
+        return sem.cast(b, sem.cast(b, x, fp32) if t.bits < 32 else x, fp64), "%a" if hex else "%f"
     if t.bits == 64:
         return x, "%lld" if t.is_signed else "%llu"
     if t == int1 or t.is_signed:

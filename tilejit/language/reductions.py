@@ -6,7 +6,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block
-from tilejit.ir.types import DType, fp32, int32, uint32
+from tilejit.ir.types import DType, fp32, int1, int32, uint32
 from tilejit.language import semantics as sem
 from tilejit.language.creation import arange
 from tilejit.language.elementwise import where
@@ -99,7 +99,8 @@ def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = N
         _b: KernelBuilder) -> tensor:
     """Sum; integers below 32 bits are summed in 32 bits, floats in their own type (or in `dtype`)."""
     x = widened(_b, to_tensor(_b, input), dtype)
-    return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, "+", a[0], c[0])], keep_dims, "sum")[0]
+    symbol = "^" if x.elem == int1 else "+"                  # one bit, which wraps
+    return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, symbol, a[0], c[0])], keep_dims, "sum")[0]
 
 
 @builtin(method=True)

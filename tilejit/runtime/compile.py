@@ -6,7 +6,7 @@ import gc
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property, lru_cache, partial
@@ -383,6 +383,9 @@ def plain(x: Any, name: str, kernel: Callable[[KernelSource], str] = KernelSourc
         return ["kernel", kernel(x.source)]
     if getattr(x, "is_builtin", False):
         return ["builtin", f"{x.__module__}.{x.__qualname__}"]
+    shows = type(x).__repr__ is not object.__repr__                      # (which would only say where it lies)
+    if shows and isinstance(x, Hashable) and not callable(x):
+        return ["object", f"{type(x).__module__}.{type(x).__qualname__}", repr(x)]
     raise LaunchError(f"argument {name!r}: a {type(x).__name__} cannot be a constant of a kernel")
 
 

@@ -1,6 +1,7 @@
 """`triton._internal_testing`: what Triton's own tests share."""
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tilejit import language as _language
+from tilejit.compat.triton import knobs
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.compat.triton.runtime.stand_ins import TensorWrapper, reinterpret
 from tilejit.ir.types import DType
@@ -145,6 +147,36 @@ def torch_dtype_name(dtype: Any) -> str:
     if not isinstance(dtype, DType):
         raise TypeError(f"not a triton or torch dtype: {type(dtype)}")
     return next((k for k in dtypes_with_bfloat16 if getattr(_language, k) == dtype), str(dtype))
+
+
+def _fresh_knobs_impl(skipped_attr: set[str] | None = None) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """Two functions: one puts unset copies in the place of all groups of `triton.knobs` (but those named) and gives the
+    module, the other puts everything back."""
+    before = {name: group for name, group in vars(knobs).items()
+              if isinstance(group, knobs.base_knobs) and name not in (skipped_attr or ())}
+    keys = [setting.key for group in before.values() for setting in group.knob_descriptors.values()]
+    environment, propagated = {key: os.environ.get(key) for key in keys}, knobs.propagate_env
+
+    def fresh() -> Any:
+        for name, group in before.items():
+            setattr(knobs, name, group.copy().reset())
+        for key in keys:
+            os.environ.pop(key, None)
+        knobs.propagate_env = True
+        return knobs
+
+    def reset() -> None:
+        for name, group in before.items():
+            setattr(knobs, name, group)
+            group.restored()
+        for key, value in environment.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+        knobs.propagate_env = propagated
+
+    return fresh, reset
 
 
 def default_alloc_fn(size: int, align: int, stream: Any) -> Any:

@@ -5,105 +5,34 @@ have no effect.
 """
 from __future__ import annotations
 
+import importlib
 import os
+import re
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilejit.runtime.hooks import HOOKS, Launch
+from tilejit.compat.triton._chains import HookChain, LaunchHook, LazyDict
+from tilejit.runtime.hooks import HOOKS
 
 
-class HookChain:
-    """Functions that are called one after another (or, `reversed`, the last first); `changed` hears of changes."""
-
-    def __init__(self, reversed: bool = False):
-        self.calls: list[Callable[..., Any]] = []
-        self.reversed = reversed
-        self.changed: Callable[[], None] | None = None
-
-    def add(self, func: Callable[..., Any]) -> None:
-        """Call it too from now on."""
-        if func not in self.calls:
-            self.calls.append(func)
-        if self.changed is not None:
-            self.changed()
-
-    def remove(self, func: Callable[..., Any]) -> None:
-        """Call it no more."""
-        if func in self.calls:
-            self.calls.remove(func)
-        if self.changed is not None:
-            self.changed()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        for call in self.calls[::-1] if self.reversed else list(self.calls):
-            call(*args, **kwargs)
+class Env:
+    """Its one object `env`, given to a setting: back to what the environment says."""
 
 
-class LazyDict:
-    """What a launch hook gets: `get()` is a dictionary, whose expensive part is made when asked for."""
-
-    def __init__(self, data: dict[str, Any]):
-        self.data, self.extras = data, list[tuple[Callable[..., dict[str, Any]], tuple]]()
-
-    def add(self, func: Callable[..., dict[str, Any]], args: tuple) -> None:
-        """`func(*args)` has more."""
-        self.extras.append((func, args))
-
-    def get(self) -> dict[str, Any]:
-        """All of it."""
-        for func, args in self.extras:
-            self.data = {**self.data, **func(*args)}
-        self.extras.clear()
-        return self.data
+env = Env()
+#: whether what is set is put into the environment too, for child processes
+propagate_env = True
 
 
-class LaunchHook:
-    """`launch_enter_hook` or `launch_exit_hook`: a chain, or a function in its place. `tilejit.hooks` calls it, at
-    every launch of a kernel of tilejit's, while there is something to call."""
+class env_base:
+    """A setting of a group: `key` is its variable of the environment, `ours` tilejit's variable for the same."""
 
-    def __init__(self, add: Callable[[Callable[..., Any]], Any], reversed: bool = False):
-        self.add, self.chain, self.following = add, HookChain(reversed), False
-        self.chain.changed = self.follow
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, group: Any, owner: type | None = None) -> Any:
-        return self if group is None else group.__dict__.get(self.name, self.chain)
-
-    def __set__(self, group: Any, value: Any) -> None:
-        group.__dict__[self.name] = value
-        if isinstance(value, HookChain):
-            value.changed = self.follow
-        self.follow()
-
-    def follow(self) -> None:
-        """Be called by tilejit's hooks, or no more."""
-        now = runtime.__dict__.get(self.name, self.chain)
-        wanted = now is not None and bool(getattr(now, "calls", True))
-        if wanted and not self.following:
-            self.add(self.tell)
-        elif self.following and not wanted:
-            HOOKS.remove(self.tell)
-        self.following = wanted
-
-    def tell(self, launch: Launch) -> None:
-        """Call it as Triton does: with the kernel's name and stream, and what its `launch_metadata` says."""
-        from tilejit.compat.triton.runtime.driver import driver
-
-        stream = driver.active.get_current_stream() if launch.stream is None else launch.stream
-        data = LazyDict({"name": launch.compiled.name, "function": launch.compiled, "stream": stream})
-        data.add(lambda: launch.metadata, ())
-        runtime.__dict__.get(self.name, self.chain)(data)
-
-
-class Setting:
-    """A setting of a group: `variable` of the environment, its default, and tilejit's variable for the same."""
-
-    def __init__(self, variable: str, default: Any = None, ours: str = ""):
-        self.variable, self.default, self.ours = variable, default, ours
+    def __init__(self, key: str, default: Any = None, ours: str = ""):
+        self.key, self.default, self.ours = key, default, ours
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -112,43 +41,137 @@ class Setting:
         if group is None:
             return self
         if self.name in group.__dict__:
-            return group.__dict__[self.name]
-        text = os.environ.get(self.variable, "")
-        if not text:
-            return self.default() if callable(self.default) else self.default
-        if isinstance(self.default, bool):
-            return text.lower() in ("1", "true", "on", "yes", "y")
-        return int(text) if isinstance(self.default, int) else text
+            return self.shown(group.__dict__[self.name])
+        return self.get()
+
+    def get(self) -> Any:
+        """What the environment says, or the default."""
+        text = os.environ.get(self.key)
+        if text is None:
+            return self.shown(self.default() if callable(self.default) else self.default)
+        return self.shown(self.parsed(text))
+
+    def parsed(self, text: str) -> Any:
+        """The value of a text."""
+        return text
+
+    def shown(self, value: Any) -> Any:
+        """What readers of the setting get."""
+        return value
 
     def __set__(self, group: Any, value: Any) -> None:
+        if isinstance(value, Env):
+            self.__delete__(group)
+            return
         group.__dict__[self.name] = value
-        self._export(value)
-
-    def __delete__(self, group: Any) -> None:
-        group.__dict__.pop(self.name, None)
-
-    def _export(self, value: Any) -> None:
-        """Child processes, and tilejit, see it."""
-        for variable in filter(None, (self.variable, self.ours)):
+        if not propagate_env or not isinstance(value, (bool, int, str, type(None))):
+            return
+        for variable in filter(None, (self.key, self.ours)):
             if value is None:
                 os.environ.pop(variable, None)
             else:
                 os.environ[variable] = ("1" if value else "0") if isinstance(value, bool) else str(value)
 
+    def __delete__(self, group: Any) -> None:
+        group.__dict__.pop(self.name, None)
 
-class Group:
+
+class env_str(env_base):
+    """A text."""
+
+
+class env_opt_str(env_base):
+    """A text, or None."""
+
+
+class env_bool(env_base):
+    """A truth value."""
+
+    def __init__(self, key: str, default: Any = False, ours: str = ""):
+        super().__init__(key, default, ours)
+
+    def parsed(self, text: str) -> bool:
+        return text.lower() in ("1", "true", "on", "yes", "y")
+
+
+class env_opt_bool(env_bool):
+    """A truth value, or None."""
+
+    def __init__(self, key: str):
+        super().__init__(key, None)
+
+
+class env_int(env_base):
+    """A number."""
+
+    def __init__(self, key: str, default: int = 0):
+        super().__init__(key, default)
+
+    def parsed(self, text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise RuntimeError(f"Unable to use {self.key}={text}: expected int") from None
+
+
+class env_class(env_base):
+    """A class as `module:name`, derived from one called `type`; or None."""
+
+    def __init__(self, key: str, type: str):
+        super().__init__(key)
+        self.type = type
+
+    def parsed(self, text: str) -> Any:
+        module, colon, name = text.partition(":")
+        if not colon:
+            raise RuntimeError(f"Unable to read {self.key}: '{text}' isn't of the form MODULE:CLASS")
+        found = getattr(importlib.import_module(module), name)
+        if self.type not in (c.__name__ for c in found.mro()):
+            raise RuntimeError(f"Unable to use '{text}' from {self.key}: not of type '{self.type}'")
+        return found
+
+
+@dataclass
+class NvidiaTool:
+    """A program of the CUDA toolkit: `path` and `version` ("13.0")."""
+
+    path: str
+    version: str
+
+    @staticmethod
+    def from_path(path: str) -> NvidiaTool | None:
+        """The program of a path, None if it does not run."""
+        try:
+            said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        version = re.search(r"release (\d+\.\d+)", said)
+        return NvidiaTool(path, version.group(1)) if version else None
+
+
+class env_nvidia_tool(env_base):
+    """A path, shown as the program there; where there is none, as the one that tilejit uses."""
+
+    def shown(self, value: Any) -> NvidiaTool:
+        for path in filter(None, (value, self.default() if callable(self.default) else None)):
+            tool = NvidiaTool.from_path(str(path))
+            if tool is not None:
+                return tool
+        raise RuntimeError(f"Cannot find {self.key.removeprefix('TRITON_').removesuffix('_PATH').lower()}")
+
+
+class base_knobs:
     """Settings and hooks that belong together."""
 
-    @classmethod
-    def _settings(cls) -> dict[str, Setting]:
-        return {k: v for k, v in vars(cls).items() if isinstance(v, Setting)}
-
-    knob_descriptors = property(lambda self: self._settings())
+    @property
+    def knob_descriptors(self) -> dict[str, env_base]:
+        """The settings by name."""
+        return {k: v for k, v in vars(type(self)).items() if isinstance(v, env_base)}
 
     @property
     def knobs(self) -> dict[str, Any]:
         """What every setting is now."""
-        return {k: getattr(self, k) for k in self._settings()}
+        return {k: getattr(self, k) for k in self.knob_descriptors}
 
     def copy(self) -> Any:
         """Another one with the same settings."""
@@ -158,14 +181,14 @@ class Group:
 
     def reset(self) -> Any:
         """Back to what the environment says."""
-        for k in self._settings():
+        for k in self.knob_descriptors:
             delattr(self, k)
         return self
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """What is set inside is undone at its end."""
-        names = [v for s in self._settings().values() for v in (s.variable, s.ours) if v]
+        names = [v for s in self.knob_descriptors.values() for v in (s.key, s.ours) if v]
         before, values = {n: os.environ.get(n) for n in names}, dict(self.__dict__)
         try:
             yield
@@ -179,48 +202,57 @@ class Group:
                 else:
                     os.environ[n] = v
 
-
     def restored(self) -> None:
         """A scope has ended: what hangs on the settings looks at them again."""
 
 
-def _home(folder: str) -> Callable[[], str]:
-    return lambda: str(Path(os.environ.get("TRITON_HOME") or Path.home(), ".triton", folder))
+def _folder(name: str) -> Callable[[], str]:
+    return lambda: cache.get_triton_dir(name)
 
 
-class _Cache(Group):
-    home_dir = Setting("TRITON_HOME", lambda: str(Path.home()))
-    dir = Setting("TRITON_CACHE_DIR", _home("cache"))
-    dump_dir = Setting("TRITON_DUMP_DIR", _home("dump"))
-    override_dir = Setting("TRITON_OVERRIDE_DIR", _home("override"))
-    manager_class: Any = None
-    remote_manager_class: Any = None
+def _ptxas() -> str:
+    from tilejit.runtime import ptxas
+
+    return str(ptxas.find_ptxas() or "")
 
 
-class _Compilation(Group):
-    always_compile = Setting("TRITON_ALWAYS_COMPILE", False, "TILEJIT_ALWAYS_COMPILE")
-    override = Setting("TRITON_KERNEL_OVERRIDE", False)
-    dump_ir = Setting("TRITON_KERNEL_DUMP", False)
-    store_binary_only = Setting("TRITON_STORE_BINARY_ONLY", False)
-    use_ir_loc = Setting("USE_IR_LOC")
-    enable_asan = Setting("TRITON_ENABLE_ASAN", False)
-    disable_line_info = Setting("TRITON_DISABLE_LINE_INFO", False)
-    front_end_debugging = Setting("TRITON_FRONT_END_DEBUGGING", False)
-    allow_non_constexpr_globals = Setting("TRITON_ALLOW_NON_CONSTEXPR_GLOBALS", False)
-    instrumentation_mode = Setting("TRITON_INSTRUMENTATION_MODE", "")
+class _Cache(base_knobs):
+    home_dir = env_str("TRITON_HOME", lambda: os.path.expanduser("~/"))
+    dir = env_str("TRITON_CACHE_DIR", _folder("cache"), "TILEJIT_CACHE_DIR")
+    dump_dir = env_str("TRITON_DUMP_DIR", _folder("dump"))
+    override_dir = env_str("TRITON_OVERRIDE_DIR", _folder("override"))
+    manager_class = env_class("TRITON_CACHE_MANAGER", "CacheManager")
+    remote_manager_class = env_class("TRITON_REMOTE_CACHE_BACKEND", "RemoteCacheBackend")
+
+    def get_triton_dir(self, name: str) -> str:
+        """A folder in `.triton` under the home folder."""
+        return str(Path(self.home_dir, ".triton", name))
+
+
+class _Compilation(base_knobs):
+    always_compile = env_bool("TRITON_ALWAYS_COMPILE", ours="TILEJIT_ALWAYS_COMPILE")
+    override = env_bool("TRITON_KERNEL_OVERRIDE")
+    dump_ir = env_bool("TRITON_KERNEL_DUMP")
+    store_binary_only = env_bool("TRITON_STORE_BINARY_ONLY")
+    use_ir_loc = env_opt_str("USE_IR_LOC")
+    enable_asan = env_bool("TRITON_ENABLE_ASAN")
+    disable_line_info = env_bool("TRITON_DISABLE_LINE_INFO")
+    front_end_debugging = env_bool("TRITON_FRONT_END_DEBUGGING")
+    allow_non_constexpr_globals = env_bool("TRITON_ALLOW_NON_CONSTEXPR_GLOBALS")
+    instrumentation_mode = env_str("TRITON_INSTRUMENTATION_MODE", "")
     listener: Callable[..., Any] | None = None
 
 
-class _Autotuning(Group):
-    cache = Setting("TRITON_CACHE_AUTOTUNING", False)
-    print = Setting("TRITON_PRINT_AUTOTUNING", False)
+class _Autotuning(base_knobs):
+    cache = env_bool("TRITON_CACHE_AUTOTUNING")
+    print = env_bool("TRITON_PRINT_AUTOTUNING")
     listener: Callable[..., Any] | None = None
 
 
-class _Runtime(Group):
-    interpret = Setting("TRITON_INTERPRET", False)
-    debug = Setting("TRITON_DEBUG", False)
-    override_arch = Setting("TRITON_OVERRIDE_ARCH")
+class _Runtime(base_knobs):
+    interpret = env_bool("TRITON_INTERPRET")
+    debug = env_bool("TRITON_DEBUG")
+    override_arch = env_opt_str("TRITON_OVERRIDE_ARCH")
     launch_enter_hook = LaunchHook(HOOKS.enter)
     launch_exit_hook = LaunchHook(HOOKS.exit, reversed=True)
     kernel_load_start_hook: Any = HookChain()
@@ -235,50 +267,64 @@ class _Runtime(Group):
             hook.follow()
 
 
-class _Language(Group):
-    fp32_default = Setting("TRITON_F32_DEFAULT")
-    default_fp_fusion = Setting("TRITON_DEFAULT_FP_FUSION", True)
+class _Language(base_knobs):
+    fp32_default = env_opt_str("TRITON_F32_DEFAULT")
+    default_fp_fusion = env_bool("TRITON_DEFAULT_FP_FUSION", True)
 
 
-class _Nvidia(Group):
-    ptxas = Setting("TRITON_PTXAS_PATH", lambda: _ptxas(), "TILEJIT_PTXAS")
-    cuobjdump = Setting("TRITON_CUOBJDUMP_PATH")
-    nvdisasm = Setting("TRITON_NVDISASM_PATH")
-    disable_ptxas_opt = Setting("DISABLE_PTXAS_OPT", False)
-    ptxas_options = Setting("PTXAS_OPTIONS")
-    mock_ptx_version = Setting("TRITON_MOCK_PTX_VERSION")
-    dump_ptxas_log = Setting("TRITON_DUMP_PTXAS_LOG", False)
-    libdevice_path = Setting("TRITON_LIBDEVICE_PATH")
-    libcuda_path = Setting("TRITON_LIBCUDA_PATH")
+class _Nvidia(base_knobs):
+    ptxas = env_nvidia_tool("TRITON_PTXAS_PATH", _ptxas, "TILEJIT_PTXAS")
+    ptxas_blackwell = env_nvidia_tool("TRITON_PTXAS_BLACKWELL_PATH", _ptxas)
+    cuobjdump = env_nvidia_tool("TRITON_CUOBJDUMP_PATH", lambda: "cuobjdump")
+    nvdisasm = env_nvidia_tool("TRITON_NVDISASM_PATH", lambda: "nvdisasm")
+    dump_nvptx = env_bool("NVPTX_ENABLE_DUMP")
+    disable_ptxas_opt = env_bool("DISABLE_PTXAS_OPT")
+    ptxas_options = env_opt_str("PTXAS_OPTIONS")
+    mock_ptx_version = env_opt_str("TRITON_MOCK_PTX_VERSION")
+    dump_ptxas_log = env_bool("TRITON_DUMP_PTXAS_LOG")
+    libdevice_path = env_opt_str("TRITON_LIBDEVICE_PATH")
+    libcuda_path = env_opt_str("TRITON_LIBCUDA_PATH")
 
 
-class _Tool:
-    """A program of the CUDA toolkit: `path` and `version` ("13.0")."""
-
-    def __init__(self, path: str, version: str):
-        self.path, self.version = path, version
-
-
-def _ptxas() -> _Tool:
-    from tilejit.runtime import ptxas
-
-    words = ptxas.version().replace(",", " ").split()
-    return _Tool(str(ptxas.find_ptxas() or ""), next((w for w in words if w[:1].isdigit() and "." in w), "13.0"))
-
-
-class _Build(Group):
-    cc = Setting("CC")
+class _Build(base_knobs):
+    cc = env_opt_str("CC")
+    cudacrt_path = env_opt_str("TRITON_CUDACRT_PATH")
+    cudart_path = env_opt_str("TRITON_CUDART_PATH")
     impl: Any = None
 
+    @property
+    def backend_dirs(self) -> set[str]:
+        """Folders of the CUDA toolkit that were given."""
+        return {path for path in (self.cudacrt_path, self.cudart_path) if path is not None}
 
-class _Proton(Group):
-    disable = Setting("TRITON_PROTON_DISABLE", False)
+
+class _Redis(base_knobs):
+    key_format = env_str("TRITON_REDIS_KEY_FORMAT", "triton:{key}:{filename}")
+    host = env_str("TRITON_REDIS_HOST", "localhost")
+    port = env_int("TRITON_REDIS_PORT", 6379)
 
 
-class _Amd(Group):
-    use_buffer_ops = Setting("AMDGCN_USE_BUFFER_OPS", True)
+class _Proton(base_knobs):
+    disable = env_bool("TRITON_PROTON_DISABLE")
+
+
+class _Amd(base_knobs):
+    use_buffer_ops = env_bool("AMDGCN_USE_BUFFER_OPS", True)
+    use_buffer_atomics = env_bool("AMDGCN_USE_BUFFER_ATOMICS", True)
+    use_block_pingpong = env_opt_bool("TRITON_HIP_USE_BLOCK_PINGPONG")
+    use_in_thread_transpose = env_opt_bool("TRITON_HIP_USE_IN_THREAD_TRANSPOSE")
+    use_async_copy = env_opt_bool("TRITON_HIP_USE_ASYNC_COPY")
+    dump_amdgcn = env_bool("AMDGCN_ENABLE_DUMP")
+    libhip_path = env_opt_str("TRITON_LIBHIP_PATH")
 
 
 build, cache, compilation, autotuning, runtime = _Build(), _Cache(), _Compilation(), _Autotuning(), _Runtime()
-language, nvidia, amd, proton = _Language(), _Nvidia(), _Amd(), _Proton()
-base_knobs = Group
+language, nvidia, amd, proton, redis = _Language(), _Nvidia(), _Amd(), _Proton(), _Redis()
+
+
+def refresh_knobs() -> None:
+    """Nothing: what the environment says is asked at each reading."""
+
+
+__all__ = ["HookChain", "LaunchHook", "LazyDict", "base_knobs", "env", "env_base", "env_bool", "env_class", "env_int",
+           "env_nvidia_tool", "env_opt_bool", "env_opt_str", "env_str", "propagate_env", "refresh_knobs"]

@@ -132,14 +132,21 @@ def print_format(o: Op, which: int | None) -> str:
     return f"pid (%u, %u, %u) idx ({index}){prefix}{operand}{o.attrs['conversions'][which]}\n"
 
 
+def hexadecimal(x: float) -> str:
+    """A float as C prints it with `%a`."""
+    digits, mark, exponent = float(x).hex().partition("p")
+    return (digits.rstrip("0").rstrip(".") if "." in digits else digits) + mark + exponent
+
+
 @device_print.meaning
 def _device_print(m: Any, o: Op, *args: np.ndarray) -> list[Any]:
     if not args:
         print(print_format(o, None) % m.pid, end="")
     for which, x in enumerate(args):
-        line = print_format(o, which).replace("ll", "")
+        line = print_format(o, which).replace("ll", "").replace("%a", "%s")
         for index, value in np.ndenumerate(x):
-            print(line % (*m.pid, *index, value), end="")
+            shown = hexadecimal(value) if o.attrs["conversions"][which] == "%a" else value
+            print(line % (*m.pid, *index, shown), end="")
     return []
 
 

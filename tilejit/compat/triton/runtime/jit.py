@@ -19,6 +19,8 @@ from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, r
 from tilejit.errors import LaunchError
 from tilejit.frontend import KernelSource
 from tilejit.frontend.captures import captures
+from tilejit.ir.target import DEFAULT
+from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
 from tilejit.runtime import arrays
 from tilejit.runtime.jit import OPTIONS, Kernel
@@ -28,7 +30,7 @@ from tilejit.runtime.signature import ArgumentError
 #: Options of Triton's compilers, the last ones for other makers' GPUs, that tilejit lacks: accepted, no effect.
 ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", "extern_libs", "sanitize_overflow",
                       "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
-                      "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name", "arch",
+                      "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name",
                       "instrumentation_mode", "enable_reflect_ftz", "cluster_dims",
                       "grf_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
 #: how often a kernel's text was replaced: every kernel may have been built from it
@@ -42,6 +44,13 @@ type_canonicalisation_dict = {
     "bfloat16": "bf16", "float": "fp32", "float32": "fp32", "double": "fp64", "float64": "fp64", "void": "void",
     **{f"{long}{bits}": f"{short}{bits}" for long, short in (("int", "i"), ("uint", "u")) for bits in (8, 16, 32, 64)},
     **{name: name for name in ("fp8e4nv", "fp8e5", "fp8e4b15", "fp16", "bf16", "fp32", "fp64")}}
+
+
+def _readable(value: Any) -> bool:
+    """Constants that a kernel of Triton's may read from its surroundings by name: `tl.constexpr`s, types and named
+    tuples; a knob allows others."""
+    return isinstance(value, (constexpr, DType, Ptr)) or hasattr(value, "_fields") \
+        or knobs.compilation.allow_non_constexpr_globals
 
 
 class KernelInterface:
@@ -127,6 +136,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
                  noinline: bool | None = None, repr: Callable[..., str] | None = None,
                  launch_metadata: Callable[..., dict[str, Any]] | None = None):
         super().__init__(fn, bool(debug), tuple(do_not_specialize or ()), tuple(do_not_specialize_on_alignment or ()))
+        self.source.readable = _readable
         self.version, self.debug, self.noinline, self._repr = version, debug, noinline, repr
         self.launch_metadata, self.module = launch_metadata, fn.__module__
         self.__qualname__, self.__globals__, self.signature = fn.__qualname__, fn.__globals__, self.source.signature
@@ -162,6 +172,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     def _unsafe_update_src(self, text: str) -> None:
         """Replace the text; what was compiled from the old one is forgotten."""
         self.source = KernelSource(self.fn, text)
+        self.source.readable = _readable
         self.hash = None
         _EDITS[0] += 1
 
@@ -232,7 +243,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
                 other = ", ".join(sorted(set(dict(v)) - {"libdevice"}))
                 raise LaunchError(f"extern_libs: {other}: bitcode cannot be linked to what tilejit compiles; "
                                   "libdevice's functions are its own")
-            elif k not in ACCEPTED:
+            elif k != "arch" and k not in ACCEPTED:
                 raise KeyError(f"Keyword argument {k} was specified but unrecognised")
         warps = out.get("num_warps")
         if isinstance(warps, int) and warps & (warps - 1) and warps != 12:
@@ -241,6 +252,11 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
             raise OutOfResources(32 * warps, 1024, "threads")
         if knobs.runtime.debug and "debug" not in out:
             out["debug"] = True
+        if not knobs.language.default_fp_fusion:
+            out.setdefault("enable_fp_fusion", False)
+        arch = knobs.runtime.override_arch or kwargs.get("arch")
+        if arch:
+            out.setdefault("target", {"sm90": DEFAULT, "sm90a": DEFAULT}.get(arch, arch.replace("sm", "sm_")))
         return out
 
     def _warmup(self, args: tuple, kwargs: dict[str, Any]) -> CompiledKernel | None:
