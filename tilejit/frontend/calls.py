@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable
+from types import FunctionType
 from typing import Any
 
 from tilejit import language
 from tilejit.frontend.expressions import PYTHON_ERRORS, Bound, Expressions, Method
-from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction, runs_on_constants
+from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction, plain, runs_on_constants
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import contains_tensor
 from tilejit.ir.types import DType, Ptr
@@ -51,6 +52,8 @@ class Calls(Expressions):
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
         """Call a builtin, inline another kernel, or run a Python function on constants."""
         where = node if node is not None else self.source.tree
+        if isinstance(fn, constexpr):
+            return self._call_constant(fn, args, kwargs, where, node)
         fn = _INSTEAD.get(fn, fn) if isinstance(fn, Hashable) else fn
         fn = getattr(fn, "in_kernel", fn)
         fn = getattr(language, fn) if isinstance(fn, str) else fn
@@ -98,6 +101,16 @@ class Calls(Expressions):
             return fn(*plain, **named)
         raise self.fail(where, f"cannot call {name!r} in a kernel: it is neither a tl function nor a @tilejit.kernel "
                                "function (nor a @tilejit.constexpr_function)")
+
+    def _call_constant(self, fn: constexpr, args: list[Any], kwargs: dict[str, Any], where: ast.AST,
+                       node: ast.AST | None) -> Any:
+        """Call what a `tl.constexpr` marks: an author's Python function runs on constants."""
+        known = fn.value
+        author = isinstance(known, FunctionType) and not getattr(known, "is_builtin", False)
+        if not author or contains_tensor((*args, *kwargs.values())):
+            return self.call_function(known, args, kwargs, node)
+        return self.python(where, lambda: f"{known.__name__}()",
+                           lambda: unwrap(known(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})))
 
     def _pick(self, fn: Any, values: list[Any], named: dict[str, Any], where: ast.AST) -> Any:
         """Python's min, max and abs where a tensor is among the arguments."""

@@ -12,6 +12,7 @@ from tilejit.frontend.functions import BoundConstexpr, ConstexprFunction
 from tilejit.frontend.loops import Loops
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import assigned, contains_tensor, describe
+from tilejit.ir.types import DType
 from tilejit.language import descriptors, shape
 from tilejit.language import semantics as sem
 from tilejit.language.aggregates import Aggregate
@@ -255,6 +256,8 @@ class Expressions(Loops):
             raise self.fail(node, f"a block pointer has no {node.attr!r}; tl.load, tl.store and tl.advance take it")
         if isinstance(owner, (bool, int, float)):
             return self._number_attribute(node, owner)
+        if node.attr == "value" and isinstance(owner, (DType, str, type(None))):
+            return owner                              # what a helper is given is marked as a constant in Triton
         if node.attr == "type" and isinstance(owner, tuple) and not hasattr(owner, "type"):
             return type_of(owner)
         try:

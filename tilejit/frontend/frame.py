@@ -82,7 +82,7 @@ class Frame:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise self.fail(node, f"{name!r} is not defined{hint}") from None
         if isinstance(value, constexpr):
-            return value.value
+            return value if callable(value.value) else value.value      # a function that is called on constants
         constant = is_constant(value)
         if isinstance(value, types.ModuleType) or callable(value) or constant and self.source.readable(value):
             return value

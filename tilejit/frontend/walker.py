@@ -76,10 +76,8 @@ class Walker(Calls):
         if node.value is None:
             return
         value = self.expr(node.value)
-        if self._is_constexpr(node.annotation):
+        if self._is_constexpr(node.annotation):          # a hint, as in Triton: a run-time value stays one
             value = unwrap(value)
-            if isinstance(value, tensor):
-                raise self.fail(node, "a tl.constexpr variable needs a constant, found a run-time value")
         self.assign(node.target, value)
 
     def _is_constexpr(self, annotation: ast.expr) -> bool:

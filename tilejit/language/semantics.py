@@ -23,6 +23,7 @@ from tilejit.ir.types import (
     fp32,
     fp64,
     int1,
+    int64,
     odd_size,
     shape_of,
     with_elem,
@@ -112,6 +113,9 @@ def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tens
     """x converted to another element type (itself if it has that type)."""
     if x.elem == to:
         return x
+    if isinstance(x.elem, Ptr) and to is int1:
+        address = cast(b, x, int64)
+        return binary(b, "!=", address, 0)
     if isinstance(to, Ptr) or isinstance(x.elem, Ptr):
         if isinstance(to, Ptr) and isinstance(x.elem, Ptr) or \
                 (isinstance(to, DType) and to.bits == 64) or (isinstance(x.elem, DType) and x.elem.bits == 64):

@@ -5,6 +5,7 @@ frontend supplies. Operators on tensors are dispatched by the frontend to `seman
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
@@ -55,7 +56,8 @@ def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Ca
 
 
 class constexpr:
-    """Marks a compile-time constant: as an annotation of a parameter, or around a global's value."""
+    """Marks a compile-time constant: as an annotation of a parameter, or around a global's value. It computes as its
+    value does, and what is computed is marked as well; a function may be called."""
 
     def __init__(self, value: Any):
         self.value: Any = value.value if isinstance(value, constexpr) else value
@@ -71,6 +73,43 @@ class constexpr:
 
     def __repr__(self) -> str:
         return f"constexpr({self.value!r})"
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __index__(self) -> int:
+        return operator.index(self.value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.value(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> constexpr:
+        return constexpr(self.value[key])
+
+
+def _computes(symbol: str) -> Callable[..., constexpr]:
+    """A method of constexpr, and the operator's on the values."""
+    compute = getattr(operator, symbol)
+
+    def method(x: constexpr, *others: Any) -> constexpr:
+        return constexpr(compute(x.value, *(constexpr(y).value for y in others)))
+
+    return method
+
+
+def _computes_reflected(symbol: str) -> Callable[..., constexpr]:
+    compute = getattr(operator, symbol)
+    return lambda x, y: constexpr(compute(constexpr(y).value, x.value))
+
+
+for _symbol in "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor".split():
+    setattr(constexpr, f"__{_symbol.strip('_')}__", _computes(_symbol))
+    setattr(constexpr, f"__r{_symbol.strip('_')}__", _computes_reflected(_symbol))
+for _symbol in "eq ne lt le gt ge neg pos invert".split():
+    setattr(constexpr, f"__{_symbol}__", _computes(_symbol))
 
 
 class constexpr_type:

@@ -1,4 +1,5 @@
-"""What may be an argument: torch tensors, anything with `__cuda_array_interface__` or DLPack, our own arrays.
+"""What may be an argument: torch tensors, anything with `__cuda_array_interface__` or DLPack, our own arrays, and
+objects that have but `data_ptr()` and `dtype`.
 
 `describe` turns any of them into an `ArrayInfo`; torch is found in `sys.modules`, never imported. numpy dtypes
 of bf16 and fp8 come from ml_dtypes.
@@ -60,6 +61,11 @@ class ArrayInfo(NamedTuple):
     def on_gpu(self) -> bool:
         """True for device memory."""
         return self.device != HOST
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the elements tell where the memory ends: not those of a bare address, nor of a repeating view."""
+        return not any(s == 0 and n > 1 for n, s in zip(self.shape, self.strides))
 
     def span(self) -> tuple[int, int]:
         """First byte and one past the last byte that the elements occupy."""
@@ -217,7 +223,18 @@ def _of_protocol(x: Any) -> ArrayInfo | None:
         return _from_interface(interface)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x)
+    if hasattr(x, "data_ptr") and hasattr(x, "dtype"):
+        return _of_pointer(x)
     return None
+
+
+def _of_pointer(x: Any) -> ArrayInfo:
+    """An address with an element type: an element that repeats, as what lies around it is not known."""
+    from tilejit.runtime import driver
+    from tilejit.runtime.target import default_target
+
+    device = driver.current_device().index if default_target() == "cuda" else HOST
+    return ArrayInfo(int(x.data_ptr()), as_dtype(x.dtype), (2,), (0,), device)
 
 
 def _from_interface(interface: dict[str, Any]) -> ArrayInfo:

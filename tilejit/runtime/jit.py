@@ -401,7 +401,10 @@ class Kernel(Partial):
         return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
 
     def launch_as(self, compiled: CompiledKernel, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        """What `compiled[grid](...)` does; see there."""
+        """What `compiled[grid](...)` does; see there. Arguments may be all, or as before Triton 3.3 all but constants."""
+        run_time = [n for n in self.names if n not in self.constexprs]
+        if len(args) == len(run_time) and not kwargs.keys() & self.keys:
+            args, kwargs = (), {**dict(zip(run_time, args)), **kwargs}
         constants = {n: a.value for n, a in compiled.args.items() if n in self.constexprs and isinstance(a, Const)}
         fixed = {n: v for n, v in {**constants, **compiled.options}.items()
                  if n not in self.names[:len(args)] and n not in kwargs and (n in self.keys or n in self.defaults)}

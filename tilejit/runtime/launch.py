@@ -21,7 +21,7 @@ from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.occupancy import check_room, resident
 from tilejit.runtime.params import NotForTMA, Packer, Reader
-from tilejit.runtime.pointed import pointed_at
+from tilejit.runtime.pointed import around, pointed_at
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
@@ -241,7 +241,9 @@ def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
     """Byte arrays over the memory of all array arguments; overlapping ones become one. `follow`: and what addresses in
     them point to, which may have other owners: to run in, never to put back."""
     infos = [info for x in flat if (info := _memory_of(x)) is not None and info.span()[1] > info.span()[0]]
-    spans = [info.span() for info in infos] + (pointed_at(infos) if follow else [])
+    spans = [info.span() for info in infos]
+    if follow:
+        spans += pointed_at(infos) + around({info.address for info in infos if not info.bounded})
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low < merged[-1][1]:

@@ -1,4 +1,4 @@
-"""Arrays of addresses, for the emulator: what memory a kernel may reach through pointers that it reads from arrays."""
+"""Addresses, for the emulator: what memory a kernel may reach through those that it gets or reads from arrays."""
 from __future__ import annotations
 
 import gc
@@ -28,7 +28,13 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
         if info.dtype.is_int() and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
             low, high = info.span()
             words |= set(np.frombuffer(_view(low, high), np.uint64).tolist()) if high - low <= 8 * MOST else set()
-    words = {w for w in words if w >= 1 << 16}
+    return around(words)
+
+
+def around(addresses: Iterable[int]) -> list[tuple[int, int]]:
+    """(first byte, one past the last) of the memory that addresses lie in, as `pointed_at` has it; other numbers
+    among them are passed over."""
+    words = {w for w in addresses if w >= 1 << 16}
     if not words:
         return []
     mappings = _mappings()

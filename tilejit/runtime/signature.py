@@ -181,20 +181,12 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
     if typed and is_torch_dtype(x):
         return Param(Ptr(as_dtype(x)), 16)
     info = describe(x)
-    if info is None and typed and hasattr(x, "dtype") and hasattr(x, "data_ptr"):
-        return _stand_in(x, keys)
     if info is None:
         raise ArgumentError(f"argument {name!r}: expected an array, a number, a TensorDescriptor or a constant, found "
                             f"{type(x).__name__}")
     if annotated is not None:
         raise ArgumentError(f"argument {name!r}: expected {annotated}, found an array of {info.dtype}")
     return Param(Ptr(info.dtype), 16 if keys.align and info.address % 16 == 0 else info.dtype.bytes)
-
-
-def _stand_in(x: Any, keys: ArgumentKeys) -> Param:
-    """An object that only knows its dtype and an address, in place of an array."""
-    dtype = as_dtype(x.dtype)
-    return Param(Ptr(dtype), 16 if keys.align and x.data_ptr() % 16 == 0 else dtype.bytes)
 
 
 def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> Arg:

@@ -5,8 +5,17 @@ from typing import Any
 
 from tilejit import language as _language
 from tilejit.compat.triton import _names
+from tilejit.ir.types import DTYPES, DType
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
+
+
+def get_int_dtype(bitwidth: int, signed: bool) -> DType:
+    """The integer type of 1, 8, 16, 32 or 64 bits. Raises ValueError for other widths."""
+    name = "int1" if bitwidth == 1 else f"{'' if signed else 'u'}int{bitwidth}"
+    if name not in DTYPES:
+        raise ValueError(f"Unsupported bitwidth {bitwidth} and signedness {signed}")
+    return DTYPES[name]
 
 
 def __getattr__(name: str) -> Any:

@@ -127,6 +127,12 @@ class JITCallable:
     """What a kernel may call: a function that is built in place."""
 
 
+def _known(fn: Callable[..., Any], given: Iterable[int | str] | None) -> tuple[int | str, ...]:
+    """The parameters among `given`: Triton passes over names that the kernel does not have (any more)."""
+    names = inspect.signature(fn).parameters
+    return tuple(n for n in given or () if (n < len(names) if isinstance(n, int) else n in names))
+
+
 class JITFunction(Kernel, JITCallable, KernelInterface):
     """A kernel under Triton's name, with its attributes."""
 
@@ -135,7 +141,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
                  do_not_specialize_on_alignment: Iterable[int | str] | None = None, debug: bool | None = None,
                  noinline: bool | None = None, repr: Callable[..., str] | None = None,
                  launch_metadata: Callable[..., dict[str, Any]] | None = None):
-        super().__init__(fn, bool(debug), tuple(do_not_specialize or ()), tuple(do_not_specialize_on_alignment or ()))
+        super().__init__(fn, bool(debug), _known(fn, do_not_specialize), _known(fn, do_not_specialize_on_alignment))
         self.source.readable = _readable
         self.version, self.debug, self.noinline, self._repr = version, debug, noinline, repr
         self.launch_metadata, self.module = launch_metadata, fn.__module__

@@ -1,0 +1,122 @@
+"""What kernels of packages do that Triton takes, though its documentation does not say so."""
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.compat.triton.language.core import get_int_dtype
+from tilejit.compat.triton.language.standard import _log2
+from tilejit.compat.triton.runtime.jit import JITFunction
+from tilejit.errors import EmulatorError
+
+
+class Address:
+    """An address and an element type, as packages make them for views that torch does not have."""
+
+    def __init__(self, array, offset=0):
+        self.array, self.offset, self.dtype = array, offset, tl.float32
+
+    def data_ptr(self):
+        return self.array.ctypes.data + 4 * self.offset
+
+
+@tilejit.kernel
+def copy(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i))
+
+
+@tilejit.kernel
+def copy_back(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x - i))
+
+
+def test_addresses_with_a_type_are_arrays():
+    x, out = np.arange(40, dtype=np.float32), np.zeros(32, np.float32)
+    copy[(1,)](Address(x, 8), out, N=32)
+    assert (out == x[8:]).all()
+
+
+def test_views_that_repeat_lie_in_memory_that_kernels_may_reach():
+    torch = pytest.importorskip("torch")
+    whole, out = torch.arange(64.), torch.zeros(32)
+    tiled = torch.as_strided(whole[31:], (4, 1), (0, 1))
+    copy_back[(1,)](tiled, out, N=32)
+    assert torch.equal(out, whole[:32].flip(0))
+    with pytest.raises(EmulatorError, match="out-of-bounds"):
+        copy_back[(1,)](whole[31:], out, N=32)          # one that does not repeat ends where it ends
+
+
+def test_compiled_kernels_take_their_arguments_without_constants():
+    def kernel(x, N: tl.constexpr, out):
+        tl.store(out + tl.arange(0, N), tl.load(x + tl.arange(0, N)) + 1)
+
+    x, out, more = np.arange(16, dtype=np.int32), np.zeros(16, np.int32), np.zeros(16, np.int32)
+    compiled = JITFunction(kernel)[(1,)](x, 16, out)
+    compiled[(1,)](x, more)
+    assert (out == x + 1).all() and (more == out).all()
+
+
+def test_names_that_no_parameter_has_may_stay_unspecialised():
+    def kernel(x, n):
+        tl.store(x, n)
+
+    made = JITFunction(kernel, do_not_specialize=["m", "n", 7])
+    out = np.zeros(1, np.int32)
+    made[(1,)](out, 1)
+    assert out[0] == 1 and made.plain == {"n"}
+
+
+@tl.constexpr
+def wider(dtype):
+    return tl.float64 if dtype.is_floating() else tl.int64
+
+
+@tilejit.kernel
+def least(dtype):
+    return tl.full([], 7, dtype.value)
+
+
+@tilejit.kernel
+def with_constants(x, out, extra, steps, N: tl.constexpr):
+    wide: tl.constexpr = wider(x.type.element_ty)
+    some: tl.constexpr = steps * 2                      # a hint: this one is known at run time only
+    value = tl.load(x + tl.arange(0, N)).to(wide) + some + least(x.dtype.element_ty)
+    if extra:
+        value += tl.load(extra)
+    tl.store(out + tl.arange(0, N), value)
+
+
+def test_constants_that_hold_functions_types_and_run_time_values():
+    x, extra, out = np.arange(16, dtype=np.int32), np.full(1, 100, np.int64), np.zeros(16, np.int64)
+    with_constants[(1,)](x, out, extra, 5, N=16)
+    assert (out == x + 117).all()
+    with_constants[(1,)](x, out, None, 5, N=16)
+    assert (out == x + 17).all()
+
+
+@tilejit.kernel
+def where_present(x, out):
+    tl.store(out, x.to(tl.int1).to(tl.int32))
+
+
+def test_a_pointer_is_true_unless_it_is_null():
+    out = np.zeros(1, np.int32)
+    where_present[(1,)](np.ones(1, np.float32), out)
+    assert out[0] == 1
+
+
+def test_marked_constants_compute_on_the_host():
+    a = tl.constexpr(6)
+    assert (a + 1).value == 7 and (2 - a).value == -4 and (a / 4).value == 1.5 and (2 ** a).value == 64
+    assert 5 < a <= 6 and a == 6 and not a != 6 and -a == -6 and range(10)[a] == 6 and {a: 1}[6] == 1
+    assert tl.constexpr((3, 4))[1] == 4 and tl.constexpr(len)("abc") == 3
+    assert isinstance(a * 2, tl.constexpr) and not tl.constexpr(0)
+    assert _log2(64) == 6
+
+
+def test_integer_types_by_width():
+    assert get_int_dtype(16, False) == tl.uint16 and get_int_dtype(1, True) == tl.int1
+    with pytest.raises(ValueError, match="bitwidth 24"):
+        get_int_dtype(24, True)
