@@ -62,15 +62,6 @@ class constexpr:
     def __init__(self, value: Any):
         self.value: Any = value.value if isinstance(value, constexpr) else value
 
-    def __eq__(self, other: object) -> bool:
-        return bool(self.value == (other.value if isinstance(other, constexpr) else other))
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
     def __repr__(self) -> str:
         return f"constexpr({self.value!r})"
 

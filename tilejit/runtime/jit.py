@@ -401,7 +401,7 @@ class Kernel(Partial):
         return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
 
     def launch_as(self, compiled: CompiledKernel, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        """What `compiled[grid](...)` does; see there. Before Triton 3.3 it took all arguments but constants: so may we."""
+        """What `compiled[grid](...)` does; see there. As before Triton 3.3, all arguments but constants will do."""
         run_time = [n for n in self.names if n not in self.constexprs]
         if len(args) == len(run_time) and not kwargs.keys() & self.keys:
             args, kwargs = (), {**dict(zip(run_time, args)), **kwargs}
