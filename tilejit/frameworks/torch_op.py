@@ -25,7 +25,7 @@ from tilejit.ir.types import DType
 from tilejit.runtime import arrays
 from tilejit.runtime.arrays import stand_in, to_torch_dtype
 from tilejit.runtime.hooks import HOOKS
-from tilejit.runtime.replay import Calls, Replayed
+from tilejit.runtime.replay import Calls, Replayed, spelled
 from tilejit.runtime.traced import number_of, targets
 
 
@@ -38,17 +38,19 @@ class TorchOp:
         if not (colons and self.namespace.isidentifier() and self.short.isidentifier()):
             raise LaunchError(f"torch_op: expected a name like 'mine::scale', found {name!r}")
         self.fn, self.name, self.schema, self.mutates, self.fake = fn, name, schema, tuple(mutates), fake
-        self.names = tuple(inspect.signature(fn).parameters)
-        self.taken: tuple[str, ...] | None = None if schema is None else tuple(
-            p.split("=")[0].split()[-1] for p in schema[1:schema.rindex(") ->")].split(", ") if " " in p)
+        self.defaults = {n: p.default for n, p in inspect.signature(fn).parameters.items()}
+        self.names = tuple(self.defaults)
+        given = _arguments(schema) if schema else []
+        self.taken: tuple[str, ...] | None = None if schema is None else tuple(words[-1] for words in given)
+        integers = [words[-1] for words in given if words[0] == "int[]"]
         self.backward: Callable[..., Any] | None = None
         self.setup_context: Callable[..., Any] | None = None
         self.library: Any = None
-        self.node: Callable[[dict[str, Any]], Any] | None = None         # how autograd sees a call
+        self.node: Callable[..., Any] | None = None             # how autograd sees a call
         self.lock = threading.RLock()
         self.number = number_of(self)
-        self.calls = Calls(fn, self._called, self._graded) if replay else None
-        self.run = Replayed(fn, below=True) if replay else fn
+        self.calls = Calls(fn, self._called, self._graded, integers) if replay else None
+        self.run = Replayed(fn, below=True, integers=integers) if replay else fn
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -68,21 +70,23 @@ class TorchOp:
             if torch.is_grad_enabled() and _wants_grad(args, kwargs):
                 return self._graded(*args, **kwargs)
             return self.fn(*args, **kwargs)
+        return self._dispatched(*args, **kwargs)
+
+    def _graded(self, *args: Any, **kwargs: Any) -> Any:
+        """A call whose gradient is asked for, and that nothing but autograd has to know of."""
+        if self.node is None:
+            self.define()
+            self.node = _node(self) or self._dispatched
+        return self.node(*args, **kwargs)
+
+    def _dispatched(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the operator, or of the function, if it is given what the operator does not take."""
+        torch = sys.modules["torch"]
         taken = self._taken(args, kwargs)
         if taken is None:
             return self.fn(*args, **kwargs)
         _define(self.number)
         return getattr(getattr(torch.ops, self.namespace), self.short)(**taken)
-
-    def _graded(self, *args: Any, **kwargs: Any) -> Any:
-        """A call whose gradient is asked for, and that nothing but autograd has to know of."""
-        taken = self._taken(args, kwargs)
-        if taken is None:
-            return self.fn(*args, **kwargs)
-        if self.node is None:
-            self.define()
-            self.node = _node(self)
-        return self.node(taken)
 
     def _taken(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The operator's arguments in a call, by name; None if others are given.
@@ -94,12 +98,11 @@ class TorchOp:
         if self.taken is None:
             return named
         taken = {n: v for n, v in named.items() if n in self.taken}
-        if any([v is not None for n, v in named.items() if n not in self.taken]):
-            if not arrays.tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
-                raise LaunchError(f"{self.name}: {', '.join(n for n in named if n not in taken)} cannot be given "
-                                  "where a gradient is asked for: use torch.no_grad(), or leave it out")
-            return None
-        return taken
+        others = [n for n, v in named.items() if n not in taken and v is not self.defaults.get(n)]
+        if others and not arrays.tracing() and torch.is_grad_enabled() and _wants_grad(args, kwargs):
+            raise LaunchError(f"{self.name}: {', '.join(others)} cannot be given where a gradient is asked for: use "
+                              "torch.no_grad(), or leave it out")
+        return None if others else taken
 
     def _transformed(self, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Whether torch has to know of this call: for a function transform or a dispatch mode, or as it is tracing."""
@@ -181,36 +184,52 @@ def operators() -> dict[str, TorchOp]:
     return {op.name: op for op in targets.values() if isinstance(op, TorchOp)}
 
 
-def _node(op: TorchOp) -> Callable[[dict[str, Any]], Any]:
-    """A function of an operator's arguments by name: a node in autograd's graph, without the operator's dispatch."""
+def _arguments(schema: str) -> list[list[str]]:
+    """The words of each argument of a schema: its type, and at last its name."""
+    return [p.split("=")[0].split() for p in schema[1:schema.rindex(") ->")].split(", ") if " " in p]
+
+
+def _node(op: TorchOp) -> Callable[..., Any] | None:
+    """A function like the operator's: a node in autograd's graph, without the operator's dispatch. None for an operator
+    that autograd has to see as one (it changes arguments, or is given lists of tensors that may ask for gradients), or
+    whose function takes its arguments in other ways than by position or name."""
     import torch
 
-    overload = op.overload_of(torch)
-    arguments = overload._schema.arguments
-    if overload._schema.is_mutable or any(a.kwarg_only or "List[" in str(a.type) and "Tensor" in str(a.type)
-                                          for a in arguments):
-        return lambda taken: overload(**taken)
-    required = [a.name for a in arguments if not a.has_default_value()]
-    defaults = {a.name: a.default_value for a in arguments}
+    arguments = op.overload_of(torch)._schema.arguments
+    parameters = inspect.signature(op.fn).parameters.values()
+    simple = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    if op.overload_of(torch)._schema.is_mutable or not {p.kind for p in parameters} <= simple or \
+            any(a.kwarg_only for a in arguments):
+        return None
+    lists = [a.name for a in arguments if "List[" in str(a.type) and "Tensor" in str(a.type)]
+    dtypes = [a.name for a in arguments if "ScalarType" in str(a.real_type)]
+    run = op.run.calls if isinstance(op.run, Replayed) else None
+    whole = op.taken is None or op.taken == op.names[:len(op.taken)]
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        output = op._run(*inputs)
+        output = run.fast(*inputs) if run is not None and whole else op._run(*inputs)
         op._setup_context(ctx=ctx, inputs=inputs, output=output)
         return output
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return op._backward(ctx, *gradients)
+        found = op._backward(ctx, *gradients)
+        return tuple([None if a.name in lists else x for a, x in zip(arguments, found)]) if lists else found
 
     node = type(op.short, (torch.autograd.Function,),
                 {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    apply = node.apply  # type: ignore[attr-defined]
-
-    def call(taken: dict[str, Any]) -> Any:
-        if len(taken) < len(required) or not taken.keys() >= set(required):
-            return overload(**taken)                    # raises
-        return apply(*{**defaults, **taken}.values())
-
-    return call
+    # What `node.apply` comes to where no function transform is active: those calls went another way.
+    space = {"_apply": super(torch.autograd.Function, node).apply, "_general": op._dispatched, "_DType": DType,
+             "_torch_dtype": to_torch_dtype, "_wants": _wants_grad}
+    taken = [a.name for a in arguments]
+    others = [p.name for p in parameters if p.name not in taken]
+    head, onward = spelled(parameters, space)
+    lines = [f"def {op.short}({head}):",
+             *(f"    if {n} is not _d_{n}: return _general({onward})" for n in others),
+             *(f"    if {n} and _wants({n}, {{}}): return _general({onward})" for n in lists),
+             *(f"    if type({n}) is _DType: {n} = _torch_dtype({n})" for n in dtypes),
+             f"    return _apply({', '.join(taken)})"]
+    exec("\n".join(lines), space)
+    return space[op.short]  # type: ignore[return-value]
 
 
 def _wants_grad(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -161,33 +161,38 @@ def gradient(op: Any, *of: str | tuple[str, ...]) -> Callable[[Any], Any]:
 
 def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
     declared: Declaration = op.fn.declared
-    names = [p.name for p in declared.arguments]
-    given = [n for group in of for n in group]
-    results = [r.name for r in declared.results]
+    names, results = [p.name for p in declared.arguments], [r.name for r in declared.results]
     gradients = ["grad"] if len(results) == 1 else [f"grad_{r}" for r in results]
     needed = [p.name for p in g.fn.declared.arguments]
     kept = [n for n in needed if n not in gradients and not n.startswith("wants_")]
-    unknown = {*kept} - {*names, *results} | {*given} - {*names}
+    unknown = {*kept} - {*names, *results} | {n for group in of for n in group} - {*names}
     if unknown:
         raise TypeError(f"{g.name}: {', '.join(sorted(unknown))}: neither arguments nor results of {op.name}")
+    # Places: of what is kept among arguments and results, and of what `g` takes among that, gradients and what is asked.
+    values = [*names, *results]
+    plain = {p.name for p in declared.arguments if not p.annotation.startswith("Array")}
+    arrays, rest = ([values.index(n) for n in kept if (n in plain) is not_array] for not_array in (False, True))
+    pool = [*[values[i] for i in (*arrays, *rest)], *gradients, *[f"wants_{n}" for n in names]]
+    taken, groups = [pool.index(n) for n in needed], [[names.index(n) for n in group] for group in of]
+    lacking = [i for i in range(len(names)) if not any(i in group for group in groups)]
 
     def keep(ctx: Any, inputs: tuple, output: Any) -> None:
-        values = dict(zip(names, inputs))
-        values.update(zip(results, output if isinstance(output, tuple) else (output,)))
-        arrays = [n for n in kept if hasattr(values[n], "requires_grad")]
-        ctx.save_for_backward(*[values[n] for n in arrays])
-        ctx.arrays, ctx.rest = arrays, {n: values[n] for n in kept if n not in arrays}
+        values = (*inputs, *output) if type(output) is tuple else (*inputs, output)
+        ctx.save_for_backward(*[values[i] for i in arrays])
+        ctx.rest = [values[i] for i in rest]
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        asked = dict(zip(names, ctx.needs_input_grad))
-        lacking = [n for n in names if asked.get(n) and n not in given]
-        if lacking:
-            raise tilejit.LaunchError(f"{declared.name} has no gradient of {', '.join(lacking)}: detach it")
-        values = {**ctx.rest, **dict(zip(ctx.arrays, ctx.saved_tensors)), **dict(zip(gradients, grads)),
-                  **{f"wants_{n}": bool(asked.get(n)) for n in names}}
-        found = g(*[values[n] for n in needed])
-        made = {n: x for group, x in zip(of, found if isinstance(found, tuple) else (found,)) for n in group}
-        out = [made.get(n) if asked.get(n) else None for n in names]
+        asked = ctx.needs_input_grad
+        asked += (False,) * (len(names) - len(asked))               # torch leaves out what was left out
+        for i in lacking:
+            if asked[i]:
+                raise tilejit.LaunchError(f"{declared.name} has no gradient of {names[i]}: detach it")
+        pool = (*ctx.saved_tensors, *ctx.rest, *grads, *asked)
+        found = g(*[pool[i] for i in taken])
+        out: list[Any] = [None] * len(names)
+        for group, x in zip(groups, found if type(found) is tuple else (found,)):
+            for i in group:
+                out[i] = x if asked[i] else None
         return out[0] if len(out) == 1 else tuple(out)
 
     op.register_autograd(backward, setup_context=keep)

@@ -31,7 +31,7 @@ import inspect
 import keyword
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import lru_cache, update_wrapper
@@ -51,6 +51,7 @@ MOST = 4096
 _PLAIN = (bool, int, str, bytes, type(None), type, DType, Enum, FunctionType, BuiltinFunctionType)
 
 
+@lru_cache(maxsize=1024)
 def _kind(kind: type) -> str:
     """How an argument of a type is known: "tensor", "array" (ours), "descriptor", "value", "float", "nested" (a tuple),
     "holder" (of arrays), or "" where it is not."""
@@ -118,13 +119,15 @@ class Calls(dict[tuple, Callable[..., Any]]):
 
     `fast` takes any call: the newest of these functions, which hands calls with other types to the one before it, and
     so on. around: takes the calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks
-    for a gradient (None: they are calls as all others)."""
+    for a gradient (None: they are calls as all others); integers: parameters that get tuples of integers only, which
+    need not be looked through."""
 
     _CHAINED = 8
 
-    def __init__(self, fn: Callable[..., Any], around: Callable[..., Any], wanted: Callable[..., Any] | None = None):
+    def __init__(self, fn: Callable[..., Any], around: Callable[..., Any], wanted: Callable[..., Any] | None = None,
+                 integers: Collection[str] = ()):
         super().__init__()
-        self.fn, self.around, self.wanted = fn, around, wanted
+        self.fn, self.around, self.wanted, self.integers = fn, around, wanted, integers
         self.parameters = list(inspect.signature(fn).parameters.values())
         self.defaults = {p.name: p.default for p in self.parameters if p.default is not p.empty}
         self.names = [p.name for p in self.parameters]
@@ -153,7 +156,7 @@ class Calls(dict[tuple, Callable[..., Any]]):
 
     def _form(self, params: list[str], types: list[type]) -> Callable[..., Any]:
         """The function for calls in which these parameters, of these types, are no defaults."""
-        kinds = list(map(_kind, types))
+        kinds = ["value" if p in self.integers and t is tuple else _kind(t) for p, t in zip(params, types)]
         if "" in kinds:
             return self.around
         addresses = [f"_a{i}" for i, k in enumerate(kinds) if k in ("tensor", "array", "descriptor")]
@@ -185,21 +188,16 @@ class Calls(dict[tuple, Callable[..., Any]]):
         if deep:                                    # what hangs in tuples is looked at one by one
             known = ["try:", *(f"    {line}" for line in known), f"except (_Unknown, TypeError): return _fn({call})"]
         graded = f"_grad() and ({' or '.join(f'{p}.requires_grad' for p in tensors)})"
-        head, onward, star = [], [], False
-        for q in self.parameters:
-            if q.kind is q.KEYWORD_ONLY and not star:
-                head.append("*")
-                star = True
-            head.append(q.name if q.default is q.empty else f"{q.name}=_d_{q.name}")
-            onward.append(f"{q.name}={q.name}" if star else q.name)
+        space: dict[str, Any] = {}
+        head, onward = spelled(self.parameters, space)
         same = [*(f"type({n}) is _t{i}" for i, n in enumerate(params)),
                 *(f"{n} is not _d_{n}" for n, t in zip(params, types) if n in self.defaults and
                   type(self.defaults[n]) is t),
                 *(f"{q.name} is _d_{q.name}" for q in self.parameters if q.name not in params)]
         name = getattr(self.fn, "__name__", "")
         name = name if name.isidentifier() and not keyword.iskeyword(name) else "call"
-        lines = [f"def {name}({', '.join(head)}):",
-                 f"    if not ({' and '.join(same) or 'True'}): return _next({', '.join(onward)})",
+        lines = [f"def {name}({head}):",
+                 f"    if not ({' and '.join(same) or 'True'}): return _next({onward})",
                  f"    if {' or '.join(guards)}: return _around({call})",
                  *([f"    if {graded}: return _wanted({call})"] if tensors and self.wanted is not None else []),
                  *(f"    {line}" for line in known),
@@ -208,13 +206,13 @@ class Calls(dict[tuple, Callable[..., Any]]):
                  f"({''.join(f'{a}, ' for a in fetched)}), {'_found' if deep else '()'})",
                  f"    return _replay({given})"]
         form = _Known(self, params, kinds, fetched, call)
-        space: dict[str, Any] = {
+        space |= {
             "_hooks": HOOKS.active, "_around": self.around, "_wanted": self.wanted, "_fn": self.fn,
             "_overrides": knobs.overrides, "_table": form.table, "_first": form.first, "_nested": nested,
             "_alike": alike, "_Unknown": _Unknown,
             "_transforms": transforms, "_modes": _never, "_grad": _never,
             "_next": self.fast if self.chained < self._CHAINED else self._by_types}
-        space |= {f"_d_{q.name}": q.default for q in self.parameters} | {f"_t{i}": t for i, t in enumerate(types)}
+        space |= {f"_t{i}": t for i, t in enumerate(types)}
         torch = sys.modules.get("torch")
         if torch is not None:
             space |= {"_transforms": torch._C._are_functorch_transforms_active,
@@ -224,6 +222,19 @@ class Calls(dict[tuple, Callable[..., Any]]):
         if self.chained < self._CHAINED:
             self.fast, self.chained = made, self.chained + 1
         return made
+
+
+def spelled(parameters: Iterable[inspect.Parameter], space: dict[str, Any]) -> tuple[str, str]:
+    """Parameters as text of a function that is generated, whose defaults go to `space`, and how it hands them on."""
+    head, onward, star = [], [], False
+    for q in parameters:
+        if q.kind is q.KEYWORD_ONLY and not star:
+            head.append("*")
+            star = True
+        head.append(q.name if q.default is q.empty else f"{q.name}=_d_{q.name}")
+        onward.append(f"{q.name}={q.name}" if star else q.name)
+        space[f"_d_{q.name}"] = q.default
+    return ", ".join(head), ", ".join(onward)
 
 
 def _never() -> bool:
@@ -281,9 +292,9 @@ class Replayed:
     """A host function whose calls are replayed; see `replayed`. below: it is called by torch below autograd, where a
     tensor that asks for a gradient changes nothing."""
 
-    def __init__(self, fn: Callable[..., Any], below: bool = False):
+    def __init__(self, fn: Callable[..., Any], below: bool = False, integers: Collection[str] = ()):
         self.fn = fn
-        self.calls = Calls(fn, fn, None if below else fn)
+        self.calls = Calls(fn, fn, None if below else fn, integers)
         update_wrapper(self, fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -71,7 +71,7 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     reals = [q.shape[-1] ** -0.5 if scale is None else float(scale), softcap or 0.0, float(dropout)]
     arrays = (sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, None if blocks is None else blocks[0])
     if out is None and lse is None and tiles is None and persistent is None:
-        result, logs = operator(q, k, v, *arrays, list(descales or ()), list(aux), numbers, reals)
+        result, logs = operator(q, k, v, *arrays, tuple(descales or ()), tuple(aux), tuple(numbers), tuple(reals))
         return (result, logs) if return_lse else result
     torch = sys.modules.get("torch")
     if torch is not None and torch.is_grad_enabled() and any(map(wants, (q, k, v, sinks))):
@@ -119,7 +119,7 @@ def _case(numbers: tuple[int, ...], reals: tuple[float, ...]) -> Case:
 
 
 @tilejit.torch_op("tilejit::attention", f"({_ARRAYS}) -> (Tensor, Tensor)",
-                  fake=lambda q, k, v, *rest: (_result(q, v), _logs(q, rest[3])))
+                  fake=lambda q, k, v, *rest: (_result(q, v), _logs(q, rest[3])), replay=True)
 def operator(q: Any, k: Any, v: Any, sinks: Any, alibi: Any, prefix: Any, cu_queries: Any, cu_keys: Any,
              used_keys: Any, pages: Any, blocks: Any, descales: Any, aux: Any, numbers: Any,
              reals: Any) -> tuple[Any, Any]:
@@ -136,7 +136,7 @@ def _gradients_like(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: Any
 
 
 @tilejit.torch_op("tilejit::attention_gradient", "(Tensor grad, Tensor? lse_grad, Tensor out, Tensor lse, "
-                  f"{_ARRAYS}) -> (Tensor, Tensor, Tensor, Tensor)", fake=_gradients_like)
+                  f"{_ARRAYS}) -> (Tensor, Tensor, Tensor, Tensor)", fake=_gradients_like, replay=True)
 def gradient_operator(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, sinks: Any, alibi: Any,
                       prefix: Any, cu_queries: Any, cu_keys: Any, used_keys: Any, pages: Any, blocks: Any,
                       descales: Any, aux: Any, numbers: Any, reals: Any) -> tuple[Any, Any, Any, Any]:
@@ -147,7 +147,8 @@ def gradient_operator(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: A
 
 
 def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
-    *arrays, descales, aux, ctx.numbers, ctx.reals = inputs
+    *arrays, descales, aux, numbers, reals = inputs
+    ctx.numbers, ctx.reals = tuple(numbers), tuple(reals)
     ctx.counts = len(descales), len(aux)
     ctx.save_for_backward(*output, *arrays, *descales, *aux)
     ctx.set_materialize_grads(False)
@@ -155,8 +156,7 @@ def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
 
 def _backward(ctx: Any, grad: Any, lse_grad: Any) -> tuple:
     out, lse, *rest = ctx.saved_tensors
-    arrays, descales = rest[:11], rest[11:11 + ctx.counts[0]]
-    aux = rest[11 + ctx.counts[0]:]
+    arrays, descales, aux = rest[:11], tuple(rest[11:11 + ctx.counts[0]]), tuple(rest[11 + ctx.counts[0]:])
     none = [None] * len(descales), [None] * len(aux)
     if grad is None and lse_grad is None:
         return (*[None] * 11, *none, None, None)
