@@ -168,7 +168,7 @@ def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
     unknown = {*kept} - {*names, *results} | {n for group in of for n in group} - {*names}
     if unknown:
         raise TypeError(f"{g.name}: {', '.join(sorted(unknown))}: neither arguments nor results of {op.name}")
-    # Places: of what is kept among arguments and results, and of what `g` takes among that, gradients and what is asked.
+    # Places of what is kept among arguments and results, and of what `g` takes among that, gradients and what is asked.
     values = [*names, *results]
     plain = {p.name for p in declared.arguments if not p.annotation.startswith("Array")}
     arrays, rest = ([values.index(n) for n in kept if (n in plain) is not_array] for not_array in (False, True))
