@@ -31,6 +31,7 @@ from tilejit.ptx.text import (
     Reg,
     Special,
     Sym,
+    Variable,
     Vec,
 )
 
@@ -83,6 +84,8 @@ class Decoded:
     shared_offsets: dict[str, int]
     local_bytes: int
     const_bank: bytes
+    #: the module's .global variables, at their addresses; they last as long as the program
+    variables: np.ndarray
     loops: bool = False
 
 
@@ -126,6 +129,7 @@ class Decoder:
         self.local_bytes = 0
         self.static_shared = 0
         self.const_bank = bytearray()
+        self.variables = np.zeros(0, np.uint8)
         self.spaces: dict[str, int] = {}
         self.place_variables()
 
@@ -146,14 +150,26 @@ class Decoder:
                 self.local_bytes = -(-self.local_bytes // v.align) * v.align
                 self.symbols[v.name], self.spaces[v.name] = self.local_bytes, k.LOCAL
                 self.local_bytes += v.size
-            elif v.space in ("const", "global"):
-                if v.space == "global" and not v.data:
-                    raise EmulatorError(f"module-scope .global variable {v.name} is not supported")
+            elif v.space == "const":
                 self.const_bank += bytes(-len(self.const_bank) % v.align)
                 self.symbols[v.name], self.spaces[v.name] = len(self.const_bank), k.CONST
                 self.const_bank += v.data.ljust(v.size, b"\0")
+        self.place_global([v for v in variables if v.space == "global"])
         self.static_shared = top - SHARED_BASE
         self.local_bytes = -(-self.local_bytes // 16) * 16
+
+    def place_global(self, variables: list[Variable]) -> None:
+        """Memory for the module's .global variables, with what they begin with."""
+        offsets, end = [], 0
+        for v in variables:
+            offsets.append(-(-end // v.align) * v.align)
+            end = offsets[-1] + v.size
+        room = np.zeros(end + 255, np.uint8)
+        skip = -room.ctypes.data % 256
+        self.variables = room[skip:skip + end]
+        for v, at in zip(variables, offsets):
+            self.symbols[v.name], self.spaces[v.name] = self.variables.ctypes.data + at, k.GLOBAL
+            self.variables[at:at + len(v.data)] = np.frombuffer(v.data, np.uint8)
 
     # -- operands ------------------------------------------------------------------------------------
     def hidden(self, key: object) -> int:
@@ -316,7 +332,7 @@ def decode(module: Module, name: str | None) -> Decoded:
     _branches(d, entry)
     code = np.array(d.rows, np.int64).reshape(-1, k.WIDTH)
     return Decoded(entry, code, np.array(d.pool or [0], np.int32), d.externals, d.next, d.constants, d.own,
-                   d.specials, d.static_shared, d.symbols, d.local_bytes, bytes(d.const_bank))
+                   d.specials, d.static_shared, d.symbols, d.local_bytes, bytes(d.const_bank), d.variables)
 
 
 def _decode_one(d: Decoder, ins: Instruction) -> None:

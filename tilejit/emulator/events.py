@@ -179,7 +179,13 @@ class Listener:
 
     def fence(self, agent: WarpId, pc: int, kind: str, scope: str) -> None:
         """kind "proxy.async" (scope "", "shared::cta", "shared::cluster", "global"), "mbarrier_init",
-        "acq_rel", "acquire", "release", "sc", "proxy.alias", "proxy.tensormap"."""
+        "acq_rel", "acquire", "release", "sc", "proxy.alias", "proxy.tensormap" (a release)."""
+
+    def map_acquire(self, agent: WarpId, pc: int, address: int) -> None:
+        """fence.proxy.tensormap::generic.acquire of the tensor map at a global address."""
+
+    def map_read(self, agent: WarpId, pc: int, address: int) -> None:
+        """A tensor copy uses the tensor map at a global address."""
 
     def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
         """An instruction that the live lanes `together` must execute together (an `.aligned` one: all; shfl,

@@ -205,8 +205,7 @@ def _policy(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 
 @decodes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",
-         "fence.proxy.tensormap::generic.acquire", "fence.proxy.tensormap::generic.release",
-         "griddepcontrol", "wgmma.fence.sync.aligned")
+         "fence.proxy.tensormap::generic.release", "griddepcontrol", "wgmma.fence.sync.aligned")
 def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     """Ordering: nothing happens to the data, listeners are told."""
     d.external(ins, form, mods, traced=True)
@@ -239,7 +238,8 @@ def _cp_async(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
          "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.prefetch.tensor.L2.global",
          "cp.async.bulk.commit_group",
          "cp.async.bulk.wait_group", "st.async.mbarrier::complete_tx::bytes",
-         "red.async.mbarrier::complete_tx::bytes", "tensormap.replace.tile.b1024",
+         "red.async.mbarrier::complete_tx::bytes", "fence.proxy.tensormap::generic.acquire",
+         "tensormap.replace.tile.b1024",
          "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned",
          "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned", "wgmma.mma_async.sync.aligned",
          "nanosleep.u32", "setmaxnreg.sync.aligned.u32")

@@ -97,6 +97,7 @@ class Cluster:
         p = self.program = launch.program
         d = p.decoded
         self.listener, self.policy = launch.listener, launch.policy
+        self.fetched_maps: dict[tuple[int, int], bytes] = {}       # (CTA of the cluster, address) -> tensor map
         self.warps_per_cta = launch.warps
         self.warps = launch.warps * len(ctas)
         self.shared_bytes = -(-(SHARED_BASE + d.static_shared + launch.shared_bytes) // 16) * 16

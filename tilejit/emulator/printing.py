@@ -18,10 +18,11 @@ _CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, Fal
 def _vprintf(c: Cluster, s: Site, e: External) -> None:
     """The format lies in the module's variables, the values in each lane's local memory."""
     status, form, values = e.operands
-    bank, size = c.launch.program.decoded.const_bank, c.launch.program.decoded.local_bytes
+    decoded = c.launch.program.decoded
+    bank, size, base = decoded.variables.tobytes(), decoded.local_bytes, decoded.variables.ctypes.data
     for lane in lanes_of(s.mask):
-        at, start = c.value(s.warp, form, lane), c.value(s.warp, values, lane)
-        if start >> 56 != k.LOCAL_WINDOW >> 56 or at >= len(bank):
+        at, start = c.value(s.warp, form, lane) - base, c.value(s.warp, values, lane)
+        if start >> 56 != k.LOCAL_WINDOW >> 56 or not 0 <= at < len(bank):
             raise c.stop("operands", "vprintf: the format is no module variable, or the values are not in local memory",
                          s.pc, s.warp)
         first = (s.warp * 32 + lane) * size

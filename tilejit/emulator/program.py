@@ -201,7 +201,8 @@ class Launch:
     def _ranges(self) -> np.ndarray:
         """(start, end, read-only) of every array, 16 bytes of slack none: exact bounds."""
         rows = []
-        for a in self.memory:
+        variables = self.program.decoded.variables
+        for a in [*self.memory, *([variables] if variables.size else [])]:
             low, high = np.lib.array_utils.byte_bounds(a)
             rows.append((low, high, 0 if a.flags.writeable else 1))
         return np.array(rows or [(0, 0, 1)], np.int64)

@@ -225,7 +225,7 @@ def _nanosleep(c: Cluster, s: Site, e: External) -> None:
 
 
 @executes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",
-          "fence.proxy.tensormap::generic.acquire", "fence.proxy.tensormap::generic.release", "griddepcontrol")
+          "fence.proxy.tensormap::generic.release", "griddepcontrol")
 def _fence(c: Cluster, s: Site, e: External) -> None:
     """Only when somebody listens: memory here is always coherent."""
     if c.listener is None or e.form.name == "griddepcontrol":

@@ -74,6 +74,11 @@ class TensorMap:
         return struct.pack(_FORMAT, *head, self.address, *dims, *strides, *box, *steps).ljust(128, b"\0")
 
 
+def blank() -> TensorMap:
+    """What 128 zero bytes are, of which a program may make a map: sizes are kept less one."""
+    return TensorMap(0, _DEVICE_TYPES[0], (1,), (), (1,), (1,), 0, "zero")
+
+
 def unpack(data: bytes) -> TensorMap:
     """Read a map. Raises EmulatorError if the bytes are not one. The element stride of the innermost dimension is
     ignored, as by the hardware (CUDA driver API, cuTensorMapEncodeTiled, elementStrides)."""

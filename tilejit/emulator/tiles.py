@@ -8,7 +8,7 @@ import numpy as np
 
 from tilejit.emulator.decode import Address
 from tilejit.emulator.machine import Cluster, Site
-from tilejit.emulator.tensormap import TensorMap, unpack
+from tilejit.emulator.tensormap import TensorMap, check, unpack
 from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
 
@@ -54,11 +54,25 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
     elif window == k.CONST_WINDOW >> 56:
         data = c.launch.const_bank[offset:offset + 128].tobytes()
     else:
-        data = c.global_bytes(address, 128, s.pc, s.warp).tobytes()
+        data = _fetched(c, s, address)
     try:
-        return unpack(data)
+        return check(unpack(data))
     except EmulatorError as error:
         raise c.stop("descriptor", str(error), s.pc, s.warp) from None
+
+
+def _fetched(c: Cluster, s: Site, address: int) -> bytes:
+    """The bytes of a map in global memory as TMA sees them: those that its multiprocessor fetched first, until a
+    fence.proxy.tensormap::generic.acquire of that address by its CTA (PTX ISA, membar / fence)."""
+    cta = s.warp // c.warps_per_cta
+    now = c.global_bytes(address, 128, s.pc, s.warp).tobytes()
+    known = c.fetched_maps.setdefault((cta, address), now)
+    if known != now:
+        raise c.stop("stale-map", f"the tensor map at {address:#x} has been written since its CTA fetched it: no "
+                     "fence.proxy.tensormap::generic.acquire lies between", s.pc, s.warp)
+    if c.listener is not None:
+        c.listener.map_read(c.agent(s.warp), s.pc, address)
+    return known
 
 
 def nearest_tf32(bits: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from tilejit.emulator.copies import load_op, store_op, targets
 from tilejit.emulator.decode import Address, External
 from tilejit.emulator.execute import executes
 from tilejit.emulator.machine import Cluster, Site, lanes_of
-from tilejit.emulator.tensormap import ELEMENTS, TensorMap, replaced, unpack
+from tilejit.emulator.tensormap import ELEMENTS, TensorMap, blank, replaced, unpack
 from tilejit.emulator.tiles import TILE_ALIGN, Tile, coordinates, read_shared, reduce_values, tensor_map_at
 from tilejit.emulator.vm import codes as k
 
@@ -94,8 +94,11 @@ def _replace(c: Cluster, s: Site, e: External) -> None:
     view = _map_bytes(c, s, c.value(s.warp, at.base, lane) + at.offset, "shared" in e.mods.get("space", ""))
     value = c.value(s.warp, e.operands[-1], lane)
     ordinal = c.value(s.warp, e.operands[1], lane, 32) if len(e.operands) > 2 else 0
-    new = replaced(unpack(view.tobytes()), e.mods["field"], value, ordinal)
+    new = replaced(unpack(view.tobytes()) if view.any() else blank(), e.mods["field"], value, ordinal)
     view[...] = np.frombuffer(new.pack(), np.uint8)
+    if c.listener is not None and e.mods.get("space") == "global":
+        c.listener.access(c.agent(s.warp), s.pc, "write", "global", 1 << lane,
+                          np.array([c.value(s.warp, at.base, lane) + at.offset]), 128, s.warp // c.warps_per_cta)
 
 
 @executes("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned")
@@ -103,4 +106,21 @@ def _cp_fenceproxy(c: Cluster, s: Site, e: External) -> None:
     lane = lanes_of(s.mask)[0]
     dst, src = e.operands[:2]
     data = _map_bytes(c, s, c.value(s.warp, src.base, lane) + src.offset, True)
-    _map_bytes(c, s, c.value(s.warp, dst.base, lane) + dst.offset, False)[...] = data
+    address = c.value(s.warp, dst.base, lane) + dst.offset
+    _map_bytes(c, s, address, False)[...] = data
+    if c.listener is not None:
+        c.listener.access(c.agent(s.warp), s.pc, "write", "global", 1 << lane, np.array([address]), 128,
+                          s.warp // c.warps_per_cta)
+        c.listener.fence(c.agent(s.warp), s.pc, "proxy.tensormap", e.mods["scope"])
+
+
+@executes("fence.proxy.tensormap::generic.acquire")
+def _map_acquire(c: Cluster, s: Site, e: External) -> None:
+    """What TMA has fetched of these maps is forgotten."""
+    at = e.operands[0]
+    for lane in lanes_of(s.mask):
+        address = c.value(s.warp, at.base, lane) + at.offset
+        if c.fetched_maps.pop((s.warp // c.warps_per_cta, address), None) is None:
+            c.global_bytes(address, 128, s.pc, s.warp)         # it must be there
+        if c.listener is not None:
+            c.listener.map_acquire(c.agent(s.warp), s.pc, address)

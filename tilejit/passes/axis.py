@@ -67,9 +67,14 @@ def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None,
     return run if mask is None else min(run, mask.constancy[dim])
 
 
-def analyse(fn: Function) -> dict[Value, AxisInfo]:
-    """Facts of every value of a function, for integers, pointers and masks; others only have constancy."""
+def analyse(fn: Function, loaded: int = 1) -> dict[Value, AxisInfo]:
+    """Facts of every value of a function, for integers, pointers and masks; others only have constancy. `loaded`: what
+    is to be taken as a divisor of all scalars that are loaded."""
     facts = Facts(_promises(fn))
+    if loaded > 1:
+        for op in walk(fn.body):
+            if op.name == "load" and not isinstance(op.result.type, Tile):
+                _promise(facts.promises, op.result, False, loaded)
     for arg, attrs in zip(fn.body.args, fn.arg_attrs):
         known, info = attrs.get("divisible", 1), _unknown(arg.type)
         facts[arg] = info._replace(divisibility=(power(known),) * _rank(arg.type),
@@ -538,6 +543,9 @@ def _cast(op: Op, x: AxisInfo) -> AxisInfo:
         if src.elem.bytes == dst.elem.bytes:
             return x
         return plain._replace(divisibility=tuple(x.multiple(d, 1, src.elem.bytes) for d in range(x.rank)))
+    if isinstance(src, Ptr) != isinstance(dst, Ptr) and all(isinstance(t, Ptr) or t.is_int() and t.bits == 64
+                                                            for t in (src, dst)):
+        return plain._replace(divisibility=tuple(x.multiple(d, 1) for d in range(x.rank)))
     if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int() and dst.is_int()) or dst == int1:
         return plain
     if dst.bits > src.bits or (dst.bits == src.bits and src.kind == dst.kind):

@@ -3,7 +3,7 @@ pending accumulators keep the registers they came with, since wgmma results must
 from __future__ import annotations
 
 from tilejit.ir import Op, Value, edges
-from tilejit.ir.types import DType, Pending, Type, elem_of
+from tilejit.ir.types import DType, Pending, Ptr, Type, elem_of, uint64
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import cluster_sync
 
@@ -135,6 +135,7 @@ def _assume(e: Emitter, op: Op) -> None:
 def _checked(e: Emitter, op: Op) -> None:
     """Trap, in all threads alike, where what is assumed does not hold."""
     p, x, t = e.p, e.scalar(op.operands[0]), op.result.type
+    t = uint64 if isinstance(t, Ptr) else t
     assert isinstance(t, DType)
     if op.attrs.get("nonnegative") and t.is_signed:
         p("trap", pred=p.new("pred", f"setp.lt.s{t.bits}", x, 0))

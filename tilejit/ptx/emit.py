@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
@@ -18,6 +19,9 @@ from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
+
+if TYPE_CHECKING:
+    from tilejit.ptx.tensor_maps import Written
 
 EMITTERS: dict[str, Callable[[Emitter, Op], None]] = {}
 
@@ -88,6 +92,8 @@ class Emitter:
         self.target = target_of(fn)
         self.smem = ""               # register: shared base address, 1024-byte aligned
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
+        self.written: Written | None = None      # tensor maps that the program writes
+        self.alone = False           # one thread runs what is emitted (`elect`)
         self.ahead = False           # the kernel ahead in the stream may still run (`kernel.follow`)
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 
@@ -275,6 +281,7 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
         shape,
         store,
         swap,
+        tensor_maps,
         tma,
         wgmma,
     )

@@ -15,6 +15,7 @@ from tilejit.ptx.metadata import (
     ScalarParam,
     TensorMapParam,
 )
+from tilejit.ptx.tensor_maps import give_back, is_written, take_place, written_map
 
 #: ld.param type by tilejit dtype; 8-bit values widen into .b16 registers.
 _LD = {"int8": "s8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16",
@@ -44,9 +45,11 @@ def prologue(e: Emitter) -> None:
     for arg in e.fn.body.args:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
+    take_place(e)
     for op in walk(e.fn.body):
         if "tensor_map" in op.define.traits:
-            tensor_map(e, op)
+            if not is_written(e, op):
+                tensor_map(e, op)
         elif "query" in op.define.traits:
             desc_query(e, op)
     init_barriers(e)
@@ -132,10 +135,13 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
 
 
 def tensor_map(e: Emitter, op: Op) -> str:
-    """The register with the generic address of the tensor map that a tma op uses (made in the prologue)."""
+    """The register with the generic address of the tensor map that a tma op uses: a parameter, found in the prologue,
+    or what the program has written."""
     from tilejit.ptx.tma import box_of
 
     desc = next(v for v in op.operands if isinstance(v.type, Desc))
+    if is_written(e, op):
+        return written_map(e, op)
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
@@ -283,9 +289,9 @@ def _elect(e: Emitter, op: Op) -> None:
     won = p.reg("pred")
     p("elect.sync", f"_|{won}", -1)
     p("bra", join, pred=f"!{won}")
-    ahead = e.ahead
+    ahead, alone, e.alone = e.ahead, e.alone, True
     e.block(op.regions[0])
-    e.ahead = ahead                  # the other threads have not waited
+    e.ahead, e.alone = ahead, alone  # the other threads have not waited
     p.place(join)
     p("bar.warp.sync", -1)
     p.place(skip)
@@ -365,6 +371,7 @@ def _warpgroup_index(e: Emitter, op: Op) -> None:
 def _return(e: Emitter, op: Op) -> None:
     if e.rank and e.role.local_warp and not e.folds:   # as after roles; all that folds sent here has come
         cluster_sync(e)
+    give_back(e)
     e.p("ret")
 
 

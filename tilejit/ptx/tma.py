@@ -148,6 +148,19 @@ def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -
     p.place(done)
 
 
+@emits("mbar_landed")
+def _mbar_landed(e: Emitter, op: Op) -> None:
+    """Slots before the ticket's have been filled in this round, the others in the one before: in the phases of a
+    fill's parity and of the other one."""
+    barrier, slot, parity = op.operands
+    assert isinstance(barrier.op, Op) and isinstance(barrier.type, Barrier)
+    here, now, before = e.scalar(slot), e.p.new("b32", "xor.b32", e.scalar(parity), 1), e.scalar(parity)
+    for s in range(barrier.type.slots):
+        filled = e.p.new("pred", "setp.gt.u32", here, s)
+        wait_phase(e, f"[{e.smem}+{barrier.op.attrs['offset'] + 8 * s}]",
+                   e.p.new("b32", "selp.b32", now, before, filled))
+
+
 @emits("mbar_arrive")
 def _mbar_arrive(e: Emitter, op: Op) -> None:
     """`per` says who arrives: every thread, one lane of every warp, or one thread of every warpgroup."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilejit.errors import SharedMemoryError
-from tilejit.ir import Function
+from tilejit.ir import Function, Op
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Barrier
@@ -54,8 +54,8 @@ class Allocator:
 
     @property
     def barriers(self) -> int:
-        """Bytes of the mbarriers."""
-        return sum(8 * op.attrs["type"].slots for op in self.fn.body.ops if op.name == "barriers")
+        """Bytes of the mbarriers, and of what else shares with nobody."""
+        return sum(map(fixed_bytes, self.fn.body.ops))
 
     def bound(self, rings: Mapping[str, int], slots: int) -> None:
         """These rings (name: how many of it there are) have got so many slots in the function, not fewer than two."""
@@ -130,6 +130,15 @@ class Allocator:
         return next((n for n in range(most, 0, -1) if self.place(level, rings, n, lean).total <= self.limit), 0)
 
 
+def fixed_bytes(op: Op) -> int:
+    """Bytes of an op that share with nobody: mbarriers, the address of a CTA's tensor maps."""
+    if op.name == "barriers":
+        barrier = op.attrs["type"]
+        assert isinstance(barrier, Barrier)
+        return 8 * barrier.slots
+    return 8 if op.name == "tensor_maps" else 0
+
+
 def limit(fn: Function) -> int:
     """Shared memory that the buffers of one CTA may take on the chip that the function is compiled for."""
     return target_of(fn).shared_bytes - _ROUNDING
@@ -162,12 +171,10 @@ def allocate(fn: Function, plan: Plan, allocator: Allocator | None = None) -> Fu
     said = separate(live, shared)
     end = max((at + size for at, size, _, _ in plan.map), default=0)
     for op in fn.body.ops:
-        if op.name == "barriers":
-            barrier = op.attrs["type"]
-            assert isinstance(barrier, Barrier)
+        if size := fixed_bytes(op):
             op.attrs["offset"] = -(-end // 8) * 8
-            end = op.attrs["offset"] + 8 * barrier.slots
-            plan.map.append((op.attrs["offset"], 8 * barrier.slots, op.attrs["name"], ""))
+            end = op.attrs["offset"] + size
+            plan.map.append((op.attrs["offset"], size, op.attrs.get("name", "address of tensor maps"), ""))
     fn.attrs["shared_bytes"] = end
     plan.report += [Record("shared", f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else ""), name,
                            offset=at, bytes=size) for at, size, name, used in plan.map]

@@ -12,7 +12,7 @@ from tilejit.ir import Block, Builder, Op, Value, clone_op, enclosing
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.plan import Ring, ahead_slice, in_place, pure_slice, reads_slot
+from tilejit.schedule.plan import Ring, ahead_slice, in_place, pure_slice, reads_slot, written_by
 from tilejit.schedule.role import RoleState
 
 
@@ -48,6 +48,13 @@ class Channels(RoleState):
             b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
         for load in ring.loads if not ring.views else ():
             self._to_registers(load, b)
+
+    def _await_copies(self, write: Op, b: Builder) -> None:
+        """Before a descriptor is written again: what was copied through it has landed."""
+        for ring in self.plan.produced:
+            if any(write in written_by(load.operands[0]) for load in ring.loads):
+                slot, parity = self.state[ring.channel, "fill"]
+                b.op("mbar_landed", self.shared[ring].full, self._place(ring, slot, b), parity)
 
     def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
         """How many tickets of a ring one iteration of `turns` uses."""

@@ -331,6 +331,19 @@ def pure_slice(block: Block, values: Iterable[Value], forbidden: Set[Value] = fr
     return [op for op in block.ops if op in wanted]
 
 
+def written_by(desc: Value) -> set[Op]:
+    """The ops that may have written a descriptor, through loops and branches."""
+    seen: set[Value] = set()
+    work = [desc]
+    while work:
+        v = work.pop()
+        if v not in seen:
+            seen.add(v)
+            edge = edge_of(v)
+            work += edge[1].sources if edge is not None else []
+    return {v.op for v in seen if isinstance(v.op, Op) and v.op.name == "write_desc"}
+
+
 def check_descriptor(load: Op) -> None:
     """A block must be at least 16 bytes wide for TMA."""
     t = load.operands[0].type

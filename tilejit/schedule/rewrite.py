@@ -12,6 +12,7 @@ from functools import cached_property
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, uses, walk
+from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, Tile, int32
 from tilejit.schedule.channels import Channels
@@ -96,6 +97,9 @@ def carry_out(fn: Function, plan: Plan) -> Function:
             op.parent = new.body
         new.body.ops += body.ops
         new.attrs["num_threads"] = 32 * warps
+    if any(op.name == "write_desc" for op in walk(new.body)):
+        drop_dead(new)                   # each role writes the descriptors that it uses
+        Builder(new.body, 0, fn.loc).op("tensor_maps")
     top.op("return")
     return new
 
@@ -184,6 +188,8 @@ class RoleWriter(Channels, ProductsAhead, Exchanges, ClusterBarriers):
                 self._load(op, b)
         elif self.needed is not None:
             if not self.needed.isdisjoint(op.results) and not self._is_read_from_slot(op):
+                if op.name == "write_desc" and self.role == "producer":
+                    self._await_copies(op, b)
                 self._clone(op, b)
         elif not self._is_read_from_slot(op) and op not in self.piecewise:
             other = self._atomic if "atomic" in op.define.traits else self._store if is_store(op) else self._clone

@@ -75,6 +75,11 @@ class GlobalMemory:
             if number or page in self.pages:
                 self._page(page, addresses[pages == page] - page * PAGE, now, number)
 
+    def last_writes(self, start: int, size: int) -> list[int]:
+        """The numbers of the writes that bytes within one page hold; 0: written before the launch."""
+        page = self.pages.get(start // PAGE)
+        return [0] if page is None else distinct(page[start % PAGE:start % PAGE + size])
+
     def waited(self, op: Op) -> None:
         """The CTA knows that all writes of the operation are done."""
         write = self._in_flight.pop(op.number, None)

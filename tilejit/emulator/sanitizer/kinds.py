@@ -34,6 +34,8 @@ REGISTER_BUDGET = "register-budget"
 PEER_EXITED = "peer-exited"
 EXIT_IN_FLIGHT = "exit-in-flight"
 GLOBAL_RACE = "global-race"
+MAP_FENCE = "map-fence"
+STALE_MAP = "stale-map"
 TMA_BESIDE = "tma-beside"
 VPRINTF = "vprintf"
 TRAP = "trap"
@@ -72,6 +74,9 @@ KINDS: dict[str, str] = {
     REGISTER_BUDGET: "a warp's wgmmas in flight own more registers a thread than its setmaxnreg leaves it",
     PEER_EXITED: "shared memory of another CTA of the cluster is used when that CTA may have exited",
     EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
+    MAP_FENCE: "a tensor map that the kernel writes is used without fence.proxy.tensormap: a release by who writes, "
+               "then an acquire of its address by the CTA that uses it",
+    STALE_MAP: "a tensor map has been written since its CTA fetched it, and not been acquired since",
     GLOBAL_RACE: "a CTA reads or writes global bytes that another one writes, not both atomically, and unordered",
     TMA_BESIDE: "a TMA store or reduction through a tensor whose rows end within 16 bytes, which it writes whole",
     VPRINTF: "a call of vprintf whose format or values are not where they must be",
@@ -81,4 +86,4 @@ KINDS: dict[str, str] = {
 #: What the machine itself reports, without a sanitizer.
 MACHINE = frozenset({DEADLOCK, LIVELOCK, BARRIER_UNINITIALISED, BARRIER_UNDERFLOW, BARRIER_OVERFLOW, BARRIER_COUNT,
                      BARRIER_REMOTE, BARRIER_PARTICIPANTS, BARRIER_CLUSTER, DIVERGENT, OUT_OF_BOUNDS, MISALIGNED,
-                     DESCRIPTOR, OPERANDS, MULTICAST, NO_CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP})
+                     DESCRIPTOR, OPERANDS, MULTICAST, NO_CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP, STALE_MAP})

@@ -16,6 +16,7 @@ from tilejit.emulator.sanitizer.registers import Registers
 from tilejit.emulator.sanitizer.reporting import Reporter
 from tilejit.emulator.sanitizer.shared_memory import SharedMemory
 from tilejit.emulator.sanitizer.strong import CtaClocks, Instructions, order
+from tilejit.emulator.sanitizer.tensor_maps import TensorMaps
 from tilejit.emulator.sanitizer.world import World
 
 
@@ -53,6 +54,7 @@ class Sanitizer(Listener):
         self.instructions = Instructions(program)
         self.ctas = CtaClocks()
         self.globals = GlobalMemory(self.reporter, self.ctas)
+        self.maps = TensorMaps(self.reporter, self.globals)
 
     def launch_end(self, stopped: Finding | None) -> None:
         if stopped is not None and stopped.kind == kinds.DEADLOCK:
@@ -231,8 +233,17 @@ class Sanitizer(Listener):
             parts.barriers.init_fence(agent)
         elif kind == "proxy.async" and scope in ("", "global"):
             self.ctas.proxy_fence(agent.cta)
+        elif kind == "proxy.tensormap":
+            self.maps.release(agent)
+            self.ctas.fence(agent.cta)               # what is written from here on is another write
         elif not kind.startswith("proxy"):
             self.ctas.fence(agent.cta)
+
+    def map_acquire(self, agent: WarpId, pc: int, address: int) -> None:
+        self.maps.acquire(agent, address)
+
+    def map_read(self, agent: WarpId, pc: int, address: int) -> None:
+        self.maps.read(agent, pc, address)
 
     def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
         # The machine itself reports the aligned instructions that it does not run in its virtual machine.

@@ -151,8 +151,8 @@ def hint(o: Op) -> list[Type]:
 
 @op("checked", "x", "divisible? nonnegative?", traits="elementwise identity")
 def checked(o: Op) -> list[Type]:
-    """x itself, an integer scalar; the program stops (a trap) where it is negative, if attr `nonnegative` is set, or no
-    multiple of `divisible`. What the compiler assumes of a kernel and cannot prove."""
+    """x itself, an integer scalar or a pointer; the program stops (a trap) where it is negative, if attr `nonnegative`
+    is set, or no multiple of `divisible`. What the compiler assumes of a kernel and cannot prove."""
     return [o.operands[0].type]
 
 

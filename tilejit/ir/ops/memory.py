@@ -173,6 +173,19 @@ def _make_desc(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> Any:
                         o.attrs["padding"])
 
 
+@op("write_desc", "base dims*", "block_shape padding", effects="sync", traits="same_memory optional", layout="none")
+def write_desc(o: Op) -> list[Type]:
+    """`make_desc` of numbers that the host does not know: each CTA writes the tensor maps that its copies use.
+
+    What was copied through the descriptor that this op made before is done first: the maps have one place in memory."""
+    return make_desc.infer(o)
+
+
+@write_desc.meaning
+def _write_desc(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> Any:
+    return _make_desc(m, o, base, *dims)
+
+
 def _desc(o: Op) -> Desc:
     d = o.operands[0].type
     assert isinstance(d, Desc), d

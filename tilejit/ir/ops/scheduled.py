@@ -25,6 +25,13 @@ def barriers(o: Op) -> list[Type]:
     return [o.attrs["type"]]
 
 
+@op("tensor_maps", attrs="offset?", effects="sync", traits="scheduled")
+def tensor_maps(o: Op) -> list[Type]:
+    """Before the roles start each CTA takes memory for the tensor maps that it writes (`write_desc`), and gives it back
+    at its end; `offset` (bytes, set by the allocator) is where in shared memory the address lies."""
+    return []
+
+
 @op("reuse", "buffers*", effects="sync", traits="scheduled")
 def reuse(o: Op) -> list[Type]:
     """The author's word that nothing needs these buffers from here on: the allocator may separate here."""
@@ -64,6 +71,13 @@ def mbar_test(o: Op) -> list[Type]:
 @op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
 def mbar_wait(o: Op) -> list[Type]:
     """Wait until the phase of the given parity of barrier[slot] has completed."""
+    return []
+
+
+@op("mbar_landed", "barrier slot parity", effects="sync", traits="scheduled")
+def mbar_landed(o: Op) -> list[Type]:
+    """Wait until all copies into a ring have landed that were started before: `barrier` is its `full`, slot and parity
+    the ticket that is filled next."""
     return []
 
 

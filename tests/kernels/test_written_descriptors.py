@@ -1,0 +1,159 @@
+"""Descriptors that kernels write on the device: of loaded pointers and computed sizes; and what goes wrong without fences."""
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import tilejit
+import tilejit.language as tl
+from tilejit.emulator import Program, Sanitizer
+from tilejit.errors import EmulatorError
+from tilejit.runtime.emulated import emulated
+
+
+@tilejit.kernel
+def grouped(pa, pb, pc, heights, n, k, groups, programs, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    tile = tl.program_id(0)
+    end = 0
+    across = tl.cdiv(n, N)
+    for g in range(groups):
+        m = tl.load(heights + g)
+        tiles = tl.cdiv(m, M) * across
+        if tile < end + tiles:
+            a = tl.make_tensor_descriptor(tl.load(pa + g).to(tl.pointer_type(tl.float16)), [m, k], [k, 1], [M, K])
+            b = tl.make_tensor_descriptor(tl.load(pb + g).to(tl.pointer_type(tl.float16)), [n, k], [k, 1], [N, K])
+            c = tl.make_tensor_descriptor(tl.load(pc + g).to(tl.pointer_type(tl.float16)), [m, n], [n, 1], [M, N])
+            while tile < end + tiles:
+                i, j = (tile - end) // across, (tile - end) % across
+                total = tl.zeros((M, N), tl.float32)
+                for at in range(0, k, K):
+                    total = tl.dot(a.load([i * M, at]), b.load([j * N, at]).T, total)
+                c.store([i * M, j * N], total.to(tl.float16))
+                tile += programs
+        end += tiles
+
+
+def problems(heights=(70, 0, 130), n=64, k=96):
+    rng = np.random.default_rng(0)
+    a = [rng.normal(size=(max(m, 1), k)).astype(np.float16) for m in heights]
+    b = [rng.normal(size=(n, k)).astype(np.float16) for _ in heights]
+    c = [np.full((max(m, 1), n), 7, np.float16) for m in heights]
+    places = [np.array([x.ctypes.data for x in arrays], np.int64) for arrays in (a, b, c)]
+    return (a, b, c), (*places, np.array(heights, np.int32), n, k, len(heights), 1)
+
+
+def check_grouped(arrays, heights):
+    for a, b, c, m in zip(*arrays, heights):
+        np.testing.assert_allclose(c[:m].astype(np.float32), (a @ b.T)[:m].astype(np.float32), rtol=2e-2, atol=1e-1)
+        assert m or (c == 7).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"num_warps": 8}, {"warp_specialize": False}])
+def test_grouped_products_of_loaded_pointers(options):
+    arrays, args = problems()
+    tilejit.check(grouped, (1,), *args, M=64, N=64, K=32, policies=("random",), **options).check()
+    with tilejit.knobs(target="emulator"):
+        k = grouped[(1,)](*args, 64, 64, 32, **options)
+    check_grouped(arrays, args[3])
+    assert k.report().count("is written by the program") == 3 and "cp.async.bulk.tensor" in k.ptx
+
+
+def drop(pattern):
+    return lambda ptx: re.sub(pattern, "", ptx)
+
+
+def one_box_high(ptx):
+    return re.sub(r"tensormap.replace.tile.box_dim.global.b1024.b32 (\S+), 1, 64", r"tensormap.replace.tile.box_dim.global.b1024.b32 \1, 1, 300", ptx)
+
+
+@pytest.mark.parametrize("change, kinds", [
+    (lambda ptx: ptx, set()),
+    (drop(r"fence.proxy.tensormap::generic.acquire[^;]*;"), {"map-fence", "stale-map"}),
+    (drop(r"fence.proxy.tensormap::generic.release[^;]*;"), {"map-fence"}),
+    (one_box_high, {"descriptor"})])
+def test_fences_of_tensor_maps(change, kinds):
+    """Each fence has a twin without it, which the emulator finds."""
+    arrays, args = problems()                        # noqa: F841 (addresses in args point to them)
+    made = emulated("test", grouped, (1,), args, {"M": 64, "N": 64, "K": 32})
+    made.entry.program = Program(change(made.entry.compiled.ptx))
+    found = {f.kind for f in made.entry.run(made.grid, made.flat, listener=Sanitizer()).findings}
+    assert found <= kinds and bool(found) == bool(kinds)
+
+
+def test_places_are_given_back():
+    """A kernel that kept its place would stop the launches after it, once all places are taken."""
+    arrays, args = problems()                        # noqa: F841 (addresses in args point to them)
+    made = emulated("test", grouped, (1,), args, {"M": 64, "N": 64, "K": 32})
+    assert made.entry.compiled.ptx.index("tensor_maps_taken") < made.entry.compiled.ptx.index("tensor_maps[")
+    taken = made.entry.program.decoded.variables[:1024].view(np.uint32)
+    for _ in range(2):
+        made.entry.run(made.grid, made.flat).check()
+        assert not taken.any()
+    taken[:] = 0xFFFFFFFF
+    taken[3] = 0                                     # elsewhere all are taken
+    made.entry.run(made.grid, made.flat).check()
+    assert not taken[3] and (taken[[0, 1, 2, 4]] == 0xFFFFFFFF).all()
+
+
+@tilejit.kernel
+def shifted(x, y, offsets, rows, n, width: tl.constexpr, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+            PADDING: tl.constexpr):
+    """Copies matrices that begin anywhere; twice, the second time added to the first."""
+    for i in range(n):
+        start = tl.load(offsets + i)
+        height = tl.load(rows + i)
+        a = tl.make_tensor_descriptor(x + start * pitch, [height, width], [pitch, 1], [ROWS, COLUMNS], PADDING)
+        b = tl.make_tensor_descriptor(y + i * 3 * ROWS * pitch, [3 * ROWS, width], [pitch, 1], [ROWS, COLUMNS])
+        for j in range(3):
+            b.store([j * ROWS, 0], a.load([j * ROWS - 2, 0]))
+        tl.debug_barrier()
+
+
+TYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int8, np.int32, np.int64]
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(data=st.data(), kind=st.sampled_from(TYPES), n=st.integers(2, 4), rows=st.sampled_from([4, 8]),
+       columns=st.sampled_from([32, 64, 128]), options=st.sampled_from([{}, {"num_warps": 2}, {"num_warps": 8}]))
+def test_computed_bases_and_sizes(target, data, kind, n, rows, columns, options):
+    unit = 16 // np.dtype(kind).itemsize
+    width = data.draw(st.sampled_from([columns, columns // 2, columns + unit, unit]))
+    pitch = max(width, columns) // 16 * 16 + 16          # a signature tells multiples of 16
+    heights = np.array(data.draw(st.lists(st.integers(0, 3 * rows), min_size=n, max_size=n)), np.int32)
+    starts = np.array(data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32)
+    x = np.arange((3 * rows + 6) * pitch).reshape(-1, pitch).astype(np.int8).astype(kind)
+    padding = "nan" if data.draw(st.booleans()) and not np.issubdtype(kind, np.integer) else "zero"
+    y = np.zeros((n, 3 * rows, pitch), kind)
+    with tilejit.knobs(target=target):
+        k = shifted[(1,)](x, y, starts, heights, n, width, pitch, rows, columns, padding, **options)
+    fill = np.array(float("nan") if padding == "nan" else 0).astype(kind)
+    want = np.zeros_like(y)
+    for i in range(n):
+        whole = np.full((3 * rows + 2, width), fill, kind)
+        whole[2:2 + heights[i]] = x[starts[i]:starts[i] + heights[i], :width]
+        want[i, :, :min(width, columns)] = whole[:3 * rows, :min(width, columns)]
+    np.testing.assert_array_equal(y.astype(np.float32), want.astype(np.float32))
+    assert k.report().count("is written by the program") == 2
+
+
+@tilejit.kernel
+def misplaced(pointers, out, N: tl.constexpr):
+    d = tl.make_tensor_descriptor(tl.load(pointers).to(tl.pointer_type(tl.float32)), [8, N], [N, 1], [1, N])
+    for i in range(8):
+        tl.store(out + i * N + tl.arange(0, N), d.load([i, 0]).reshape([N]))
+
+
+def test_loaded_addresses_that_do_not_fit_stop_the_program():
+    x, out = np.arange(33 * 8 + 4, dtype=np.float32), np.zeros((8, 32), np.float32)
+    first = -x.ctypes.data // 4 % 4
+    with tilejit.knobs(target="emulator"):
+        misplaced[(1,)](np.array([x.ctypes.data + 4 * first], np.int64), out, 32)
+        np.testing.assert_array_equal(out.ravel(), x[first:first + 256])
+        with pytest.raises(EmulatorError, match="trap"):
+            misplaced[(1,)](np.array([x.ctypes.data + 4 * first + 4], np.int64), out, 32)
