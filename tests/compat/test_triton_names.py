@@ -303,3 +303,88 @@ def test_options_from_settings(triton):
         triton.knobs.language.default_fp_fusion = False
         triton.knobs.runtime.override_arch = "sm80"
         assert "fma" not in compiled().asm["ptx"] and compiled().metadata.arch == "sm_80"
+
+
+def test_constants_of_the_host_have_operators(triton):
+    three = triton.language.constexpr(3)
+    assert (three + 4).value == (4 + three).value == 7 and (7 - three).value == 4 and (three * three).value == 9
+    assert (2 ** three).value == 8 and (-three).value == -3 and (three < 5) and not (three >= 5) and three == 3
+    assert triton.language.constexpr((5, 6))[three - 2].value == 6 and list(range(three)) == [0, 1, 2]
+
+
+def test_questions_about_the_chip(triton):
+    import triton.language as tl
+    from triton.language import target_info
+
+    @triton.jit
+    def chosen(out):
+        if target_info.cuda_capability_geq(9, 0) and target_info.is_cuda() and not target_info.is_hip_cdna4():
+            tl.store(out, 1)
+        else:
+            tl.store(out, 2)
+
+    out = np.zeros(1, np.int32)
+    chosen[(1,)](out)
+    assert out[0] == 1
+
+
+def test_functions_of_cudas_library_by_symbol(triton):
+    """As authors declare them; what is of another library cannot be linked."""
+    import triton.language as tl
+    from triton.language import core
+
+    kinds = {n: core.dtype(n) for n in ("fp32", "fp64")}
+
+    @core.extern
+    def power(x, y, _semantic=None):
+        return core.extern_elementwise("libdevice", "", [x, y], {
+            (kinds["fp32"],) * 2: ("__nv_powf", kinds["fp32"]), (kinds["fp64"],) * 2: ("__nv_pow", kinds["fp64"])},
+            is_pure=True, _semantic=_semantic)
+
+    @core.extern
+    def other(x, _semantic=None):
+        return core.extern_elementwise("mine", "", [x], {(kinds["fp32"],): ("mine_f", kinds["fp32"])}, is_pure=True,
+                                       _semantic=_semantic)
+
+    @triton.jit
+    def apply(x, out, WHICH: tl.constexpr):
+        i = tl.arange(0, 32)
+        v = tl.load(x + i)
+        tl.store(out + i, power(v, 2.0) if WHICH else other(v))
+
+    x, out = np.linspace(0.5, 3, 32, dtype=np.float32), np.zeros(32, np.float32)
+    apply[(1,)](x, out, True)
+    np.testing.assert_allclose(out, x * x, rtol=1e-6)
+    with pytest.raises(triton.CompilationError, match="mine_f: bitcode cannot be linked"):
+        apply[(1,)](x, out, False)
+
+
+def test_runs_of_rows(triton):
+    """One descriptor for all runs: nothing outside of a run is read or written."""
+    import triton.language as tl
+    from triton.tools.ragged_tma import atomic_add_ragged, create_ragged_descriptor, load_ragged, store_ragged
+
+    class Rows(np.ndarray):
+        """An array with the members of a tensor."""
+
+        dim = property(lambda self: lambda: self.ndim)
+        stride = property(lambda self: lambda d: self.strides[d] // self.itemsize)
+
+    @triton.jit
+    def move(X, Y, x_at, x_rows, y_at, y_rows, ADD: tl.constexpr):
+        data = load_ragged(X, x_at, x_rows, [0, 0])
+        if ADD:
+            atomic_add_ragged(Y, y_at, y_rows, [0, 0], data)
+        else:
+            store_ragged(Y, y_at, y_rows, [0, 0], data)
+
+    x = np.arange(60 * 16, dtype=np.float32).reshape(60, 16).view(Rows)
+    for add in (False, True):
+        y = np.ones((60, 16), np.float32).view(Rows)
+        move[(1,)](create_ragged_descriptor(x, [16, 16]), create_ragged_descriptor(y, [16, 16]), 10, 9, 30, 12, add)
+        want = np.ones((60, 16), np.float32)
+        want[30:39] = x[10:19] + add
+        want[39:42] = add
+        np.testing.assert_array_equal(y, want)
+    with pytest.raises(ValueError, match="ragged descriptor: expected"):
+        create_ragged_descriptor(x, [16, 16], ragged_dim=1)

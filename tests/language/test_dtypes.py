@@ -1,6 +1,7 @@
 """Element types as kernels and hosts see them: Triton's names, predicates and texts."""
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -22,8 +23,7 @@ def test_predicates(t):
     assert t.is_int_signed() == (t.name in ("int8", "int16", "int32", "int64"))
     assert t.is_int_unsigned() == (t.name.startswith("uint") or t.name == "int1")
     assert t.is_standard_floating() == (t.is_floating() and not t.is_fp8())
-    assert t.primitive_bitwidth == t.bits == int("".join(c for c in t.name.replace("fp8e4nv", "8").replace(
-        "fp8e5", "8").replace("bf", "") if c.isdigit()))
+    assert t.primitive_bitwidth == t.bits == int("".join(c for c in re.sub("^fp8.*", "8", t.name) if c.isdigit()))
     assert not t.is_ptr() and not t.is_block() and t.scalar is t and str(t) == t.name
     assert eval(repr(t), {"triton": type("m", (), {"language": tl})}) is t
     if t.is_int():
@@ -56,3 +56,26 @@ def test_kernels_choose_by_type():
     equal(by_type, [(x + 16).astype(np.float32)], x.astype(np.float16), N=32)
     equal(by_type, [((x + 1) * 2).astype(np.uint32)], x.astype(np.uint32), N=32)
     equal(by_type, [x * 2], x, N=32)
+
+
+@tilejit.kernel
+def small_floats(wide, back, sums, x, y, N: tl.constexpr):
+    at = tl.arange(0, N)
+    v = tl.load(x + at).to(tl.float8e4b15, bitcast=True)
+    tl.store(wide + at, v.to(tl.float32))
+    tl.store(back + at, tl.load(y + at).to(tl.float8e4b15).to(tl.uint8, bitcast=True))
+    tl.store(sums + at, tl.abs(v) + tl.full((N,), 0.5, tl.float8e4b15))
+
+
+def test_fp8e4b15_is_converted():
+    """All its numbers; floats at random, at the limits, and halves between numbers, which go away from zero."""
+    bits = np.arange(256, dtype=np.uint8)
+    exponent, mantissa = bits >> 3 & 15, bits & 7
+    wide = np.where(exponent, np.ldexp(8.0 + mantissa, exponent.astype(int) - 18), np.ldexp(1.0 * mantissa, -17))
+    wide = np.where(bits & 128, -wide, wide).astype(np.float32)
+    rng = np.random.default_rng(0)
+    y = np.concatenate([wide[:127] + (wide[1:128] - wide[:127]) / 2, -wide[:65],
+                        rng.uniform(-1.7, 1.7, 60), [np.nan, np.inf, -np.inf, 5.0]]).astype(np.float16)
+    nearest = np.floor(np.interp(np.abs(np.nan_to_num(y.astype(np.float64), nan=9)), wide[:127], np.arange(127)) + 0.5)
+    back = nearest.astype(np.uint8) | np.where(np.signbit(y), 128, 0).astype(np.uint8)
+    equal(small_floats, [wide, back, (np.abs(wide) + 0.5).astype(np.float16)], bits, y, N=256)

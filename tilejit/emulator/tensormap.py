@@ -16,7 +16,8 @@ MAGIC = 0x544A4D41
 ELEMENTS = {"uint8": (1, "uint8"), "uint16": (2, "uint16"), "uint32": (4, "uint32"), "int32": (4, "int32"),
             "uint64": (8, "uint64"), "int64": (8, "int64"), "fp16": (2, "float16"), "fp32": (4, "float32"),
             "fp64": (8, "float64"), "bf16": (2, "bfloat16"), "tf32": (4, "float32"), "int8": (1, "uint8"),
-            "int16": (2, "uint16"), "fp8e4nv": (1, "uint8"), "fp8e5": (1, "uint8"), "int1": (1, "uint8")}
+            "int16": (2, "uint16"), "fp8e4b15": (1, "uint8"), "fp8e4nv": (1, "uint8"), "fp8e5": (1, "uint8"),
+            "int1": (1, "uint8")}
 _NAMES = tuple(ELEMENTS)
 _FORMAT = "<IBBBBBBBxQ5Q4Q5H5B"
 

@@ -22,7 +22,8 @@ def np_dtype(t: Scalar) -> np.dtype:
     """The numpy dtype that holds elements of a scalar type."""
     if not isinstance(t, DType):
         return np.dtype(np.int64)
-    names = {"int1": "bool", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp64": "float64"}
+    names = {"int1": "bool", "fp8e4b15": "uint8", "fp16": "float16", "tf32": "float32", "fp32": "float32",
+             "fp64": "float64"}
     small = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
     if t.name in small:
         import ml_dtypes

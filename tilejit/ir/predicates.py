@@ -17,6 +17,11 @@ class Predicates:
     STANDARD_FP_TYPES = ("fp16", "bf16", "fp32", "fp64")
     OTHER_TYPES = ("void",)
 
+    @classmethod
+    def is_dtype(cls, name: str) -> bool:
+        """Whether there is a type of that name."""
+        return name in cls.SINT_TYPES + cls.UINT_TYPES + cls.FP_TYPES + cls.OTHER_TYPES
+
     @property
     def primitive_bitwidth(self) -> int:
         """Bits of one element (1 for int1)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.types import DTYPES, DType, fp32, fp64
+from tilejit.ir.types import DTYPES, DType, fp32, fp64, uint8
 from tilejit.language import elementary
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
@@ -49,7 +49,10 @@ def sqrt_rn(x: Any, *, _b: KernelBuilder) -> tensor:
 @builtin(method=True)
 def abs(x: Any, *, _b: KernelBuilder) -> tensor:
     """Absolute value."""
-    return tensor(_b("abs", to_tensor(_b, x).value))
+    t = Term(_b, x)
+    if isinstance(t.elem, DType) and t.elem.is_fp8():
+        return (t.bits(uint8) & 0x7F).bits(t.elem).tensor
+    return t.abs().tensor
 
 
 @builtin

@@ -19,6 +19,7 @@ from tilejit.ir.types import (
     Tile,
     bf16,
     elem_of,
+    fp8e4b15,
     fp16,
     fp32,
     fp64,
@@ -80,6 +81,7 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
 
 def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DType:
     """The type in which an operator on a and c computes; `div`: which one, of those that divide."""
+    a, c = (fp16 if t is fp8e4b15 else t for t in (a, c))
     if a is c and not div:
         return a
     if a_weak != c_weak:
@@ -126,6 +128,10 @@ def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tens
     if rounding and not (to.is_float and x.elem.is_float and to.bits < x.elem.bits):
         raise CompilationError("fp_downcast_rounding should be set only for truncating fp conversions. Source scalar "
                                f"type is {x.elem} and destination type is {to}")
+    if fp8e4b15 in (x.elem, to):
+        from tilejit.language import custom_float8
+
+        return cast(b, custom_float8.widened(b, x), to) if x.elem == fp8e4b15 else custom_float8.narrowed(b, x)
     attrs = {"rounding": "rtz"} if rounding == "rtz" else {}
     return tensor(b("cast", x.value, dtype=to, **attrs))
 
@@ -298,7 +304,7 @@ def as_dtype(x: Any) -> Scalar:
     x = unwrap(x)
     if isinstance(x, OtherDType):
         raise CompilationError(f"type {x.name} not supported in this architecture. The supported fp8 dtypes are "
-                               "('fp8e4nv', 'fp8e5')")
+                               "('fp8e4b15', 'fp8e4nv', 'fp8e5')")
     if isinstance(x, (DType, Ptr)):
         return x
     if isinstance(x, str) and x in DTYPES:
@@ -344,6 +350,8 @@ def splat_const(b: Builder, value: Any, shape: tuple[int, ...], dtype: Scalar) -
     """A tile (or scalar, for shape ()) of one value."""
     if isinstance(unwrap(value), tensor):
         return broadcast_to(b, cast(b, unwrap(value), dtype), shape)
+    if dtype == fp8e4b15:
+        return broadcast_to(b, cast(b, to_tensor(b, value, fp16), dtype), shape)
     t = Tile(shape, dtype) if shape else dtype
     return tensor(b.const(unwrap(value), t))
 

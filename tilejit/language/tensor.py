@@ -78,7 +78,7 @@ class constexpr:
         return self.value(*args, **kwargs)
 
     def __getitem__(self, key: Any) -> constexpr:
-        return constexpr(self.value[key])
+        return constexpr(self.value[constexpr(key).value])
 
 
 def _computes(symbol: str) -> Callable[..., constexpr]:
@@ -175,6 +175,14 @@ class block_type:
 
     def __hash__(self) -> int:
         return hash((self.scalar, self.shape) if self.shape else self.scalar)
+
+    def get_block_shapes(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.shape
+
+    def with_element_ty(self, scalar: Scalar) -> block_type:
+        """The type of tiles of this shape with other elements."""
+        return block_type(scalar, self.shape)
 
     def is_ptr(self) -> bool:
         """True for a tile of pointers or a pointer."""

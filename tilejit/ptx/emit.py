@@ -251,9 +251,9 @@ def param_decl(name: str, param: Param) -> str:
     if isinstance(param, PointerParam):
         return f".param .u64 {name}"
     if isinstance(param, ScalarParam):
-        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "u16",
-               "uint16": "u16", "fp16": "b16", "bf16": "b16", "fp32": "f32", "fp64": "f64", "int64": "u64",
-               "uint64": "u64"}
+        cls = {"int1": "u8", "int8": "u8", "uint8": "u8", "fp8e4b15": "u8", "fp8e4nv": "u8", "fp8e5": "u8",
+               "int16": "u16", "uint16": "u16", "fp16": "b16", "bf16": "b16", "fp32": "f32", "fp64": "f64",
+               "int64": "u64", "uint64": "u64"}
         return f".param .{cls.get(param.dtype, 'u32')} {name}"
     return f".param .align 64 .b8 {name}[128]"
 

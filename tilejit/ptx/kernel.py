@@ -18,8 +18,9 @@ from tilejit.ptx.metadata import (
 from tilejit.ptx.tensor_maps import give_back, is_written, take_place, written_map
 
 #: ld.param type by tilejit dtype; 8-bit values widen into .b16 registers.
-_LD = {"int8": "s8", "uint8": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16", "fp16": "b16",
-       "bf16": "b16", "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64"}
+_LD = {"int8": "s8", "uint8": "u8", "fp8e4b15": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16",
+       "fp16": "b16", "bf16": "b16", "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32",
+       "int64": "s64", "uint64": "u64"}
 #: Named barriers of a CTA; the last ones order the turns of warpgroups.
 NAMED_BARRIERS = 16
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir.types import int32, int64
+from tilejit.ir.types import fp8e4b15, fp16, int32, int64
+from tilejit.language import semantics as sem
 from tilejit.language.extra import libdevice
+from tilejit.language.semantics import to_tensor
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 
@@ -49,8 +51,32 @@ def gdc_launch_dependents(*, _b: KernelBuilder) -> None:
     _grid_dependency(_b, "launch_dependents")
 
 
+@builtin
+def convert_custom_float8(arg: Any, dst_ty: Any, fp_downcast_rounding: Any = None, has_minx2: Any = True, *,
+                          _b: KernelBuilder) -> tensor:
+    """From fp8e4b15 to fp16 or fp32, or back (see `custom_float8.py`); a cast does the same."""
+    return sem.cast(_b, to_tensor(_b, arg), sem.as_dtype(dst_ty))
+
+
+@builtin
+def convert_fp8e4b15_to_float16(arg: Any, *, _b: KernelBuilder) -> tensor:
+    """fp8e4b15 as fp16."""
+    return sem.cast(_b, to_tensor(_b, arg), fp16)
+
+
+@builtin
+def convert_float16_to_fp8e4b15(arg: Any, has_minx2: Any = True, *, _b: KernelBuilder) -> tensor:
+    """fp16 as fp8e4b15."""
+    return sem.cast(_b, to_tensor(_b, arg), fp8e4b15)
+
+
+convert_custom_float8_sm80 = convert_custom_float8_sm70 = convert_custom_float8
+
+
 def _grid_dependency(b: KernelBuilder, action: str) -> None:
     b.op("inline_asm_effect", asm=f"griddepcontrol.{action}; mov.u32 $0, 0;", constraints="=r", pack=1, dtypes=(int32,))
 
 
-__all__ = ["gdc_launch_dependents", "gdc_wait", "globaltimer", "libdevice", "num_threads", "num_warps", "smid"]
+__all__ = ["convert_custom_float8", "convert_custom_float8_sm70", "convert_custom_float8_sm80",
+           "convert_float16_to_fp8e4b15", "convert_fp8e4b15_to_float16", "gdc_launch_dependents",
+           "gdc_wait", "globaltimer", "libdevice", "num_threads", "num_warps", "smid"]

@@ -5,7 +5,9 @@ from typing import Any
 
 from tilejit import language as _language
 from tilejit.compat.triton import _names
+from tilejit.compat.triton.language._extern import extern, extern_elementwise
 from tilejit.ir.types import DTYPES, DType
+from tilejit.language.tensor import Compound as base_value
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
 
@@ -18,5 +20,13 @@ def get_int_dtype(bitwidth: int, signed: bool) -> DType:
     return DTYPES[name]
 
 
+def is_builtin(fn: Any) -> bool:
+    """Whether a function belongs to the language."""
+    return bool(getattr(fn, "is_builtin", False))
+
+
 def __getattr__(name: str) -> Any:
     return _names.find(__name__, name)
+
+
+__all__ = ["base_value", "extern", "extern_elementwise", "get_int_dtype", "is_builtin"]

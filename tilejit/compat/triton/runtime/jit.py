@@ -19,6 +19,7 @@ from tilejit.compat.triton.runtime.stand_ins import MockTensor, TensorWrapper, r
 from tilejit.errors import LaunchError
 from tilejit.frontend import KernelSource
 from tilejit.frontend.captures import captures
+from tilejit.frontend.functions import ConstexprFunction, constexpr_function
 from tilejit.ir.target import DEFAULT
 from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
@@ -359,5 +360,6 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     return partial(jit, **options) if fn is None else JITFunction(fn, **options)
 
 
-__all__ = ["ArgumentError", "JITCallable", "JITFunction", "KernelInterface", "KernelParam", "MockTensor", "OPTIONS",
-           "TensorWrapper", "constexpr", "jit", "reinterpret", "type_canonicalisation_dict"]
+__all__ = ["ArgumentError", "ConstexprFunction", "JITCallable", "JITFunction", "KernelInterface", "KernelParam",
+           "MockTensor", "OPTIONS", "TensorWrapper", "constexpr", "constexpr_function", "jit", "reinterpret",
+           "type_canonicalisation_dict"]

@@ -1,0 +1,66 @@
+"""`triton.tools.ragged_tma`: runs of rows of one tensor as tensors of their own, whose ends TMA respects.
+
+One descriptor serves all runs. Its dimension of rows has 2**30 of them, of which a run takes the last ones: row r of a
+run of n rows is row 2**30 - n + r, so that what lies behind the run lies behind the tensor and is neither read nor
+written. Two dimensions ahead, of blocks of one, bring the address back: the first one's stride times 2**30 is minus
+2**30 rows (and 2**64 elements, which leave the 64 bits of an address), the second one moves to the end of the run.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.compat.triton import language as tl
+from tilejit.compat.triton.runtime.jit import jit
+from tilejit.compat.triton.tools.tensor_descriptor import TensorDescriptor
+from tilejit.language import constexpr
+
+#: rows of the descriptor, whatever the tensor has
+ROWS = constexpr(1 << 30)
+
+
+def create_ragged_descriptor(T: Any, block_shape: list[int], ragged_dim: int = 0) -> TensorDescriptor:
+    """The descriptor of a tensor of two or three dimensions, runs of which lie along `ragged_dim`, not the last one.
+
+    Raises ValueError for other tensors."""
+    rank, shape = T.dim(), list(T.shape)
+    at = ragged_dim % rank if -rank <= ragged_dim < rank else rank
+    if not 2 <= rank <= 3 or at >= rank - 1 or len(block_shape) != rank or shape[at] > ROWS.value:
+        raise ValueError(f"ragged descriptor: expected 2 or 3 dimensions, runs along another one than the last, of at "
+                         f"most 2**30 rows, found {shape}, ragged_dim={ragged_dim}, block_shape={block_shape}")
+    shape[at], row, most = ROWS.value, T.stride(at), 0x7fff0000
+    return TensorDescriptor(T, [most, most, *shape], [2 ** 34 - row, row, *map(T.stride, range(rank))],
+                            [1, 1, *block_shape])
+
+
+@jit
+def to_ragged_indices(slice_off, slice_size, row):
+    """Where a row of a run lies, in the two dimensions ahead and along the rows."""
+    return ROWS, slice_off + slice_size, ROWS - slice_size + row
+
+
+@jit
+def _places(slice_off, slice_size, coords, ragged_dim: tl.constexpr):
+    ahead, end, row = to_ragged_indices(slice_off, slice_size, coords[ragged_dim])
+    return [ahead, end] + coords[:ragged_dim] + [row] + coords[ragged_dim + 1:]
+
+
+@jit
+def load_ragged(TMA, slice_off, slice_size, coords, ragged_dim: tl.constexpr = 0):
+    """The block at `coords` of the run of `slice_size` rows from `slice_off` on; zeros outside of it."""
+    data = TMA.load(_places(slice_off, slice_size, coords, ragged_dim))
+    return tl.reshape(data, data.shape[2:])
+
+
+@jit
+def store_ragged(TMA, slice_off, slice_size, coords, data, ragged_dim: tl.constexpr = 0):
+    """Write a block at `coords` of a run; nothing outside of it."""
+    TMA.store(_places(slice_off, slice_size, coords, ragged_dim), tl.reshape(data, (1, 1) + data.shape))
+
+
+@jit
+def atomic_add_ragged(TMA, slice_off, slice_size, coords, data, ragged_dim: tl.constexpr = 0):
+    """Add a block at `coords` of a run, atomically; nothing outside of it."""
+    TMA.atomic_add(_places(slice_off, slice_size, coords, ragged_dim), tl.reshape(data, (1, 1) + data.shape))
+
+
+__all__ = ["atomic_add_ragged", "create_ragged_descriptor", "load_ragged", "store_ragged", "to_ragged_indices"]
