@@ -116,3 +116,16 @@ def bad_pointer(x):
 def test_errors(kernel, words):
     with pytest.raises(tilejit.CompilationError, match=words):
         kernel.compile("*fp32")
+
+
+@tilejit.kernel
+def at_the_end_of_32_bits(x, y, n, start, N: tl.constexpr):
+    p = tl.make_block_ptr(x - start.to(tl.int64), (n,), (1,), (start,), (N,), (0,))
+    tl.store(y + tl.arange(0, N), tl.load(p, boundary_check=(0,)))
+
+
+@pytest.mark.parametrize("size", [2 ** 31, 2 ** 31 + 8, 2 ** 31 - 3])
+def test_tensors_of_more_elements_than_32_bits_count(target, size):
+    x, y, start = np.arange(1, 17, dtype=np.float32), np.zeros(16, np.float32), 2 ** 31 - 16
+    at_the_end_of_32_bits[(1,)](x, y, size, start, 16)
+    np.testing.assert_array_equal(y, np.where(start + np.arange(16) < size, x, 0))

@@ -166,6 +166,11 @@ def _unit(p: BlockPointer) -> int | None:
     return next((d for d in reversed(range(len(p.block))) if isinstance(p.strides[d], int) and p.strides[d] == 1), None)
 
 
+def _wide(size: Any) -> bool:
+    """Whether 32 bits may not hold a size (a number or a scalar), nor the sums of offsets that are compared with it."""
+    return size >= 2 ** 31 if isinstance(size, int) else size.elem.bits == 64
+
+
 def _not_a_descriptor(p: BlockPointer, checked: set[int]) -> str | None:
     """Why a descriptor would not mean the same, if so."""
     unit = _unit(p)
@@ -174,6 +179,8 @@ def _not_a_descriptor(p: BlockPointer, checked: set[int]) -> str | None:
     if p.block[unit] * p.dtype.elem.bytes < 16:
         return f"its innermost block is {p.block[unit] * p.dtype.elem.bytes} bytes, TMA needs 16"
     for d, (size, offset) in enumerate(zip(p.sizes, p.offsets)):
+        if _wide(size):
+            return f"dimension {d} may have 2^31 elements or more"
         inside = isinstance(size, int) and isinstance(offset, int) and 0 <= offset <= size - p.block[d]
         if d not in checked and not inside:
             return f"dimension {d} is neither in boundary_check nor known to be inside"
@@ -208,7 +215,8 @@ def _pointers(b: KernelBuilder, p: BlockPointer, checked: set[int]) -> tuple[ten
         lane = tensor(b("arange", start=0, end=n))
         stride, offset = p.strides[d], to_tensor(b, p.offsets[d])
         if d in checked:
-            index = sem.binary(b, "+", lane, offset)
+            places = sem.cast(b, lane, int64) if _wide(p.sizes[d]) else lane
+            index = sem.binary(b, "+", places, offset)
             inside = sem.binary(b, "&", sem.binary(b, ">=", index, 0), sem.binary(b, "<", index, p.sizes[d]))
             inside = _along(b, inside, d, rank)
             mask = inside if mask is None else sem.binary(b, "&", mask, inside)
