@@ -33,7 +33,6 @@ def test_softmax(columns, block, dtype, begin, warps, ctas):
     assert "unaligned=true" in str(softmax.compile(*args, **kw).ir)
 
 
-@pytest.mark.one_schedule       # accesses reach over the row's ends, to bytes that nothing wrote: they are shifted out
 @pytest.mark.parametrize("columns, dtype, begin, ctas", [
     (2000, np.float16, 1, 1), (2000, np.float16, 7, 1), (2000, np.float16, 4, 1), (2000, np.float32, 3, 1),
     (4000, ml_dtypes.bfloat16, 5, 2)])

@@ -66,6 +66,35 @@ def _strip_copies(e: Emitter, op: Op) -> None:
           f"[{first}+{i * strip * ctas}]", p.new("b32", "min.s32", left, strip), where, pred=some)
 
 
+def _in_strips(e: Emitter, at: str, strip: int, ctas: int) -> tuple[str, str]:
+    """Whether this CTA has the byte `at` of a row, and where its strips have it."""
+    p = e.p
+    which = p.new("b32", "shr.u32", at, strip.bit_length() - 1)
+    mine = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", which, ctas - 1), e.rank)
+    place = p.new("b32", "and.b32", at, strip - 1)
+    return mine, p.new("b32", "mad.lo.u32", p.new("b32", "shr.u32", which, ctas.bit_length() - 1), strip + 16, place)
+
+
+def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: int) -> None:
+    """Zeros where vectors reach over a row's ends: its first 16 bytes if it begins within them, and the 32 bytes (as
+    far as the slot goes) behind its last whole 16 bytes."""
+    p, ctas = e.p, op.attrs.get("ctas", 1)
+    within, place, ends = p.new("pred", "setp.ne.u32", shift, 0), behind, None
+    if ctas > 1:
+        first = p.new("pred", "setp.eq.u32", e.rank, 0)
+        within = p.new("pred", "and.pred", within, first)
+        ends, place = _in_strips(e, behind, strip, ctas)
+    p("st.shared.v4.b32", f"[{p.new('b32', 'sub.u32', there, shift)}]", "{0, 0, 0, 0}", pred=within)
+    in_strip = p.new("b32", "and.b32", behind, strip - 1) if ctas > 1 else behind
+    over = p.new("b32", "add.s32", in_strip, shift)
+    for more in (0, 16):
+        inside = p.new("pred", "setp.lt.s32", over, strip + 16 - more)
+        if ends is not None:
+            inside = p.new("pred", "and.pred", inside, ends)
+        to = p.new("b32", "add.s32", there, place)
+        p("st.shared.v4.b32", f"[{to}+{more}]", "{0, 0, 0, 0}", pred=inside)
+
+
 def _unaligned_copy(e: Emitter, op: Op) -> None:
     """What of a row is whole 16 bytes by bulk copies; the elements before and behind that, fewer than 16 bytes each,
     one by one. A CTA's strip takes the 16 bytes that it shares with its neighbours whole.
@@ -101,6 +130,7 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
         p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", f"[{to}+{i * (strip + 16)}]",
           f"[{address(lo)}]", count, where, pred=some)
     behind = p.new("b32", "max.s32", f, last)
+    _clear_ends(e, op, there, shift, behind, strip)
     loaded = []
     for i in range(2 * (16 // elem.bytes)):
         k, head = i // 2 * elem.bytes, i % 2 == 0
@@ -109,11 +139,8 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
         some = p.new("pred", "setp.lt.s32", at, ends)
         place = at
         if ctas > 1:
-            which = p.new("b32", "shr.u32", at, strip.bit_length() - 1)
-            mine = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", which, ctas - 1), e.rank)
+            mine, place = _in_strips(e, at, strip, ctas)
             some = p.new("pred", "and.pred", some, mine)
-            place = p.new("b32", "and.b32", at, strip - 1)
-            place = p.new("b32", "mad.lo.u32", p.new("b32", "shr.u32", which, ctas.bit_length() - 1), strip + 16, place)
         reg = p.reg("b16" if elem.bits < 32 else f"b{elem.bits}")
         kind = f"b{elem.bits}" if elem.bits > 8 else "u8"
         p(f"ld.global.{kind}", reg, f"[{address(at)}]", pred=some)
