@@ -78,20 +78,29 @@ def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int
     size = load.result.type.shape[0]  # type: ignore[union-attr]
     if load.parent is not fn.body or size < LEAST * 32 * total_warps(fn):
         return False
-    reduced, used, work, seen = False, False, [load.result], set()
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
+    used, folds, of_row = False, [], _follow([load.result], table)
+    for v in of_row:
         for op, _ in table.get(v, ()):
             if op.name == "reduce":
-                reduced = True
-            elif op.define.pure and "elementwise" in op.define.traits:
-                work += op.results
+                folds.append(op)
+            elif op.results and op.results[0] in of_row:
+                continue
             else:
                 used = True
-    return reduced and used
+    known = _follow([r for op in folds for r in op.results], table)
+    return bool(folds) and (used or not of_row.isdisjoint(known))
+
+
+def _follow(values: list[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[Value]:
+    """These values and all that elementwise arithmetic makes of them, once they are spread over tiles."""
+    work, seen = list(values), set()
+    while work:
+        v = work.pop()
+        if v not in seen:
+            seen.add(v)
+            work += [r for op, _ in table.get(v, ()) if op.define.pure and (
+                "elementwise" in op.define.traits or op.name in ("splat", "broadcast")) for r in op.results]
+    return seen
 
 
 def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:

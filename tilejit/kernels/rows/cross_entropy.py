@@ -60,13 +60,22 @@ def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothi
 @tilejit.kernel
 def target_of(target, row, inside, weight, ignore, columns):
     """(target, whether the row counts, its weight) of rows; NaN is the weight of a target that is no column."""
-    t = tl.load(target + row, inside, other=ignore)
+    t = tl.load(target + row, inside, other=0)
+    t = tl.where(inside, t, tl.full((), ignore, t.dtype))
     kept = t != ignore
     valid = (t >= 0) & (t < columns)
     own = tl.where(valid, 1.0, float("nan"))
     if weight is not None:
         own = own * tl.load(weight + t, inside & kept & valid, other=0.0).to(tl.float32)
     return t, kept, own
+
+
+@tilejit.kernel
+def picked_of(x, t, kept, columns, cap):
+    """The targets' logits, capped; x where their rows begin. 0 where a row does not count, or its target is no
+    column."""
+    inside = kept & (t >= 0) & (t < columns)
+    return tl.where(inside, capped(x, t, cap, inside), 0.0)
 
 
 @tilejit.kernel
@@ -81,7 +90,10 @@ def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n,
     e = tl.exp(v - m)
     s = row_sum(e, ROWS)
     logarithm = m + tl.log(s)
-    picked = row_sum(tl.where(inside & (cols == t), v, 0.0), ROWS)
+    if dx is None:
+        picked = picked_of(x + row * x_pitch, t, kept, columns, cap)
+    else:                                       # another CTA may have written there
+        picked = row_sum(tl.where(inside & (cols == t), v, 0.0), ROWS)
     w = 1.0
     weights = columns * 1.0
     values = 0.0
@@ -107,9 +119,9 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
     cols = tl.arange(0, BLOCK)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
     x += row * x_pitch
+    picked = picked_of(x, t, kept, columns, cap)
     top = tl.full((BLOCK,), -float("inf"), wide_type(x))
     total = tl.zeros((BLOCK,), wide_type(x))
-    found = tl.zeros((BLOCK,), wide_type(x))
     values = tl.zeros((BLOCK,), wide_type(x))
     weights = columns * 1.0
     if smoothing is not None and weight is not None:
@@ -121,14 +133,13 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
         safe = tl.where(new == -float("inf"), 0.0, new)
         total = total * tl.exp(top - safe) + tl.exp(v - safe)
         top = new
-        found += tl.where((at < columns) & (at == t), v, 0.0)
         if smoothing is not None:
             if weight is not None:
                 v = v * tl.load(weight + at, at < columns, other=0.0).to(tl.float32)
             values += tl.where(at < columns, v, 0.0)
     m = tl.max(top, 0)
     logarithm = m + tl.log(tl.sum(total * tl.exp(top - m), 0))
-    each = row_loss(logarithm, tl.sum(found, 0), weights, tl.sum(values, 0), own, kept, columns, smoothing, z)
+    each = row_loss(logarithm, picked, weights, tl.sum(values, 0), own, kept, columns, smoothing, z)
     put_rows(loss, each, row, n, 1)
     if lse is not None:
         put_rows(lse, logarithm, row, n, 1)
@@ -167,22 +178,29 @@ def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, ls
 
 
 @tilejit.kernel
-def total_kernel(x, target, weight, over, out, n, columns, ignore, BLOCK: tl.constexpr):
-    """One program: the sum of x [n], or without x of the targets' weights (how many there are, without weights), over a
-    number unless that is None."""
+def total_kernel(x, target, weight, over, out, count, n, columns, ignore, BLOCK: tl.constexpr):
+    """One program: the sum of x [n] to out, the sum of the targets' weights (how many there are, without weights) to
+    count; each may be None. With both the first is over the second; else it is over a number, unless that is None."""
     i = tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), wide_type(out))
-    for start in range(0, n, BLOCK):
+    total = tl.zeros((BLOCK,), tl.float32 if out is None else wide_type(out))
+    counted = tl.zeros((BLOCK,), tl.float32 if count is None else wide_type(count))
+    for start in tl.range(0, n, BLOCK, num_stages=4):
         at = start + i
-        if x is not None:
+        if out is not None:
             total += tl.load(x + at, at < n, other=0.0).to(total.dtype)
-        else:
+        if count is not None:
             t, kept, own = target_of(target, at, at < n, weight, ignore, columns)
-            total += tl.where(kept, own, 0.0)
-    s = tl.sum(total, 0)
-    if over is not None:
-        s = s / tl.load(over)
-    tl.store(out, s)
+            counted += tl.where(kept, own, 0.0)
+    if count is not None:
+        whole = tl.sum(counted, 0)
+        tl.store(count, whole)
+    if out is not None:
+        s = tl.sum(total, 0)
+        if count is not None:
+            s = s / whole
+        elif over is not None:
+            s = s / tl.load(over)
+        tl.store(out, s)
 
 
 def _loss(logits: Any, reduction: str) -> Any:
@@ -198,11 +216,9 @@ def cross_entropy_forward(loss, lse, count, logits: Array, target: Array, weight
     """(loss, logarithms of sums of exponentials, what a mean is over if it is one): see `cross_entropy`."""
     call = Call("cross_entropy", logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)
     rows = loss if reduction == "none" else sums_like(logits, (call.x.n,))
-    if reduction == "mean":
-        call.total(count)
     call.rows(rows, lse, None, None)
     if reduction != "none":
-        call.total(loss, rows, count if reduction == "mean" else None)
+        call.total(loss, rows, count)
 
 
 @gradient(cross_entropy_forward, "logits")
@@ -233,10 +249,10 @@ def cross_entropy_(loss, logits: Array, target: Array, weight: Array | None = No
     rows = loss if reduction == "none" else sums_like(logits, (call.x.n,))
     count = sums_like(logits, (1,)) if reduction == "mean" else None
     if count is not None:
-        call.total(count)
+        call.total(None, None, count)
     call.rows(rows, None, result("cross_entropy_", logits, "logits"), count)
     if reduction != "none":
-        call.total(loss, rows, count)
+        call.total(loss, rows, None, count)
 
 
 def cross_entropy(logits: Array, target: Array, weight: Array | None = None, ignore_index: int = -100,
@@ -272,12 +288,12 @@ class Call:
         if self.weight is None or self.numbers[1] is None:
             return None
         out, columns = tilejit.empty_like(self.weight, (1,), tl.float32), self.x.columns
-        total_of(out, self.weight, None, None, None, columns, columns, 0)
+        total_of(columns, columns, out, self.weight)
         return out
 
-    def total(self, out: Any, rows: Any = None, over: Any = None) -> None:
-        """The sum of the rows' losses, or of the targets' weights."""
-        total_of(out, rows, over, self.target, self.weight, self.x.n, self.x.columns, self.ignore)
+    def total(self, out: Any, rows: Any, count: Any, over: Any = None) -> None:
+        """The sum of the rows' losses and the sum of the targets' weights, as far as asked for (`total_kernel`)."""
+        total_of(self.x.n, self.x.columns, out, rows, over, count, self.target, self.weight, self.ignore)
 
     def rows(self, loss: Any, lse: Any, dx: Matrix | None, count: Any) -> None:
         """The rows' losses, and what else there is an array for."""
@@ -298,7 +314,8 @@ class Call:
                             x.pitch, pitch, *self.numbers, ROWS=launch.rows, **launch.options)
 
 
-def total_of(out: Any, rows: Any, over: Any, target: Any, weight: Any, n: int, columns: int, ignore: int) -> None:
-    """A number on the device: the sum of n rows' losses, over another number if there is one, or without rows the sum
-    of the targets' weights (without weights, how many count)."""
-    total_kernel[(1,)](rows, target, weight, over, out, n, columns, ignore, BLOCK=BLOCK, num_warps=16)
+def total_of(n: int, columns: int, out: Any, x: Any, over: Any = None, count: Any = None, target: Any = None,
+             weight: Any = None, ignore: int = 0) -> None:
+    """Launch `total_kernel` for n numbers."""
+    total_kernel[(1,)](x, *((None, None) if count is None else (target, weight)), over, out, count, n, columns, ignore,
+                       BLOCK=BLOCK, num_warps=16)

@@ -46,7 +46,7 @@ def linear_cross_entropy_forward(loss, dx, dw, x: Array, weight: Array, target: 
     options = None, ignore_index, label_smoothing, z_loss, softcap, reduction
     losses, count = sums_like(x, (n,)), sums_like(x, (1,)) if reduction == "mean" else None
     if count is not None:
-        total_of(count, None, None, target, None, n, columns, ignore_index)
+        total_of(n, columns, None, None, None, count, target, None, ignore_index)
     # rows of whole units of 16 bytes, for TMA
     logits = tilejit.empty_like(x, (size, tilejit.cdiv(columns, 16) * 16))[:, :columns]
     for first in range(0, n, size):
@@ -61,7 +61,7 @@ def linear_cross_entropy_forward(loss, dx, dw, x: Array, weight: Array, target: 
             fused_matmul(some.T, x[rows], residual=dw, out=dw)
         elif need_weight:
             matmul(some.T, x[rows], out=dw)
-    total_of(loss, losses, count, None, None, n, columns, ignore_index)
+    total_of(n, columns, loss, losses, count)
 
 
 @gradient(linear_cross_entropy_forward, "x", "weight")
