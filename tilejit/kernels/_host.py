@@ -11,8 +11,8 @@ MAX_ROW, WIDEST = 32768, 1 << 20
 #: Shared memory of a multiprocessor, and what a CTA takes of it beside its part of a row, in bytes.
 SHARED, BESIDE = 227 << 10, 2048
 #: CTAs of a multiprocessor, so that some load while others compute and store: rows are divided by as few CTAs as leave
-#: that many (65536 columns of bf16 on an H100, rmsnorm: 0.93 of a copy with one CTA a multiprocessor, 0.96 with three and
-#: clusters of two, 0.95 with six and clusters of four).
+#: that many (65536 columns of bf16 on an H100, rmsnorm: 0.93 of a copy with one CTA a multiprocessor, 0.96 with three
+#: and clusters of two, 0.95 with six and clusters of four).
 RESIDENT = 3
 #: CTAs of a cluster, at most; how many there are at most while a CTA's part is no more than so many bytes.
 CTAS, PORTABLE, MOST_BYTES = 16, 8, 131072
@@ -64,6 +64,7 @@ def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True
 def cluster_of(size: int) -> int:
     """How many CTAs divide a row of so many bytes, which each keeps its part of in shared memory."""
     ctas = 1
-    while ctas < CTAS and (ctas < PORTABLE or size // ctas > MOST_BYTES) and SHARED // (size // ctas + BESIDE) < RESIDENT:
+    while ctas < CTAS and SHARED // (size // ctas + BESIDE) < RESIDENT and (
+            ctas < PORTABLE or size // ctas > MOST_BYTES):
         ctas *= 2
     return ctas
