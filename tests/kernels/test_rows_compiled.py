@@ -53,10 +53,10 @@ def calls(x: np.ndarray) -> dict[str, Callable[[], Any]]:
 #: columns -> name -> conversions between layouts in the kernels that a call launches
 WHOLE: dict[int, dict[str, tuple[int, ...]]] = {
     1000: {"softmax": (0,), "masked log_softmax": (0,), "softmax gradient": (0,), "rmsnorm": (0,), "layernorm": (0,),
-           "add_rmsnorm": (0,), "layernorm gradient": (3, 0, 0), "rmsnorm gradient": (2, 0), "cross_entropy": (0, 0),
+           "add_rmsnorm": (0,), "layernorm gradient": (3, 0), "rmsnorm gradient": (2, 0), "cross_entropy": (0, 0),
            "cross_entropy_": (0, 0, 0, 0), "cross_entropy gradient": (2,), "quantise rows": (0,)},
     131072: {"softmax": (0,), "masked log_softmax": (0,), "softmax gradient": (0,), "rmsnorm": (0,), "layernorm": (0,),
-             "add_rmsnorm": (0,), "layernorm gradient": (0, 0, 0), "rmsnorm gradient": (0, 0), "cross_entropy": (0, 0),
+             "add_rmsnorm": (0,), "layernorm gradient": (0, 0), "rmsnorm gradient": (0, 0), "cross_entropy": (0, 0),
              "cross_entropy_": (0, 0, 0, 0), "cross_entropy gradient": (0,), "quantise rows": (0,)}}
 #: name -> conversions in the kernels that a call of matrices [4, 1000] launches
 OTHERS: dict[str, tuple[int, ...]] = {

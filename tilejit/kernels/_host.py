@@ -21,7 +21,8 @@ WARP_BYTES = 8192
 #: What of a row's last strip may be empty, as a share of the row, before strips are made shorter by fewer warps (5120
 #: columns on an H200: softmax 0.89 of a copy with eight warps, 0.98 with four).
 STRIP_REST = 0.15
-#: Elements of a thread at least where rows begin anywhere: so many stay in shared memory, copied as whole lines.
+#: Elements of a thread at least where rows begin anywhere, or CTAs divide them: so many stay in shared memory, copied
+#: as whole lines and worked on in strips.
 UNEVEN = 32
 #: Longer rows are walked in blocks.
 STREAM_BLOCK = 8192
@@ -51,7 +52,8 @@ def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True
     many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
     ctas = cluster_of(block * size)
     if ctas > 1:
-        warps = max(4, min(16, block * size // ctas // WARP_BYTES))
+        warps = tilejit.next_power_of_2(block * size // ctas // WARP_BYTES)
+        warps = max(4, min(16, warps, block // ctas // (32 * UNEVEN)))
         return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}, True)
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
     if columns % 16 and block >= 32 * UNEVEN:

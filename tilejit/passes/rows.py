@@ -37,8 +37,6 @@ def find_rows(fn: Function) -> Function:
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
              and len(op.result.type.shape) == 1 and (wants_copies(fn, op, loops) or _is_read_again(fn, op, table))]
-    if fn.attrs.get("num_ctas", 1) > 1:             # in loops, rings are what all CTAs fill and empty together
-        loads = [op for op in loads if _is_read_again(fn, op, table)]
     if not loads or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)

@@ -30,8 +30,9 @@ from tilejit.schedule.plan import place
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32
-#: Registers that a thread then has at least, where more programs would find room on a multiprocessor.
-REGISTERS = 64
+#: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of numbers of 64
+#: bits.
+REGISTERS, DOUBLE = 64, 96
 #: Bytes of a strip a thread: one access of shared memory.
 STRIP = 16
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
@@ -48,7 +49,8 @@ def strip_rows(fn: Function, report: list[Record]) -> Function:
                 strips = _Strips(block, load, stores, fn.attrs.get("num_ctas", 1))
                 if strips.legal():
                     strips.write()
-                    fn.attrs["resident_registers"] = REGISTERS
+                    fn.attrs["resident_registers"] = max(REGISTERS if elem_of(load.result.type).bits < 64 else DOUBLE,
+                                                         fn.attrs.get("resident_registers", 0))
                     report.append(Record(
                         "strips", f"{load.result.name or 'a row'} at {place(load)} stays in shared memory: "
                         f"{strips.count} strips of {strips.size}, read by each of {strips.passes} passes", place(load),

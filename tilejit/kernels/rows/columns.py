@@ -1,6 +1,7 @@
 """Sums over rows: the gradients of weights and biases, and the second reduction of what persistent programs summed."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tilejit
@@ -35,6 +36,29 @@ def column_sum_kernel(x, scaled, stats, out, row_count, columns, x_pitch, scaled
     tl.store(out + tl.program_id(1).to(tl.int64) * columns + cols, total.to(out.dtype.element_ty), cols < columns)
 
 
+@tilejit.kernel
+def part_sum_kernel(parts, out, other_parts, other, count, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sums of COLUMNS columns of parts [count, columns]; the second row of programs has other arrays."""
+    if other is None:
+        sum_part(parts, out, count, columns, ROWS, COLUMNS)
+    elif tl.program_id(1) == 0:
+        sum_part(parts, out, count, columns, ROWS, COLUMNS)
+    else:
+        sum_part(other_parts, other, count, columns, ROWS, COLUMNS)
+
+
+@tilejit.kernel
+def sum_part(parts, out, count, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """One program's sums."""
+    cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), wide_type(parts))
+    for start in range(0, count, ROWS):
+        at = (start + tl.arange(0, ROWS))[:, None]
+        total += tl.load(parts + at.to(tl.int64) * columns + cols[None, :], (at < count) & (cols < columns)[None, :],
+                         other=0.0)
+    tl.store(out + cols, tl.sum(total, 0).to(out.dtype.element_ty), cols < columns)
+
+
 @operator(out=lambda like: like)
 def column_sum(out, x: Array, like: Array) -> None:
     """The sums over the rows of x [.., columns], in fp32, rounded to the dtype of `like` [columns]."""
@@ -55,6 +79,13 @@ def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = 
                                        tilejit.cdiv(x.n, parts), **sizes)
     if parts > 1:
         column_sum_kernel[(across, 1)](target, None, None, out, parts, x.columns, x.columns, 0, parts, **sizes)
+
+
+def sum_parts(sums: Sequence[tuple[Any, Any]], count: int, columns: int) -> None:
+    """One launch for one or two pairs (parts [count, columns], which programs have summed; their sums [columns])."""
+    (parts, out), (others, other) = (*sums, (None, None))[:2]
+    part_sum_kernel[(tilejit.cdiv(columns, SUM_COLUMNS), len(sums))](
+        parts, out, others, other, count, columns, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS, num_warps=8)
 
 
 def sums_like(x: Any, shape: tuple[int, ...]) -> Any:

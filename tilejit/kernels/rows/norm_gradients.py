@@ -6,16 +6,18 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import STREAM_BLOCK
+from tilejit.kernels._host import SHARED, STREAM_BLOCK
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.columns import sum_columns, sums_like
+from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
 from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
-from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
+from tilejit.kernels.rows.tiles import put, row_sums, wide, wide_type
 
-#: Elements of rows that a CTA has at a time, and a warp of it (a quarter of fp64): sums, weights and rows are all in
-#: registers. The most CTAs that a row is spread over, elements of a program at least, and bytes for rings.
-CTA, WARP, CTAS, LEAST, RING = 8192, 512, 16, 2048, 160 << 10
+#: Elements of rows that a multiprocessor has at a time, and a warp of it (a quarter of fp64): sums, weights and rows are
+#: all in registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
+CTA, WARP, CTAS, LEAST, STAGES = 8192, 512, 16, 2048, 4
+#: Registers of a multiprocessor, and of a thread at least: of rows that are loaded in vectors, or by single elements.
+REGISTERS, LEAST_REGISTERS = 65536, (128, 160)
 
 
 @tilejit.kernel
@@ -25,45 +27,54 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
     """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and
     g = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
     plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
-    of a program's ROWS rows always of the same one, to [programs * ROWS, columns]."""
-    cols = tl.arange(0, BLOCK)[None, :]
+    of a program's ROWS rows always of the same one, to [programs * ROWS, columns].
+
+    Of sums along a row those that need one another's results are apart, the others are taken together: what threads
+    and CTAs wait for is how often they meet."""
     first = tl.program_id(0) * ROWS
-    mine = first + tl.arange(0, ROWS)[:, None]
-    w = 1.0
+    if ROWS == 1:
+        cols, mine = tl.arange(0, BLOCK), first
+        inside = cols < columns
+    else:
+        cols, mine = tl.arange(0, BLOCK)[None, :], first + tl.arange(0, ROWS)[:, None]
+    w = None
     if weight is not None:
-        w = tl.load(weight + weight_at(mine, cols, per, HEADS, SPAN), cols < columns, other=0.0).to(wide_type(x))
-        if offset is not None:
-            w += offset
-    dw_sum = tl.zeros((ROWS, BLOCK), wide_type(x))
-    db_sum = tl.zeros((ROWS, BLOCK), wide_type(x))
+        w = tl.load(weight + weight_at(mine, cols, per, HEADS, SPAN), cols < columns, other=0.0)
+    dw_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
+    db_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
     for start in tl.range(first, n, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        row = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-        inside = (row < n) & (cols < columns)
+        if ROWS == 1:
+            row = start.to(tl.int64)
+        else:
+            row = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+            inside = (row < n) & (cols < columns)
         v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
-        g = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
+        grads = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
+        g = grads
+        if weight is not None:
+            g = grads * (w.to(v.dtype) if offset is None else w.to(v.dtype) + offset)
+        level = 0.0
         if CENTRED:
-            v = tl.where(inside, v - row_sum(v, 2) / columns, 0.0)
-        r = tl.rsqrt(row_sum(v * v, 2) / columns + eps)
-        h = v * r
+            mean, level = row_sums(v, g, ROWS)
+            v = tl.where(inside, v - mean / columns, 0.0)
+            level = level / columns
+        squares, slope = row_sums(v * v, g * v, ROWS)
+        r = tl.rsqrt(squares / columns + eps)
         if dw is not None:
-            dw_sum += g * h
+            dw_sum += grads * (v * r)
         if db is not None:
-            db_sum += g
-        g = g * w
-        d = g - h * (row_sum(g * h, 2) / columns)
-        if CENTRED:
-            d = d - row_sum(g, 2) / columns
-        d = d * r
+            db_sum += grads
+        d = (g - level - v * (slope / columns * r * r)) * r
         if more is not None:
             d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
         put(out + row * out_pitch + cols, d, inside)
     part = mine.to(tl.int64) if HEADS > 1 else tl.program_id(0).to(tl.int64)
     if dw is not None:
-        if HEADS == 1:
+        if HEADS == 1 and ROWS > 1:
             dw_sum = tl.sum(dw_sum, 0)[None, :]
         put(dw + part * columns + cols, dw_sum, cols < columns)
     if db is not None:
-        if HEADS == 1:
+        if HEADS == 1 and ROWS > 1:
             db_sum = tl.sum(db_sum, 0)[None, :]
         put(db + part * columns + cols, db_sum, cols < columns)
 
@@ -176,15 +187,14 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
     pitches = m.pitch, g.pitch, p.pitch, o.pitch
     constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
     double = tilejit.array_info(m.array).dtype == tl.float64
-    if m.columns <= CTAS * CTA // (4 if double else 2 if m.columns % 16 else 1):
-        programs, rows, options = walk(heads, m, g, o)
+    if m.columns <= CTAS * CTA // (4 if double else 1):
+        programs, rows, options = walk(heads, o, m, g, *(() if more is None else (p,)))
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
                                           float(eps), offset or None, m.columns, **constants, **options)
-        for out, part in zip((dw, db), parts):
-            if out is not None:
-                sum_columns(out, Matrix(part, programs * held // heads, heads * m.columns, heads * m.columns))
+        if sums := [(part, out) for part, out in zip(parts, (dw, db)) if out is not None]:
+            sum_parts(sums, programs * held // heads, heads * m.columns)
         return
     stats = sums_like(m.array, (m.n, 2))
     long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, stats, m.columns, *pitches,
@@ -198,21 +208,24 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         sum_columns(db, g)
 
 
-def walk(heads: int, *matrices: Matrix) -> tuple[int, int, dict[str, int]]:
+def walk(heads: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     """How programs walk over rows of inputs and a result: how many programs (what the chip holds, and such a number
     that a program's rows keep their heads), rows of each at a time, and the options of the launch."""
-    m = matrices[0]
+    m = inputs[0]
     block = max(16, tilejit.next_power_of_2(m.columns))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))
-    infos = [tilejit.array_info(x.array) for x in matrices]
+    infos = [tilejit.array_info(x.array) for x in inputs]
     cta, warp = (CTA // 4, WARP // 4) if infos[0].dtype == tl.float64 else (CTA, WARP)
-    if m.columns % 16 and block > cta:                  # rows of single elements need more registers
-        cta //= 2
-    ctas = max(1, block // cta)
+    ctas, uneven = max(1, block // cta), m.columns % 16 > 0
+    if ctas > 1 or uneven:                              # threads need more beside their elements: fewer of them
+        warp *= 2
     size = block * rows // ctas
-    ring = size * (2 * sum([i.dtype.bytes for i in infos[:-1]]) + infos[-1].dtype.bytes)
-    resident = tilejit.multiprocessors(infos[0].device) * (cta // size) // ctas
+    warps = max(4, size // warp)
+    resident = min(cta // size, REGISTERS // (32 * warps * LEAST_REGISTERS[uneven]))
+    programs = tilejit.multiprocessors(infos[0].device) * resident // ctas
     whole = heads // gcd(heads, rows)
-    programs = tilejit.cdiv(max(1, min(resident, tilejit.cdiv(m.n, rows))), whole) * whole
-    return programs, rows, {"ROWS": rows, "BLOCK": block, "STAGES": 2 if ctas == 1 and ring <= RING else 1,
-                            "num_warps": max(4, size // warp), "num_ctas": ctas}
+    programs = tilejit.cdiv(max(1, min(programs, tilejit.cdiv(m.n, rows))), whole) * whole
+    room = SHARED // resident - 4096 - size * tilejit.array_info(out.array).dtype.bytes
+    stages = min(STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
+    return programs, rows, {"ROWS": rows, "BLOCK": block, "STAGES": stages if stages > 1 else 1, "num_warps": warps,
+                            "num_ctas": ctas, "maxnreg": min(255, REGISTERS // (32 * warps * resident) // 8 * 8)}
