@@ -13,8 +13,8 @@ from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
 from tilejit.kernels.rows.tiles import put, row_sums, wide, wide_type
 
-#: Elements of rows that a multiprocessor has at a time, and a warp of it (a quarter of fp64): sums, weights and rows are
-#: all in registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
+#: Elements of rows that a multiprocessor has at a time, and a warp of it (a quarter of fp64): sums, weights and rows
+#: are all in registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
 CTA, WARP, CTAS, LEAST, STAGES = 8192, 512, 16, 2048, 4
 #: Registers of a multiprocessor, and of a thread at least: of rows that are loaded in vectors, or by single elements.
 REGISTERS, LEAST_REGISTERS = 65536, (128, 160)
