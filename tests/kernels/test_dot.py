@@ -105,6 +105,17 @@ def test_drawn(seed):
         assert rel_error(c, z) <= max(tolerance, 5e-3 if end == "chain" else 0), (target, kind[0], z.shape, k, warps, end)
 
 
+@pytest.mark.parametrize("batch,m,n,k", [(1, 512, 8, 4), (1, 8, 1024, 2), (2, 4, 512, 4)])
+def test_multiply_adds_of_many_rows_or_columns(batch, m, n, k):
+    """Beyond 256 of them operands lie in scratch in several parts, as blocks of TMA do."""
+    rng = np.random.default_rng(batch)
+    a, b = (rng.standard_normal((batch, *s)).astype(F32) for s in ((m, k), (k, n)))
+    c = np.zeros((batch, m, n), F32)
+    with tilejit.knobs(target="emulator"):
+        product[(1,)](a, b, c, np.zeros(1, F32), batch, m, n, k, "ieee", False, False, "none", None)
+    assert rel_error(c, a.astype(F64) @ b.astype(F64)) < 1e-6
+
+
 @tilejit.kernel
 def promoted(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVERY: tl.constexpr):
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)

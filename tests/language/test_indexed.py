@@ -17,7 +17,8 @@ def gathers(y, x, index, N: tl.constexpr, SRC: tl.constexpr, M: tl.constexpr, IN
 @pytest.mark.parametrize("src,index,axis,dtype,kind", [
     ((128,), (256,), 0, np.float32, np.int32), ((16, 64), (16, 8), 1, np.float16, np.int64),
     ((32, 16), (64, 16), -2, np.int8, np.uint8), ((4, 8, 16), (4, 2, 16), 1, np.float64, np.int16),
-    ((64, 4), (64, 4), 0, np.bool_, np.int32)])
+    ((64, 4), (64, 4), 0, np.bool_, np.int32),
+    ((4, 512), (4, 32), 1, np.float32, np.int16), ((4, 1024), (2, 1024), 0, np.int16, np.int32)])
 def test_gather(src, index, axis, dtype, kind):
     rng = np.random.default_rng(1)
     x = rng.integers(0, 2 if dtype == np.bool_ else 100, src).astype(dtype)

@@ -109,6 +109,21 @@ def test_tiles_of_one_element_are_conditions(x, want):
 
 
 @tilejit.kernel
+def promises(y, x, first, N: tl.constexpr, TOLD: tl.constexpr):
+    at = tl.arange(0, N) + tl.load(first)
+    for _ in range(2):
+        if TOLD:
+            tl.max_contiguous(tl.multiple_of(at, N), N)
+        tl.store(y + at, tl.load(x + at))
+
+
+def test_promises_that_are_statements():
+    """They are about the variable, whose accesses are then wide."""
+    texts = [promises.compile("*fp32:16", "*fp32:16", "*int32", 512, told).ptx for told in (False, True)]
+    assert ["ld.global.v4" in text for text in texts] == [False, True]
+
+
+@tilejit.kernel
 def sliced(out):
     values = (5, 6, 7, 8)
     part = values[tl.slice(1, 3)]

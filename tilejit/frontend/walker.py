@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.frontend.calls import Calls
 from tilejit.frontend.expressions import SUPPORTED, keyword
 from tilejit.frontend.values import Exit, assigned
+from tilejit.ir import Op
 from tilejit.language import debug
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import constexpr, tensor
@@ -56,7 +58,15 @@ class Walker(Calls):
                 name = ast.unparse(node.value.func)
                 raise self.fail(node, f"The result of {name} is not being used. {must}".rstrip())
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):
-            self.expr(node.value)
+            self._promised(self.expr(node.value))
+
+    def _promised(self, value: Any) -> None:
+        """Promises that are statements (`tl.multiple_of(x, 8)`) hold for the variables of what they are made about."""
+        found = value.value if isinstance(value, tensor) else None
+        while found is not None and isinstance(found.op, Op) and found.op.name == "hint":
+            found = found.op.operands[0]
+        if found is not None and found is not value.value:
+            self.env.update({n: value for n, v in self.env.items() if isinstance(v, tensor) and v.value is found})
 
     def stmt_Return(self, node: ast.Return) -> Exit:
         return Exit(True, True, self.expr(node.value) if node.value is not None else None)

@@ -1,12 +1,11 @@
 """Emitter of products by fused multiply-adds: operands in scratch, accumulators in registers (`layout/fma.py`)."""
 from __future__ import annotations
 
-from math import prod
-
 from tilejit.ir import Op
 from tilejit.ir.scratch import fma_buffers
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.linear import LinearLayout
+from tilejit.layout.shared import slot_offset
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses
@@ -62,17 +61,17 @@ class _Side:
     def __init__(self, e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, index: int):
         keep = layout.rank - 1 if index else layout.rank - 2
         size = buffer.elem.bytes
-        self.elem, self.pitch = buffer.elem, size * buffer.shape[keep]
-        self.address = base
-        strides = [0] * layout.rank
-        strides[keep] = size
-        if layout.rank == 3:
-            strides[0] = size * prod(buffer.shape[1:])
-        for d, stride in enumerate(strides):
-            if stride and layout.shape[d] > 1:
-                self.address = e.p.new("b32", "mad.lo.u32", e.thread_coord(layout, d), stride, self.address)
+
+        def place(at: tuple[int, ...], k: int = 0) -> int:
+            """Where the element lies that a place of the accumulator needs."""
+            return slot_offset(buffer, (*at[:-2], *((k, at[-1]) if index else (at[-2], k))))
+
+        self.elem, self.pitch = buffer.elem, place((0,) * layout.rank, 1)
+        thread = e.bit_sum([(e.role.lane, [place(b) for b in layout.bases_of("lane")]),
+                            (e.role.warp, [place(b) for b in layout.bases_of("warp")])])
+        self.address = e.p.new("b32", "add.u32", base, thread)
         #: where each element of k = 0 that the thread needs lies, in bytes from its address
-        self.offsets = {(*at[:-2], at[keep]): sum(x * s for x, s in zip(at, strides)) for at in layout.registers()}
+        self.offsets = {(*at[:-2], at[keep]): place(at) for at in layout.registers()}
         self.vector = 1
         for b in (b for b in layout.bases_of("register") if b[keep]):
             if b[keep] != self.vector or self.vector * size >= 16:

@@ -1,11 +1,10 @@
 """Emitters of ops whose elements find one another at run time: `gather` and `histogram`, through shared scratch."""
 from __future__ import annotations
 
-from math import prod
-
 from tilejit.errors import ClusterError
 from tilejit.ir import Op
 from tilejit.ir.types import Buffer, DType, Ptr, Tile, elem_of, int64, uint8
+from tilejit.layout.shared import slot_offset, span_elements
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.smem import accesses
@@ -33,10 +32,16 @@ def _gather(e: Emitter, op: Op) -> None:
     for a in accesses(e, src.layout, buffer, base):
         store_shared(e, src.elem, [regs[i] for i in a.registers], a.address, e.owner(src.layout))
     e.sync()
-    strides = [prod(src.shape[d + 1:]) * elem.bytes for d in range(len(src.shape))]
+    rank = len(src.shape)
 
     def offset(coords: tuple[int, ...]) -> int:
-        return sum(c * s for d, (c, s) in enumerate(zip(coords, strides)) if d != axis)
+        return slot_offset(buffer, (*coords[:axis], 0, *coords[axis + 1:]))
+
+    def along(n: int) -> int:
+        """Bytes to the element n further on along the axis."""
+        return slot_offset(buffer, tuple(n if d == axis else 0 for d in range(rank)))
+
+    span = span_elements(buffer) if axis == rank - 1 else src.shape[axis]       # of which elements follow one another
 
     thread = e.bit_sum([(getattr(e.role, n), [offset(b) for b in index.layout.bases_of(n)]) for n in ("lane", "warp")])
     out = e.fresh(op.result.type)
@@ -46,7 +51,12 @@ def _gather(e: Emitter, op: Op) -> None:
         elif index.elem.bits < 32:
             at = p.new("b32", "cvt.u32.u16", at)
         at = p.new("b32", "and.b32", at, src.shape[axis] - 1)
-        place = p.new("b32", "mad.lo.u32", at, strides[axis], base)
+        place = base
+        if span < src.shape[axis]:
+            place = p.new("b32", "mad.lo.u32", p.new("b32", "shr.u32", at, span.bit_length() - 1), along(span), base)
+            at = p.new("b32", "and.b32", at, span - 1)
+        if span > 1:
+            place = p.new("b32", "mad.lo.u32", at, along(1), place)
         const = offset(coords)
         rest = p.new("b32", "xor.b32", thread, const) if const else thread
         load_shared(e, src.elem, [to], f"[{p.new('b32', 'add.u32', place, rest)}]")
