@@ -13,7 +13,8 @@ iteration and the second one of this iteration are issued together, and the soft
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import Block, Function, Op, Value, clone_op, enclosing, replace, uses, walk
+from tilejit.ir.ahead import argument_of
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
@@ -21,9 +22,10 @@ from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
 from tilejit.schedule.registers import peak
 from tilejit.schedule.rewrite import register_split
 from tilejit.schedule.rotate import TIMES, copy_function, rotate
+from tilejit.schedule.stores import is_store
 
 #: Registers of a thread beside its tiles: addresses, tickets, loop counters, masks.
-BESIDE = 30
+BESIDE = 28
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
 #: attention on an H200: joined loops are faster with two warpgroups, slower with three).
 JOINED = 3
@@ -58,7 +60,7 @@ def annotate(fn: Function) -> Function:
 def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple[int, int]],
              rings: dict[str, tuple]) -> Record:
     """Mark the copy of a loop in `new` with its times if it can be expanded; says what comes of it."""
-    problem = _problem(new, loop, times)
+    problem = _problem(new, loop)
     if not problem:
         _mark(loop, loops, times, rings)
         need, share = _registers(new, loops[loop]), _share(new)
@@ -144,38 +146,41 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     def cycle(op: Op) -> int:
         if stage[op]:
             return 1 if op in ahead else 3
-        if op in last and set(users[op]) <= second:
+        if op in last and all(stage[user] for user in users[op]):
             return 5
         if op in behind:
             return 4
-        return 0 if op in first or kind_of(op) else 2
+        return 0 if op in first else 2
 
     return {op: (stage[op], cycle(op)) for op in ops}
 
 
-def _problem(fn: Function, loop: Op, times: dict[Op, tuple[int, int]]) -> str:
+def _problem(fn: Function, loop: Op) -> str:
     """Why a loop cannot be rotated; empty if it can."""
-    body, table = loop.regions[0], uses(_top(loop))
+    body = loop.regions[0]
     if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or \
             loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12):
         return "no role of its own loads"
     for dot in _dots(loop):
         if "unit" in dot.attrs:
             return "mma.sync multiplies"
-        if reads_slot(dot, 1) is None or reads_slot(dot, 0) is None and not from_registers(dot):
-            return f"an operand of {dot.result.name or 'a product'} goes through shared memory"
+        if reads_slot(dot, 1) is None:
+            return f"the second operand of {dot.result.name or 'a product'} goes through shared memory"
     for op in body.ops[:-1]:
-        if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}):
+        if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}) and not _only_stores(op, body):
             return f"{op.name} ({place(op)}) may have to wait for others"
         if kind_of(op) not in ("", "tensor"):
             return "the threads that compute also copy"
-        if kind_of(op):
-            readers = {times[u][0] for u, _ in table.get(op.result, ()) if u in times}
-            if in_place(op.result, table) and readers != {times[op][0]}:
-                return f"{op.result.name or 'a load'} is read at both stages"
     if any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands)):
         return "values change places from iteration to iteration"
     return ""
+
+
+def _only_stores(op: Op, body: Block) -> bool:
+    """Whether an op stores through TMA, to what nothing else in the loop reads."""
+    to = argument_of(op.operands[0]) if is_store(op) else None
+    return to is not None and not any(argument_of(x.operands[0]) in (None, to) for x in walk(body)
+                                      if "read" in x.define.effects and x is not op and x.operands)
 
 
 def _top(op: Op) -> Block:
@@ -187,21 +192,43 @@ def _top(op: Op) -> Block:
 
 def _mark(loop: Op, copies: dict[Op, Op], times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
     """Write times and rings down. Loads of loops next to each other that are alike share a ring."""
+    body = copies[loop].regions[0]
     for op, time in times.items():
         copies[op].attrs.update(zip(TIMES, time))
-        if kind_of(op):
-            kind = (loop.parent, loop.attrs.get("num_stages"), op.result.type, op.operands[0], time[0])
-            base = name = op.result.name or "load"
-            number = 1
-            while rings.setdefault(name, kind) != kind or any(
-                    x.attrs.get("ring") == name for x in copies[loop].regions[0].ops if x is not copies[op]):
-                number += 1
-                name = f"{base}.{number}"
-            copies[op].attrs["ring"] = name
+    for op in [x for x in times if kind_of(x)]:
+        kind = (loop.parent, loop.attrs.get("num_stages"), op.result.type, op.operands[0], times[op][0])
+        base = name = op.result.name or "load"
+        number = 1
+        while rings.setdefault(name, kind) != kind or any(x.attrs.get("ring") == name for x in body.ops):
+            number += 1
+            name = f"{base}.{number}"
+        copies[op].attrs["ring"] = name
+        _read_again(copies[loop], copies[op])
+
+
+def _read_again(loop: Op, load: Op) -> None:
+    """Where products at stage 1 read the slot of a load at stage 0: the load once more, which is no copy but the name
+    of that slot a trip later (`again`)."""
+    body, table = loop.regions[0], uses(_top(loop))
+    late = [(u, i) for u, i in table.get(load.result, ()) if u.attrs.get("stage", 0) > load.attrs["stage"]]
+    if not late or not in_place(load.result, table):
+        return
+    name = clone_op(load, {})
+    name.attrs.update(stage=1, cycle=min(u.attrs["cycle"] for u, _ in late), again=0)
+    name.result.name, name.parent = load.result.name, body
+    body.ops.insert(body.ops.index(load) + 1, name)
+    for user, i in late:
+        user.operands[i] = name.result
 
 
 def _unmark(loop: Op) -> None:
-    for op in loop.regions[0].ops:
+    """Take times and rings away, and second names of slots."""
+    body = loop.regions[0]
+    for op in [x for x in body.ops if "again" in x.attrs]:
+        load = next(x for x in body.ops if x.attrs.get("ring") == op.attrs["ring"])
+        replace(body, {op.result: load.result})
+        body.ops.remove(op)
+    for op in body.ops:
         for key in (*TIMES, "ring"):
             op.attrs.pop(key, None)
 

@@ -23,6 +23,9 @@ class Channels(RoleState):
         """Fill or await a ring's ticket, where the last of its loads stands."""
         ring = self.plan.ring_of(op)
         assert ring is not None
+        if "again" in op.attrs:
+            self._name_again(op, ring, b)
+            return
         if op is not ring.loads[-1] or self.role == "producer" and ring not in self.plan.produced:
             return
         if self.role == "producer" or self._fills(ring) and not ring.ahead:
@@ -38,6 +41,9 @@ class Channels(RoleState):
         slot, parity = self.state[ring.channel, "use"]
         slot = self._place(ring, slot, b)
         self._advance(ring, "use", b)
+        if (ring.channel, "last") in self.state:
+            self.earlier[ring.channel] = self.state[ring.channel, "last"][0]
+            self.state[ring.channel, "last"] = (slot,)
         for load in ring.loads:          # addresses are known before the bytes are there
             self.views[load] = b("view", self.shared[ring].buffers[load], slot)
             if load.attrs.get("unaligned"):
@@ -55,6 +61,14 @@ class Channels(RoleState):
             if any(write in written_by(load.operands[0]) for load in ring.loads):
                 slot, parity = self.state[ring.channel, "fill"]
                 b.op("mbar_landed", self.shared[ring].full, self._place(ring, slot, b), parity)
+
+    def _name_again(self, op: Op, ring: Ring, b: Builder) -> None:
+        """The slot of the ring's last load, or the last but one, under another name."""
+        if self.role == "producer":
+            return
+        slot = self.earlier[ring.channel] if op.attrs["again"] else self.state[ring.channel, "last"][0]
+        load = next(x for x in ring.loads if x.attrs["ring"] == op.attrs["ring"])
+        self.views[op] = b("view", self.shared[ring].buffers[load], slot)
 
     def _tickets(self, ring: Ring, turns: Op, b: Builder) -> Value:
         """How many tickets of a ring one iteration of `turns` uses."""

@@ -57,7 +57,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     assert wishes.slots is not None
     plan = Plan(report=report, staging=wishes.staging)
     table = uses(fn.body)
-    loads = [op for op in walk(fn.body) if kind_of(op)]
+    loads = [op for op in walk(fn.body) if kind_of(op) and "again" not in op.attrs]
     groups: dict[tuple, Ring] = {}
     homes = _homes(loads)
     for op in loads:

@@ -179,6 +179,8 @@ class Plan:
 
     def ring_of(self, op: Op) -> Ring | None:
         """The ring that a load goes through."""
+        if "again" in op.attrs:
+            return next(r for r in self.rings if op.attrs["ring"] in r.text)
         return next((r for r in self.rings if op in r.loads), None)
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_at, edge_of, uses, walk
 from tilejit.ir.flight import rings
 from tilejit.ir.types import Barrier, int32
 
@@ -31,6 +31,8 @@ class Ring:
     empty: Value
     buffers: set[Value] = field(default_factory=set)
     last: dict[Op, Value] = field(default_factory=dict)
+    #: names of slots that are read once more, a trip later
+    later: set[Value] = field(default_factory=set)
     #: what carries slots along with products: (loop, edge) -> the slot in the loop, and behind it
     carried: dict[tuple[Op, int], tuple[Value, Value]] = field(default_factory=dict)
 
@@ -65,12 +67,42 @@ class _Release:
 
     def _find_last(self, ring: Ring, wait: Op) -> None:
         """What reads a slot last: a product whose sums are waited for somewhere, or an op behind which it is free."""
-        block, slot = wait.parent, wait.operands[1]
-        assert block is not None
-        views = [op.result for op, i in self.uses[slot]
-                 if op.name == "view" and i == 1 and op.operands[0] in ring.buffers and op.parent is block]
+        assert wait.parent is not None
+        later = self._read_later(ring, wait.operands[1])
+        for slot in later:
+            if slot not in ring.later:
+                ring.later.add(slot)
+                view = self._views(ring, slot)[0]
+                assert view.parent is not None
+                self._free(ring, slot, view.parent, view)
+        if not later:
+            self._free(ring, wait.operands[1], wait.parent, wait)
+
+    def _views(self, ring: Ring, slot: Value) -> list[Op]:
+        return [op for op, i in self.uses[slot] if op.name == "view" and i == 1 and op.operands[0] in ring.buffers]
+
+    def _read_later(self, ring: Ring, slot: Value) -> list[Value]:
+        """The names under which a slot is read once more without another wait, in a later trip or behind a loop."""
+        found: list[Value] = []
+        work, seen = [slot], set()
+        while work:
+            v = work.pop()
+            for op, i in self.uses.get(v, ()):
+                edge = edge_at(op, i)
+                for name in (*edge[1].args, edge[1].result) if edge is not None else ():
+                    if name in seen:
+                        continue
+                    seen.add(name)
+                    users = [x for x, _ in self.uses.get(name, ())]
+                    if not any(x.name == "mbar_wait" and x.operands[0] is ring.full for x in users):
+                        (found if users and self._views(ring, name) else work).append(name)
+        return found
+
+    def _free(self, ring: Ring, slot: Value, block: Block, start: Op) -> None:
+        """Give a slot back behind what reads it last in a block, from `start` on."""
+        views = [op.result for op in self._views(ring, slot) if op.parent is block]
         readers = [op for v in views for op in self._readers(v)]
-        last = max([_inside(block, op) for op in readers], key=block.ops.index, default=wait)
+        last = max([_inside(block, op) for op in readers], key=block.ops.index, default=start)
         if last.name == "dot_async":
             ring.last[last] = slot
             return

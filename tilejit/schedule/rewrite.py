@@ -133,6 +133,8 @@ class RoleWriter(Channels, ProductsAhead, Exchanges, ClusterBarriers):
         for ring in (r for r in rings if r.channel is r):
             if self.needed is None:
                 self.state[ring, "use"] = (zero, zero)
+                if any("again" in op.attrs and op.attrs["ring"] in ring.text for op in walk(self.fn.body)):
+                    self.state[ring, "last"] = (zero,)
             if self.role == "producer" or self._fills(ring):
                 # A fresh barrier passes a wait for parity 1: the producer's first round never blocks.
                 self.state[ring, "fill"] = (zero, one)

@@ -13,7 +13,7 @@ from tilejit.schedule.stores import is_store
 #: What a ticket belongs to, and its kind.
 Key = tuple[Union[Ring, Exchange, StoreRing, Drain, PingPong], str]
 #: Names of a ticket's values, where they are not a slot and its parity.
-_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",), "turn": ("left", "parity")}
+_NAMES: dict[str, tuple[str, ...]] = {"ahead": (), "parity": ("parity",), "turn": ("left", "parity"), "last": ("last",)}
 
 
 @dataclass(eq=False)
@@ -29,8 +29,9 @@ class RoleState:
     """The state of one role's writer. `env` maps old values to new ones; `state` holds tickets by (ring, kind).
 
     kinds: "use" (consumer's ticket), "fill" (producer's), "ahead" (what the loop carries for addresses, in the
-    iteration of the fill ticket), "parity" (of an exchange's first round, of a store's first slots, of a drain), "turn"
-    (iterations left until the group's own, and the parity of its barrier).
+    iteration of the fill ticket), "last" (the slot of the last load, where one is read again), "parity" (of an
+    exchange's first round, of a store's first slots, of a drain), "turn" (iterations left until the group's own, and
+    the parity of its barrier).
     `needed`: what a role that is a slice computes, None if it does the rest; `uses`: those of the function's values."""
 
     def __init__(self, fn: Function, plan: Plan, shared: dict[Ring | StoreRing | Drain, Shared], top: Builder,
@@ -43,6 +44,7 @@ class RoleState:
         self.parity: dict[StoreRing, Value] = {}     # of the first stores
         self.other: dict[Value, Value] = {}       # a parity -> the one that it was made from, its opposite
         self.views: dict[Op, Value] = {}          # load -> the slot that holds it now
+        self.earlier: dict[Ring, Value] = {}      # ring -> the slot of its last load but one, in this block
         self.tested: dict[Ring, Value] = {}       # ring -> whether the next slot was still being filled, if looked at
         self.piecewise = {op for pieces in plan.pieces.values() for op in pieces.ops}    # made where they are needed
         self.issued: set[Op] = set()                 # products that were issued an iteration ahead, and their loads

@@ -11,10 +11,11 @@ stage 1 of the one before, by `cycle`:
                                                  yield %d, %s1
                                                %d = g(%s0, ..)
 
-What goes from stage 0 to stage 1 is carried for one trip. Loops one after another that do the same at stage 1 (blocks
-of keys without and with a mask) are expanded as one: the first has the prologue, the last the epilogue. Works on tile
-IR before roles are written, so every role is a slice of the rotated loop, and the evaluator runs it (modulo scheduling:
-Rau 1994, Lam 1988).
+What goes from stage 0 to stage 1 is carried for one trip; of a load that products of both stages read in its slot
+there is a second one at stage 1, `again`, which is no copy but the name of that slot: of the ring's last load but so
+many. Loops one after another that do the same at stage 1 (blocks of keys without and with a mask) are expanded as one:
+the first has the prologue, the last the epilogue. Works on tile IR before roles are written, so every role is a slice
+of the rotated loop, and the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
 """
 from __future__ import annotations
 
@@ -120,18 +121,24 @@ class _Rotation:
                 raise VerificationError(f"the loop hands on {v.name or 'a value'} in another place: it cannot be "
                                         "rotated", self.loop.loc)
 
-    def _clone(self, op: Op, env: dict[Value, Value], b: Builder) -> None:
+    def _clone(self, op: Op, env: dict[Value, Value], b: Builder) -> Op:
         new = b.insert(clone_op(op, env))
         for key in TIMES:
             new.attrs.pop(key, None)
+        return new
 
     def _run(self, stages: tuple[int, ...], envs: dict[int, dict[Value, Value]], b: Builder) -> None:
         """Ops of these stages in order, each in the environment of its iteration."""
+        loaded = set()
         for op in self.ops:
             stage = self.times[op].stage
             if stage not in stages:
                 continue
-            self._clone(op, envs[stage], b)
+            new = self._clone(op, envs[stage], b)
+            if "again" in op.attrs:
+                new.attrs["again"] = int(op.attrs["ring"] in loaded)
+            elif stage == 0 and "ring" in op.attrs:
+                loaded.add(op.attrs["ring"])
             if stage == 1 and 0 in stages:
                 envs[0].update((arg, envs[1][v]) for arg, v in self.late.items() if v in op.results)
 
