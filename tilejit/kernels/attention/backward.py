@@ -17,9 +17,6 @@ from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check
 from tilejit.kernels.attention.forward import WIDE_WINDOW, ragged_rows
 from tilejit.kernels.rows.columns import column_sum
 
-#: Rows that a program of the last pass rounds.
-SUM_ROWS = 32
-
 
 @lru_cache(maxsize=64)
 def tiles_of(wide: int, wide_v: int) -> tuple[int, int, int]:
@@ -46,7 +43,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
     fp32, lines = tilejit.language.float32, max(rows, bm)
     stats = tilejit.empty_like(q, (heads, 2, lines), fp32)
-    sums = None if case.deterministic else tilejit.empty_like(q, (max(rows, 1), heads, wide), fp32)
+    sums = None if case.deterministic else tilejit.empty_like(q, (max(rows // bm, 1) * heads, bm * wide), fp32)
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
         (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
@@ -62,8 +59,9 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
     settings = dict(GROUP=heads // kv_heads, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps)
     if steps and batch:
+        line = 32 if bm * wide <= 32 * 256 else 64                   # as in `as_held`
         in_sums = None if sums is None else tilejit.TensorDescriptor(
-            sums, (rows, heads, wide), (heads * wide, wide, 1), (bm, 1, wide))
+            sums, (rows * heads * wide // line, line), (line, 1), (bm * wide // line, line))
         to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
               for x, w in ((dk, wide), (dv_out, wide_v))]
         key_kernel[(steps, kv_heads, batch)](
@@ -71,9 +69,9 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
             SPLIT=split, **settings)
     if sums is not None and blocks and batch:
         stride = tilejit.array_info(dq).strides
-        sum_kernel[(blocks * (bm // SUM_ROWS), heads, batch)](
+        sum_kernel[(blocks, heads, batch)](
             sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
-            BM=bm, BLOCK=SUM_ROWS, D=wide, num_warps=4)
+            BM=bm, D=wide, num_warps=8)
     elif blocks and batch:
         pad, bm = bm, 128 if wide <= 128 and wide_v <= 128 else 64
         query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](

@@ -29,10 +29,26 @@ def padded_row(at, queries, sequences, BM: tl.constexpr):
 
 
 @tilejit.kernel
+def as_held(x, BM: tl.constexpr, D: tl.constexpr):
+    """A block of sums [BM, D] in the order in which the threads of two warpgroups that divide its columns hold it (PTX
+    ISA, wgmma.mma_async, fragment of D): each stores 16 contiguous bytes, its neighbour the next ones."""
+    WIDE: tl.constexpr = 32 if BM * D <= 32 * 256 else 64            # a block's rows are 256 at most
+    x = x.reshape([BM // 16, 2, 8, 2, D // 16, 4, 2]).permute(3, 4, 0, 2, 5, 1, 6)
+    return x.reshape([BM * D // WIDE, WIDE])
+
+
+@tilejit.kernel
+def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
+    """What `as_held` makes [BM * D], as [BM, D] again."""
+    return x.reshape([2, D // 16, BM // 16, 8, 4, 2, 2]).permute(2, 5, 3, 0, 1, 4, 6).reshape([BM, D])
+
+
+@tilejit.kernel
 def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_parts, queries, keys, heads, rows,
                sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and
-    behind a sequence); and sums of out * grad, less the gradient of lse. sums [rows, heads, D] is cleared, if given.
+    behind a sequence); and sums of out * grad, less the gradient of lse. sums [rows / BM, heads, BM * D] is cleared, if
+    given.
     sink_parts [programs, heads]: what the rows of a program say of the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
@@ -62,12 +78,10 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
         tl.store(stats + head * 2 * rows + to, log)
         tl.store(stats + (head * 2 + 1) * rows + to, delta)
     if sums is not None:
-        columns = tl.arange(0, D)
-        start = sums + (to.to(tl.int64) * (heads * D) + head * D)[:, None] + columns[None, :]
-        if sequences.queries is not None:
-            tl.store(start, tl.zeros([BM, D], tl.float32), inside[:, None] & (columns < D)[None, :])
-        else:
-            tl.store(start, tl.zeros([BM, D], tl.float32))
+        block = (padded_row(at, queries, sequences, BM) + begin) // BM
+        start = sums + (block * heads + head).to(tl.int64) * (BM * D)
+        if sequences.queries is None or begin < at.queries:
+            tl.store(start + tl.arange(0, BM)[:, None] * D + tl.arange(0, D)[None, :], tl.zeros([BM, D], tl.float32))
 
 
 @tilejit.kernel
@@ -128,7 +142,8 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
         dk = tl.dot(ds, q, dk)
         if sums is not None:
             dq = tl.dot(ds.T, k)
-            sums.atomic_add([low + m, head, 0], dq.reshape([BM, 1, D]))
+            held = as_held(dq, BM, D)
+            sums.atomic_add([((low + m) // BM * at.heads + head) * held.shape[0], 0], held)
     return dk, dv
 
 
@@ -136,9 +151,10 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
 def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc, queries, keys, factor, scale, heads,
                opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
                D: tl.constexpr, DV: tl.constexpr):
-    """Gradients of BN keys and values of one head; those of queries, without their scale, are added to `sums` (fp32)
-    if it is given. stats: blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones
-    are not; 2 those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
+    """Gradients of BN keys and values of one head; those of queries, without their scale, are added to `sums` if it is
+    given (fp32, [rows / BM, heads] blocks as `as_held` makes them). stats: blocks [1, 1, BM] of what `row_kernel`
+    makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2 those in the middle are not. Programs (blocks of
+    keys, kv heads, batches)."""
     n = tl.program_id(0) * BN
     kv_head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -225,16 +241,19 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
 
 @tilejit.kernel
 def sum_kernel(sums, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
-               BM: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr):
-    """sums [padded rows, heads, D] times the scale, as gradients of queries; BLOCK of the rows that make up a BM."""
-    begin = tl.program_id(0) * BLOCK
+               BM: tl.constexpr, D: tl.constexpr):
+    """sums [padded rows / BM, heads] of blocks that `as_held` makes, times the scale, as gradients of queries. Programs
+    (blocks of BM queries, heads, batches)."""
+    begin = tl.program_id(0) * BM
     head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, sequences)
-    index, columns = begin + tl.arange(0, BLOCK), tl.arange(0, D)
-    row = (padded_row(at, queries, sequences, BM) + index).to(tl.int64)
-    inside = (index < at.queries)[:, None] & (columns < d)[None, :]
-    x = tl.load(sums + (row * (heads * D) + head * D)[:, None] + columns[None, :], inside, other=0.0)
-    to = (at.first_query + index).to(tl.int64) * row_stride + head * head_stride
-    if sequences.queries is None:
-        to = to + batch.to(tl.int64) * batch_stride
-    tl.store(dq + to[:, None] + columns[None, :], (x * scale).to(dq.dtype.element_ty), inside)
+    block = (padded_row(at, queries, sequences, BM) + begin) // BM
+    start = sums + (block * heads + head).to(tl.int64) * (BM * D)
+    if begin < at.queries:
+        x = by_rows(tl.load(start + tl.arange(0, BM * D)), BM, D)
+        index, columns = begin + tl.arange(0, BM), tl.arange(0, D)
+        inside = (index < at.queries)[:, None] & (columns < d)[None, :]
+        to = (at.first_query + index).to(tl.int64) * row_stride + head * head_stride
+        if sequences.queries is None:
+            to = to + batch.to(tl.int64) * batch_stride
+        tl.store(dq + to[:, None] + columns[None, :], (x * scale).to(dq.dtype.element_ty), inside)
