@@ -1,6 +1,7 @@
 """Gradients of attention against float64, in the evaluator and in the emulator, with every option."""
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +12,10 @@ from attention_reference import reference
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels.attention.backward import gradients
+from tilejit.kernels.attention.backward_kernel import key_kernel, query_kernel
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.forward import forward
+from tilejit.kernels.attention.scores import Band, Options
 from tilejit.testing import rel_error
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
@@ -51,6 +54,37 @@ def test_against_float64(sizes: tuple[int, ...], case: dict[str, Any], determini
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_in_the_emulator(deterministic: bool) -> None:
     agree((1, 70, 140, 2, 1, 64, 64), "emulator", right=0, of_lse=True, deterministic=deterministic)
+
+
+def test_several_blocks_in_the_emulator() -> None:
+    """Loops in two stages, of which the masked one and the other are one pipeline."""
+    agree((1, 330, 200, 1, 1, 64, 64), "emulator", right=0)
+
+
+def shapes(d: int, queries: int, keys: int) -> list[str]:
+    return [f"desc<bf16[1x{n}x1x{d}]>" for n in (queries, keys, keys, queries)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_products_of_keys_overlap(deterministic: bool, causal: bool) -> None:
+    """Slots of q and grad are read in both stages; nothing is spilled, and a block is loaded once."""
+    sums = None if deterministic else "desc<fp32[128x32]>"
+    k = key_kernel.compile(*shapes(64, 64, 128), "desc<fp32[1x1x64]>", sums, *["desc<bf16[1x128x1x64]>"] * 2, "int32:16",
+                           "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=1,
+                           TAIL=causal, SPLIT=1, BM=64, BN=128, D=64, DV=64, num_warps=8)
+    late = "dv, dk" if deterministic else "dv, dk, dq"
+    assert k.report().count(f"scores, weight_grad of the next iteration is in flight with {late} of this one") == 1 + causal
+    assert ("goes on with what" in k.report()) == causal
+    assert re.findall(r"ring (\S+): ", k.report()) == ["k", "v", "q", "grad", "log", "delta"]
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_products_of_queries_overlap(d: int) -> None:
+    k = query_kernel.compile(*shapes(d, 128, 64), "desc<fp32[1x1x128]>", f"desc<bf16[1x128x1x{d}]>", "int32:16",
+                             "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0)), GROUP=1, MASKED=True, PAD=64,
+                             BM=128, BN=64, D=d, DV=d, num_warps=8)
+    assert "scores, weight_grad of the next iteration is in flight with dq of this one" in k.report()
 
 
 OPTIONS = {

@@ -52,6 +52,16 @@ def test_behind_a_loop_that_reads_it():
     assert found == ["for", "dot_async", "dot_wait", "exp2", "yield", "warpgroup"]
 
 
+def test_a_slot_that_is_read_again_a_trip_later():
+    """Nothing is given back in the trip of the wait: the loop gives back the slot of the trip before, and behind it the
+    last one's is given back."""
+    found = given(*awaited("%0", "issue x %0", "%xs = dot_wait %x"), "%r = for %1, %n, %1, %0 : int32 {(%i: int32, %l: int32)",
+                  *awaited("%i", "issue y %i", "%ys = dot_wait %y", "issue z %l", "%zs = dot_wait %z", "%v = exp2 %zs",
+                           "yield %i", "}"), "issue w %r", "%ws = dot_wait %w", "%u = exp2 %ws")
+    assert found == ["dot_async", "dot_wait", "for", "dot_async", "dot_async", "dot_wait", "warpgroup", "exp2", "yield",
+                     "dot_async", "dot_wait", "warpgroup", "exp2"]
+
+
 def test_a_product_that_stays_in_flight_round_a_loop():
     """The slot of the trip before, behind the fence, and the last one's behind the loop: if there was a trip."""
     found = given("%p = pend %z", f"%r = for %0, %n, %1, %p : {PENDING} {{(%i: int32, %c: {PENDING})",
