@@ -101,3 +101,37 @@ def test_preloaded_tuples(triton):
         first = kernel.warmup(np.zeros(8, np.int32), (1, (tl.constexpr(5), 7)), grid=(1,))
         again = kernel.preload(told[0])
     assert first is again
+
+
+def test_pointers_that_are_constant(triton):
+    """Nothing is stored through a parameter marked `tl.const`, whatever way it goes; loads are as ever."""
+    @triton.jit
+    def copied(x: tl.const, out, n):
+        i, p = tl.arange(0, 32), x
+        for _ in range(n):
+            p += 32
+        tl.store(out + i, tl.load(p + i))
+
+    out = np.zeros(32, np.int32)
+    copied[(1,)](np.arange(128, dtype=np.int32), out, 2)
+    assert (out == np.arange(64, 96)).all()
+
+    def stored(x: tl.const, out, n):
+        tl.store(x + 3, 1)
+
+    def added(x: "tl.const", out, n):  # noqa: UP037
+        tl.atomic_add(x, 1)
+
+    def chosen(x: tl.const, out, n):
+        if n > 2:
+            place = x
+        else:
+            place = out
+        tl.store(place, 1)
+
+    def either(x: tl.const, out, n):
+        tl.store(x if n > 2 else out, 1)
+
+    for body, words in ((stored, "Cannot store to a constant pointer"), (added, "Cannot store to a constant pointer"),
+                        (chosen, "Mismatched type for place"), (either, "Ternary expression with dynamic condition")):
+        assert words in failing(triton, body, x="*i32", out="*i32", n="i32").error_message

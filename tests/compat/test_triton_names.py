@@ -71,9 +71,10 @@ def test_compiled_kernels_have_tritons_attributes(triton):
 def test_a_kernels_text_can_be_replaced(triton):
     add = adder(triton)
     key = add.cache_key
+    add.fast = None                       # a launcher of the old text
     add._unsafe_update_src(add.src.replace("+ K", "* 3"))
     x, out, _ = launch(add)
-    assert (out == 3 * x).all() and add.cache_key != key
+    assert (out == 3 * x).all() and add.cache_key != key and add.fast == add._slowly
 
 
 def test_hooks_fire(triton):

@@ -32,6 +32,9 @@ from tilejit.language import semantics as sem
 from tilejit.language.semantics import literal_type, promote, unwrap
 from tilejit.language.tensor import Compound, tensor
 
+#: what errors call it
+RETURNED_VALUE = "Return type mismatch: the returned value"
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -73,7 +76,8 @@ class Branches(Frame):
                 try:
                     trees[n] = self._meet(then, then.env[n], other, other.env[n], leaves)
                 except CompilationError as error:
-                    self.env[n] = Undefined(f"{error.message}, which meet at line {getattr(node, 'lineno', 0)}")
+                    line = getattr(node, "lineno", 0)
+                    self.env[n] = Undefined(f"{error.message}, which meet at line {line} (Mismatched type for {n})")
             elif n in then.env or n in other.env:
                 self.env[n] = self._half_bound(node, n, then, other)
         try:
@@ -158,7 +162,7 @@ class Branches(Frame):
             if (a is None) != (c is None):
                 raise self.fail(node, "one branch returns a value and the other does not")
             return Exit(True, True, self.join(node, cond, replace(then, value=a), replace(other, value=c), names,
-                                              "the returned value"))
+                                              RETURNED_VALUE))
         return self._exits(node, cond, then, other, names)
 
     def _exits(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str]) -> Exit:
@@ -168,7 +172,7 @@ class Branches(Frame):
                   self.in_block(end.block, lambda: self.blank(node, y.value))  # noqa: B023
                   for x, y, end in ((a, c, then), (c, a, other))]
         one, two = (replace(end, value=(x.broke, x.returned, v)) for end, x, v in zip((then, other), (a, c), blanks))
-        return Exit(*self.join(node, cond, one, two, names, "the returned value"))
+        return Exit(*self.join(node, cond, one, two, names, RETURNED_VALUE))
 
     def blank(self, node: ast.AST, value: Any) -> Any:
         """A value of the same type that nothing reads."""
@@ -189,7 +193,8 @@ class Branches(Frame):
         if not isinstance(cond, tensor):
             return self.expr(node.body if cond else node.orelse)
         then, other = self.branch(lambda: self.expr(node.body)), self.branch(lambda: self.expr(node.orelse))
-        return self.join(node, cond, then, other, assigned([node.body, node.orelse]), "the conditional expression")
+        return self.join(node, cond, then, other, assigned([node.body, node.orelse]), "Ternary expression with dynamic "
+                         "condition has inconsistent types: the conditional expression")
 
     # -- and, or ------------------------------------------------------------------------------------------------
     def short_circuit(self, node: ast.AST, is_and: bool, left: Any, right: Callable[[], Any], names: list[str],

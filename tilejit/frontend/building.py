@@ -6,9 +6,9 @@ from typing import Any
 from tilejit.errors import CompilationError, Loc
 from tilejit.frontend.arguments import Arg, Const, Group, Param, run_time
 from tilejit.frontend.source import KernelSource
-from tilejit.ir import Function, product_warps
+from tilejit.ir import Function, product_warps, walk
 from tilejit.ir.target import DEFAULT, Target, target_named
-from tilejit.ir.types import Desc
+from tilejit.ir.types import Desc, Ptr, Tile, elem_of, with_elem
 from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
 
 
@@ -69,12 +69,30 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         return tensor_descriptor(v, arg.padding) if isinstance(v.type, Desc) else tensor(v)
 
     env = {n: value((n,), args[n]) for n in names}
+    constants = [values[n,] for n in source.consts if isinstance(getattr(values.get((n,)), "type", None), Ptr)]
+    for v in constants:
+        v.type = Ptr(v.type.elem, const=True)
     Walker(source, b, env, None).function()
     b.loc = loc
     b.op("return")
+    if constants:
+        _drop_const(fn)
     if b.notes:
         fn.attrs["report"] = [*fn.attrs.get("report", ()), *b.notes]
     return fn
+
+
+def _drop_const(fn: Function) -> None:
+    """All pointers as any other ones: what is refused has been."""
+    def plain(t: Any) -> Any:
+        return with_elem(t, Ptr(elem_of(t).elem)) if isinstance(t, (Ptr, Tile)) and isinstance(elem_of(t), Ptr) else t
+
+    for v in fn.body.args:
+        v.type = plain(v.type)
+    for op in walk(fn.body):
+        op.attrs.update({k: plain(a) for k, a in op.attrs.items() if isinstance(a, Ptr)})
+        for v in [*op.results, *(a for region in op.regions for a in region.args)]:
+            v.type = plain(v.type)
 
 
 def _known(p: Param) -> dict[str, Any]:

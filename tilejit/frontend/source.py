@@ -126,12 +126,18 @@ class KernelSource:
     @cached_property
     def constexprs(self) -> set[str]:
         """Names of the parameters annotated as tl.constexpr."""
-        out = set()
-        for p in self.signature.parameters.values():
-            a = p.annotation
-            if a is constexpr or (isinstance(a, str) and a.split(".")[-1] == "constexpr"):
-                out.add(p.name)
-        return out
+        return self._annotated("constexpr")
+
+    @cached_property
+    def consts(self) -> set[str]:
+        """Names of the parameters annotated as tl.const."""
+        return self._annotated("const")
+
+    def _annotated(self, name: str) -> set[str]:
+        """Names of the parameters whose annotation is the language's class of that name, or its name as text."""
+        given = {p.name: p.annotation for p in self.signature.parameters.values()}
+        return {n for n, a in given.items() if isinstance(a, str) and a.split(".")[-1] == name or
+                isinstance(a, type) and a.__name__ == name and a.__module__.startswith("tilejit.language")}
 
     @cached_property
     def locals(self) -> frozenset[str]:

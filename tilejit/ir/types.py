@@ -96,9 +96,11 @@ fp8e4b8, fp8e5b16 = OtherDType("fp8e4b8"), OtherDType("fp8e5b16")
 
 @dataclass(frozen=True)
 class Ptr:
-    """A 64-bit global address of elements of type `elem`."""
+    """A 64-bit global address of elements of type `elem`; `const` (only while a kernel is built): which it promised not
+    to write."""
 
     elem: Scalar
+    const: bool = False
 
     @property
     def bits(self) -> int:
@@ -133,8 +135,8 @@ class Ptr:
         return False
 
     def is_const(self) -> bool:
-        """Always false: stores through a pointer are never refused for its type."""
-        return False
+        """Whether stores through it are refused."""
+        return self.const
 
     def is_floating(self) -> bool:
         """Always false, as is_int."""
@@ -145,7 +147,7 @@ class Ptr:
         return False
 
     def __str__(self) -> str:
-        return f"ptr<{self.elem}>"
+        return f"ptr<{'const ' if self.const else ''}{self.elem}>"
 
 
 Scalar = Union[DType, Ptr]

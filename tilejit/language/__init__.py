@@ -44,7 +44,7 @@ class PropagateNan(_Enum):
 
 
 class const:
-    """Marks a parameter, as an annotation: its pointer is only read. A promise that is not checked."""
+    """Marks a parameter, as an annotation: its pointer is only read, and stores through it are refused."""
 
 
 #: The most elements that a tile may have.

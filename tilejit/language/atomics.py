@@ -6,7 +6,7 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.ir.types import DType, Ptr, uint64
 from tilejit.language import semantics
-from tilejit.language.memory import mask_to, pointer_elem
+from tilejit.language.memory import mask_to, pointer_elem, written_elem
 from tilejit.language.semantics import constant, to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
@@ -49,7 +49,7 @@ def _atomic(kind: str):
 
     def rmw(pointer: tensor, val: Any, mask: Any = None, sem: Any = None, scope: Any = None, *,
             _b: KernelBuilder) -> tensor:
-        elem = pointer_elem(pointer, what).elem
+        elem = written_elem(pointer, what).elem
         if isinstance(elem, Ptr):
             raise CompilationError(f"{what} does not support {elem}: cast the pointer to one of integers")
         if elem.bits < 16 or elem.bits == 16 and (elem.is_int() or kind != "add"):
@@ -72,7 +72,7 @@ atomic_add, atomic_max, atomic_min, atomic_and, atomic_or, atomic_xor, atomic_xc
 @builtin(method=True)
 def atomic_cas(pointer: tensor, cmp: Any, val: Any, sem: Any = None, scope: Any = None, *, _b: KernelBuilder) -> tensor:
     """Atomic compare and swap; returns the old values."""
-    elem = pointer_elem(pointer, "atomic_cas").elem
+    elem = written_elem(pointer, "atomic_cas").elem
     if elem.bits not in (16, 32, 64) or isinstance(elem, Ptr):
         raise CompilationError(f"atomic_cas only supports elements with width {{16, 32, 64}}, found {elem}")
     ptr, operands = _together(_b, "atomic_cas", pointer, [cmp, val], None)
@@ -93,6 +93,7 @@ def atomic_load(pointer: tensor, mask: Any = None, sem: Any = None, scope: Any =
 def atomic_store(pointer: tensor, val: Any, mask: Any = None, sem: Any = None, scope: Any = None, *,
                  _b: KernelBuilder) -> None:
     """Write `val` at `pointer` atomically where `mask` is true; sem is release (default) or relaxed."""
+    written_elem(pointer, "atomic_store")
     ptr, operands = _together(_b, "atomic_store", pointer, [val], mask)
     order = _order("atomic_store", sem, scope, ("release", "relaxed"), "release")
     _b.op("atomic_rmw", ptr.value, *(t.value for t in operands), kind="store", **order)

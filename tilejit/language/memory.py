@@ -27,6 +27,14 @@ def pointer_elem(x: Any, what: str) -> Ptr:
     return x.elem
 
 
+def written_elem(x: Any, what: str) -> Ptr:
+    """`pointer_elem` of a pointer that is written through; raises CompilationError for one of a tl.const parameter."""
+    t = pointer_elem(x, what)
+    if t.const:
+        raise CompilationError(f"{what}: Cannot store to a constant pointer: its parameter is marked tl.const")
+    return t
+
+
 def _no_checks(what: str, boundary_check: Any, padding_option: Any) -> None:
     if unwrap(boundary_check) or unwrap(padding_option):
         raise CompilationError(f"{what}: `padding_option` or `boundary_check` argument is not supported for loading a "
@@ -76,7 +84,7 @@ def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (
         store_block(_b, pointer, value, boundary_check, cache=cache, evict=evict)
         return
     _no_checks("store", boundary_check, "")
-    elem = pointer_elem(pointer, "store").elem
+    elem = written_elem(pointer, "store").elem
     v = sem.cast(_b, to_tensor(_b, value), elem)
     if len(v.shape) > len(pointer.shape):
         raise CompilationError(f"store: the value has shape {list(v.shape)}, the pointer "

@@ -85,6 +85,12 @@ class Partial:
         self.once: set[tuple] = set()           # signatures that were launched once
         self.seen: set[tuple] = set()           # those that have a launcher, or cannot have one
 
+    def unlearn(self) -> None:
+        """Drop the launchers, so that the next launch of each signature looks for its kernel."""
+        self.fast = self._slowly
+        self.once.clear()
+        self.seen.clear()
+
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
         return partial(self._launch if arrays.tracing() else self.fast, grid)
 

@@ -327,6 +327,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     def forget(self) -> None:
         """Compile everything anew from now on (or find it on disk)."""
         self.seen_edits, self.hash = _EDITS[0], None
+        self.unlearn()
         self.entries.clear()
         self.prepared.clear()
         self.captured = []

@@ -51,7 +51,7 @@ class TensorWrapper:
 
 
 def _info(x: TensorWrapper) -> ArrayInfo:
-    return array_info(x.base)._replace(dtype=x.dtype)
+    return array_info(x.base)._replace(dtype=as_dtype(x.dtype))
 
 
 describe_as(TensorWrapper, _info)
