@@ -13,6 +13,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit.emulator import Program, Sanitizer
 from tilejit.errors import EmulatorError
+from tilejit.ir import enclosing, walk
+from tilejit.ir.text import parse_function
 from tilejit.runtime.emulated import emulated
 
 
@@ -140,6 +142,89 @@ def test_computed_bases_and_sizes(target, data, kind, n, rows, columns, options)
         want[i, :, :min(width, columns)] = whole[:3 * rows, :min(width, columns)]
     np.testing.assert_array_equal(y.astype(np.float32), want.astype(np.float32))
     assert k.report().count("is written by the program") == 2
+
+
+@tilejit.kernel
+def batched(a, b, c, batches, m, n, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PROGRAMS: tl.constexpr):
+    """A flat loop over tiles and blocks of K, whose descriptors change with the tile."""
+    across, down, blocks = tl.cdiv(n, N), tl.cdiv(m, M), tl.cdiv(k, K)
+    tile = tl.program_id(0) - PROGRAMS
+    each = (batches * across * down - tl.program_id(0) + PROGRAMS - 1) // PROGRAMS
+    at, i, j, z = -1, 0, 0, 0
+    left = tl.make_tensor_descriptor(a + z * m * k, [m, k], [k, 1], [M, K])
+    right = tl.make_tensor_descriptor(b + z * n * k, [n, k], [k, 1], [N, K])
+    into = tl.make_tensor_descriptor(c + z * m * n, [m, n], [n, 1], [M, N])
+    total = tl.zeros((M, N), tl.float32)
+    for _ in range(each * blocks):
+        at = tl.where(at == blocks - 1, 0, at + 1)
+        if at == 0:
+            tile += PROGRAMS
+            z, i, j = tile // (across * down), tile // across % down, tile % across
+            left = tl.make_tensor_descriptor(a + z * m * k, [m, k], [k, 1], [M, K])
+            right = tl.make_tensor_descriptor(b + z * n * k, [n, k], [k, 1], [N, K])
+            into = tl.make_tensor_descriptor(c + z * m * n, [m, n], [n, 1], [M, N])
+        total = tl.dot(left.load([i * M, at * K]), right.load([j * N, at * K]).T, total)
+        if at == blocks - 1:
+            into.store([i * M, j * N], total.to(tl.float16))
+            total = tl.zeros((M, N), tl.float32)
+
+
+@pytest.mark.parametrize("options", [{}, {"warp_specialize": False}, {"num_warps": 8}])
+def test_descriptors_that_a_loop_carries_are_written_where_they_change(options):
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(3, n, 96)).astype(np.float16) for n in (80, 64))
+    c = np.zeros((3, 80, 64), np.float16)
+    args, constants = (a, b, c, 3, 80, 64, 96), {"M": 64, "N": 64, "K": 32, "PROGRAMS": 2}
+    tilejit.check(batched, (2,), *args, **constants, policies=("adversarial",), **options).check()
+    with tilejit.knobs(target="emulator"):
+        k = batched[(2,)](*args, **constants, **options)
+    want = a.astype(np.float32) @ b.astype(np.float32).transpose(0, 2, 1)
+    np.testing.assert_allclose(c.astype(np.float32), want, rtol=2e-2, atol=1e-1)
+    assert k.report().count("is written by the program") == 3
+    for op in [op for op in walk(parse_function(k.ir).body) if op.name == "write_desc"]:
+        assert not any(x.name == "for" and op.parent is x.regions[0] for x in enclosing(op))
+
+
+@tilejit.kernel
+def chosen(x, y, out, which, n, m, N: tl.constexpr):
+    """Chosen by a branch, kept by another, swapped: whatever loops do to descriptors."""
+    total = tl.zeros((4, N), tl.float32)
+    one = tl.make_tensor_descriptor(x, [4, N], [N, 1], [4, N])
+    two = tl.make_tensor_descriptor(y, [4, N], [N, 1], [4, N])
+    for i in range(n):
+        w = tl.load(which + i)
+        if w == 0:
+            one = tl.make_tensor_descriptor(x + i * 4 * N, [4, N], [N, 1], [4, N])
+        elif w == 1:
+            two = tl.make_tensor_descriptor(y + i * 4 * N, [i % 4 + 1, N], [N, 1], [4, N])
+        elif w == 2:
+            one, two = two, one
+        for j in range(m):
+            total += one.load([j, 0]) - 2 * two.load([0, 0])
+    tl.store(out + tl.arange(0, 4)[:, None] * N + tl.arange(0, N)[None, :], total)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@settings(max_examples=8, deadline=None)
+@given(which=st.lists(st.integers(0, 3), min_size=2, max_size=7), m=st.integers(2, 3))
+def test_descriptors_in_loops_and_branches(target, which, m):
+    n, width = len(which), 32
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 9, (n, 4, width)).astype(np.float32) for _ in range(2))
+    out = np.zeros((4, width), np.float32)
+    with tilejit.knobs(target=target):
+        chosen[(1,)](x, y, out, np.array(which, np.int32), n, m, width)
+    want, one, two = np.zeros_like(out), x[0], y[0]
+    for i, w in enumerate(which):
+        if w == 0:
+            one = x[i]
+        elif w == 1:
+            two = np.where(np.arange(4)[:, None] < i % 4 + 1, y[i], 0)
+        elif w == 2:
+            one, two = two, one
+        for j in range(m):
+            want += np.concatenate([one[j:], np.zeros((j, width))]) - 2 * two
+    np.testing.assert_array_equal(out, want)
 
 
 @tilejit.kernel

@@ -26,20 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.core import Block, Builder, Function, Op, Value, enclosing, replace, uses, walk
+from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.rules import const_of
+from tilejit.passes.written_desc import UNIT, Writing, units
 
-#: Bytes that TMA writes as a whole.
-UNIT = 16
 #: From here on nothing bounds a dimension (`pointer_tma`).
 ENDLESS = 2 ** 31 - 1
 
@@ -81,7 +79,7 @@ def why_pointers(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> 
         return None
     if fn.attrs.get("refused"):
         return "TMA does not take the arguments of a launch"
-    why = unknown_to_host(desc.op, fn) or _against_a_rule(desc.op, t, fn)
+    why = unknown_to_host(desc.op, fn) or against_a_rule(desc.op, t, fn)
     return why or (_unknown(desc, fn, facts) if desc.op.attrs.get("anywhere") else None)
 
 
@@ -94,7 +92,7 @@ def unknown_to_host(made: Op, fn: Function) -> str | None:
     return blocker and f"its sizes or strides depend on {blocker}, which the host does not know"
 
 
-def _against_a_rule(made: Op, t: Desc, fn: Function) -> str | None:
+def against_a_rule(made: Op, t: Desc, fn: Function) -> str | None:
     """Which of TMA's rules strides and base surely break, if any."""
     base, *dims = made.operands
     *outer, inner = dims[len(t.block_shape):]
@@ -111,15 +109,6 @@ def _against_a_rule(made: Op, t: Desc, fn: Function) -> str | None:
     if only is not None and only % 16:
         return f"its base {base.name} is aligned to {only} bytes only, TMA needs 16"
     return None
-
-
-def _only_tma(op: Op) -> bool:
-    """Whether an atomic is one that pointers have not: of less than 32 bits, but additions of 16-bit floats."""
-    if op.name != "desc_atomic":
-        return False
-    t = op.operands[0].type
-    assert isinstance(t, Desc)
-    return t.elem.bits < 32 and op.attrs["kind"] != "add"
 
 
 def _unknown(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str | None:
@@ -181,7 +170,7 @@ class _Lowering:
         self.fn = fn
         anywhere = any(op.name == "make_desc" and op.attrs.get("anywhere") for op in walk(fn.body))
         self.facts: Mapping[Value, AxisInfo] = analyse(fn) if anywhere else {}
-        self.uses = uses(fn.body)
+        self.writing = Writing(fn)
         self.mapping: dict[Value, Value] = {}
         self.reasons: dict[Value, str | None] = {}
         self.cut: dict[Value, tuple[Value, Value]] = {}
@@ -227,10 +216,7 @@ class _Lowering:
                                        "make it before the loop or branch that uses it", loc)
             why = why_pointers(desc, self.fn, self.facts)
             if why is not None and isinstance(desc.op, Op) and why == unknown_to_host(desc.op, self.fn):
-                other = self.why_not_written(desc, desc.op)
-                if other is None:
-                    self.written(desc, desc.op, why)
-                why = other and f"{why}, and {other}"
+                why = self.written(desc, desc.op, why)
             if why is None and not target_of(self.fn).hopper:
                 why = ""
             self.reasons[desc] = why
@@ -238,65 +224,25 @@ class _Lowering:
                 self.report(desc, "pointers", f"goes through pointers, not TMA: {why}")
         return self.reasons[desc]
 
+    def written(self, desc: Value, made: Op, why: str) -> str | None:
+        """Let the program write a descriptor that the host cannot make; why it goes through pointers if it cannot."""
+        t = desc.type
+        assert isinstance(t, Desc)
+        other = None if target_of(self.fn).hopper else "the chip has no TMA"
+        other = other or against_a_rule(made, t, self.fn) or self.writing.why_not(desc, made)
+        if other is None and made.attrs.get("anywhere"):
+            other = _unknown(desc, self.fn, self.writing.known)
+        if other is not None:
+            return f"{why}, and {other}"
+        self.mapping[desc], checked = self.writing.descriptor(made, t)
+        stops = f"; it stops where {' or '.join(sorted(checked))} does not fit TMA" if checked else ""
+        self.report(desc, "written_desc", f"is written by the program, as {why}{stops}")
+        return None
+
     def report(self, desc: Value, kind: str, what: str) -> None:
         at = f" ({desc.op.loc.short()})" if isinstance(desc.op, Op) and desc.op.loc else ""
         self.fn.attrs.setdefault("report", []).append(
             Record(kind, f"descriptor {desc.name or '(unnamed)'}{at} {what}", desc.name or ""))
-
-    # -- descriptors that the program writes -------------------------------------------------------------------
-    @cached_property
-    def known(self) -> Mapping[Value, AxisInfo]:
-        """Facts of all values."""
-        return analyse(self.fn)
-
-    @cached_property
-    def hoped(self) -> Mapping[Value, AxisInfo]:
-        """Facts that hold if what is loaded fits TMA, as whoever made a descriptor of it says."""
-        return analyse(self.fn, loaded=UNIT)
-
-    def why_not_written(self, desc: Value, made: Op) -> str | None:
-        """Why a descriptor of numbers that only the program knows does not become one that it writes itself."""
-        t = desc.type
-        assert isinstance(t, Desc)
-        if not target_of(self.fn).hopper:
-            return "the chip has no TMA"
-        if why := _against_a_rule(made, t, self.fn):
-            return why
-        around = set(enclosing(made))
-        if not any("tma" in op.define.traits and (_only_tma(op) or any(
-                "loop" in x.define.traits and x not in around for x in enclosing(op)))
-                for op, _ in self.uses.get(desc, ())):
-            return "no loop uses what would be written before it"
-        for v, unit in self.rules(made, t):
-            if self.hoped[v].divisibility[0] % unit:
-                what = "base" if v is made.operands[0] else f"stride {v.name or '(unnamed)'}"
-                return f"its {what} is not known to be a multiple of 16 bytes"
-        if made.attrs.get("anywhere"):
-            return _unknown(desc, self.fn, self.known)
-        return None
-
-    @staticmethod
-    def rules(made: Op, t: Desc) -> list[tuple[Value, int]]:
-        """What must be a multiple of what: the base in bytes, strides in elements."""
-        base, *dims = made.operands
-        return [(base, UNIT), *((v, max(1, UNIT // t.elem.bytes)) for v in dims[len(t.block_shape):-1])]
-
-    def written(self, desc: Value, made: Op, why: str) -> None:
-        """Let the program write a descriptor, and check what TMA asks of numbers that were loaded."""
-        t, block = desc.type, made.parent
-        assert isinstance(t, Desc) and block is not None
-        b = Builder(block, block.ops.index(made), made.loc)
-        checks = {v: b("checked", v, divisible=unit) for v, unit in self.rules(made, t)
-                  if self.known[v].divisibility[0] % unit}
-        for v, c in checks.items():
-            c.name = v.name
-        new = b("write_desc", *(checks.get(v, v) for v in made.operands), block_shape=t.block_shape,
-                padding=made.attrs["padding"])
-        new.name = desc.name
-        self.mapping[desc], self.reasons[new] = new, None
-        checked = f"; it stops where {' or '.join(v.name or 'a number' for v in checks)} does not fit TMA" \
-            if checks else ""
-        self.report(desc, "written_desc", f"is written by the program, as {why}{checked}")
 
     def ragged(self, desc: Value) -> bool:
         """Whether rows of the tensor may end within a unit of 16 bytes."""
@@ -312,26 +258,26 @@ class _Lowering:
         """The descriptor of whole units of 16 bytes of a descriptor's rows, and how many elements of a row those are;
         made once, where the descriptor is."""
         if desc not in self.cut:
-            t = desc.type
+            t, made = desc.type, desc.op
             assert isinstance(t, Desc)
-            rank, made = len(t.block_shape), isinstance(desc.op, Op)
-            block = desc.op.parent if isinstance(desc.op, Op) else self.fn.body
+            rank = len(t.block_shape)
+            block = made.parent if isinstance(made, Op) else self.fn.body
             assert block is not None
-            b = Builder(block, block.ops.index(desc.op) + 1 if isinstance(desc.op, Op) else 0, self.fn.loc)
-            if isinstance(desc.op, Op):
-                base, *dims = self.mapping.get(desc, desc).op.operands  # type: ignore[union-attr]
+            b = Builder(block, block.ops.index(made) + 1 if isinstance(made, Op) else 0, self.fn.loc)
+            if isinstance(made, Op):
+                base, *dims = made.operands
             else:
                 base = b("desc_base", desc)
                 dims = [b("desc_shape", desc, dim=i) for i in range(rank)]
                 dims += [b("desc_stride", desc, dim=i) for i in range(rank)]
-            n = dims[rank - 1]
-            unit = b.const(UNIT // t.elem.bytes, n.type)
-            whole = dims[rank - 1] = b("mul", b("idiv", n, unit), unit)
-            new = b("write_desc" if desc in self.mapping else "make_desc", base, *dims, block_shape=t.block_shape,
-                    padding="zero")
+            whole = units(b, dims[rank - 1], t)
+            if isinstance(made, Op) and desc in self.mapping:
+                new = self.writing.of_units(made, t)
+            else:
+                dims[rank - 1] = whole
+                new = b("make_desc", base, *dims, block_shape=t.block_shape, padding="zero")
+            self.reasons[new] = None
             new.name, whole.name = desc.name, f"{desc.name or 'desc'}_units"
-            if made:
-                self.reasons[new] = None
             self.cut[desc] = new, whole
         return self.cut[desc]
 

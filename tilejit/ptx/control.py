@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilejit.ir import Op, Value, edges
 from tilejit.ir.types import DType, Pending, Ptr, Type, elem_of, uint64
-from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.emit import Emitter, emits, held, reg_class
 from tilejit.ptx.kernel import cluster_sync
 
 
@@ -12,7 +12,7 @@ def move(e: Emitter, t: Type, dst: str, src: str) -> None:
     """One register copy of an element of type t."""
     if dst == src:
         return
-    cls = reg_class(elem_of(t))
+    cls = reg_class(held(t))
     e.p(f"mov.{cls}", dst, src)
 
 
@@ -22,7 +22,7 @@ def parallel_move(e: Emitter, pairs: list[tuple[Type, str, str]]) -> None:
     saved: list[tuple[Type, str, str]] = []
     for t, dst, src in pairs:
         if dst != src and src in targets:
-            temp = e.p.reg(reg_class(elem_of(t)))
+            temp = e.p.reg(reg_class(held(t)))
             move(e, t, temp, src)
             src = temp
         saved.append((t, dst, src))

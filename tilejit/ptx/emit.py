@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, uses
 from tilejit.ir.target import target_of
-from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of
+from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of, uint64
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
@@ -46,6 +46,11 @@ def reg_class(t: DType | Ptr) -> str:
     if t.kind == "float":
         return {8: "b16", 16: "b16", 32: "f32", 64: "f64"}[t.bits]
     return {8: "b16", 16: "b16", 32: "b32", 64: "b64"}[t.bits]
+
+
+def held(t: Type) -> DType | Ptr:
+    """What registers hold of a value of type t: elements, or the address of the tensor maps of a descriptor."""
+    return uint64 if isinstance(t, Desc) else elem_of(t)
 
 
 @dataclass
@@ -113,7 +118,7 @@ class Emitter:
 
     def fresh(self, t: Type) -> list[str]:
         """New registers for a value of type t."""
-        return self.p.regs(reg_class(elem_of(t)), self.count(t))
+        return self.p.regs(reg_class(held(t)), self.count(t))
 
     def count(self, t: Type) -> int:
         """Registers per thread of a value of type t."""

@@ -1,0 +1,123 @@
+"""Descriptors that a loop carries: made where their parts change, not where they are used.
+
+What a program does to a descriptor in loops and branches reaches tile IR as what it does to its parts (base, sizes,
+strides), from which it is made again where it is used. One that the program writes should be written seldom: where an
+iteration may hand on the parts that it was given, it hands on the descriptor.
+
+    for .. (%p = %p0):                              %d0 = write_desc %p0, ..
+      %q = if %c: yield %new  else: yield %p        for .. (%p = %p0, %d = %d0):
+      %e = make_desc %q, ..                   ->      %q, %e = if %c: yield %new, (write_desc %new, ..)
+      desc_load %e                                                    else: yield %p, %d
+      yield %q                                        desc_load %e
+                                                      yield %q, %e
+
+Each `write_desc` has one place in memory, so nobody may need what it wrote before when it writes again. That is so
+here: %d is handed to %e only, and of a loop only what it hands on is taken, not what it was given.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tilejit.ir.core import Block, Builder, Op, Value, edge_of, edges, enclosing
+
+Parts = tuple[Value, ...]
+
+
+class Carried(NamedTuple):
+    """A loop that hands on a descriptor's parts: what they are when it begins and at the start of an iteration."""
+
+    loop: Op
+    first: Parts
+    given: Parts
+
+
+def carried(made: Op) -> Carried | None:
+    """The loop around a `make_desc` that hands on its parts and may hand them on unchanged, if there is one."""
+    parts = tuple(made.operands)
+    for loop in enclosing(made):
+        if loop.name != "for":
+            continue
+        by_end = {e.ends[0]: e for e in reversed(edges(loop))}
+        if any(v not in by_end and _inside(v, loop) for v in parts):
+            continue
+        first, given = [], []
+        for v in parts:
+            e = by_end.get(v) if _inside(v, loop) else None
+            first.append(v if e is None or e.init is None else e.init)
+            given.append(v if e is None else e.args[0])
+        found = Carried(loop, tuple(first), tuple(given))
+        if found.given != parts and _kept(parts, found):
+            return found
+    return None
+
+
+def _inside(v: Value, loop: Op) -> bool:
+    """Whether a value is made in a loop."""
+    block = v.op.parent if isinstance(v.op, Op) else v.op
+    while block is not None and block.parent is not None:
+        if block.parent is loop:
+            return True
+        block = block.parent.parent
+    return False
+
+
+def _kept(parts: Parts, by: Carried) -> bool:
+    """Whether these may be what an iteration was given."""
+    branch = _branch(parts, by)
+    return parts == by.given or branch is not None and any(_kept(_way(parts, branch, i), by) for i in (0, 1))
+
+
+def _branch(parts: Parts, by: Carried) -> Op | None:
+    """The last `if` of the loop's body of which parts are results, where all others are known before it."""
+    owners = [v.op for v in parts if _inside(v, by.loop) and isinstance(v.op, Op)]
+    for owner in owners:
+        if owner.name == "if" and all(len(e.ends) == 2 for e in edges(owner)) and all(
+                other is owner or _before(other, owner) for other in owners):
+            return owner
+    return None
+
+
+def _before(op: Op, other: Op) -> bool:
+    """Whether an op stands before another one, in its block or in one around it."""
+    at: Op | None = other
+    while at is not None and at.parent is not op.parent:
+        at = at.parent.parent if at.parent is not None else None
+    return at is not None and op.parent is not None and op.parent.ops.index(op) < op.parent.ops.index(at)
+
+
+def _way(parts: Parts, branch: Op, which: int) -> Parts:
+    """What the parts are on one way through a branch."""
+    found = []
+    for v in parts:
+        edge = edge_of(v)
+        found.append(edge[1].ends[which] if edge is not None and edge[0] is branch else v)
+    return tuple(found)
+
+
+def carry(made: Op, by: Carried, write: Callable[[Builder, Parts], Value]) -> Value:
+    """Let the loop carry the descriptor, in place, written by `write`; returns what is used in place of `made`."""
+    body = by.loop.regions[0]
+    assert by.loop.parent is not None
+    before = Builder(by.loop.parent, by.loop.parent.ops.index(by.loop), made.loc)
+    by.loop.operands.append(write(before, by.first))
+    t = made.result.type
+    given = body.add_arg(t)
+    by.loop.results.append(Value(t, by.loop, len(by.loop.results)))
+
+    def of(parts: Parts, block: Block, at: int) -> Value:
+        branch = _branch(parts, by)
+        if parts == by.given:
+            return given
+        if branch is None or not _kept(parts, by):
+            return write(Builder(block, at, made.loc), parts)
+        ends = [of(_way(parts, branch, i), region, len(region.ops) - 1) for i, region in enumerate(branch.regions)]
+        for region, value in zip(branch.regions, ends):
+            region.terminator.operands.append(value)
+        branch.results.append(Value(t, branch, len(branch.results)))
+        return branch.results[-1]
+
+    assert made.parent is not None
+    found = of(tuple(made.operands), made.parent, made.parent.ops.index(made))
+    body.terminator.operands.append(found)
+    return found

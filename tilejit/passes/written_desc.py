@@ -1,0 +1,109 @@
+"""Descriptors that the program writes (`write_desc`): which they are, where they are written, and what is checked.
+
+A descriptor whose numbers only the program knows goes by TMA if a loop uses it that does not make it, or keeps it from
+one iteration to the next (`carried_desc.py`); otherwise writing it costs more than pointers do. Numbers that were
+loaded are taken to fit TMA, as Triton takes them; each program checks them and stops if they do not.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from tilejit.ir.core import Builder, Function, Op, Value, enclosing, uses
+from tilejit.ir.types import Desc
+from tilejit.passes.axis import AxisInfo, analyse
+from tilejit.passes.carried_desc import Parts, carried, carry
+
+#: Bytes that TMA writes as a whole, and that addresses and strides are multiples of.
+UNIT = 16
+
+
+class Writing:
+    """The descriptors of one function that it may write itself."""
+
+    def __init__(self, fn: Function):
+        self.fn, self.uses = fn, uses(fn.body)
+
+    @cached_property
+    def known(self) -> Mapping[Value, AxisInfo]:
+        """Facts of all values."""
+        return analyse(self.fn)
+
+    @cached_property
+    def hoped(self) -> Mapping[Value, AxisInfo]:
+        """Facts that hold if what is loaded fits TMA."""
+        return analyse(self.fn, loaded=UNIT)
+
+    def why_not(self, desc: Value, made: Op) -> str | None:
+        """Why a descriptor is better not written by the program, or must not be."""
+        t = desc.type
+        assert isinstance(t, Desc)
+        around = set(enclosing(made))
+        users = [op for op, _ in self.uses.get(desc, ()) if "tma" in op.define.traits]
+        if not users or carried(made) is None and not any(_only_tma(op) or any(
+                "loop" in x.define.traits and x not in around for x in enclosing(op)) for op in users):
+            return "no loop uses what would be written before it"
+        for at, unit in _rules(t):
+            v = made.operands[at]
+            if self.hoped[v].divisibility[0] % unit:
+                what = f"stride {v.name or '(unnamed)'}" if at else "base"
+                return f"its {what} is not known to be a multiple of {UNIT} bytes"
+        return None
+
+    def descriptor(self, made: Op, t: Desc) -> tuple[Value, set[str]]:
+        """A descriptor in the place of a `make_desc`, and which of its parts the program checks."""
+        checked = set[str]()
+
+        def write(b: Builder, parts: Parts) -> Value:
+            fits = list(parts)
+            for at, unit in _rules(t):
+                if self.known[parts[at]].divisibility[0] % unit:
+                    fits[at] = b("checked", parts[at], divisible=unit)
+                    fits[at].name = parts[at].name
+                    checked.add(parts[at].name or ("a stride" if at else "its base"))
+            return self._write(b, fits, t, made)
+
+        return self._where_parts_change(made, write), checked
+
+    def of_units(self, made: Op, t: Desc) -> Value:
+        """The descriptor of whole units of a tensor's rows (`units`), in the place of a `make_desc`."""
+        rank = len(t.block_shape)
+        return self._where_parts_change(made, lambda b, parts: self._write(
+            b, [units(b, v, t) if i == rank else v for i, v in enumerate(parts)], t, made))
+
+    @staticmethod
+    def _write(b: Builder, parts: Sequence[Value], t: Desc, made: Op) -> Value:
+        new = b("write_desc", *parts, block_shape=t.block_shape, padding=made.attrs["padding"])
+        new.name = made.result.name
+        return new
+
+    @staticmethod
+    def _where_parts_change(made: Op, write: Callable[[Builder, Parts], Value]) -> Value:
+        """A descriptor that is written where it is made, or carried to there."""
+        parts, block = tuple(made.operands), made.parent
+        assert block is not None
+        by = carried(made)
+        if by is not None:
+            return carry(made, by, write)
+        return write(Builder(block, block.ops.index(made), made.loc), parts)
+
+
+def units(b: Builder, n: Value, t: Desc) -> Value:
+    """How many of the n elements of a row lie in whole units of 16 bytes."""
+    unit = b.const(UNIT // t.elem.bytes, n.type)
+    return b("mul", b("idiv", n, unit), unit)
+
+
+def _rules(t: Desc) -> list[tuple[int, int]]:
+    """Which operand of a `make_desc` must be a multiple of what: the base in bytes, strides in elements."""
+    rank = len(t.block_shape)
+    return [(0, UNIT), *((1 + rank + d, max(1, UNIT // t.elem.bytes)) for d in range(rank - 1))]
+
+
+def _only_tma(op: Op) -> bool:
+    """Whether an atomic is one that pointers have not: of less than 32 bits, but additions of 16-bit floats."""
+    if op.name != "desc_atomic":
+        return False
+    t = op.operands[0].type
+    assert isinstance(t, Desc)
+    return t.elem.bits < 32 and op.attrs["kind"] != "add"
