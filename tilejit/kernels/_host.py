@@ -6,23 +6,13 @@ from functools import lru_cache
 
 import tilejit
 
-#: The widest row of one CTA, unless its kernel knows clusters; the widest row of a cluster.
-MAX_ROW, WIDEST = 32768, 1 << 20
-#: Shared memory of a multiprocessor, and what a CTA takes of it beside its part of a row, in bytes.
-SHARED, BESIDE = 227 << 10, 2048
-#: CTAs of a multiprocessor, so that some load while others compute and store: rows are divided by as few CTAs as leave
-#: that many (65536 columns of bf16 on an H100, rmsnorm: 0.93 of a copy with one CTA a multiprocessor, 0.96 with three
-#: and clusters of two, 0.95 with six and clusters of four).
-RESIDENT = 3
-#: CTAs of a cluster, at most; how many there are at most while a CTA's part is no more than so many bytes.
-CTAS, PORTABLE, MOST_BYTES = 16, 8, 131072
-#: Bytes of a row a warp.
-WARP_BYTES = 8192
+#: The widest row of a kernel that does not say more, the widest row at all, and bytes of all rows that a program keeps:
+#: the compiler divides them by the CTAs of a cluster.
+MAX_ROW, WIDEST, MOST_BYTES = 32768, 1 << 20, 2 << 20
 #: What of a row's last strip may be empty, as a share of the row, before strips are made shorter by fewer warps (5120
 #: columns on an H200: softmax 0.89 of a copy with eight warps, 0.98 with four).
 STRIP_REST = 0.15
-#: Elements of a thread at least where rows begin anywhere, or CTAs divide them: so many stay in shared memory, copied
-#: as whole lines and worked on in strips.
+#: Elements of a thread at least where rows begin anywhere: so many stay in shared memory, copied as whole lines.
 UNEVEN = 32
 #: Longer rows are walked in blocks.
 STREAM_BLOCK = 8192
@@ -44,29 +34,14 @@ class RowLaunch:
 @lru_cache(maxsize=1024)
 def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True, size: int = 2) -> RowLaunch:
     """The launch of a kernel for n rows of so many columns. several: a program may have several rows. `widest`: the
-    widest row that tiles hold, over the CTAs of a cluster where one has no room; `size`: bytes of an element of all
-    rows that a program keeps."""
+    widest row that tiles hold; `size`: bytes of an element of all rows that a program keeps."""
     block = max(16, tilejit.next_power_of_2(columns))
-    if columns > widest or block * size > CTAS * MOST_BYTES:
+    if columns > widest or block * size > MOST_BYTES:
         return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)
     many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
-    ctas = cluster_of(block * size)
-    if ctas > 1:
-        warps = tilejit.next_power_of_2(block * size // ctas // WARP_BYTES)
-        warps = max(4, min(16, warps, block // ctas // (32 * UNEVEN)))
-        return RowLaunch((n,), 1, {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}, True)
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
     if columns % 16 and block >= 32 * UNEVEN:
         many, warps = 1, min(warps, block // (32 * UNEVEN))
     while warps > 4 and -columns % (32 * 8 * warps) > STRIP_REST * columns:
         warps //= 2
     return RowLaunch((tilejit.cdiv(n, many),), many, {"BLOCK": block, "num_warps": warps}, True)
-
-
-def cluster_of(size: int) -> int:
-    """How many CTAs divide a row of so many bytes, which each keeps its part of in shared memory."""
-    ctas = 1
-    while ctas < CTAS and SHARED // (size // ctas + BESIDE) < RESIDENT and (
-            ctas < PORTABLE or size // ctas > MOST_BYTES):
-        ctas *= 2
-    return ctas

@@ -49,7 +49,7 @@ def find_rows(fn: Function) -> Function:
             where = load.loc.short() if load.loc else "?"
             fn.attrs.setdefault("report", []).append(Record(
                 "in_registers", f"load {load.result.name or 'of a row'} at {where}: held in registers, there is no "
-                "shared memory for it: num_ctas divides it", where))
+                "shared memory for it", where, bytes=t.numel * elem_of(t).bits // 8, size=t.numel))
             continue
         new = Block()
         row = _Row(fn, load, facts, Builder(new, loc=load.loc), kept and _in_strips(load, table))

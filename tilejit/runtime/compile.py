@@ -175,8 +175,8 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
 
 def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], found: cache.Cached,
                settings: knobs.Knobs) -> CompiledKernel:
-    if found.metadata.num_ctas < options.get("num_ctas", 1):
-        options = next(x for x in alone(options) if x["num_warps"] == found.metadata.num_warps)
+    if found.metadata.num_ctas != options.get("num_ctas", 1):
+        options = {**options, "num_ctas": found.metadata.num_ctas, "num_warps": found.metadata.num_warps}
     made = CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources, found.report,
                           from_cache=True)
     warn(made, settings)
@@ -202,15 +202,26 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-    """The scheduled function and its PTX, with the options that it was compiled with. What a cluster cannot do, or is
-    not taught to do, a program of one CTA does, which says so; unless the author also asks how CTAs divide the work."""
-    def emitted(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-        fn = tile_ir(source, args, options, stages)
-        fn = stages("scheduled", schedule(fn, stages))
+    """The scheduled function and its PTX, with the options that it was compiled with. Rows that are too wide for one CTA
+    are divided by a cluster. What a cluster cannot do, or is not taught to do, a program of one CTA does, which says so;
+    unless the author also asks how CTAs divide the work."""
+    from tilejit.schedule.in_flight import divided
+
+    def emitted(options: Mapping[str, Any], fn: Function | None = None,
+                ) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
+        fn = stages("scheduled", schedule(fn or tile_ir(source, args, options, stages), stages))
         return options, fn, emit(fn)
 
     try:
-        return emitted(options)
+        fn = tile_ir(source, args, options, stages)
+        wider = None if stages.override else divided(fn, options)
+        if wider is not None:
+            try:
+                return emitted(wider)
+            except ClusterError as why:
+                line = f"rows are not divided by {wider['num_ctas']} CTAs, as {why.message}"
+                fn.attrs.setdefault("report", []).insert(0, Record("not_divided", line, ctas=wider["num_ctas"]))
+        return emitted(options, fn)
     except ClusterError as why:
         if options.get("cluster_split") is None:
             for other in alone(options):
