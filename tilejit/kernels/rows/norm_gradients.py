@@ -6,7 +6,7 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._host import SHARED, STREAM_BLOCK
+from tilejit.kernels._host import STREAM_BLOCK
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
 from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
@@ -16,8 +16,9 @@ from tilejit.kernels.rows.tiles import put, row_sums, wide, wide_type
 #: Elements of rows that a multiprocessor has at a time, and a warp of it (a quarter of fp64): sums, weights and rows
 #: are all in registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
 CTA, WARP, CTAS, LEAST, STAGES = 8192, 512, 16, 2048, 4
-#: Registers of a multiprocessor, and of a thread at least: of rows that are loaded in vectors, or by single elements.
-REGISTERS, LEAST_REGISTERS = 65536, (128, 160)
+#: Shared memory of a multiprocessor in bytes, its registers, and those of a thread at least: of rows that are loaded in
+#: vectors, or by single elements.
+SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 
 
 @tilejit.kernel
