@@ -202,9 +202,9 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-    """The scheduled function and its PTX, with the options that it was compiled with. Rows that are too wide for one CTA
-    are divided by a cluster. What a cluster cannot do, or is not taught to do, a program of one CTA does, which says so;
-    unless the author also asks how CTAs divide the work."""
+    """The scheduled function and its PTX, with the options that it was compiled with. Rows that are too wide for one
+    CTA are divided by a cluster. What a cluster cannot do, or is not taught to do, a program of one CTA does, which
+    says so; unless the author also asks how CTAs divide the work."""
     from tilejit.schedule.in_flight import divided
 
     def emitted(options: Mapping[str, Any], fn: Function | None = None,
