@@ -128,3 +128,9 @@ def test_errors_that_are_not_the_clusters_are_the_authors(monkeypatch):
     monkeypatch.setattr("tilejit.runtime.compile.schedule", broken)
     with pytest.raises(tilejit.CompilationError, match="broken with 2"):
         plain_kernel.compile("*fp32", "*fp32", N=8192, num_ctas=2)
+
+
+def test_where_one_cta_cannot_either_its_error_is_told():
+    """Not that of the cluster, which the author did not need."""
+    with pytest.raises(tilejit.errors.SharedMemoryError, match="bytes needed"):
+        moved.compile("desc<int64[64x1024]>", "desc<int64[64x1024]>", num_ctas=2)

@@ -223,14 +223,17 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
                 fn.attrs.setdefault("report", []).insert(0, Record("not_divided", line, ctas=wider["num_ctas"]))
         return emitted(options, fn)
     except ClusterError as why:
-        if options.get("cluster_split") is None:
-            for other in alone(options):
-                with contextlib.suppress(CompilationError):
-                    found, ctas, warps = emitted(other), options["num_ctas"], other["num_warps"]
-                    line = f"num_ctas={ctas}: programs of one CTA of {warps} warps, as {why.message}"
-                    found[1].attrs.setdefault("report", []).insert(0, Record("one_cta", line, ctas=ctas, warps=warps))
-                    return found
-        raise
+        problem: CompilationError = why
+        for other in alone(options) if options.get("cluster_split") is None else []:
+            try:
+                found, ctas, warps = emitted(other), options["num_ctas"], other["num_warps"]
+            except CompilationError as error:
+                problem = error
+                continue
+            line = f"num_ctas={ctas}: programs of one CTA of {warps} warps, as {why.message}"
+            found[1].attrs.setdefault("report", []).insert(0, Record("one_cta", line, ctas=ctas, warps=warps))
+            return found
+        raise problem from None
 
 
 def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
