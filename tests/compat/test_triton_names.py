@@ -389,3 +389,18 @@ def test_runs_of_rows(triton):
         np.testing.assert_array_equal(y, want)
     with pytest.raises(ValueError, match="ragged descriptor: expected"):
         create_ragged_descriptor(x, [16, 16], ragged_dim=1)
+
+
+def test_sizes_of_blocks_are_checked(triton):
+    from triton._utils import canonicalize_dtype, validate_block_shape
+
+    assert validate_block_shape([4, 8]) == 32 and canonicalize_dtype(triton.language.float16) == "fp16"
+    with pytest.raises(ValueError, match="Shape element 1 must be a power of 2"):
+        validate_block_shape([4, 3])
+
+
+def test_functions_in_processes_of_their_own(triton):
+    from tilejit.compat.triton._processes import run_in_process
+
+    assert isinstance(run_in_process(int, ("many",)).exc, ValueError)
+    assert run_in_process(__import__("os").write, (2, b"said")).driver_stderr_output == "said"

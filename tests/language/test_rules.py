@@ -93,7 +93,7 @@ def test_errors_have_the_words_of_triton(how, words):
 def one_element(x, y):
     at = tl.arange(0, 4)
     tl.static_assert((at[None, None:].shape == (1, 4)) and (at[:None, None].shape == (4, 1)))
-    tl.static_assert(at[None:None:None].shape == (4,))
+    tl.static_assert((at[None:None:None].shape == (4,)) and (at[None, :, :].shape == (1, 4)))
     tl.static_assert(tl.sum(at < 2).dtype == tl.uint32)
     if tl.load(x + tl.arange(0, 1)) > 2:
         tl.store(y, tl.sum(at < 3, dtype=tl.int1).to(tl.int32))

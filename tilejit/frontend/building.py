@@ -30,7 +30,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
     for name in ("warp_specialize", "store_role", "products_ahead", "ping_pong", "enable_fp_fusion", "check_signs",
-                 "pointer_tma", "launch_cooperative_grid"):
+                 "pointer_tma", "launch_cooperative_grid", "sanitize_overflow"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
     if attrs.get("launch_pdl", "auto") not in (True, False, "auto"):
@@ -56,6 +56,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
     b.notes = []
     b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
+    b.sanitize = b.debug and attrs.get("sanitize_overflow") is not False  # type: ignore[attr-defined]
     b.target = target                                               # type: ignore[attr-defined]
     values = dict(zip(params, fn.body.args))
 

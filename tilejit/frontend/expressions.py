@@ -13,7 +13,7 @@ from tilejit.frontend.loops import Loops
 from tilejit.frontend.source import KernelSource
 from tilejit.frontend.values import assigned, contains_tensor, describe
 from tilejit.ir.types import DType
-from tilejit.language import descriptors, shape
+from tilejit.language import debug, descriptors, shape
 from tilejit.language import semantics as sem
 from tilejit.language.aggregates import Aggregate
 from tilejit.language.block_pointers import BlockPointer, advance
@@ -110,7 +110,7 @@ class Expressions(Loops):
     def _operate(self, node: ast.AST, symbol: str, left: Any, right: Any) -> Any:
         left, right = unwrap(left), unwrap(right)
         if isinstance(left, tensor) or isinstance(right, tensor):
-            return sem.binary(self.b, symbol, left, right)
+            return debug.checked(self.b, symbol, left, right)
         return self.python(node, lambda: f"{describe(left)} {symbol} {describe(right)}",
                            lambda: _PYTHON[symbol](left, right))
 
@@ -344,13 +344,9 @@ class Expressions(Loops):
                     return x
                 raise self.fail(node, f"cannot index {show(x)} with {show(index)}: {error}") from None
         items = self._indices(node, x)
-        axis = 0
-        for new in items:
+        for axis, new in enumerate(items):           # (as in Triton ':' at dimensions that are not there says nothing)
             if new:
                 x = shape.expand_dims(x, axis, _b=self.b)
-            axis += 1
-        if axis > len(x.shape):
-            raise self.fail(node, f"index has {axis} dimensions for a tile of shape {list(x.shape)}")
         return x
 
     def _indices(self, node: ast.Subscript, x: tensor) -> list[bool]:

@@ -5,7 +5,7 @@ import builtins
 from typing import Any
 
 from tilejit.errors import CompilationError, StaticAssertionError
-from tilejit.ir.types import Ptr, fp32, fp64, int1, int32, uint8, uint16, uint32, uint64
+from tilejit.ir.types import DType, Ptr, fp32, fp64, int1, int32, int64, uint8, uint16, uint32, uint64
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
@@ -27,7 +27,24 @@ def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuild
         held = sem.to_bool(_b, cond)
         if unwrap(mask) is not None:
             held = sem.binary(_b, "|", held, sem.unary(_b, "~", sem.to_bool(_b, mask)))
-        _b.op("device_assert", held.value, message=unwrap(msg))
+        _assert(_b, held, unwrap(msg))
+
+
+def checked(b: KernelBuilder, symbol: str, x: Any, y: Any) -> tensor:
+    """x symbol y; in kernels compiled with debug=True integers of less than 64 bits are asserted not to overflow in +,
+    - and * (unless with sanitize_overflow=False), as in Triton."""
+    result = sem.binary(b, symbol, x, y)
+    t, name = result.elem, {"+": "add", "-": "sub", "*": "mul"}.get(symbol)
+    if name and b.sanitize and isinstance(t, DType) and t.is_int() and 1 < t.bits < 64:  # type: ignore[attr-defined]
+        wide = sem.binary(b, symbol, *(sem.cast(b, v, int64) for v in sem.common(b, x, y)))
+        low, high = sem.int_range(t)
+        fits = sem.binary(b, "&", sem.binary(b, ">=", wide, low), sem.binary(b, "<=", wide, high))
+        _assert(b, fits, f"int{t.bits} overflow detected for operation {name}")
+    return result
+
+
+def _assert(b: KernelBuilder, held: tensor, message: str) -> None:
+    b.op("device_assert", held.value, message=message)
 
 
 @builtin

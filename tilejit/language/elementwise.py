@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 from tilejit.ir.types import int1
+from tilejit.language import debug
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
@@ -53,8 +54,8 @@ def logical_or(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
 
 def _arithmetic(name: str, symbol: str):
     def fn(x: Any, y: Any, sanitize_overflow: bool = True, *, _b: KernelBuilder) -> tensor:
-        return sem.binary(_b, symbol, to_tensor(_b, x), y)
-    fn.__name__, fn.__doc__ = name, f"x {symbol} y; `sanitize_overflow` changes nothing: integers wrap."
+        return (debug.checked if unwrap(sanitize_overflow) else sem.binary)(_b, symbol, to_tensor(_b, x), y)
+    fn.__name__, fn.__doc__ = name, f"x {symbol} y; without `sanitize_overflow` integers may wrap under debug=True too."
     return builtin(fn)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from tilejit import language as _language
 from tilejit.compat.triton import knobs
+from tilejit.compat.triton._processes import run_in_process
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.compat.triton.runtime.stand_ins import TensorWrapper, reinterpret
 from tilejit.ir.types import DType
@@ -182,3 +183,6 @@ def _fresh_knobs_impl(skipped_attr: set[str] | None = None) -> tuple[Callable[[]
 def default_alloc_fn(size: int, align: int, stream: Any) -> Any:
     """An allocator for `triton.set_allocator`."""
     return torch.empty(size, dtype=torch.int8, device=driver.active.get_active_torch_device())
+
+
+__all__ = ["run_in_process"]

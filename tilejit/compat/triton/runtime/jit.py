@@ -29,7 +29,7 @@ from tilejit.runtime.launch import Entry
 from tilejit.runtime.signature import ArgumentError
 
 #: Options of Triton's compilers, the last ones for other makers' GPUs, that tilejit lacks: accepted, no effect.
-ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", "extern_libs", "sanitize_overflow",
+ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", "extern_libs",
                       "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
                       "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name",
                       "instrumentation_mode", "enable_reflect_ftz", "cluster_dims",
