@@ -10,7 +10,7 @@ import torch
 from tilejit import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TOKENS, WIDTH, HEADS, HIDDEN = (512, 1024, 8, 4096) if DEVICE == "cuda" else (32, 64, 2, 128)
+TOKENS, WIDTH, HEADS, HIDDEN = (512, 1024, 16, 4096) if DEVICE == "cuda" else (32, 64, 2, 128)
 
 
 def block(x, norm1, w_qkv, w_out, norm2, w_up, w_down):

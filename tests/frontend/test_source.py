@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -136,3 +137,28 @@ def test_module_constant_is_in_the_fingerprint(monkeypatch):
     before = scaled_by_module.source.fingerprint()
     monkeypatch.setattr(settings, "SCALE", 9.0)
     assert scaled_by_module.source.fingerprint() != before
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated where they stand")
+def test_deferred_annotations(tmp_path):
+    """Annotations of names that are not there (yet), and the fields of value classes, where Python defers them."""
+    (tmp_path / "deferred_annotations.py").write_text("""
+import tilejit
+import tilejit.language as tl
+
+@tilejit.kernel
+def later(x: Nowhere, n: tl.constexpr):
+    tl.store(x, n)
+
+@tl.aggregate
+class Pair:
+    a: tl.tensor
+    b: tl.constexpr
+""")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import deferred_annotations as found
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert found.later.constexprs == {"n"} and "Nowhere" in str(found.later.source.signature)
+    assert [*found.Pair.fields] == ["a", "b"]

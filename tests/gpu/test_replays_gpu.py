@@ -3,6 +3,8 @@ allocates into memory full of NaN, and its results are compared with float64 aft
 Needs torch with CUDA."""
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,6 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from tilejit import kernels  # noqa: E402
+from tilejit.kernels.add import add_kernel  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 CALLS = 10
@@ -217,7 +220,8 @@ def step64(a, b, w, q):
 def test_graphs(warm):
     """A CUDA graph of ready kernels, captured after so many calls (so while they are recorded, or replayed), and played
     with other contents."""
-    given = new(256, 256), new(256, 256), new(256), new(1, 128, 4, 64)
+    torch.manual_seed(0)
+    given = new(256, 256), new(256, 256) / 16, new(256), new(1, 128, 4, 64)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -228,14 +232,61 @@ def test_graphs(warm):
     with torch.cuda.graph(graph):
         captured = step(*given)
     for _ in range(4):
-        for x in given:
-            x.copy_(new(*x.shape))
+        for x, scale in zip(given, (1, 1 / 16, 1, 1)):
+            x.copy_(new(*x.shape) * scale)
         for x in captured:
             x.fill_(float("nan"))
         graph.replay()
         torch.cuda.synchronize()
         compare([captured], [step64(*doubled(given))], 2e-2)
     compare([step(*given)], [step64(*doubled(given))], 2e-2)
+
+
+def test_bound_launches():
+    """A launch and a call that are bound: with other contents, on another stream, by threads, and in a graph."""
+    x, y, out = new(1000, dtype=FP32), new(1000, dtype=FP32), new(1000, dtype=FP32)
+    a, b = new(4096, 4096), new(4096, 4096)
+    repeats = (add_kernel.bind((1,), x, y, out, 1000, BLOCK=1024), kernels.matmul.bind(a, b), kernels.softmax.bind(a),
+               kernels.matmul.bind(a[:256, :256], b[:256, :256]))
+    wanted = (lambda: x + y, lambda: a.double() @ b.double(), lambda: a.double().softmax(-1),
+              lambda: a[:256, :256].double() @ b[:256, :256].double())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [repeat() for repeat in repeats]
+    results[0] = out
+
+    def check():
+        for found, want in zip(results, wanted):
+            assert error(found, want()) < BOUNDS[BF16]
+
+    def poisoned():
+        for t in results:
+            t.fill_(float("nan"))
+        for t in (x, y, a, b):
+            t.normal_()
+        torch.cuda.synchronize()
+
+    for _ in range(3):
+        for run in (lambda: [repeat() for repeat in repeats], graph.replay):
+            poisoned()
+            run()
+            check()
+    poisoned()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for repeat in repeats:
+            repeat()
+        torch.cuda.current_stream().synchronize()
+        check()
+    threads = [threading.Thread(target=lambda: [repeat() for _ in range(200) for repeat in (repeats[0], repeats[3])])
+               for _ in range(8)]
+    poisoned()
+    repeats[1](), repeats[2]()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    torch.cuda.synchronize()
+    check()
 
 
 def test_streams():

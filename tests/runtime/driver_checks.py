@@ -176,21 +176,97 @@ def rank_one():
 
 
 def bound():
-    """A bound launch repeats itself on the current stream."""
+    """A bound launch repeats itself on the current stream: as a graph, but while a stream is being captured."""
     fake_torch()
+    from tilejit.errors import CudaError
     from tilejit.kernels.add import add_kernel
 
+    graphs = ctypes.c_int.in_dll(stub, "stub_graphs")
     x, y, o = tensors(3)
+    expect([8, 8, 8, 4])
     repeat = add_kernel.bind((7,), x, y, o, 1000, BLOCK=512)
     assert state.launches == 0 and state.loads == 1
     repeat()
     add_kernel[(1,)](o, o, o, 1000, BLOCK=512)
-    expect([8])
     repeat()
-    assert state.launches == 3 and list(state.grid) == [7, 1, 1] and state.stream == STREAM
+    assert state.launches == 3 and list(state.grid) == [7, 1, 1] and state.stream == STREAM and graphs.value == 1
+    assert [int.from_bytes(parameter(i, 8), "little") for i in range(3)] == [t.address for t in (x, y, o)]
+    fail("cuGraphLaunch", 719)
+    setting("stub_capturing", 1)
+    repeat()
+    assert state.launches == 4 and list(state.grid) == [7, 1, 1], "a launch of the kernel: graphs cannot be captured"
+    setting("stub_capturing", 0)
+    repeat()
+    assert state.launches == 5, "what goes wrong with a graph is said by a launch"
+    fail("cuLaunchKernelEx", 700)
+    raises(CudaError, "add_kernel", repeat)
+    fail("", 0)
+    del repeat
+    assert graphs.value == 0
+
+
+def bound_options():
+    """Streams, empty grids, clusters and dependent launches of bound launches."""
+    fake_torch()
+    import tilejit
+    from tilejit import language as tl
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+    graphs = ctypes.c_int.in_dll(stub, "stub_graphs")
     add_kernel.bind((7,), x, y, o, 1000, BLOCK=512, stream=3)()
     assert state.stream == 3
-    assert add_kernel.bind((0,), x, y, o, 1000, BLOCK=512)() is None and state.launches == 4
+    assert add_kernel.bind((0,), x, y, o, 1000, BLOCK=512)() is None and state.launches == 1
+
+    @tilejit.kernel
+    def copy(x, y, B: tl.constexpr):
+        at = tl.arange(0, B)
+        tl.store(y + at, tl.load(x + at))
+
+    repeat = copy.bind((2,), x, y, 1024, num_ctas=2, launch_pdl=False)
+    repeat()
+    assert list(state.grid) == [4, 1, 1] and list(state.cluster) == [2, 1, 1] and graphs.value == 1
+    dependent = copy.bind((2,), x, y, 1024, num_ctas=2, launch_pdl=True)
+    dependent()
+    assert state.pdl == 1 and graphs.value == 1, "its start overlaps with the end of the launch ahead"
+
+
+def bound_calls():
+    """Calls of host functions: their launches again, in the same arrays; what was zeros is zeros again."""
+    fake_torch()
+    import tilejit
+    from tilejit import kernels
+    from tilejit.errors import LaunchError
+    from tilejit.kernels.add import add_kernel
+
+    Tensor.zero_ = lambda self: cleared.append(self)
+    cleared, runs = [], []
+
+    @tilejit.replayed
+    def twice(x, factor=1):
+        runs.append(factor)
+        part, out = tilejit.zeros_like(x), tilejit.empty_like(x)
+        add_kernel[(1,)](x, x, part, 1024, BLOCK=1024)
+        add_kernel[(2,)](part, x, out, 1024, BLOCK=1024)
+        return out
+
+    (x,) = tensors(1)
+    expect([8, 8, 8])
+    repeat = twice.bind(x, factor=3)
+    assert runs == [3] and state.launches == 2
+    out = repeat()
+    assert runs == [3] and state.launches == 4 and len(cleared) == 1 and list(state.grid) == [2, 1, 1]
+    assert [int.from_bytes(parameter(i, 8), "little") for i in (1, 2)] == [x.address, out.address]
+    assert repeat() is out and len(cleared) == 2
+
+    a, b, c = tensors(3, (256, 256), HALF)
+    expect([])
+    repeat = kernels.matmul.bind(a, b, out=c)
+    before = state.launches
+    assert repeat() is c and state.launches == before + 1
+
+    ours = tilejit.to_device(__import__("numpy").zeros(1024, "float32"))
+    raises(LaunchError, "twice: this call cannot be bound: it allocates zeros that are no tensor", lambda: twice.bind(ours))
 
 
 def calls():

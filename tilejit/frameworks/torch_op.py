@@ -25,6 +25,7 @@ from tilejit.ir.types import DType
 from tilejit.runtime import arrays
 from tilejit.runtime.arrays import stand_in, to_torch_dtype
 from tilejit.runtime.hooks import HOOKS
+from tilejit.runtime.recording import bound
 from tilejit.runtime.replay import Calls, Replayed, spelled
 from tilejit.runtime.traced import number_of, targets
 
@@ -60,6 +61,11 @@ class TorchOp:
         if self.calls is None or arrays.tracing():
             return self._called(*args, **kwargs)
         return self.calls.fast(*args, **kwargs)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+        """Make this call, without a gradient, and a function that makes its launches again, in the same arrays: see
+        `recording.bound`."""
+        return bound(self.fn, args, kwargs)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         """A call of any kind."""

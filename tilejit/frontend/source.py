@@ -6,6 +6,7 @@ import builtins
 import hashlib
 import inspect
 import io
+import sys
 import textwrap
 import threading
 from collections.abc import Callable
@@ -74,6 +75,17 @@ def unparse(tree: ast.AST) -> str:
     return out.getvalue()
 
 
+def signature(fn: Callable[..., Any]) -> inspect.Signature:
+    """A function's signature. Annotations that Python 3.14 defers, of names that are not there, are text."""
+    if sys.version_info < (3, 14):
+        return inspect.signature(fn)
+    from annotationlib import Format
+
+    found = inspect.signature(fn, annotation_format=Format.FORWARDREF)
+    return found.replace(parameters=[p.replace(annotation=getattr(p.annotation, "__forward_arg__", p.annotation))
+                                     for p in found.parameters.values()])
+
+
 class KernelSource:
     """A kernel function's source, parsed on first use; with `replaced`, that text stands in place of its own.
 
@@ -83,7 +95,7 @@ class KernelSource:
         self.fn, self.name, self.replaced = fn, fn.__name__, replaced
         #: whether the body may read a constant of its surroundings by its name; for languages that are stricter
         self.readable: Callable[[Any], bool] = lambda value: True
-        self.signature = inspect.signature(fn)
+        self.signature = signature(fn)
         self.file = fn.__code__.co_filename
         self.line = fn.__code__.co_firstlineno
 

@@ -130,7 +130,7 @@ def aggregate(cls: type) -> type:
     for base in cls.__mro__[1:]:
         if base is not object and not issubclass(base, Compound):
             raise TypeError(f"Aggregates can only inherit from other aggregates, but got non-aggregate base: {base}")
-    own = cls.__dict__.get("__annotations__", {})
+    own = inspect.get_annotations(cls)
     fields = {n: v for base in reversed(cls.__mro__[1:]) for n, v in getattr(base, "fields", {}).items()}
     defaults = {n: v for base in reversed(cls.__mro__[1:]) for n, v in getattr(base, "defaults", {}).items()}
     for name, kind in own.items():
@@ -139,7 +139,8 @@ def aggregate(cls: type) -> type:
         if value is not _NONE and not callable(value):
             defaults[name] = value
     bases = tuple(b for b in cls.__bases__ if b is not object) or (Aggregate,)
-    members = {k: v for k, v in cls.__dict__.items() if k not in ("__dict__", "__weakref__", *own)}
+    members = {k: v for k, v in cls.__dict__.items()
+               if k not in ("__dict__", "__weakref__", "__annotate_func__", "__annotations_cache__", *own)}
     return _Maker(cls.__name__, bases, {**members, "fields": fields, "defaults": defaults, "__annotations__": fields})
 
 

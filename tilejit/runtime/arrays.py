@@ -422,6 +422,8 @@ def zeros_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) 
     """An array of zeros as `empty_like` makes one."""
     if is_torch(x):
         return _torch_new(x, "zeros", shape, dtype)
+    if not tracing() and HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:
+        recorder.refuse("it allocates zeros that are no tensor of torch")
     out = empty_like(x, shape, dtype)
     if isinstance(out, np.ndarray):
         out.fill(0)

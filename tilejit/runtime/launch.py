@@ -17,6 +17,7 @@ from tilejit.ir.target import target_named
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
+from tilejit.runtime.bound import repeated
 from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.occupancy import check_room, resident
@@ -124,26 +125,8 @@ class DeviceEntry:
             frame = self.packer.frame(flat)
         except NotForTMA:
             return self.exact(flat, stream).repeated(grid, flat, stream, keep)
-        loaded, index, current = self.loaded, self.index, self.current_stream
-        device, call, done = loaded.device, loaded.call, loaded.success
-        function, address = loaded.function, frame.address
         fixed = None if stream is None else driver.stream_handle(stream)
-        last: tuple[Any, Any] = (None, None)
-
-        def repeat(keep: tuple = (keep, frame)) -> None:
-            nonlocal last
-            handle = current(index) if fixed is None else fixed
-            known, config = last
-            if handle != known or device.lost:
-                if device.lost:
-                    device.raise_lost()
-                config = loaded.configure(grid, handle)
-                last = handle, config
-            device.last = loaded.name
-            if call(config, function, address, 0)[0] is not done:
-                loaded.launch(grid, handle, address)
-
-        return repeat
+        return repeated(self.loaded, grid, frame.address, self.current_stream, fixed, (keep, frame))
 
 
 class EmulatorEntry:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import ArrayInfo, array_info, is_torch
 from tilejit.runtime.hooks import HOOKS
 from tilejit.runtime.params import Frame, NotForTMA, PointerParam, TensorMapParam
@@ -94,6 +95,24 @@ def _watcher() -> type:
             return result
 
     return Watch
+
+
+def bound(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """A function that makes the launches of one call again, in the same arrays, and returns what that call returned.
+    What the call allocated stays; zeros are zeros again. Raises LaunchError for a call that cannot be repeated."""
+    with Recorder() as recorder:
+        result = fn(*args, **kwargs)
+    if recorder.refused:
+        raise LaunchError(f"{fn.__name__}: this call cannot be bound: {recorder.refused}")
+    steps = [what[0].repeated(*what[1:], None, keep=what[2]) if kind == "launch" else what.zero_
+             for kind, what in recorder.events if kind != "empty"]
+
+    def repeat() -> Any:
+        for step in steps:
+            step()
+        return result
+
+    return repeat
 
 
 class _Unrepeatable(Exception):

@@ -21,6 +21,9 @@ such calls are made as they stand each time (`fn.calls.refused` counts why). Arg
 strings, dtypes, None, kernels and functions, enums, frozen dataclasses, tuples of all that, and objects with a tuple
 `arrays` of what they hold (of which only those matter). Arguments of other types make a call that is not replayed.
 
+`fn.bind(*args)` makes a call and gives a function that makes its launches again, in the same arrays, for what is
+repeated with other contents: nothing is looked up then.
+
 Calls go around all this while there are hooks of launches (`tilejit.hooks`), torch's compiler is tracing, a function
 transform or dispatch mode of torch is active, or a gradient is asked for: then the function runs as it stands, or, if
 it is an operator (`tilejit.torch_op`), as a node of autograd's graph.
@@ -43,7 +46,7 @@ from tilejit.runtime import arrays, knobs
 from tilejit.runtime.arrays import DeviceArray, array_info, stand_in
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
-from tilejit.runtime.recording import Recorder, replay
+from tilejit.runtime.recording import Recorder, bound, replay
 
 #: Calls that are remembered of a function; beyond, all are forgotten.
 MOST = 4096
@@ -80,7 +83,7 @@ class _Unknown(Exception):
 
 def nested(x: Any, addresses: list[int], found: list[Any]) -> tuple:
     """The facts of a value in a tuple; its arrays go to `found`, their addresses to `addresses`."""
-    kind = type(x)
+    kind: Any = type(x)
     how = _kind(kind)
     if how == "nested" or how == "holder":
         return (kind, *[nested(e, addresses, found) for e in (x if how == "nested" else x.arrays)])
@@ -301,6 +304,10 @@ class Replayed:
         if arrays.tracing():
             return self.fn(*args, **kwargs)
         return self.calls.fast(*args, **kwargs)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+        """Make this call, and a function that makes its launches again: see `recording.bound`."""
+        return bound(self.fn, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<replayed function {self.__name__}>"  # type: ignore[attr-defined]

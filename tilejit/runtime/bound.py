@@ -1,0 +1,92 @@
+"""Bound launches (`Kernel.bind`): a launch that is repeated with the arguments that it had.
+
+A kernel launched so is a CUDA graph of one node, whose launch takes the driver half as long as a kernel's (on an H200
+1.7 us against 3.9). It goes the kernel's way where a graph cannot: while a stream is being captured, and for kernels
+that are launched as dependents of the one ahead, whose set-up a graph would not overlap with that one's end.
+"""
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tilejit.runtime import driver
+from tilejit.runtime.driver import LoadedKernel, check
+
+Grid = tuple[int, int, int]
+#: sizeof(CUlaunchAttributeValue)
+_ATTRIBUTE_BYTES = 64
+
+
+def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[int], int], fixed: int | None,
+             keep: tuple) -> Callable[[], None]:
+    """A function that launches a kernel with the parameters at address `params`, on the stream `fixed`, or else the one
+    that `current` gives for the GPU. Calls from several threads take turns. `keep` lives as long as the function."""
+    config, device = loaded.configure(grid, 0), loaded.device
+    if loaded.pdl:
+        return _launching(loaded, grid, params, current, fixed, keep)
+    api, lock, index, done = driver.api(), threading.Lock(), device.index, loaded.success
+    launch, capturing, free = api.cuGraphLaunch, api.cuStreamIsCapturing, (
+        done, api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+    plainly = _launching(loaded, grid, params, current, fixed, keep)
+    graph: Any = None
+
+    def repeat() -> None:
+        nonlocal graph
+        stream = current(index) if fixed is None else fixed
+        if device.lost or capturing(stream) != free:
+            return plainly()
+        with lock:
+            if graph is None:
+                graph = _graph(loaded, config, params)
+                weakref.finalize(plainly, api.cuGraphExecDestroy, graph).atexit = False      # which lives as long
+            device.last = loaded.name
+            if launch(graph, stream)[0] is done:
+                return None
+        return plainly()                            # which says what is wrong
+
+    return repeat
+
+
+def _launching(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[int], int], fixed: int | None,
+               keep: tuple) -> Callable[[], None]:
+    """The same by launches of the kernel."""
+    device, call, done, function, index = (loaded.device, loaded.call, loaded.success, loaded.function,
+                                           loaded.device.index)
+    last: tuple[Any, Any] = (None, None)
+
+    def repeat(keep: tuple = keep) -> None:
+        nonlocal last
+        stream = current(index) if fixed is None else fixed
+        known, config = last
+        if stream != known or device.lost:
+            if device.lost:
+                device.raise_lost()
+            config = loaded.configure(grid, stream)
+            last = stream, config
+        device.last = loaded.name
+        if call(config, function, params, 0)[0] is not done:
+            loaded.launch(grid, stream, params)
+
+    return repeat
+
+
+def _graph(loaded: LoadedKernel, config: Any, params: int) -> Any:
+    """A graph of one kernel, ready to be launched. The driver copies the parameters."""
+    api, doing = driver.api(), f"making a graph of {loaded.name}"
+    graph = check(api.cuGraphCreate(0), doing)
+    try:
+        node = api.CUDA_KERNEL_NODE_PARAMS()
+        node.func, node.kernelParams = loaded.function, params
+        for field in ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"):
+            setattr(node, field, getattr(config, field))
+        kernel = check(api.cuGraphAddKernelNode(graph, None, 0, node), doing)
+        for attribute in config.attrs[:config.numAttrs]:
+            value = api.CUkernelNodeAttrValue()             # the same union by another name
+            ctypes.memmove(int(value.getPtr()), int(attribute.value.getPtr()), _ATTRIBUTE_BYTES)
+            check(api.cuGraphKernelNodeSetAttribute(kernel, attribute.id, value), doing)
+        return check(api.cuGraphInstantiate(graph, 0), doing)
+    finally:
+        api.cuGraphDestroy(graph)
