@@ -199,3 +199,36 @@ def test_offsets_that_tma_does_not_count(offset, tma):
     made = far.compile("*fp16", "*fp16", "int32:16", OFFSET=offset)
     assert ("cp.async.bulk.tensor.2d.global" in made.ptx) == tma
     assert tma or "more elements than TMA counts" in made.report()
+
+
+@tilejit.kernel
+def batch_of_products(a, c, K, pitch, BATCH: tl.constexpr, ROWS: tl.constexpr):
+    """Batches, and rows of the result, further apart than 32 bits count."""
+    rows, columns = tl.arange(0, 64), tl.arange(0, 64)
+    z = tl.program_id(1).to(tl.int64)
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 64):
+        x = tl.load(a + z * BATCH + (rows[:, None] * pitch + (k + columns)[None, :]))
+        acc = tl.dot(x, x.T, acc)
+    at = c + z * BATCH + (z * ROWS + rows)[:, None] * pitch + columns[None, :]
+    tl.store(at, acc.to(c.dtype.element_ty))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_starts_above_32_bits(target):
+    """What 64 bits are taken for, and no mask bounds, becomes two of TMA's indices of 32 bits."""
+    batch, pitch, rows, k, last = (1 << 29) + 4096, 256, 128, 128, 5
+    a = np.zeros(last * batch + 64 * pitch, np.uint8)              # pages that nothing touches take no memory
+    c = np.zeros(last * batch + (last * rows + 64) * pitch, np.uint8)
+    kind = ml_dtypes.float8_e4m3fn
+    want = []
+    for z in (0, 3, last):
+        x = np.sign(matrix(64, k, np.float32)).astype(kind)
+        np.ndarray((64, k), np.uint8, a.data, z * batch, (pitch, 1))[:] = x.view(np.uint8)
+        want.append(x.astype(np.float32) @ x.astype(np.float32).T)
+    with tilejit.knobs(target=target):
+        made = batch_of_products[(1, last + 1)](a.view(kind), c.view(kind), k, pitch, batch, rows)
+    assert made.report().count("by TMA") == 2 and "cp.async.bulk.tensor.3d" in made.ptx, made.report()
+    for z, right in zip((0, 3, last), want):
+        got = np.ndarray((64, 64), np.uint8, c.data, z * (batch + rows * pitch), (pitch, 1)).view(kind)
+        assert (got.astype(np.float32) == right.astype(kind).astype(np.float32)).all(), z

@@ -11,6 +11,9 @@ specialisation tells, the access becomes one of a descriptor; sizes come from th
 An index modulo a size (`offs % N`) repeats rows beyond the size, where the descriptor gives zeros. That is the same
 program if those rows end where a store's mask leaves them out, which is followed through it; else the load stays.
 
+TMA's indices have 32 bits. A start that 64 bits were taken for, and that no mask bounds, becomes two of them: that of a
+dimension whose steps are 2^30 elements (2^20 lines), and the rest.
+
 What only the launch can tell (a stride that is zero or too large, a size of zero) is asked when the tensor map is made:
 a launch whose arguments TMA does not take runs the kernel compiled without (`runtime.launch.Exact`).
 """
@@ -22,10 +25,10 @@ from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
-from tilejit.ir.core import edge_at
+from tilejit.ir.core import edge_at, edge_of
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
-from tilejit.ir.types import DType, Tile, int32, int64, shape_of
+from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number
 from tilejit.passes.assumptions import check, may_check
 from tilejit.passes.axis import ANY, analyse
@@ -36,6 +39,9 @@ from tilejit.passes.rules import const_of
 _ENDLESS = 2 ** 31 - 1
 #: Bytes that bases, strides and starts of rows are multiples of; most elements of a box along a dimension; dimensions.
 _UNIT, _BOX, _RANK = 16, 256, 5
+#: Bits of the lower one of two dimensions that an index is divided into, of an outer and of the innermost dimension:
+#: strides of the upper one are below TMA's limit of 2^40 bytes, else the launch takes pointers.
+_LOW_BITS = 20, 30
 
 
 def raise_pointers(fn: Function) -> Function:
@@ -101,6 +107,8 @@ class _Axis:
     of: int | None
     start: Poly = field(default_factory=Poly)
     sizes: list[Poly] = field(default_factory=list)
+    bits: int = 0                        # its index has so many bits; what is above them is another dimension's,
+    low: _Axis | None = None             # which is that of this one
 
 
 @dataclass
@@ -181,7 +189,7 @@ class _Raising:
         axes = self.axes(at, t.shape, elem.bytes)
         if isinstance(axes, str):
             return axes
-        return self.bounded(at, axes, bounds, elem.bytes)
+        return self.bounded(at, axes, bounds, _is_wide(op.operands[0]))
 
     def axes(self, at: Address, shape: tuple[int, ...], size: int) -> list[_Axis] | str:
         """The tensor's dimensions, with where the tile starts along each."""
@@ -225,8 +233,9 @@ class _Raising:
             return f"its base {at.base.name} is not known to be aligned to {_UNIT} bytes"
         return order
 
-    def bounded(self, at: Address, axes: list[_Axis], bounds: list[Bound], size: int) -> _Plan | str:
-        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative."""
+    def bounded(self, at: Address, axes: list[_Axis], bounds: list[Bound], wide: bool) -> _Plan | str:
+        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative. TMA's indices
+        have 32 bits: one that nothing bounds, and that 64 bits were taken for (`wide`), becomes two."""
         by_dim = {a.of: a for a in axes if a.of is not None}
         low: set[int] = set()
         for b in bounds:
@@ -251,6 +260,11 @@ class _Raising:
             if missing is None:
                 return "a start is not known to be not negative"
             checks += [v for v in missing if v not in checks]
+        for a in [a for a in axes if not a.sizes and not _fits(a.start)] if wide else []:
+            a.bits = _LOW_BITS[a is axes[-1]]
+            axes.insert(0, _Axis(a.stride * number(1 << a.bits), 1, None, low=a))
+        if len(axes) > _RANK:
+            return f"its indices may be more than 2^31, which makes {len(axes)} dimensions, TMA has at most {_RANK}"
         return _Plan(at.base, axes, checks)
 
     def negative(self, p: Poly) -> list[Value] | None:
@@ -352,7 +366,7 @@ class _Raising:
         self._insert(self.fn.body, 0, top)
         here = Block()
         b = Builder(here, loc=op.loc)
-        offsets = [build(b, _with(a.start, checked)) for a in plan.axes]
+        offsets = [_start(b, a, checked) for a in plan.axes]
         dims = [a.of for a in plan.axes if a.of is not None]
         shape = tuple(a.box for a in plan.axes if a.of is not None)
         turned = dims != sorted(dims)
@@ -387,6 +401,58 @@ class _Raising:
         for x in new.ops:
             x.parent = block
         block.ops[at:at] = new.ops
+
+
+def _start(b: Builder, a: _Axis, checked: dict[Value, Value]) -> Value:
+    """Where a block starts along a dimension."""
+    whole = a if a.low is None else a.low
+    if not whole.bits:
+        return build(b, _with(a.start, checked))
+    start = build(b, _with(whole.start, checked), int64)
+    part = b("and", start, b.const((1 << a.bits) - 1, int64)) if a.bits else \
+        b("shr", start, b.const(whole.bits, int64))
+    return b("cast", part, dtype=int32)
+
+
+def _fits(p: Poly) -> bool:
+    """Whether an index that is not negative is surely below 2^31: a number of 32 bits, or one that is counted up to
+    what such a number was divided by."""
+    if len(p) != 1:
+        return not p
+    ((m, c),) = p.items()
+    if len(m) != 1:
+        return not m
+    (v,) = m
+    if c == 1:
+        return elem_of(v.type).bits <= 32  # type: ignore[union-attr]
+    loop = v.op.parent if isinstance(v.op, Block) else None
+    if loop is None or loop.name != "for" or v.index:
+        return False
+    end = loop.operands[1].op
+    by = const_of(end.operands[1]) if isinstance(end, Op) and end.name == "idiv" else None
+    return isinstance(by, int) and by >= c and elem_of(v.type).bits <= 32  # type: ignore[union-attr]
+
+
+def _is_wide(pointer: Value) -> bool:
+    """Whether 64-bit sums or products are part of an address, or pointers that a loop moves."""
+    seen: set[Value] = set()
+    work = [pointer]
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        edge = edge_of(v)
+        if edge is not None:
+            if isinstance(elem_of(v.type), Ptr):
+                return True
+            work += edge[1].sources
+        if isinstance(v.op, Op) and v.op.name != "load":
+            e = elem_of(v.type)
+            if v.op.name in ("add", "sub", "mul", "shl") and isinstance(e, DType) and e.bits == 64:
+                return True
+            work += v.op.operands
+    return False
 
 
 def _divides(stride: Poly, m: Monomial, c: int) -> bool:
