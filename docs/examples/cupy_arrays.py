@@ -23,11 +23,16 @@ def main():
     cupy.testing.assert_allclose(out, x + y)
 
     stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
+    with stream:                            # launches go to cupy's current stream
         out.fill(0)
-    add_kernel[grid](x, y, out, n, BLOCK=1024, stream=stream)
+        add_kernel[grid](x, y, out, n, BLOCK=1024)
+        twice = out + out
     stream.synchronize()
-    cupy.testing.assert_allclose(out, x + y)
+    cupy.testing.assert_allclose(twice, 2 * (x + y))
+
+    add_kernel[grid](x, x, out, n, BLOCK=1024, stream=stream)
+    stream.synchronize()
+    cupy.testing.assert_allclose(out, 2 * x)
     print("arrays of cupy, on the default stream and on one of its own: right")
 
 

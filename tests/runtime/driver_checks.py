@@ -231,6 +231,38 @@ def bound_options():
     assert state.pdl == 1 and graphs.value == 1, "its start overlaps with the end of the launch ahead"
 
 
+def cupy_arrays():
+    """Launches over cupy's arrays go to cupy's current stream, whatever torch's is; nothing is waited for."""
+    fake_torch()
+    import numpy as np
+
+    class ndarray:
+        dtype, shape, strides, itemsize = np.dtype("f4"), (1024,), (4,), 4
+
+        def __init__(self, address):
+            self.data, self.device = types.SimpleNamespace(ptr=address), types.SimpleNamespace(id=0)
+
+    current = types.SimpleNamespace(ptr=0x55)
+    sys.modules["cupy"] = types.SimpleNamespace(
+        ndarray=ndarray, cuda=types.SimpleNamespace(get_current_stream=lambda: current))
+    import tilejit
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = (ndarray(0x10000 * (i + 1)) for i in range(3))
+    repeat = add_kernel.bind((1,), x, y, o, 1024, BLOCK=1024)
+    for stream in (0x55, 0x56, 0x57):
+        current.ptr = stream
+        add_kernel[(1,)](x, y, o, 1024, BLOCK=1024)
+        assert state.stream == stream and state.waits == 0
+        repeat()
+        assert state.stream == stream
+        add_kernel[(1,)](*tensors(3), 1024, BLOCK=1024)
+        assert state.stream == STREAM
+        add_kernel[(1,)](x, y, o, 1024, BLOCK=1024, stream=9)
+        assert state.stream == 9
+    assert tilejit.TensorDescriptor.from_tensor(x, (64,)).address == 0x10000
+
+
 def bound_calls():
     """Calls of host functions: their launches again, in the same arrays; what was zeros is zeros again."""
     fake_torch()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-CHECKS = ["launch", "descriptors", "rank_one", "bound", "bound_options", "bound_calls", "calls", "replays", "arrays", "errors",
-          "lost", "blocking", "without_ptxas", "other_chip", "clusters", "dependent_launch", "cooperative_launch", "threads", "forked", "launchers", "quick"]
+CHECKS = ["launch", "descriptors", "rank_one", "bound", "bound_options", "bound_calls", "cupy_arrays", "calls", "replays",
+          "arrays", "errors", "lost", "blocking", "without_ptxas", "other_chip", "clusters", "dependent_launch",
+          "cooperative_launch", "threads", "forked", "launchers", "quick"]
 
 
 @pytest.mark.parametrize("check", CHECKS)

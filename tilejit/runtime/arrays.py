@@ -177,7 +177,8 @@ class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
         torch = sys.modules.get("torch")
         found = (_of_traced if stand_in(kind) else _of_torch) if torch is not None and issubclass(
             kind, torch.Tensor) else \
-            _of_ours if issubclass(kind, DeviceArray) else _of_numpy if issubclass(kind, np.ndarray) else _of_protocol
+            _of_ours if issubclass(kind, DeviceArray) else _of_numpy if issubclass(kind, np.ndarray) else \
+            _of_cupy if issubclass(kind, getattr(sys.modules.get("cupy"), "ndarray", ())) else _of_protocol
         self[kind] = found
         if found is _of_torch:
             plain_tensors.add(kind)
@@ -214,6 +215,12 @@ def _of_numpy(x: np.ndarray) -> ArrayInfo:
     if any(s % x.itemsize for s in x.strides):
         raise LaunchError(f"an array with byte strides {x.strides} is not a whole number of elements apart")
     return ArrayInfo(x.ctypes.data, from_numpy_dtype(x.dtype), x.shape, tuple(s // x.itemsize for s in x.strides), HOST)
+
+
+def _of_cupy(x: Any) -> ArrayInfo:
+    """Launches go to cupy's current stream (`driver.stream_getter`), so that nothing has to be waited for."""
+    return ArrayInfo(x.data.ptr, from_numpy_dtype(x.dtype), x.shape, tuple(s // x.itemsize for s in x.strides),
+                     x.device.id)
 
 
 def _of_protocol(x: Any) -> ArrayInfo | None:

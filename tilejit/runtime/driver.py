@@ -208,8 +208,13 @@ def current_stream(index: int) -> int:
     return 0
 
 
-def stream_getter() -> Callable[[int], int]:
-    """The cheapest function from a GPU's index to its current stream, for launches to come."""
+def stream_getter(flat: tuple = ()) -> Callable[[int], int]:
+    """The cheapest function from a GPU's index to its current stream, for launches with such arguments to come: cupy's
+    if arrays of cupy are among them, else as `current_stream` says."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and any([isinstance(x, cupy.ndarray) or isinstance(getattr(x, "base", None), cupy.ndarray)
+                                 for x in flat]):
+        return lambda index: int(cupy.cuda.get_current_stream().ptr)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return torch._C._cuda_getCurrentRawStream

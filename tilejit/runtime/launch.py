@@ -5,6 +5,7 @@ that the signature was made from.
 """
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from math import prod
@@ -86,7 +87,7 @@ class DeviceEntry:
                  stream: Any, blocking: bool, nvtx: bool = False):
         dev = driver.current_device() if index is None else driver.device(index)
         dev.activate()                          # threads of autograd come without a context
-        if driver.capturing(driver.current_stream(dev.index) if stream is None else driver.stream_handle(stream)):
+        if driver.capturing(driver.stream_getter(flat)(dev.index) if stream is None else driver.stream_handle(stream)):
             raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
                               ".warmup(...), before the capture")
         meta = compiled.metadata
@@ -110,7 +111,7 @@ class DeviceEntry:
         except NotForTMA:
             return self.exact(flat, stream).launch(grid, flat, stream)
         if stream is None:
-            stream = self.current_stream(self.index)
+            stream = (driver.stream_getter(flat) if "cupy" in sys.modules else self.current_stream)(self.index)
         elif type(stream) is not int:
             stream = driver.stream_handle(stream)
         self.loaded.launch(grid, stream, frame.address)
@@ -126,7 +127,7 @@ class DeviceEntry:
         except NotForTMA:
             return self.exact(flat, stream).repeated(grid, flat, stream, keep)
         fixed = None if stream is None else driver.stream_handle(stream)
-        return repeated(self.loaded, grid, frame.address, self.current_stream, fixed, (keep, frame))
+        return repeated(self.loaded, grid, frame.address, driver.stream_getter(flat), fixed, (keep, frame))
 
 
 class EmulatorEntry:
