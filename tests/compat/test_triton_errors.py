@@ -86,6 +86,8 @@ def test_numbers_of_warps(triton):
 
     with pytest.raises(AssertionError, match="must be a power of 2"):
         kernel.warmup(np.zeros(1, np.int32), num_warps=6, grid=(1,))
+    with pytest.raises(ValueError, match=r"num_ctas > 1 requires NVIDIA SM90\+"):
+        kernel.warmup(np.zeros(1, np.int32), num_ctas=2, arch="sm80", grid=(1,))
 
 
 def test_preloaded_tuples(triton):

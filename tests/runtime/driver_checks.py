@@ -32,6 +32,9 @@ class Tensor:
     def get_device(self):
         return self.device_index
 
+    def is_pinned(self):
+        return False
+
     def stride(self):
         return tuple(prod(self.shape[i + 1:]) for i in range(len(self.shape)))
 

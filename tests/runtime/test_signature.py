@@ -19,7 +19,16 @@ from tilejit.errors import LaunchError
 from tilejit.frontend import Const, Group, Param
 from tilejit.ir.types import DTYPES, Desc, Ptr
 from tilejit.runtime.compile import plain
-from tilejit.runtime.signature import ArgumentError, ArgumentKeys, ConstantKeys, common_device, describe_argument
+from tilejit.runtime.signature import (
+    ArgumentError,
+    ArgumentKeys,
+    ConstantKeys,
+    WrongDevice,
+    _torch_key,
+    _torch_key_plain,
+    common_device,
+    describe_argument,
+)
 
 KEYS = [ArgumentKeys(a, o) for a, o in ((True, True), (False, True), (False, False))]
 FULL = KEYS[0]
@@ -179,3 +188,14 @@ def test_import_is_light():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_pinned_memory_is_reached_from_every_gpu():
+    """A torch tensor in it is told apart from one in other host memory; there is no GPU that it belongs to."""
+    def fake(index, pinned=False):
+        return types.SimpleNamespace(dtype="float32", data_ptr=lambda: 64, get_device=lambda: index,
+                                     is_pinned=lambda: pinned)
+
+    keys = [(_torch_key(x), _torch_key_plain(x)) for x in (fake(-1), fake(-1, True), fake(0), fake(1))]
+    assert len(set(keys)) == 4
+    assert issubclass(WrongDevice, ValueError) and issubclass(WrongDevice, ArgumentError)

@@ -32,6 +32,7 @@ from tilejit.runtime.signature import (
     ConstantKeys,
     Keys,
     UnknownOption,
+    WrongDevice,
     common_device,
     describe_argument,
     device_of,
@@ -366,9 +367,9 @@ class Kernel(Partial):
         if target == "cuda" and place == HOST or target != "cuda" and place not in (HOST, None):
             name = next(n for n, x in arguments.items() if device_of(x) == place)
             if target == "cuda":
-                raise ArgumentError(f"argument {name!r} is on the cpu; move it with tilejit.to_device(array) or "
-                                    "tensor.cuda(), or set TILEJIT_TARGET=emulator")
-            raise ArgumentError(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
+                raise WrongDevice(f"argument {name!r} is on the cpu; move it with tilejit.to_device(array) or "
+                                  "tensor.cuda(), or set TILEJIT_TARGET=emulator")
+            raise WrongDevice(f"argument {name!r} is on the gpu; TILEJIT_TARGET={target} needs host arrays")
         described = self.describe(plan, flat)
         meanwhile = partial(driver.warm, place) if target == "cuda" else lambda: None
         compiled = compiled or self._compiled(described, self.options(plan, flat), meanwhile)

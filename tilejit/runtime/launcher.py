@@ -164,7 +164,7 @@ def _argument(text: _Text, n: str, x: Any, keys: ArgumentKeys) -> bool:
     same = f"type({n}) is {text.name(kind)}"
     if x is None:
         text.guards.append(f"{n} is None")
-    elif kind in plain_tensors:
+    elif kind in plain_tensors and x.get_device() >= 0:
         text.guards.append(f"{same} and {n}.dtype is {text.name(x.dtype)} and {n}.get_device() == {x.get_device()}")
         _address(text, n, f"{n}.data_ptr()", keys.align, x.data_ptr())
     elif kind is DeviceArray:

@@ -27,6 +27,10 @@ class ArgumentError(LaunchError, TypeError):
     """The arguments of a launch do not fit the kernel's signature."""
 
 
+class WrongDevice(ArgumentError, ValueError):
+    """An array is not where the kernel runs."""
+
+
 class IntegerOverflow(ArgumentError, OverflowError):
     """An integer that no integer type of kernels holds."""
 
@@ -135,11 +139,17 @@ def _int_key_value(x: int) -> Hashable:
 
 
 def _torch_key(x: Any) -> Hashable:
-    return (x.dtype, x.data_ptr() & 15 == 0, x.get_device())
+    return (x.dtype, x.data_ptr() & 15 == 0, _place(x))
 
 
 def _torch_key_plain(x: Any) -> Hashable:
-    return (x.dtype, x.get_device())
+    return (x.dtype, _place(x))
+
+
+def _place(x: Any) -> Any:
+    """The GPU's index of a torch tensor, HOST for host memory, but "pinned" where every GPU reaches it."""
+    index = x.get_device()
+    return index if index >= 0 else "pinned" if x.is_pinned() else HOST
 
 
 def _traced_key(x: Any) -> Hashable:
@@ -238,11 +248,12 @@ def _from_text(name: str, text: str) -> Arg:
 
 
 def device_of(x: Any) -> int | None:
-    """The GPU's index of an array argument, HOST for host memory, None for what is no array."""
+    """The GPU's index of an array argument, HOST for host memory, None for what is no array or reached from all."""
     if isinstance(x, (TensorDescriptor, DeviceArray)):
         return x.device
     if is_torch(x):
-        return int(x.get_device())
+        place = _place(x)
+        return None if place == "pinned" else int(place)
     if x is None or isinstance(x, (bool, int, float, str, tuple, np.generic, DType, constexpr)):
         return None
     info = describe(x)

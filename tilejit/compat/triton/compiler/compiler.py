@@ -48,7 +48,8 @@ class CompiledKernel:
         self.compiled, self.fn, self.hash, self.info = compiled, fn, info["key"], info
         self.asm = compiled.asm
         self.kernel: Any = compiled.cubin
-        self.module = self.function = compiled
+        self.module: Any = compiled
+        self.function: Any = compiled
         self.src = compiled.kernel
         self.loaded = 0                         # the process that loaded it
 
@@ -80,7 +81,7 @@ class CompiledKernel:
 
     def __del__(self) -> None:
         if self.loaded == os.getpid() and knobs is not None:
-            self.loaded = 0
+            self.loaded, self.module, self.function = 0, None, None
             knobs.runtime.kernel_unload_hook(None, None, self.name, {}, self.hash)
 
     def report(self) -> str:

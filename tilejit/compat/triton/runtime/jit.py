@@ -264,6 +264,8 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         arch = knobs.runtime.override_arch or kwargs.get("arch")
         if arch:
             out.setdefault("target", {"sm90": DEFAULT, "sm90a": DEFAULT}.get(arch, arch.replace("sm", "sm_")))
+        if out.get("target") == "sm_80" and (out.get("num_ctas") or 1) > 1:
+            raise ValueError(f"num_ctas > 1 requires NVIDIA SM90+ (Hopper), found num_ctas={out['num_ctas']} for sm_80")
         return out
 
     def _warmup(self, args: tuple, kwargs: dict[str, Any]) -> CompiledKernel | None:
