@@ -1,6 +1,6 @@
 """Attention: `tilejit.kernels.attention` against cuDNN and FlashAttention 2 (both through torch) and FlashAttention 4.
 
-    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward decode variants] [--heads 16] [--tokens 16384]
+    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward decode variants fp8] [--heads 16] [--tokens 16384]
         [--dims 64 128 256] [--lengths 512 4096] [--forms] [--out benchmarks/results]
 
 Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head (10 for
@@ -21,6 +21,8 @@ from tilejit.testing import bench_group, gpu_burst, pair_ratio, record, rel_erro
 
 #: Relative errors (Frobenius) of 16-bit results against float64, at most.
 BOUND = 5e-3
+#: Of 8-bit inputs: weights have three bits of mantissa.
+FP8_BOUND = 5e-2
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -190,6 +192,28 @@ def _math() -> Any:
     return SDPBackend.MATH
 
 
+def fp8(args: Any) -> Iterator[dict[str, Any]]:
+    """Forward with inputs in 8 bits against 16 bits, both ours."""
+    import torch
+
+    for d in args.dims:
+        for causal in (False, True):
+            for length in args.lengths:
+                batch = max(1, args.tokens // length)
+                q, k, v = inputs(batch, length, args.heads, d, torch.bfloat16)
+                small = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
+                ones = [torch.ones(batch, args.heads, device="cuda") for _ in small]
+                exact = by_torch(_math(), causal)(*(x[:1, :, :1].double() for x in small))
+                error = rel_error(attention(*small, causal=causal, descales=ones)[:1, :, :1], exact)
+                assert error <= FP8_BOUND, error
+                calls: Calls = {"tilejit": lambda: attention(*small, causal=causal, descales=ones),
+                                "tilejit bf16": lambda: attention(q, k, v, causal=causal)}
+                work = (2e-9 if causal else 4e-9) * batch * args.heads * length * length * d
+                mask = "causal" if causal else "full"
+                yield from measure(calls, work, "TFLOP/s", f"fp8 d{d} {mask} B{batch} S{length} H{args.heads}", "fp8",
+                                   args.rounds)
+
+
 def variants(args: Any) -> Iterator[dict[str, Any]]:
     """Options of ours against plain causal attention of ours: what each costs, or saves."""
     import torch
@@ -226,7 +250,8 @@ def main() -> None:
     rows = []
     args.contexts = args.contexts or [(1, 131072), (8, 16384), (32, 4096), (128, 1024)]
     for kind in args.sets:
-        rows += decoding(args) if kind == "decode" else variants(args) if kind == "variants" else products(kind, args)
+        special = {"decode": decoding, "variants": variants, "fp8": fp8}
+        rows += special[kind](args) if kind in special else products(kind, args)
     print(record("attention", rows, args.out))
 
 

@@ -148,6 +148,6 @@ def test_softmax_and_products_overlap(width: int, rows: int, keys: int, persiste
     blocks = [f"desc<bf16[1x{n}x1x{width}]>" for n in (rows, keys, keys, rows)]
     k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
                                  Options(Band(right="int32" if causal else None)), GROUP=1, PACK=1, TAIL=causal, SPLIT=1,
-                                 PARTS=1, PERSISTENT=persistent, BM=rows, BN=keys, D=width, DV=width, num_warps=rows // 16)
+                                 PARTS=1, PERSISTENT=persistent, TURNED=False, BM=rows, BN=keys, D=width, DV=width, num_warps=rows // 16)
     assert len(re.findall(r"is in flight with acc of this one \(2 stages", k.report())) == 1 + causal
     assert re.findall(r"ring (\S+): ", k.report()) == ["q", "k", "v"]

@@ -11,9 +11,12 @@ from attention_reference import reference
 
 import tilejit
 import tilejit.language as tl
+from tilejit.errors import LaunchError
 from tilejit.kernels import attention, attention_blocks
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.decode import decode, parts_of
+from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.scores import Options
 from tilejit.testing import rel_error
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -152,3 +155,22 @@ def test_fp8() -> None:
     want, logs = reference(q, k, v)
     assert out.dtype == BF16 and np.allclose(lse, logs, atol=1e-5)
     agree(out, 3 * want, 5e-2)
+
+
+def test_fp8_in_the_emulator() -> None:
+    """Values lie along the keys, weights stay in registers; keys, and elements of a head, that fill no block."""
+    q, k, v = (random(1, n, h, 112, dtype=ml_dtypes.float8_e4m3fn) for n, h in ((130, 2), (350, 1), (350, 1)))
+    with tilejit.knobs(target="emulator"):
+        agree(attention(q, k, v, causal=True), reference(q, k, v, True)[0], 5e-2)
+    with pytest.raises(LaunchError, match="blocks of 48 keys; values in 8 bits need a multiple of 32"):
+        attention(q, k, v, tiles=(128, 48))
+
+
+@pytest.mark.parametrize("d, keys", [(64, 128), (128, 160), (256, 96)])
+def test_weights_in_8_bits_stay_in_registers(d: int, keys: int) -> None:
+    fp8 = [f"desc<fp8e4nv[{s}]>" for s in (f"1x128x1x{d}", f"1x{keys}x1x{d}", f"1x1x{d}x{keys}")]
+    k = attention_kernel.compile(*fp8, f"desc<bf16[1x128x1x{d}]>", "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
+                                 Options(descales=("*fp32",) * 3), GROUP=1, PACK=1, TAIL=False, SPLIT=1, PARTS=1,
+                                 PERSISTENT=d < 256, TURNED=True, BM=128, BN=keys, D=d, DV=d, num_warps=8)
+    assert "of the next iteration is in flight with acc of this one" in k.report()
+    assert "goes through registers into" not in k.report()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from tilejit.ir import Op, Value
 from tilejit.ir.types import DType, Tile
+from tilejit.layout.convert import Registers, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import wgmma_a_operand
 
@@ -26,6 +27,19 @@ def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
     if layout.zero_bits("warp") or words > MOST_WORDS or words + acc.numel // threads > MOST_REGISTERS:
         return None
     return None if _through_pointers(dot.operands[0], a.numel // 4) else layout
+
+
+def in_other_order(dot: Op) -> LinearLayout | None:
+    """The layout in which wgmma takes a product's first operand from registers, where each thread has its elements in
+    another order: then other names of registers are all that it takes. None otherwise."""
+    a = dot.operands[0].type
+    assert isinstance(a, Tile) and isinstance(a.elem, DType)
+    if dot.name != "dot" or a.layout is None:
+        return None
+    layout = fragments(dot, len(a.layout.coords("warp")))
+    if layout is None or layout == a.layout or layout.num_registers != a.layout.num_registers:
+        return None
+    return layout if isinstance(plan(a.layout, layout, a.elem.bytes), Registers) else None
 
 
 def _through_pointers(v: Value, numel: int) -> bool:

@@ -11,6 +11,7 @@ from tilejit.ir.types import Tile, Type
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
 from tilejit.layout.named import blocked
+from tilejit.passes.layouts_products import in_other_order
 
 
 def layout_of(v: Value) -> LinearLayout | None:
@@ -64,6 +65,8 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
         targets = {2: result}
         if "unit" in op.attrs and result is not None:
             targets |= {i: operand_layout(op, i, result) for i in (0, 1)}
+        else:
+            targets[0] = in_other_order(op)
     elif op.name == "block_store":
         t = tile(op.operands[1].type)
         assert t.layout is not None

@@ -98,7 +98,7 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
         _rows(iq, pack, wide).over(q), blocks_of(ik, bn, wide).over(k), blocks_of(iv, bn, wide_v).over(v),
         _rows(tilejit.array_info(to), pack, wide_v).over(to), logs, queries, keys, factor(case, extras), heads, batch,
         opts, GROUP=group, PACK=pack, TAIL=ends or masked, SPLIT=0 if masked else 1,
-        PARTS=parts, PERSISTENT=False, BM=ROWS, BN=bn, D=wide, DV=wide_v, num_warps=4)
+        PARTS=parts, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v, num_warps=4)
     if parts > 1:
         combine_kernel[(queries, heads, batch)](
             to, logs, out, lse, extras.sinks, queries, heads, batch, dv, *io.strides[:3], PARTS=parts,

@@ -6,7 +6,7 @@ from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import Launch, facts_of, infos_of
+from tilejit.kernels._calls import Launch, facts, facts_of, infos_of
 from tilejit.kernels._operands import WRAP
 from tilejit.kernels.attention.cases import (
     WHAT,
@@ -22,7 +22,7 @@ from tilejit.kernels.attention.cases import (
     width,
 )
 from tilejit.kernels.attention.decode import decode, decodes
-from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
 
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
 WIDE_WINDOW = 12
@@ -49,14 +49,28 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         check_results(iq, iv, io, il, case, infos)
         decode(q, k, v, case, extras, out, lse)
         return out
-    launch = _launch(*facts_of(iq, ik, iv, io, il), facts_of(*infos), case, tiles,
-                     persistent, tilejit.multiprocessors(iq.device), active_knobs())
+    turned = _turned(v, iv) if iv.dtype.bytes == 1 and not case.page and infos[3] is None else None
+    values, = infos_of(v if turned is None else turned)
+    launch = _launch(*facts_of(iq, ik, iv, io, il), None if turned is None else facts(values), facts_of(*infos), case,
+                     tiles, persistent, tilejit.multiprocessors(iq.device), active_knobs())
     if launch is not None:
         batch, queries, keys, heads, *_ = check(iq, ik, iv, case, infos)
         if infos[3] is not None:
             queries = iq.shape[0]
         args = queries, keys, factor(case, extras), heads, batch, options(case, extras, infos)
-        launch((q, k, v, out), (iq, ik, iv, io), lse, *args)
+        launch((q, k, v if turned is None else turned, out), (iq, ik, values, io), lse, *args)
+    return out
+
+
+def _turned(v: Any, iv: ArrayInfo) -> Any:
+    """Values in 8 bits, [batch, heads, dv, keys]: products read such along the keys only. A pass over the values, which
+    takes a few percent of the time of attention."""
+    batch, keys, heads, dv = iv.shape
+    padded = _padded(keys, 32)
+    out = tilejit.empty_like(v, (batch, heads, dv, padded))
+    if 0 not in iv.shape:
+        turn_kernel[(tilejit.cdiv(padded, 128), heads, batch)](
+            v, out, keys, padded, heads, *iv.strides[:3], dv, BLOCK=128, D=width(dv), num_warps=4)
     return out
 
 
@@ -79,6 +93,10 @@ def _tiles(queries: int, keys: int, wide: int, wide_v: int, whole: bool) -> tupl
     return 64 if queries <= 64 else 128, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64
 
 
+#: Keys of a block where inputs have 8 bits, by the width of the values: weights take half of the registers.
+_FP8_KEYS = {64: 128, 128: 160, 192: 96, 256: 96}
+
+
 def _padded(n: int, block: int) -> int:
     return tilejit.cdiv(n, block) * block
 
@@ -93,8 +111,8 @@ def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None,
-            infos: tuple[ArrayInfo | None, ...], case: Case, tiles: tuple[int, int] | None, persistent: bool | None,
-            chip: int, knobs: Any) -> Launch | None:
+            turned: ArrayInfo | None, infos: tuple[ArrayInfo | None, ...], case: Case, tiles: tuple[int, int] | None,
+            persistent: bool | None, chip: int, knobs: Any) -> Launch | None:
     """The launch on a chip of so many multiprocessors; None where the result is empty."""
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
     check_results(q, v, out, lse, case, infos)
@@ -103,7 +121,9 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         return None
     wide, wide_v = width(d), width(dv)
     plain = not case.changes and case.mask is None and infos[1] is None
-    bm, bn = case.block or tiles or _tiles(queries, keys, wide, wide_v, plain and not (case.low or case.high))
+    bm, bn = case.block or tiles or (
+        _tiles(queries, keys, wide, wide_v, plain and not (case.low or case.high)) if q.dtype.bytes > 1 else
+        (64 if queries <= 64 else 128, _FP8_KEYS[wide_v]))
     if case.dropout is not None and not tiles:
         bn = min(bn, 64)                          # random numbers take registers
     if case.page:
@@ -111,6 +131,8 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         if case.page % bn or bn % 16:
             raise tilejit.LaunchError(f"{WHAT}: pages of {case.page} keys; expected a multiple of 16, of {bn} from "
                                       "there on")
+    if turned is not None and bn % 32:
+        raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")
     ends = keys % bn > 0 or packed or infos[5] is not None or case.page > 0
     split = 1
     if case.low or case.mask is not None:
@@ -121,9 +143,11 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
             and max(wide, wide_v) <= 128 and _equal(blocks, heads * batch, case.high, chip)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
-        PERSISTENT=persistent, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
+        PERSISTENT=persistent, TURNED=turned is not None, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
     grid = (min(chip, blocks * heads * batch),) if persistent else (blocks, heads, batch)
-    descriptors = (blocks_of(q, bm, wide), blocks_of(k, bn, wide), blocks_of(v, bn, wide_v),
+    of_v = blocks_of(v, bn, wide_v) if turned is None else tilejit.TensorDescriptor.template(
+        turned, turned.shape, turned.strides, (1, 1, wide_v, bn))
+    descriptors = (blocks_of(q, bm, wide), blocks_of(k, bn, wide), of_v,
                    ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v))
     return Launch(kernel, grid, descriptors)  # type: ignore[arg-type]
 

@@ -12,10 +12,38 @@ _RAISED = tl.constexpr(8.0)
 
 
 @tilejit.kernel
-def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED: tl.constexpr):
+def paired(x, AXIS: tl.constexpr):
+    """Of each 32 weights, or values, in 8 bits the order in which a thread holds sums of scores: what 4 neighbouring
+    first operands of a product are in its registers are numbers 0, 1, 8 and 9 there (PTX ISA, wgmma.mma_async)."""
+    if AXIS == 0:
+        rows: tl.constexpr = x.shape[0]
+        return x.reshape([rows // 32, 2, 2, 4, 2, x.shape[1]]).permute(0, 1, 3, 2, 4, 5).reshape([rows, x.shape[1]])
+    columns: tl.constexpr = x.shape[1]
+    return x.reshape([x.shape[0], columns // 32, 2, 2, 4, 2]).permute(0, 1, 2, 4, 3, 5).reshape([x.shape[0], columns])
+
+
+@tilejit.kernel
+def turn_kernel(v, out, keys, padded, heads, batch_stride, row_stride, head_stride, d, BLOCK: tl.constexpr,
+                D: tl.constexpr):
+    """Values [batch, keys, heads, d] in 8 bits as [batch, heads, d, padded], `paired`, since products read such along
+    the keys; zeros behind the keys. Programs (blocks of keys, heads, batches)."""
+    begin = tl.program_id(0) * BLOCK
+    head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    key, columns = begin + tl.arange(0, BLOCK), tl.arange(0, D)
+    start = v + (batch * batch_stride + head * head_stride)
+    where = start + key.to(tl.int64)[:, None] * row_stride + columns[None, :]
+    x = tl.load(where, (key < keys)[:, None] & (columns < d)[None, :], other=0.0)
+    to = out + ((batch * heads + head) * d + columns)[:, None] * padded + key[None, :]
+    tl.store(to, paired(x, 0).T, (columns < d)[:, None] & (key < padded)[None, :])
+
+
+@tilejit.kernel
+def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED: tl.constexpr,
+         TURNED: tl.constexpr):
     """Keys and values from the n-th on: the sums, the greatest score and the sum of weights of every row so far.
 
-    Scores are powers of two once they are scaled. MASKED: some keys are not seen; a row may see none."""
+    Scores are powers of two once they are scaled. MASKED: some keys are not seen; a row may see none. TURNED: values
+    are as `turn_kernel` makes them."""
     key = n + columns
     if MASKED:
         keep = seen(query, key, at, prefix, opts)
@@ -38,6 +66,9 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
     total = total * alpha + tl.sum(p, 1)
     if opts.mods.dropout is not None:
         p = tl.where(kept(query, key, at, opts.mods), p, 0.0)
+    if TURNED:
+        p = paired(p, 1)
+        v = v.T
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
     return acc, new, total
 
@@ -53,8 +84,8 @@ def block(desc, n, head, at, pages, BN: tl.constexpr, D: tl.constexpr):
 
 @tilejit.kernel
 def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin, prefix, head, at, opts,
-         PACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-         MASKED: tl.constexpr):
+         PACK: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+         DV: tl.constexpr, MASKED: tl.constexpr):
     """The keys from `start` to `stop`; with numbers, the blocks whose numbers lie there from `start` to `stop`."""
     columns = tl.arange(0, BN)[None, :]
     query = begin // PACK + tl.arange(0, BM)[:, None] // PACK
@@ -63,15 +94,19 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
         if numbers is not None:
             n = tl.load(numbers + i) * BN
         k = block(k_desc, n, head, at, opts.pages, BN, D)
-        v = block(v_desc, n, head, at, opts.pages, BN, DV)
-        acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED)
+        if TURNED:
+            v = v_desc.load([at.row, head, 0, n]).reshape([DV, BN])
+        else:
+            v = block(v_desc, n, head, at, opts.pages, BN, DV)
+        acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED, TURNED)
     return acc, most, total
 
 
 @tilejit.kernel
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
-                      PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
+                      PARTS: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+                      DV: tl.constexpr):
     """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
     ahead of the others."""
     rows = tl.arange(0, BM)
@@ -104,9 +139,9 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         clean = tl.load(own)
         high = clean + tl.load(own + 1)
         acc, most, total = walk(q, k_desc, v_desc, acc, most, total, 0, clean, own + 2, scale, begin,
-                                prefix, kv_head, at, opts, PACK, BM, BN, D, DV, False)
+                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False)
         acc, most, total = walk(q, k_desc, v_desc, acc, most, total, clean, high, own + 2, scale, begin,
-                                prefix, kv_head, at, opts, PACK, BM, BN, D, DV, True)
+                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
     else:
         low = low // BN * BN
         if PARTS > 1:
@@ -116,18 +151,18 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         if SPLIT == 2:
             full = tl.minimum(tl.maximum(low, tl.cdiv(full, BN) * BN), high)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, full, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, BM, BN, D, DV, True)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
             low = full
         if SPLIT:
             clean = tl.minimum(clean, high)
             if TAIL:
                 clean = tl.maximum(low, clean // BN * BN)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, clean, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, BM, BN, D, DV, False)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False)
             low = clean
         if TAIL:
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, high, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, BM, BN, D, DV, True)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
     if k_desc.dtype.primitive_bitwidth == 8:
         most = most - _RAISED
     of_rows = head
@@ -167,8 +202,8 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
 @tilejit.kernel
 def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
-                     PARTS: tl.constexpr, PERSISTENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-                     D: tl.constexpr, DV: tl.constexpr):
+                     PARTS: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
+                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
     """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
@@ -180,7 +215,7 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
 
     Programs (query blocks, heads, batches * PARTS), or fewer in one dimension that take one block after the other
     (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most keys come
-    first."""
+    first. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
     if PERSISTENT:
         blocks = tl.cdiv(queries, BM)
         if opts.band.right is None:
@@ -188,7 +223,7 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
                 head = tile // blocks
                 queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
                                   (blocks - 1 - tile % blocks) * BM, head % heads, head // heads, 0, heads, batches,
-                                  opts, GROUP, PACK, TAIL, SPLIT, PARTS, BM, BN, D, DV)
+                                  opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
         else:
             # The block with the most keys goes with the one with the fewest, and so on: all pairs have as many.
             pairs = tl.cdiv(blocks, 2)
@@ -200,9 +235,9 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
                 number = tl.where((i % 2 == 1) & (first == blocks - 1 - first), blocks, number)
                 queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM,
                                   head % heads, head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT,
-                                  PARTS, BM, BN, D, DV)
+                                  PARTS, TURNED, BM, BN, D, DV)
     else:
         batch = tl.program_id(2)
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
                           (tl.num_programs(0) - 1 - tl.program_id(0)) * BM, tl.program_id(1), batch // PARTS,
-                          batch % PARTS, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, BM, BN, D, DV)
+                          batch % PARTS, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
