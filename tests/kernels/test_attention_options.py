@@ -73,12 +73,17 @@ def test_a_mask_and_the_blocks_that_it_leaves(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
-def test_pages(target: str) -> None:
-    q, k, v = random(2, 70, 2, 64), random(12, 32, 1, 64), random(12, 32, 1, 64)
-    table, used = np.array([[3, 1, 7, 2, 11], [0, 5, 4, 8, 9]], np.int32), np.array([150, 33], np.int32)
+@pytest.mark.parametrize("page, queries", [(32, 70), (48, 70), (1, 70), (7, 3), (48, 1)])
+def test_pages(target: str, page: int, queries: int) -> None:
+    """Of every size, for many queries and for few."""
+    used, rng = np.array([150, 33], np.int32), np.random.default_rng(page)
+    each = -(-160 // page)
+    table = rng.permutation(2 * each + 2)[:2 * each].reshape(2, each).astype(np.int32)
+    q, k, v = random(2, queries, 2, 64), *(random(2 * each + 2, page, 1, 64) for _ in range(2))
     with tilejit.knobs(target=target):
         out = attention(q, k, v, pages=table, used_keys=used, causal=True)
-    agree(out, reference(q, k[table].reshape(2, 160, 1, 64), v[table].reshape(2, 160, 1, 64), True, keys=used)[0])
+    whole = [x[table].reshape(2, each * page, 1, 64) for x in (k, v)]
+    agree(out, reference(q, *whole, True, keys=used)[0])
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])

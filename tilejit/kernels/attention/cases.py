@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import tilejit
 from tilejit import ArrayInfo
-from tilejit.kernels.attention.scores import LOG2E, Band, Lists, Mods, Options, Pages, Sequences
+from tilejit.kernels.attention.scores import LOG2E, Band, Lists, Mods, Options, Pages, Rows, Sequences
 
 WHAT = "attention"
 #: Widths of heads that kernels are made for: what is between is padded by TMA, which reads zeros.
 WIDTHS = (64, 128, 192, 256)
+#: Keys of a block are a multiple of so many.
+LEAST_KEYS = 16
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,21 @@ def options(case: Case, extras: Extras, infos: tuple[ArrayInfo | None, ...]) -> 
         None if blocks is None else Lists(extras.blocks, *(s if n > 1 else 0 for s, n in zip(
             blocks.strides[:3], blocks.shape[:3]))),
         extras.sinks, extras.descales)
+
+
+def with_rows(opts: Options, case: Case, k: Any, v: Any, ik: ArrayInfo, iv: ArrayInfo) -> Options:
+    """The same, where pages are of keys that fill no blocks: those are looked up one by one."""
+    if opts.pages is None or case.page % LEAST_KEYS == 0:
+        return opts
+    keys, values = (Rows(x, *i.strides[:3], i.shape[3]) for x, i in ((k, ik), (v, iv)))
+    return opts._replace(pages=opts.pages._replace(keys=keys, values=values))
+
+
+def keys_of_block(case: Case, keys: int) -> int:
+    """Keys of a block that should have so many: of pages that have whole blocks, those that divide one."""
+    if not case.page or case.page % LEAST_KEYS:
+        return keys
+    return max(n for n in range(LEAST_KEYS, keys + 1, LEAST_KEYS) if case.page % n == 0)
 
 
 def factor(case: Case, extras: Extras) -> float:

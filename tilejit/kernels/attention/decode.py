@@ -12,7 +12,19 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import infos_of
-from tilejit.kernels.attention.cases import Case, Extras, blocks_of, check, factor, flat, options, pitches, width
+from tilejit.kernels.attention.cases import (
+    Case,
+    Extras,
+    blocks_of,
+    check,
+    factor,
+    flat,
+    keys_of_block,
+    options,
+    pitches,
+    width,
+    with_rows,
+)
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 
 #: Rows of a tile: one warpgroup's.
@@ -80,14 +92,12 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
     group = heads // kv_heads
     pack = group if group & (group - 1) == 0 else 1
     wide, wide_v = width(d), width(dv)
-    bn = 128 if max(wide, wide_v) <= 128 else 64
-    if case.page:
-        bn = min(bn, case.page)
+    bn = keys_of_block(case, 128 if max(wide, wide_v) <= 128 else 64)
     blocks = tilejit.cdiv(queries * pack, ROWS)
     programs = blocks * (heads // pack) * batch
     parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
     to, logs, fp32 = out, lse, tilejit.language.float32
-    opts = options(case, extras, infos)
+    opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)
     if parts > 1:
         opts = opts._replace(sinks=None)
         to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)

@@ -16,10 +16,12 @@ from tilejit.kernels.attention.cases import (
     check,
     factor,
     flat,
+    keys_of_block,
     options,
     pitches,
     readable,
     width,
+    with_rows,
 )
 from tilejit.kernels.attention.decode import decode, decodes
 from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
@@ -57,7 +59,8 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         batch, queries, keys, heads, *_ = check(iq, ik, iv, case, infos)
         if infos[3] is not None:
             queries = iq.shape[0]
-        args = queries, keys, factor(case, extras), heads, batch, options(case, extras, infos)
+        opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)
+        args = queries, keys, factor(case, extras), heads, batch, opts
         launch((q, k, v if turned is None else turned, out), (iq, ik, values, io), lse, *args)
     return out
 
@@ -126,11 +129,7 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         (64 if queries <= 64 else 128, _FP8_KEYS[wide_v]))
     if case.dropout is not None and not tiles:
         bn = min(bn, 64)                          # random numbers take registers
-    if case.page:
-        bn = min(bn, case.page)
-        if case.page % bn or bn % 16:
-            raise tilejit.LaunchError(f"{WHAT}: pages of {case.page} keys; expected a multiple of 16, of {bn} from "
-                                      "there on")
+    bn = keys_of_block(case, bn)
     if turned is not None and bn % 32:
         raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")
     ends = keys % bn > 0 or packed or infos[5] is not None or case.page > 0

@@ -74,10 +74,22 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
 
 
 @tilejit.kernel
-def block(desc, n, head, at, pages, BN: tl.constexpr, D: tl.constexpr):
+def rows_of_pages(rows, n, head, at, pages, BN: tl.constexpr, D: tl.constexpr):
+    """Keys, or values, from the n-th on, each from its own page; zeros where there are none."""
+    key, columns = n + tl.arange(0, BN), tl.arange(0, D)
+    some = key < at.keys
+    page = tl.load(pages.table + at.batch * pages.stride + key // pages.size, some, other=0).to(tl.int64)
+    start = rows.pointer + (page * rows.page + (key % pages.size) * rows.row + head * rows.head)
+    return tl.load(start[:, None] + columns[None, :], some[:, None] & (columns < rows.d)[None, :], other=0.0)
+
+
+@tilejit.kernel
+def block(desc, n, head, at, pages, rows, BN: tl.constexpr, D: tl.constexpr):
     """Keys, or values, from the n-th on."""
     if pages is None:
         return desc.load([at.row, at.first_key + n, head, 0]).reshape([BN, D])
+    if rows is not None:
+        return rows_of_pages(rows, n, head, at, pages, BN, D)
     page = tl.load(pages.table + at.batch * pages.stride + n // pages.size)
     return desc.load([page, n % pages.size, head, 0]).reshape([BN, D])
 
@@ -93,11 +105,14 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
         n = i
         if numbers is not None:
             n = tl.load(numbers + i) * BN
-        k = block(k_desc, n, head, at, opts.pages, BN, D)
+        of_keys, of_values = None, None
+        if opts.pages is not None:
+            of_keys, of_values = opts.pages.keys, opts.pages.values
+        k = block(k_desc, n, head, at, opts.pages, of_keys, BN, D)
         if TURNED:
             v = v_desc.load([at.row, head, 0, n]).reshape([DV, BN])
         else:
-            v = block(v_desc, n, head, at, opts.pages, BN, DV)
+            v = block(v_desc, n, head, at, opts.pages, of_values, BN, DV)
         acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED, TURNED)
     return acc, most, total
 

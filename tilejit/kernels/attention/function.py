@@ -50,8 +50,9 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     Sequences of several lengths: q [rows, heads, d], k and v [rows, kv heads, d] have them one after another;
     cu_queries and cu_keys, int32 [batch + 1], say where each starts, max_queries and max_keys how long one is at most
     (else as many as there are rows); lse is [heads, rows] then. used_keys: int32 [batch], so many keys are there.
-    pages: int32 [batch, pages of a sequence]; k and v are [pages, keys of a page, kv heads, d] then, a multiple of 16
-    keys a page, and used_keys says how many a sequence has.
+    pages: int32 [batch, pages of a sequence]; k and v are [pages, keys of a page, kv heads, d] then, and
+    used_keys says how many a sequence has. Pages of a multiple of 16 keys are copied block by block (TMA), of others
+    keys are looked up one by one.
 
     descales (fp8): fp32 numbers for q [batch, heads], k and v [batch, kv heads] (those of q's heads that share keys are
     equal). deterministic: gradients with equal bits every time (they have so but for q's). Without a gradient also

@@ -49,13 +49,25 @@ class Sequences(NamedTuple):
     used: Any = None
 
 
+class Rows(NamedTuple):
+    """Keys, or values, as a pointer with the distances of pages, keys and heads, and how many elements a head has."""
+
+    pointer: Any
+    page: Any
+    row: Any
+    head: Any
+    d: Any
+
+
 class Pages(NamedTuple):
     """Keys and values in pages of `size` (a constexpr): `table` [batch, stride] says which, a sequence's one after
-    another."""
+    another. keys, values: `Rows` where a block of keys is no part of a page, and each key is looked up."""
 
     table: Any
     stride: Any
     size: Any
+    keys: Rows | None = None
+    values: Rows | None = None
 
 
 class Lists(NamedTuple):
