@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilejit.kernels.add import add
-    from tilejit.kernels.attention import attention, attention_blocks
+    from tilejit.kernels.attention import attention, attention_blocks, latent_attention
     from tilejit.kernels.batched import batched_matmul
     from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
     from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: module -> the names that it gives (of modules of gradients, what they are of)
 _HOMES = {
-    "add": "add", "attention": "attention attention_blocks", "batched": "batched_matmul",
+    "add": "add", "attention": "attention attention_blocks latent_attention", "batched": "batched_matmul",
     "fused": "fused_matmul gated_matmul swiglu", "grouped": "grouped_matmul masked_grouped_matmul",
     "matmul": "matmul_kernel plan", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
@@ -71,9 +71,10 @@ class _Package(types.ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 
-__all__ = ["adamw_", "add", "add_layernorm", "add_rmsnorm", "argmax", "attention", "attention_blocks", "batched_matmul",
-           "clip_factor", "clip_grad_norm_", "cross_entropy", "cross_entropy_", "cumsum", "dequantise", "dropout",
-           "embedding", "fused_matmul", "gated_matmul", "glu", "group_norm", "grouped_matmul", "js_divergence",
-           "kl_divergence", "layernorm", "linear_cross_entropy", "log_softmax", "masked_grouped_matmul", "matmul",
-           "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "mean", "plan", "quantise", "relu_squared",
-           "rmsnorm", "rope", "softmax", "sort", "sum", "swiglu", "topk", "transpose", "weight_only_matmul"]
+__all__ = ["adamw_", "add", "add_layernorm", "add_rmsnorm", "argmax", "attention", "attention_blocks",
+           "batched_matmul", "clip_factor", "clip_grad_norm_", "cross_entropy", "cross_entropy_", "cumsum",
+           "dequantise", "dropout", "embedding", "fused_matmul", "gated_matmul", "glu", "group_norm", "grouped_matmul",
+           "js_divergence", "kl_divergence", "latent_attention", "layernorm", "linear_cross_entropy", "log_softmax",
+           "masked_grouped_matmul", "matmul", "matmul_blockscaled", "matmul_kernel", "matmul_streamk", "mean", "plan",
+           "quantise", "relu_squared", "rmsnorm", "rope", "softmax", "sort", "sum", "swiglu", "topk", "transpose",
+           "weight_only_matmul"]

@@ -51,9 +51,9 @@ def run(fn: Function, see: See | None = None) -> Function:
         if see is not None:
             rotated = see("rotated", rotated)
         found = fitted(rotated, see)
-        if found.plan.specialised and found.fits:
+        if found.plan.specialised and found.fits and found.flows:
             return _finished(found)
-        problem = "no role of its own loads" if found.fits else "there is no shared memory for it"
+        problem = "no role of its own loads" if found.fits and found.flows else "there is no shared memory for it"
         fn = copy_function(fn)
         fn.attrs["report"].append(Record(
             "no_overlap", f"products and what is between them do not overlap: {problem}"))

@@ -106,7 +106,8 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
     needs: dict[Op, set[Op]] = {}            # the products of the same iteration behind an op
     for op in ops:
         makers = {v.op for v in _read(op) if isinstance(v.op, Op) and v.op in needs}
-        needs[op] = {d for m in makers for d in needs[m] | ({m} if m.name == "dot" else set())}
+        adds_to = op.operands[2].op if op.name == "dot" else None       # sums that stay where they are
+        needs[op] = {d for m in makers for d in needs[m] | ({m} if m.name == "dot" and m is not adds_to else set())}
     second = {dot for dot in dots if needs[dot]}
     if not second or len(second) == len(dots):
         return None

@@ -52,6 +52,12 @@ class Candidate:
         return fits(self.new)
 
     @property
+    def flows(self) -> bool:
+        """Whether rings of which a slot is read once more, a trip later, have another slot meanwhile."""
+        again = {op.attrs["ring"] for op in walk(self.fn.body) if "again" in op.attrs}
+        return all(r.slots > 1 for r in self.plan.rings if again.intersection(r.text))
+
+    @property
     def depth(self) -> int:
         """Slots of the shortest ring whose depth is open; 0: there is none."""
         return min((r.slots for r in self.plan.rings if r.open and not r.side), default=0)

@@ -96,6 +96,10 @@ class Products(RoleState):
                                            operand=0))
             return self.env[dot.operands[0]]
         value = self._in_registers(dot.operands[index], b)
+        staged = self.staged.get((value, index))
+        if staged is not None and staged[0] is b.block:          # for another product, and nothing has written it since
+            self.through.setdefault(dot, []).append(staged[1])
+            return b("view", staged[1], b.const(0, int32))
         t = value.type
         assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
         k_order = (1, 0) if index == 0 else (0, 1)
@@ -113,6 +117,7 @@ class Products(RoleState):
         b.op("local_store", view, value)
         b.op("fence_async")
         b.op("role_sync")
+        self.staged[value, index] = b.block, buffer
         return view
 
     def _promote_reuse(self, op: Op, b: Builder) -> None:

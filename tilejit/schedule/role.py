@@ -51,6 +51,7 @@ class RoleState:
         self.turn_begins: dict[Op, Callable[[Builder], object]] = {}     # what waits for a turn, before which op
         self.turn_over: dict[Op, Callable[[Builder], object]] = {}       # what ends a turn, after which op
         self.through: dict[Op, list[Value]] = {}  # product -> buffers of operands that go through registers
+        self.staged: dict[tuple[Value, int], tuple[Block, Value]] = {}       # operands that did: where, and the buffer
         self.staging: dict[tuple[Buffer, int], Value] = {}       # pieces and stripes of stores -> their ring
         self.gathered: dict[str, Value] = {}      # where the CTAs of a cluster meet, by name
         self.stores = self.needed is None and not plan.store_rings and any(is_store(op) for op in walk(fn.body))

@@ -1,0 +1,72 @@
+"""Attention to latent vectors against float64: in the evaluator, in the emulator, on a GPU in graphs and again and again."""
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+from tilejit.errors import LaunchError
+from tilejit.kernels import latent_attention
+from tilejit.kernels.attention.latent import latent_kernel
+from tilejit.testing import rel_error
+
+BF16, F32 = ml_dtypes.bfloat16, np.float32
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, F32).astype(BF16)
+
+
+def reference(q: np.ndarray, cache: np.ndarray, causal: bool, used: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Results and logarithms of sums, in float64."""
+    q, cache = q.astype(np.float64), cache.astype(np.float64)
+    batch, queries, keys = q.shape[0], q.shape[1], cache.shape[1]
+    count = np.full(batch, keys) if used is None else used
+    x = np.einsum("bqhd,bnd->bhqn", q, cache) * q.shape[3] ** -0.5
+    last = count[:, None] + (np.arange(queries) - queries + 1 if causal else np.zeros(queries, int))
+    x = np.where(np.arange(keys) < last[:, None, :, None], x, -np.inf)
+    p = np.exp(x - x.max(-1, keepdims=True))
+    total = p.sum(-1, keepdims=True)
+    return np.einsum("bhqn,bnd->bqhd", p / total, cache[..., :512]), (np.log(total) + x.max(-1, keepdims=True))[..., 0]
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("queries, heads, keys, parts, causal", [(2, 16, 150, 2, True), (1, 80, 70, 1, False)])
+def test_against_float64(target: str, queries: int, heads: int, keys: int, parts: int, causal: bool) -> None:
+    q, cache = random(2, queries, heads, 576), random(2, keys, 576)
+    lse = np.zeros((2, heads, queries), F32)
+    with tilejit.knobs(target=target):
+        out = latent_attention(q, cache, causal=causal, parts=parts, lse=lse)
+    want, logs = reference(q, cache, causal)
+    assert rel_error(out.astype(np.float64), want) <= 5e-3 and np.allclose(lse, logs, atol=1e-4)
+
+
+@pytest.mark.parametrize("page", [64, 48, 5])
+def test_pages(page: int) -> None:
+    used, each = np.array([90, 33], np.int32), -(-100 // page)
+    table = np.random.default_rng(0).permutation(2 * each).reshape(2, each).astype(np.int32)
+    q, cache = random(2, 1, 16, 576), random(2 * each, page, 576)
+    with tilejit.knobs(target="emulator" if page == 5 else "evaluator"):
+        out = latent_attention(q, cache, pages=table, used_keys=used, parts=2)
+    want, _ = reference(q, cache[table].reshape(2, each * page, 576), False, used)
+    assert rel_error(out.astype(np.float64), want) <= 5e-3
+
+
+def test_two_blocks_of_keys_are_under_way() -> None:
+    """Weights pass through shared memory once for both halves of the values, so that there is room."""
+    blocks = [f"desc<bf16[1x64x{w}]>" for w in (256, 64)] * 2
+    k = latent_kernel.compile(*blocks, "desc<fp32[1x64x256]>", "*fp32", None, None, "int32", "int32:16", "fp32", "int32:16",
+                              "int32", CAUSAL=False, PARTS=4, BM=64, BN=64, DV=512, HALF=256, REST=64, num_warps=8)
+    assert "ring k0: 2 slots" in k.report() and k.report().count("goes through registers into") == 1
+
+
+@pytest.mark.parametrize("q, cache, options, message", [
+    ((1, 1, 16, 576), (2, 64, 576), {}, "without pages the cache has a batch of 1"),
+    ((1, 1, 16, 640), (1, 64, 640), {}, "values of 512 elements in keys of 640; expected 512 in at most 576"),
+    ((1, 1, 16, 576), (1, 64, 512), {}, r"expected q \[batch, queries, heads, d\] and a cache")])
+def test_what_does_not_fit(q: tuple, cache: tuple, options: dict, message: str) -> None:
+    with tilejit.knobs(target="evaluator"), pytest.raises(LaunchError, match=message):
+        latent_attention(random(*q), random(*cache), **options)

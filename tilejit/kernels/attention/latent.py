@@ -1,0 +1,176 @@
+"""Attention to keys and values that are one and the same latent vector (multi-head latent attention, arXiv 2405.04434).
+
+All heads share a cache [keys, d], of which the first `dv` elements are the values as well: each key is loaded once. Few
+queries, many keys: programs have parts of the keys, which a second kernel weighs (`decode`).
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._calls import infos_of
+from tilejit.kernels.attention.cases import LEAST_KEYS, readable
+from tilejit.kernels.attention.decode import combine_kernel, parts_of
+from tilejit.kernels.attention.scores import LOG2E, Pages, Rows
+
+_LN2 = tl.constexpr(1 / LOG2E)
+WHAT = "latent_attention"
+#: Rows and keys of a block; elements of a key that one product multiplies, and of the rest that is no value.
+ROWS, KEYS, HALF, REST = 64, 64, 256, 64
+#: Keys of a block where each is looked up: they pass through registers.
+LOOKED_UP = 32
+
+
+@tilejit.kernel
+def part_of_keys(desc, n, column, batch, count, pages, BN: tl.constexpr, D: tl.constexpr):
+    """Elements from `column` on of the keys from the n-th on."""
+    if pages is None:
+        return desc.load([batch, n, column]).reshape([BN, D])
+    key = n + tl.arange(0, BN)
+    if pages.keys is None:
+        page = tl.load(pages.table + batch * pages.stride + n // pages.size)
+        return desc.load([page, n % pages.size, column]).reshape([BN, D])
+    columns, some = column + tl.arange(0, D), key < count
+    page = tl.load(pages.table + batch * pages.stride + key // pages.size, some, other=0).to(tl.int64)
+    start = pages.keys.pointer + (page * pages.keys.page + (key % pages.size) * pages.keys.row)
+    return tl.load(start[:, None] + columns[None, :], some[:, None] & (columns < pages.keys.d)[None, :], other=0.0)
+
+
+@tilejit.kernel
+def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages, queries, keys, scale, heads, batches,
+                  CAUSAL: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DV: tl.constexpr,
+                  HALF: tl.constexpr, REST: tl.constexpr):
+    """q [batch, queries * heads, d] in blocks [1, BM, HALF] and, behind DV elements, [1, BM, REST]; the cache alike
+    with BN keys; out_desc [PARTS * batch, queries * heads, DV] (fp32 where there are parts) in blocks [1, BM, HALF];
+    logs [PARTS, batch, heads, queries]. scale: times log2(e). Programs (blocks of rows, batches * PARTS)."""
+    begin, batch, part = tl.program_id(0) * BM, tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
+    count = keys
+    if used is not None:
+        count = tl.minimum(keys, tl.load(used + batch))
+    row = begin + tl.arange(0, BM)
+    low = 0
+    high = count
+    if PARTS > 1:
+        each = tl.cdiv(tl.cdiv(count, BN), PARTS) * BN
+        low, high = part * each, tl.minimum(count, part * each + each)
+    q0 = q_desc.load([batch, begin, 0]).reshape([BM, HALF])
+    q1 = q_desc.load([batch, begin, HALF]).reshape([BM, HALF])
+    q2 = q_rest.load([batch, begin, DV]).reshape([BM, REST])
+    most = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc0 = tl.zeros([BM, HALF], tl.float32)
+    acc1 = tl.zeros([BM, HALF], tl.float32)
+    last = count
+    if CAUSAL:
+        last = row // heads + (count - queries) + 1
+    else:
+        last = count + row * 0
+    for n in tl.range(low, high, BN):
+        k0 = part_of_keys(cache, n, 0, batch, count, pages, BN, HALF)
+        k1 = part_of_keys(cache, n, HALF, batch, count, pages, BN, HALF)
+        k2 = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
+        scores = tl.dot(q0, k0.T)
+        scores = tl.dot(q1, k1.T, scores)
+        scores = tl.dot(q2, k2.T, scores)
+        seen = (n + tl.arange(0, BN))[None, :] < last[:, None]
+        scores = tl.where(seen, scores, float("-inf"))
+        new = tl.maximum(most, tl.max(scores, 1) * scale)
+        origin = tl.where(new == float("-inf"), 0.0, new)
+        p = tl.exp2(scores * scale - origin[:, None])
+        alpha = tl.exp2(most - origin)
+        total = total * alpha + tl.sum(p, 1)
+        weights = p.to(k0.dtype)
+        acc0 = tl.dot(weights, k0, acc0 * alpha[:, None])
+        acc1 = tl.dot(weights, k1, acc1 * alpha[:, None])
+        most = new
+    some = total > 0
+    over = tl.where(some, 1.0 / total, 0.0)[:, None]
+    where = ((part * batches + batch) * heads + row % heads) * queries + row // heads
+    tl.store(logs + where, tl.where(some, most * _LN2 + tl.log(total), float("-inf")), row < queries * heads)
+    to = part * batches + batch
+    out_desc.store([to, begin, 0], (acc0 * over).to(out_desc.dtype).reshape([1, BM, HALF]))
+    out_desc.store([to, begin, HALF], (acc1 * over).to(out_desc.dtype).reshape([1, BM, HALF]))
+
+
+@tilejit.replayed
+def latent_attention(q: Any, cache: Any, dv: int = 512, causal: bool = False, scale: float | None = None, *,
+                     used_keys: Any = None, pages: Any = None, out: Any = None, lse: Any = None,
+                     parts: int = 0) -> Any:
+    """softmax(scale * q @ cache^T) @ cache[.., :dv] for every head, with fp32 sums; all heads share the cache.
+
+    q [batch, queries, heads, d] with the heads of a query one behind the other, cache [batch, keys, d], fp16 or bf16;
+    dv 512 and d up to 576 (their difference is what says where a key is). Gives [batch, queries, heads, dv]. causal:
+    query i sees the keys up to i + keys - queries. scale: 1/sqrt(d) if None (of a model whose keys are projected to
+    latent vectors, that of its own keys is wanted). used_keys: int32 [batch], so many keys are there. pages: int32
+    [batch, pages of a sequence]; the cache is [pages, keys of a page, d] then, with used_keys. out, lse: where results
+    go, lse fp32 [batch, heads, queries]. parts: of the keys, instead of a choice. No gradient. Raises LaunchError for
+    what does not fit."""
+    iq, ic, iu, ip = infos_of(q, cache, used_keys, pages)
+    batch, queries, heads, d = _check(iq, ic, iu, ip, dv)
+    keys = ic.shape[1] if pages is None else ip.shape[1] * ic.shape[1]
+    page = 0 if pages is None else ic.shape[1]
+    bn = KEYS if not page else min(KEYS, page & -page)              # warpgroups divide them: powers of two
+    if page % LEAST_KEYS:
+        bn = LOOKED_UP
+    fp32, rows = tilejit.language.float32, queries * heads
+    if out is None:
+        out = tilejit.empty_like(q, (batch, queries, heads, dv))
+    if lse is None:
+        lse = tilejit.empty_like(q, (batch, heads, queries), fp32)
+    if not rows or not batch:
+        return out
+    programs = tilejit.cdiv(rows, ROWS) * batch
+    parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
+    to, logs = out, lse
+    if parts > 1:
+        to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)
+        logs = tilejit.empty_like(q, (parts, batch, heads, queries), fp32)
+    io = tilejit.array_info(to)
+
+    def blocks(x: Any, n: int, wide: int, shape: tuple[int, ...], pitch: tuple[int, ...]) -> Any:
+        return tilejit.TensorDescriptor(x, shape, pitch, (1, n, wide))
+
+    of_q = (batch, rows, d), (iq.strides[0], iq.strides[2], 1)
+    of_cache = ic.shape, ic.strides
+    listed = None
+    if page:
+        each = Rows(cache, ic.strides[0], ic.strides[1], 0, d) if page % LEAST_KEYS else None
+        listed = Pages(pages, ip.strides[0], tilejit.language.constexpr(page), each)
+    latent_kernel[(tilejit.cdiv(rows, ROWS), batch * parts)](
+        blocks(q, ROWS, HALF, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, HALF, *of_cache),
+        blocks(cache, bn, REST, *of_cache),
+        blocks(to, ROWS, HALF, (parts * batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs, used_keys, listed,
+        queries, keys, (d ** -0.5 if scale is None else scale) * LOG2E, heads, batch, CAUSAL=causal, PARTS=parts,
+        BM=ROWS, BN=bn, DV=dv, HALF=HALF, REST=REST, num_warps=8)
+    if parts > 1:
+        strides = tilejit.array_info(out).strides
+        combine_kernel[(queries, heads, batch)](
+            to, logs, out, lse, None, queries, heads, batch, dv, *strides[:3], PARTS=parts,
+            COUNT=tilejit.next_power_of_2(parts), D=dv, num_warps=4)
+    return out
+
+
+def _check(q: Any, cache: Any, used: Any, pages: Any, dv: int) -> tuple[int, int, int, int]:
+    """batch, queries, heads, d. Raises LaunchError."""
+    lang = tilejit.language
+    if len(q.shape) != 4 or len(cache.shape) != 3 or q.shape[3] != cache.shape[2] or q.dtype != cache.dtype or \
+            q.dtype not in (lang.float16, lang.bfloat16):
+        raise tilejit.LaunchError(f"{WHAT}: expected q [batch, queries, heads, d] and a cache [batch, keys, d], both "
+                                  f"fp16 or bf16; found {list(q.shape)} of {q.dtype} and {list(cache.shape)} of "
+                                  f"{cache.dtype}")
+    batch, queries, heads, d = q.shape
+    if dv != 2 * HALF or not dv <= d <= dv + REST:
+        raise tilejit.LaunchError(f"{WHAT}: values of {dv} elements in keys of {d}; expected {2 * HALF} in at most "
+                                  f"{2 * HALF + REST}")
+    if pages is None and cache.shape[0] != batch or (pages is not None) and (
+            used is None or len(pages.shape) != 2 or pages.shape[0] != batch or pages.dtype != lang.int32):
+        raise tilejit.LaunchError(f"{WHAT}: pages must be int32 [{batch}, pages of a sequence], with used_keys; "
+                                  f"without pages the cache has a batch of {batch}")
+    if used is not None and (used.shape != (batch,) or used.dtype != lang.int32):
+        raise tilejit.LaunchError(f"{WHAT}: used_keys must be int32 [{batch}]")
+    if queries > 1 and q.strides[1] != heads * q.strides[2]:
+        raise tilejit.LaunchError(f"{WHAT}: the heads of a query must lie one behind the other: copy q")
+    readable("q", q)
+    readable("cache", cache)
+    return batch, queries, heads, d
