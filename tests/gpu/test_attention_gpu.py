@@ -104,8 +104,10 @@ def setting(seed):
     d = int(rng.choice([8, 40, 64, 96, 128, 192, 256]))
     n, m = (int(rng.choice([1, 63, 64, 129, int(rng.integers(2, 400))])) for _ in range(2))
     kv = int(rng.choice([1, 2]))
-    sizes = int(rng.integers(1, 4)), n, m, kv * int(rng.choice([1, 2, 3])), kv, d
+    sizes: tuple[int, ...] = int(rng.integers(1, 4)), n, m, kv * int(rng.choice([1, 2, 3])), kv, d
     options: dict = {"causal": bool(rng.integers(2))}
+    if rng.random() < 0.4:                       # what cuDNN can do
+        return (*sizes[:2], n, *sizes[3:]), options, bool(rng.integers(2)), BF16 if rng.integers(2) else FP16
     if rng.random() < 0.2:
         options["window"] = (int(rng.integers(0, 200)), None if rng.integers(2) else int(rng.integers(0, 50)))
     if rng.random() < 0.1:

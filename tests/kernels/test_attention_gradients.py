@@ -79,6 +79,13 @@ def test_products_of_keys_overlap(deterministic: bool, causal: bool) -> None:
     assert re.findall(r"ring (\S+): ", k.report()) == ["k", "v", "q", "grad", "log", "delta"]
 
 
+def test_a_slot_that_is_read_again_needs_another_one() -> None:
+    k = query_kernel.compile(*shapes(64, 128, 64), "desc<fp32[1x1x128]>", "desc<bf16[1x128x1x64]>", "int32:16",
+                             "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0)), GROUP=1, MASKED=True, PAD=64,
+                             BM=128, BN=64, D=64, DV=64, num_warps=8, num_stages=1)
+    assert "products and what is between them do not overlap: there is no shared memory for it" in k.report()
+
+
 @pytest.mark.parametrize("d", [64, 128])
 def test_products_of_queries_overlap(d: int) -> None:
     k = query_kernel.compile(*shapes(d, 128, 64), "desc<fp32[1x1x128]>", f"desc<bf16[1x128x1x{d}]>", "int32:16",
