@@ -4,6 +4,8 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.compat.triton import testing
+from tilejit.compat.triton._C import libtriton
 from tilejit.compat.triton.language.core import get_int_dtype
 from tilejit.compat.triton.language.standard import _log2
 from tilejit.compat.triton.runtime.jit import JITFunction
@@ -120,3 +122,44 @@ def test_integer_types_by_width():
     assert get_int_dtype(16, False) == tl.uint16 and get_int_dtype(1, True) == tl.int1
     with pytest.raises(ValueError, match="bitwidth 24"):
         get_int_dtype(24, True)
+
+
+@tilejit.kernel
+def both_transposed(a, b, c, S: tl.constexpr):
+    i = tl.arange(0, S)[:, None] * S + tl.arange(0, S)[None, :]
+    tl.store(c + i, tl.dot(tl.load(a + i), tl.load(b + i), trans_a=True, trans_b=True))
+
+
+def test_products_of_transposed_operands():
+    a, b = (np.random.default_rng(s).standard_normal((32, 32)).astype(np.float16) for s in (1, 2))
+    c = np.zeros((32, 32), np.float32)
+    both_transposed[(1,)](a, b, c, S=32)
+    np.testing.assert_allclose(c, a.T.astype(np.float32) @ b.T.astype(np.float32), rtol=1e-3, atol=1e-2)
+
+
+@tilejit.kernel
+def asks_for_what_is_not_there(x):
+    tl.store(x, tl.sum(tl.arange(0, 16), 0, no_brakes=True))
+
+
+def test_a_keyword_that_is_not_there_is_named_as_it_was_written():
+    with pytest.raises(tilejit.CompilationError, match="unexpected keyword argument 'no_brakes'"):
+        asks_for_what_is_not_there[(1,)](np.zeros(1, np.int32))
+
+
+def test_cublas_under_tritons_name():
+    torch = pytest.importorskip("torch")
+    a, b, d, c = torch.randn(8, 5), torch.randn(7, 5), torch.randn(8, 7), torch.empty(8, 7)
+    handle = libtriton.nvidia.cublas.CublasLt(torch.empty(64, dtype=torch.int8))
+    handle.matmul(a, b, c)
+    torch.testing.assert_close(c, a @ b.T)
+    handle.gemm(a, b, d, c, 2.0, 3.0)
+    torch.testing.assert_close(c, 2 * a @ b.T + 3 * d)
+
+
+def test_peaks_of_a_gpu():
+    per_clock = 132 * 1e-3                              # multiprocessors, and kHz of 1 GHz in tera
+    assert testing.get_max_tensorcore_tflops(tl.float16, 10 ** 6) == pytest.approx(4096 * per_clock)
+    assert testing.get_max_simd_tflops(tl.float32, 10 ** 6) == pytest.approx(256 * per_clock)
+    with pytest.raises(RuntimeError, match="not supported"):
+        testing.get_max_simd_tflops(tl.int8, 10 ** 6)

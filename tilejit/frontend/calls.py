@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Hashable
 from types import FunctionType
 from typing import Any
@@ -46,7 +47,7 @@ class Calls(Expressions):
             return self.call_function(fn, args, kwargs, node)
         except TypeError as error:
             if getattr(fn, "is_builtin", False) or isinstance(fn, type):
-                raise self.fail(node, str(error).replace("_b", "builder")) from None
+                raise self.fail(node, re.sub(r"\b_b\b", "builder", str(error))) from None
             raise
 
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:

@@ -10,6 +10,7 @@ from tilejit.ir.numeric import PARTS
 from tilejit.ir.types import DType, Scalar, fp16, fp32, fp64, int32
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
+from tilejit.language.shape import permute
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 #: What may be multiplied, beside any two kinds of fp8.
@@ -20,10 +21,16 @@ _NATIVE_FP8 = ("fp8e4nv", "fp8e5")
 PRECISIONS = ("tf32", "ieee", *PARTS)
 
 
+def _transposed(x: Any, b: KernelBuilder) -> tensor:
+    """The last two dimensions exchanged."""
+    rank = len(x.shape)
+    return permute(x, (*range(rank - 2), rank - 1, rank - 2), _b=b)
+
+
 @builtin
 def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | None = None,
         allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: Any = None,
-        depth: Any = None, *, _b: KernelBuilder) -> tensor:
+        depth: Any = None, trans_a: Any = False, trans_b: Any = False, *, _b: KernelBuilder) -> tensor:
     """input [.., M, K] @ other [.., K, N] (+ acc [.., M, N]), batched over the dimensions ahead; any size from 1 on.
 
     fp16, bf16, fp32, fp64, int8 or uint8 on both sides, or any two kinds of fp8. Sums are fp32 (fp64 of fp64, int32 of
@@ -34,8 +41,10 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     max_num_imprecise_acc, of fp8 inputs: after so many elements of K what tensor cores have summed, with fewer bits
     than fp32 has, is added in fp32 (default: never).
     depth: elements of K that are multiplied, the first so many (a multiple of 32 bytes; default: all). The others may
-    be anything: so the last block of a ragged K need not take as long as a whole one."""
+    be anything: so the last block of a ragged K need not take as long as a whole one.
+    trans_a, trans_b: `input` [.., K, M], `other` [.., N, K] are transposed first (Triton before 2.1 had these)."""
     a, c, out_dtype = input, other, unwrap(out_dtype)
+    a, c = (_transposed(x, _b) if unwrap(flag) else x for x, flag in ((a, trans_a), (c, trans_b)))
     ta, tc = _operand("lhs", a), _operand("rhs", c)
     shape = _product_shape(a.shape, c.shape)
     if not (ta.is_fp8() and tc.is_fp8()):

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilejit import testing as _testing
 from tilejit.compat.triton.runtime.driver import driver
+from tilejit.runtime.arrays import as_dtype
 from tilejit.runtime.target import default_target
 
 _MODES: dict[str, Callable[[list[float]], Any]] = {
@@ -158,3 +159,35 @@ def get_dram_gbps(device: int | None = None) -> float:
     """Peak bandwidth of the GPU's memory in GB/s, from its clock and bus."""
     facts = driver.active.utils.get_device_properties(device or driver.active.get_current_device())
     return facts["mem_clock_rate"] * facts["mem_bus_width"] * 2 / 1e6 / 8
+
+
+def nvsmi(attrs: Sequence[str]) -> list[int]:
+    """What nvidia-smi says of the first GPU, as integers."""
+    import subprocess
+
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(attrs)}", "--format=csv,noheader,nounits"]
+    return [int(x) for x in subprocess.check_output(command, text=True).strip().split(",")]
+
+
+#: operations of one multiprocessor and cycle, dense, on Hopper: by tensor cores (bits of an element -> operations)
+#: and by multiply-adds (CUDA C++ Programming Guide, arithmetic instructions of compute capability 9.0)
+_TENSOR_CORE = {8: 8192, 16: 4096, 32: 2048}
+_MULTIPLY_ADD = {16: 512, 32: 256, 64: 128}
+
+
+def get_max_tensorcore_tflops(dtype: Any, clock_rate: float, device: int | None = None) -> float:
+    """Peak TFLOP/s of the GPU's tensor cores on elements of `dtype` (torch's or ours) at `clock_rate` kHz."""
+    return _peak(_TENSOR_CORE, dtype, clock_rate, device)
+
+
+def get_max_simd_tflops(dtype: Any, clock_rate: float, device: int | None = None) -> float:
+    """Peak TFLOP/s of the GPU's multiply-adds on elements of `dtype` (torch's or ours) at `clock_rate` kHz."""
+    return _peak(_MULTIPLY_ADD, dtype, clock_rate, device)
+
+
+def _peak(rates: dict[int, int], dtype: Any, clock_rate: float, device: int | None) -> float:
+    bits = as_dtype(dtype).bits
+    if bits not in rates:
+        raise RuntimeError(f"dtype not supported: {dtype}")
+    facts = driver.active.utils.get_device_properties(device or driver.active.get_current_device())
+    return float(facts["multiprocessor_count"] * clock_rate * rates[bits] * 1e-9)

@@ -1,0 +1,1 @@
+"""`triton._C`: what programs take from Triton's compiled part."""
