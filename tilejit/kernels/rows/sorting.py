@@ -1,8 +1,8 @@
 """Sorting and the k greatest elements along rows, with their indices.
 
-Elements are sorted as 64-bit integers: above, a number that is ordered as they are (NaN above all numbers, as in
-torch), below, their column, so that equal elements keep their order. Values are then read by column, with all their
-bits."""
+Elements are sorted as integers: above, a number that is ordered as they are (NaN above all numbers, as in torch), below,
+their column, so that equal elements keep their order. Of elements of at most 16 bits in rows of at most 65536 columns
+these are integers of 32 bits, else of 64. Values are then read by column, with all their bits."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,61 +13,130 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, same
 from tilejit.kernels.rows.tiles import element_tile, put
 
-#: The widest row that is sorted, columns of a block of one whose greatest are looked for, and the most of those.
+#: The widest row that one program sorts, columns of a block of one whose greatest are looked for, and the most of those.
 WIDEST, COLUMNS, MOST_K = 8192, 2048, 1024
-#: Elements of a program.
-ELEMENTS = 2048
+#: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
+ELEMENTS, RUN, MERGED = 2048, 4096, 1024
+#: The most columns that keys of 64 bits know.
+MOST_COLUMNS = 1 << 24
 
 
 @tilejit.kernel
-def key_of(v, at, there, DESCENDING: tl.constexpr):
-    """The 64-bit key of elements, to be sorted from the greatest on; elements that are not there come last."""
+def key_of(v, at, there, DESCENDING: tl.constexpr, NARROW: tl.constexpr):
+    """The key of elements, of 32 bits if NARROW or 64, to be sorted from the greatest on; elements that are not there
+    come last."""
     if v.dtype.is_floating():
         x = v.to(tl.float32)
-        bits = (x + 0.0).to(tl.int32, bitcast=True)
-        bits = tl.where(x != x, 0x7FFFFFFF, tl.where(x == 0.0, 0, bits))
-        order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+        if NARROW:
+            bits = (v if v.dtype == tl.float16 else x.to(tl.bfloat16)).to(tl.int16, bitcast=True).to(tl.int32)
+        else:
+            bits = x.to(tl.int32, bitcast=True)
+        bits = tl.where(x != x, 0x7FFF if NARROW else 0x7FFFFFFF, tl.where(x == 0.0, 0, bits))
+        order = tl.where(bits < 0, bits ^ (0x7FFF if NARROW else 0x7FFFFFFF), bits)
+    elif NARROW:
+        order = v.to(tl.int32) - (32768 if v.dtype == tl.uint16 else 0)
     else:
         order = v.to(tl.int64)
+    if not NARROW:
+        order = order.to(tl.int64)
     if not DESCENDING:
         order = -1 - order
+    if NARROW:                                   # behind elements of that order by their columns
+        return tl.where(there, order, -32768) * 65536 + (65535 - at)
     # 2^33 below all keys that there are
-    order = tl.where(there, order, -(1 << 30) * 8)
-    return order * (1 << 24) + ((1 << 24) - 1 - at)
+    return tl.where(there, order, -(1 << 30) * 8) * (1 << 24) + ((1 << 24) - 1 - at)
 
 
 @tilejit.kernel
 def column_of(key):
     """The column in a key."""
+    if key.dtype == tl.int32:
+        return 65535 - (key & 65535)
     return (1 << 24) - 1 - (key & ((1 << 24) - 1))
 
 
 @tilejit.kernel
-def sort_kernel(x, values, indices, n, columns, pitch, values_pitch, DESCENDING: tl.constexpr, ROWS: tl.constexpr,
-                BLOCK: tl.constexpr):
+def sort_kernel(x, values, indices, n, columns, pitch, values_pitch, DESCENDING: tl.constexpr, NARROW: tl.constexpr,
+                ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Whole rows."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     inside = (row < n) & (cols < columns)
-    key = key_of(tl.load(x + row * pitch + cols, inside, other=0), cols, cols < columns, DESCENDING)
+    key = key_of(tl.load(x + row * pitch + cols, inside, other=0), cols, cols < columns, DESCENDING, NARROW)
     at = column_of(tl.sort(key, 1, descending=True))
     put(values + row * values_pitch + cols, tl.load(x + row * pitch + at, inside, other=0), inside)
     put(indices + row * columns + cols, at, inside)
 
 
 @tilejit.kernel
-def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr,
-                BLOCK: tl.constexpr):
+def sort_run_kernel(x, keys, columns, pitch, DESCENDING: tl.constexpr, BLOCK: tl.constexpr):
+    """Keys of a run of BLOCK columns of a row, sorted."""
+    runs = tl.cdiv(columns, BLOCK)
+    row = (tl.program_id(0) // runs).to(tl.int64)
+    at = tl.program_id(0) % runs * BLOCK + tl.arange(0, BLOCK)
+    key = key_of(tl.load(x + row * pitch + at, at < columns, other=0), at, at < columns, DESCENDING, False)
+    tl.store(keys + row * columns + at, tl.sort(key, 0, descending=True), at < columns)
+
+
+@tilejit.kernel
+def from_first(first, second, first_size, second_size, place):
+    """How many of the first `place` of two runs that are merged come from the first run (merge path: Odeh, Green,
+    Mwassi, Shmueli, Birk, 2012)."""
+    low, high = tl.maximum(place - second_size, 0), tl.minimum(place, first_size)
+    while low < high:
+        middle = (low + high) // 2
+        if tl.load(first + middle) > tl.load(second + (place - 1 - middle)):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@tilejit.kernel
+def merge_kernel(keys, out, columns, run, BLOCK: tl.constexpr):
+    """BLOCK elements of two runs of a row that are made one: those of the first, falling, then those of the second,
+    rising, are a bitonic sequence."""
+    blocks = tl.cdiv(columns, BLOCK)
+    row, start = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * BLOCK
+    begin = start // (2 * run) * (2 * run)
+    first = keys + row * columns + begin
+    first_size = tl.minimum(run, columns - begin)
+    second_size = tl.minimum(tl.maximum(columns - begin - run, 0), run)
+    place = start - begin
+    end = tl.minimum(place + BLOCK, first_size + second_size)
+    a = from_first(first, first + run, first_size, second_size, place)
+    taken = from_first(first, first + run, first_size, second_size, end) - a
+    i = tl.arange(0, BLOCK)
+    back = BLOCK - 1 - i
+    mine, theirs = i < taken, back < end - place - taken
+    at = tl.where(mine, a + i, run + place - a + back)
+    lowest = -(1 << 62) * 2
+    key = tl.load(first + at, mine | theirs, other=lowest)
+    tl.store(out + row * columns + start + i, tl.bitonic_merge(key, 0, descending=True), place + i < end)
+
+
+@tilejit.kernel
+def sorted_kernel(x, keys, values, indices, n, columns, pitch, values_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Values and columns that keys stand for."""
+    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
+    at = column_of(tl.load(keys + row * columns + cols, inside, other=0))
+    put(values + row * values_pitch + cols, tl.load(x + row * pitch + at, inside, other=0), inside)
+    put(indices + row * columns + cols, at, inside)
+
+
+@tilejit.kernel
+def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, NARROW: tl.constexpr, K: tl.constexpr,
+                ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """A block of columns at a time: its K best join those before, of which K stay."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     inside = (row < n) & (cols < columns)
-    key = key_of(tl.load(x + row * pitch + cols, inside, other=0), cols, cols < columns, LARGEST)
+    key = key_of(tl.load(x + row * pitch + cols, inside, other=0), cols, cols < columns, LARGEST, NARROW)
     best = tl.topk(key, K)
     for start in range(BLOCK, columns, BLOCK):
         at = start + cols
         v = tl.load(x + row * pitch + at, (row < n) & (at < columns), other=0)
-        new = tl.topk(key_of(v, at, at < columns, LARGEST), K)
+        new = tl.topk(key_of(v, at, at < columns, LARGEST, NARROW), K)
         best = tl.topk(tl.reshape(tl.join(best, new), (ROWS, 2 * K)), K)
     i = tl.arange(0, K)[None, :]
     kept = (row < n) & (i < k)
@@ -87,12 +156,29 @@ def place_kernel(grad, indices, out, n, k, grad_pitch, out_pitch, BLOCK: tl.cons
 @operator(values=lambda x: x, indices=lambda x: (x, None, tl.int64))
 def sort(values, indices, x: Array, descending: bool = False) -> None:
     """(values, int64 indices) of the elements of x [.., columns], sorted along the last dimension; equal elements keep
-    their order. At most 8192 columns, of floats of at most 32 bits or integers of at most 32."""
+    their order. Floats of at most 32 bits or integers of at most 32; at most 2^24 columns."""
     m, o = _checked("sort", x), result("sort", values, "values")
+    if m.columns > MOST_COLUMNS:
+        raise tilejit.LaunchError(f"sort: rows of at most {MOST_COLUMNS} columns, found {m.columns}")
     if m.columns > WIDEST:
-        raise tilejit.LaunchError(f"sort: rows of at most {WIDEST} columns, found {m.columns}")
+        _sort_wide(m, o, indices, descending)
+        return
     grid, sizes = _rows(m.n, m.columns)
-    sort_kernel[grid](m.array, o.array, indices, m.n, m.columns, m.pitch, o.pitch, DESCENDING=descending, **sizes)
+    sort_kernel[grid](m.array, o.array, indices, m.n, m.columns, m.pitch, o.pitch, DESCENDING=descending,
+                      NARROW=_narrow(m), **sizes)
+
+
+def _sort_wide(m: Matrix, o: Matrix, indices: Any, descending: bool) -> None:
+    """Runs of keys are sorted, then merged two by two."""
+    keys, other = (tilejit.empty_like(m.array, (m.n, m.columns), tl.int64) for _ in "12")
+    sort_run_kernel[(m.n * tilejit.cdiv(m.columns, RUN),)](m.array, keys, m.columns, m.pitch, DESCENDING=descending,
+                                                           BLOCK=RUN, num_warps=8)
+    run = RUN
+    while run < m.columns:
+        merge_kernel[(m.n * tilejit.cdiv(m.columns, MERGED),)](keys, other, m.columns, run, BLOCK=MERGED)
+        keys, other, run = other, keys, 2 * run
+    _, grid, sizes = elements(o, flat=False)
+    sorted_kernel[grid](m.array, keys, o.array, indices, m.n, m.columns, m.pitch, o.pitch, num_warps=8, **sizes)
 
 
 @operator(values=lambda x, k: (x, (*x.shape[:-1], k), None), indices=lambda x, k: (x, (*x.shape[:-1], k), tl.int64))
@@ -105,7 +191,8 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
     most = tilejit.next_power_of_2(k)
     grid, sizes = _rows(m.n, min(m.columns, max(COLUMNS, 2 * most)))
     sizes["BLOCK"] = max(sizes["BLOCK"], most)
-    topk_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest, K=most, **sizes)
+    topk_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest, NARROW=_narrow(m),
+                      K=most, **sizes)
 
 
 @gradient(sort, "x")
@@ -134,6 +221,11 @@ def _checked(what: str, x: Any) -> Matrix:
     if dtype.bits > 32:
         raise tilejit.LaunchError(f"{what}: elements of at most 32 bits, found {dtype}")
     return matrix(what, x)
+
+
+def _narrow(m: Matrix) -> bool:
+    """Whether keys have 32 bits."""
+    return tilejit.array_info(m.array).dtype.bits <= 16 and m.columns <= 65536
 
 
 def _rows(n: int, columns: int) -> tuple[tuple[int], dict[str, int]]:

@@ -66,32 +66,49 @@ def running_sum_kernel(x, out, n, columns, x_pitch, out_pitch, REVERSE: tl.const
 
 
 @tilejit.kernel
-def better(v, i, w, j):
-    """Of two elements and their columns the greater one, NaN above all, the first of equals."""
-    nan, other = v != v, w != w
-    first = (nan & ~other) | ((v > w) & ~other) | (((v == w) | (nan & other)) & (i < j))
-    return tl.where(first, v, w), tl.where(first, i, j)
+def lowest(pointer):
+    """What no element there is less than."""
+    t = pointer.dtype.element_ty
+    if t.is_floating():
+        return -float("inf")
+    return 0 if t.is_int_unsigned() else -(1 << (t.primitive_bitwidth - 1))
+
+
+@tilejit.kernel
+def greater(v, w):
+    """The greater one, NaN above all."""
+    return tl.maximum(v, w, propagate_nan=tl.PropagateNan.ALL)
 
 
 @tilejit.kernel
 def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The greatest element of each of ROWS rows a program, and its column."""
+    """The greatest element of each of ROWS rows a program, and its column: first of all elements at the same place in
+    blocks (a later one only if it is greater), then the least column that has the greatest of these."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     rows_in = row < n
-    v = tl.load(x + row * pitch + cols, rows_in & (cols < columns), other=0)
-    at = tl.where(cols < columns, cols, columns + cols) + tl.zeros_like(row).to(tl.int32)
+    v = compared(tl.load(x + row * pitch + cols, rows_in & (cols < columns), other=lowest(x)))
+    block = tl.zeros((ROWS, BLOCK), tl.int32)
     for start in range(BLOCK, columns, BLOCK):
-        new = tl.load(x + row * pitch + start + cols, rows_in & (start + cols < columns), other=0)
-        w, j = better(v, at, new, start + cols + tl.zeros_like(at))
-        v, at = tl.where(start + cols < columns, w, v), tl.where(start + cols < columns, j, at)
-    # columns that are not there lose to the first one, whatever it holds
-    there = at < columns
-    first = tl.load(x + row * pitch, rows_in, other=0)
-    v, at = tl.where(there, v, first), tl.where(there, at, columns)
-    best, where = tl.reduce((v, at), 1, better)
-    put(values + row, best[:, None], rows_in)
-    put(indices + row, where[:, None], rows_in)
+        w = compared(tl.load(x + row * pitch + start + cols, rows_in & (start + cols < columns), other=lowest(x)))
+        more = w > v
+        if w.dtype.is_floating():
+            more = more | ((w != w) & (v == v))
+        v, block = tl.where(more, w, v), tl.where(more, start, block)
+    best = tl.reduce(v, 1, greater)[:, None]
+    same = v == best
+    if v.dtype.is_floating():
+        same = same | (v != v)
+    put(values + row, best, rows_in)
+    put(indices + row, tl.min(tl.where(same, block + cols, 2147483647), 1)[:, None], rows_in)
+
+
+@tilejit.kernel
+def compared(x):
+    """x in a type that is compared at once."""
+    if x.dtype.is_floating():
+        return wide(x)
+    return x if x.dtype.primitive_bitwidth >= 32 else x.to(tl.int32)
 
 
 def _summed(x: Any) -> Any:
