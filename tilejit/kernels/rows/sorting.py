@@ -1,7 +1,7 @@
 """Sorting and the k greatest elements along rows, with their indices.
 
-Elements are sorted as integers: above, a number that is ordered as they are (NaN above all numbers, as in torch), below,
-their column, so that equal elements keep their order. Of elements of at most 16 bits in rows of at most 65536 columns
+Elements are sorted as integers: above, a number that is ordered as they are (NaN above all numbers, as in torch),
+below, their column, so that equal elements keep their order. Of elements of at most 16 bits in rows of at most 65536 columns
 these are integers of 32 bits, else of 64. Values are then read by column, with all their bits."""
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, same
 from tilejit.kernels.rows.tiles import element_tile, put
 
-#: The widest row that one program sorts, columns of a block of one whose greatest are looked for, and the most of those.
+#: The widest row that one program sorts, columns of a block of one whose greatest are looked for, and most of those.
 WIDEST, COLUMNS, MOST_K = 8192, 2048, 1024
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024
