@@ -30,9 +30,9 @@ from tilejit.schedule.plan import place
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32
-#: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of numbers of 64
-#: bits.
-REGISTERS, DOUBLE = 64, 96
+#: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of rows that begin
+#: anywhere; of numbers of 64 bits.
+REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
 #: Bytes of a strip a thread: one access of shared memory.
 STRIP = 16
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
@@ -49,8 +49,7 @@ def strip_rows(fn: Function, report: list[Record]) -> Function:
                 strips = _Strips(block, load, stores, fn.attrs.get("num_ctas", 1))
                 if strips.legal():
                     strips.write()
-                    fn.attrs["resident_registers"] = max(REGISTERS if elem_of(load.result.type).bits < 64 else DOUBLE,
-                                                         fn.attrs.get("resident_registers", 0))
+                    fn.attrs["resident_registers"] = max(strips.registers(), fn.attrs.get("resident_registers", 0))
                     report.append(Record(
                         "strips", f"{load.result.name or 'a row'} at {place(load)} stays in shared memory: "
                         f"{strips.count} strips of {strips.size}, read by each of {strips.passes} passes", place(load),
@@ -87,6 +86,12 @@ class _Strips:
         self.whole = False                   # the strip that is written is one in which the row does not end
         self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
         self.now: dict[Value, Value] = {}    # results of reductions, with what was left out folded in
+
+    def registers(self) -> int:
+        """What a thread needs at least."""
+        view = self.load.operands[0].op
+        aligned = not isinstance(view, Op) or view.name != "row_view"
+        return DOUBLE if elem_of(self.load.result.type).bits >= 64 else REGISTERS if aligned else UNALIGNED
 
     def wide(self, v: Value) -> bool:
         """Whether a value is a tile like the row, element for element."""

@@ -1,8 +1,9 @@
 """Sorting and the k greatest elements along rows, with their indices.
 
 Elements are sorted as integers: above, a number that is ordered as they are (NaN above all numbers, as in torch),
-below, their column, so that equal elements keep their order. Of elements of at most 16 bits in rows of at most 65536 columns
-these are integers of 32 bits, else of 64. Values are then read by column, with all their bits."""
+below, their column, so that equal elements keep their order. Of elements of at most 16 bits in rows of at most 65536
+columns these are integers of 32 bits, else of 64. Values are then read by column, with all their bits.
+"""
 from __future__ import annotations
 
 from typing import Any
