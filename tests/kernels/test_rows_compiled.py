@@ -100,10 +100,17 @@ def test_others(compiled):
     assert counted == OTHERS
 
 
-@pytest.mark.parametrize("columns", [64, 4096, 8192, 16384, 32768, 50257, 65536, 262144, 1 << 20])
+@pytest.mark.parametrize("columns", [7, 64, 1001, 4096, 4097, 8192, 16384, 20000, 32768, 50257, 65536, 262144, 1 << 20])
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
 @pytest.mark.slow
 def test_no_spills_at_any_width(compiled, columns, dtype):
-    for call in calls(np.zeros((2, columns), dtype)).values():
+    x, t, w = np.zeros((2, columns), dtype), np.zeros(2, np.int64), np.zeros(columns, F32)
+    for call in calls(x).values():
         call()
+    for options in ((None, -100, 0.1, 1e-3), (w, -100, 0.1), (None, -100, 0.0, 0.0, 30.0)):
+        kernels.cross_entropy(x, t, *options)
+    norm_gradients.add_layernorm_gradient(x, x, x, w, w, 1e-5, 0.0, True, True)
+    for kernel in (kernels.argmax, kernels.sum, kernels.cumsum, kernels.transpose):
+        kernel(x)
+    kernels.topk(x, min(columns, 8))
     assert compiled

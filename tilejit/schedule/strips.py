@@ -30,8 +30,8 @@ from tilejit.schedule.plan import place
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32
-#: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of rows that begin
-#: anywhere; of numbers of 64 bits.
+#: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of rows that
+#: begin anywhere; of numbers of 64 bits.
 REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
 #: Bytes of a strip a thread: one access of shared memory.
 STRIP = 16

@@ -187,8 +187,7 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         return
     pitches = m.pitch, g.pitch, p.pitch, o.pitch
     constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
-    double = tilejit.array_info(m.array).dtype == tl.float64
-    if m.columns <= CTAS * CTA // (4 if double else 1):
+    if m.columns <= cta_of(m) * (1 if tilejit.chip() == "sm_80" else CTAS):
         programs, rows, options = walk(heads, o, m, g, *(() if more is None else (p,)))
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
@@ -209,6 +208,12 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         sum_columns(db, g)
 
 
+def cta_of(m: Matrix) -> int:
+    """Elements of rows that a multiprocessor has at a time: fewer of numbers that take more registers."""
+    size = tilejit.array_info(m.array).dtype.bytes
+    return CTA // (4 if size == 8 else 2 if size == 4 and m.columns % 16 else 1)
+
+
 def walk(heads: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     """How programs walk over rows of inputs and a result: how many programs (what the chip holds, and such a number
     that a program's rows keep their heads), rows of each at a time, and the options of the launch."""
@@ -216,8 +221,8 @@ def walk(heads: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, 
     block = max(16, tilejit.next_power_of_2(m.columns))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))
     infos = [tilejit.array_info(x.array) for x in inputs]
-    cta, warp = (CTA // 4, WARP // 4) if infos[0].dtype == tl.float64 else (CTA, WARP)
-    ctas, uneven = max(1, block // cta), m.columns % 16 > 0
+    cta, uneven = cta_of(m), m.columns % 16 > 0
+    ctas, warp = max(1, block // cta), WARP * cta // CTA
     if ctas > 1 or uneven:                              # threads need more beside their elements: fewer of them
         warp *= 2
     size = block * rows // ctas
