@@ -80,7 +80,8 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
-        room=np.maximum(room, 1.0), alone=products ** e + (chip.latency / f["slots"] + chip.block) ** e,
+        once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
+        alone=products ** e + (chip.latency / f["slots"] + chip.block) ** e,
         load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         shown=np.where(f["turns"], chip.shown, 1.0), handed=chip.handed + f["area"] / chip.hand,

@@ -117,14 +117,14 @@ def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
 def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table, Any, Any]:
     """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided."""
     tiles = ways_of(problem, hopper)
-    once = np.ones(len(tiles.ways))
+    once = tiles.rates(chip)["once"]
     parts = parts_of(problem, tiles, chip) if problem.batches == 1 else once
-    if not (parts > 1).any():
+    if (parts == once).all():
         return tiles, once, estimate(problem, tiles, chip, parts=once)
-    tiles, parts = _twice(tiles), np.concatenate([once, parts])
-    times = estimate(problem, tiles, chip, parts=parts)
-    times[len(once):][parts[len(once):] == 1] = np.inf
-    return tiles, parts, times
+    both = np.stack([once, parts])
+    times = estimate(problem, tiles, chip, parts=both)
+    times[1, parts == 1] = np.inf
+    return _twice(tiles), both.ravel(), times.ravel()
 
 
 @lru_cache(maxsize=256)
