@@ -179,7 +179,7 @@ def fewer_configurations(count: int) -> None:
 
 def work(options: argparse.Namespace) -> None:
     """Run cases in this process; each row goes to the file at once. Ends where a case has broken the GPU's context."""
-    gpu = torch.cuda.is_available()
+    gpu = torch.cuda.is_available() and not options.spills
     sys.path.insert(0, str(HERE))
     if not gpu:
         importlib.import_module("compat_host").pretend()
@@ -205,10 +205,10 @@ def work(options: argparse.Namespace) -> None:
                 continue
             sizes = Sizes("cuda" if gpu else "cpu", options.large, options.tutorials,
                           torch.bfloat16 if options.large else torch.float32)
-            row = one(full, make, sizes, recorder, options)
+            row = compiled(full, make, sizes, options) if options.spills else one(full, make, sizes, recorder, options)
             with options.work.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            right = "" if options.unchecked and row["runs"] else "right" if row["right"] else "WRONG"
+            right = "" if (options.unchecked or options.spills) and row["runs"] else "right" if row["right"] else "WRONG"
             print(f"{full:38} {'runs' if row['runs'] else 'FAILS':6} {right:6}{row['error']:10.2e}  "
                   f"{len(row['kernels']):2} kernels {row['seconds']:6.1f} s  {row['why']}", flush=True)
             if gpu:
@@ -283,6 +283,26 @@ def one(name: str, make: Callable[[Sizes], Check], sizes: Sizes, recorder: Recor
     return row
 
 
+def compiled(name: str, make: Callable[[Sizes], Check], sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
+    """One case whose launches only compile: the resources of its kernels."""
+    import compat_spills
+
+    row: dict[str, Any] = {"case": name, "runs": False, "right": False, "error": math.inf, "why": "", "resources": {}}
+    began = time.perf_counter()
+    try:
+        with (compat_spills.theirs if options.triton else compat_spills.ours)(row["resources"]):
+            check = make(sizes)
+            results(check.ours, check.inputs, check.grads, False)
+        row["runs"] = True
+    except Exception as error:
+        row["why"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:150]
+        if options.verbose:
+            traceback.print_exc()
+    row["kernels"] = sorted(row["resources"])
+    row["seconds"] = time.perf_counter() - began
+    return row
+
+
 def table(rows: list[dict[str, Any]], theirs: list[dict[str, Any]] | None) -> None:
     """Kernel by kernel: runs, right, speed."""
     peer = {(r["case"], k): t for r in theirs or () for k, t in r["times"].items()}
@@ -310,6 +330,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="cases whose names contain one of these words")
     parser.add_argument("--large", action="store_true", help="sizes of real use, in bf16 (a GPU is needed)")
     parser.add_argument("--speed", action="store_true", help="time each kernel, under Triton too")
+    parser.add_argument("--spills", action="store_true", help="what is assembled at sizes of real use, beside Triton's")
     parser.add_argument("--unchecked", action="store_true", help="no references: they take long at large sizes")
     parser.add_argument("--configs", type=int, help="autotuners take so many of their configurations (CPU: 1)")
     parser.add_argument("--triton", action="store_true", help="run under Triton itself")
@@ -321,15 +342,20 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.large |= options.spills
     if options.work:
         return work(options)
     if options.jobs:
         for triton in {options.triton, options.triton or options.speed}:
             compile_beforehand(options.jobs, triton)
     rows = collect(options.triton)
-    theirs = collect(True) if options.speed and not options.triton else None
+    theirs = collect(True) if (options.speed or options.spills) and not options.triton else None
     if options.json:
         options.json.write_text(json.dumps([rows, theirs]))
+    if options.spills:
+        import compat_spills
+
+        return compat_spills.table(rows, theirs)
     table(rows, theirs)
 
 

@@ -1,4 +1,6 @@
 """Simplify, text in, text out; and it never changes what a kernel computes."""
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,6 +87,27 @@ def test_splat_goes_through_shapes_and_constants_become_tiles():
 %s = add %y, %v : int32[4x8]
 %pp = splat %p {shape=(4, 8)} : ptr<int32>[4x8]
 store %pp, %s"""
+
+
+@pytest.mark.parametrize("pred, bound", [(p, b) for p in ("lt", "le", "gt", "ge", "eq", "ne") for b in (-1, 4, 8, 11, 12, 20)])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32"])
+def test_comparisons_of_ranges_with_numbers(pred, bound, dtype):
+    """Known where they are the same for all of 4 .. 11, and only there."""
+    if dtype == "uint32" and bound < 0:
+        return
+    text = simplified(f"""\
+  %a = arange {{start=4, end=12}} : int32[8]
+  %b = expand_dims %a {{axis=0}}
+  %c = cast %b {{dtype={dtype}}}
+  %d = const {{value={bound}, type={dtype}[1x8]}} : {dtype}[1x8]
+  %r = cmp %c, %d {{pred="{pred}"}}
+  %v = cast %r {{dtype=int32}}
+  %pp = splat %p {{shape=(1, 8)}}
+  store %pp, %v""")
+    each = {getattr(operator, pred)(x, bound) for x in range(4, 12)}
+    assert ("cmp" not in text) == (len(each) == 1)
+    if len(each) == 1:
+        assert f"const {{value={int(each.pop())}}} : int32[1x8]" in text
 
 
 def test_common_subexpressions_respect_scope():

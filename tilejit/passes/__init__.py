@@ -20,6 +20,7 @@ from tilejit.passes.pointer_tma import raise_pointers
 from tilejit.passes.products import legalise
 from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
+from tilejit.passes.sink import sink
 
 
 def layouts(fn: Function) -> Function:
@@ -45,6 +46,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("chunks", chunk),
     ("layouts", layouts),
     ("order", order_accesses),
+    ("sink", sink),
 )
 
 

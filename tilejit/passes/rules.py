@@ -228,11 +228,42 @@ def _select(r: Emits, op: Op) -> Value | None:
     return None if k is None else a if k else b
 
 
+def limits(v: Value) -> tuple[int, int] | None:
+    """The least and the greatest element of a range or a constant, of such under other coordinates or widened."""
+    op = v.op
+    if not isinstance(op, Op):
+        return None
+    if op.name == "arange":
+        return op.attrs["start"], op.attrs["end"] - 1
+    if op.name == "const" and _int_type(v):
+        return int(op.attrs["value"]), int(op.attrs["value"])
+    if op.define.traits & {"shape", "identity"} and len(op.operands) == 1:
+        return limits(op.operands[0])
+    if op.name == "cast" and _int_type(v) and _int_type(op.operands[0]):
+        found, t = limits(op.operands[0]), elem_of(v.type)
+        assert isinstance(t, DType)
+        least = -1 << t.bits - 1 if t.is_signed else 0
+        return found if found is not None and least <= found[0] and found[1] < 1 << t.bits - 1 else None
+    return None
+
+
+def _int_type(v: Value) -> bool:
+    t = elem_of(v.type)
+    return isinstance(t, DType) and t.kind in ("int", "uint") and t.bits >= 32
+
+
 @rule("cmp")
 def _cmp(r: Emits, op: Op) -> Value | None:
+    pred = op.attrs["pred"]
     if op.operands[0] is op.operands[1] and _int(op):
-        return r.constant(op.attrs["pred"] in ("eq", "le", "ge"), op.result)
-    return None
+        return r.constant(pred in ("eq", "le", "ge"), op.result)
+    a, b = map(limits, op.operands)
+    if a is None or b is None:
+        return None
+    always = {"lt": (a[1] < b[0], a[0] >= b[1]), "le": (a[1] <= b[0], a[0] > b[1]), "gt": (a[0] > b[1], a[1] <= b[0]),
+              "ge": (a[0] >= b[1], a[1] < b[0]), "ne": (a[1] < b[0] or a[0] > b[1], False),
+              "eq": (False, a[1] < b[0] or a[0] > b[1])}[pred]
+    return r.constant(always[0], op.result) if any(always) else None
 
 
 @rule("cast", "bitcast")

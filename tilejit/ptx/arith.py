@@ -21,7 +21,6 @@ from tilejit.ir.core import edge_of
 from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.shape import steps_of
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
 LOG2E = "0f3FB8AA3B"
@@ -384,12 +383,12 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             return p.new("b64", "add.s64", a, p.new("b64", f"cvt.{sign}64.{sign}32", b))
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
-    bases, steps = e.get(op.operands[0]), steps_of(op.operands[1])
-    if steps is None or len(set(bases)) > 1:
+    if not e.steps.spread(op.result):
         each(e, op, one)
         return
-    first = one(bases[0], e.get(op.operands[1])[0])        # an access takes the rest as an immediate
-    e.set(op.result, [p.new("b64", "add.u64", first, step * size) if step else first for step in steps])
+    bases, offsets = map(e.get, op.operands)
+    roots = dict.fromkeys(e.steps.roots(op.result))
+    e.set(op.result, e.spread(op.result, {root: one(bases[root], offsets[root]) for root in roots}))
 
 
 # -- functions of one float -----------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 pending accumulators keep the registers they came with, since wgmma results must never be moved."""
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from tilejit.ir import Op, Value, edges
+from tilejit.ir.core import Edge
 from tilejit.ir.types import DType, Pending, Ptr, Type, elem_of, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
 from tilejit.ptx.kernel import cluster_sync
@@ -41,10 +44,17 @@ def carried(e: Emitter, init: Value, arg: Value) -> None:
     e.set(arg, regs)
 
 
-def advance(e: Emitter, args: list[Value], nexts: list[Value]) -> None:
-    """Write the next carried values into the registers of `args`."""
-    parallel_move(e, [(a.type, d, s) for a, v in zip(args, nexts)
-                      for d, s in zip(e.get(a), e.get(v))])
+def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = ()) -> None:
+    """Write the next carried values into the registers of `args`; of those that `kept` names, if it does."""
+    kept = kept or [range(e.count(a.type)) for a in args]
+    parallel_move(e, [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which])
+
+
+def _moved(e: Emitter, way: Edge) -> dict[int, str]:
+    """Registers of their own for those of a carried value that the others are sums of, with its first contents."""
+    assert way.init is not None
+    regs, cls = e.get(way.init), reg_class(elem_of(way.init.type))
+    return {i: e.p.new(cls, f"mov.{cls}", regs[i]) for i in dict.fromkeys(e.steps.roots(way.init))}
 
 
 def _suffix(t: Type) -> str:
@@ -63,21 +73,26 @@ def _for(e: Emitter, op: Op) -> None:
     at = p.new(cls, f"mov.{cls}", e.scalar(lo))
     e.set(iv, at)
     ways = edges(op)
+    roots = {way.index: _moved(e, way) for way in e.steps.carried(ways)}
     for way in ways:
         assert way.init is not None
-        carried(e, way.init, way.args[0])
+        if way.index not in roots:
+            carried(e, way.init, way.args[0])
     loop, end = p.label("loop"), p.label("loop_end")
     leave = "le" if down else "ge"
     stay = "gt" if down else "lt"
     p("bra", end, pred=p.new("pred", f"setp.{leave}.{kind}", at, e.scalar(hi)))
     p.place(loop)
+    for i in roots:
+        e.set(ways[i].args[0], e.spread(ways[i].args[0], roots[i]))
     e.block(region)
-    advance(e, [way.args[0] for way in ways], [way.ends[0] for way in ways])
+    advance(e, [way.args[0] for way in ways], [way.ends[0] for way in ways],
+            [roots.get(way.index, range(e.count(way.result.type))) for way in ways])
     p(f"add.{kind}", at, at, e.scalar(step))
     p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
     p.place(end)
     for way in ways:
-        e.set(way.result, e.get(way.args[0]))
+        e.set(way.result, e.spread(way.result, roots[way.index]) if way.index in roots else e.get(way.args[0]))
 
 
 @emits("while")

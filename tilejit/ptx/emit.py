@@ -7,7 +7,7 @@ int64 and pointers `.b64`; fp64 `.f64`. Buffers, barriers and descriptors are de
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of, uin
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
+from tilejit.ptx.steps import Steps
 
 if TYPE_CHECKING:
     from tilejit.ptx.tensor_maps import Written
@@ -83,6 +84,7 @@ class Emitter:
     def __init__(self, fn: Function):
         self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
         self.values: dict[Value, list[str]] = {}
+        self.steps = Steps()                     # which registers of addresses are sums of others
         self.run: dict[Value, Op] = {}           # elementwise values that are still to be computed; see runs.py
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
@@ -119,6 +121,18 @@ class Emitter:
     def fresh(self, t: Type) -> list[str]:
         """New registers for a value of type t."""
         return self.p.regs(reg_class(held(t)), self.count(t))
+
+    def spread(self, v: Value, roots: Mapping[int, str]) -> list[str]:
+        """The registers of a value: those of `roots`, by their number, and sums of them (`steps.py`)."""
+        found, cls = self.steps.of(v), reg_class(elem_of(v.type))
+        made: dict[tuple[str, int], str] = {}
+        out = []
+        for i, root in enumerate(self.steps.roots(v)):
+            sum_ = roots[root], found[i][1] - found[root][1]
+            if sum_[1] and sum_ not in made:
+                made[sum_] = self.p.new(cls, f"add.s{cls[1:]}", *sum_)
+            out.append(made.get(sum_, sum_[0]))
+        return out
 
     def count(self, t: Type) -> int:
         """Registers per thread of a value of type t."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile, elem_of, fp32
 from tilejit.ptx.emit import EMITTERS, Emitter
-from tilejit.ptx.shape import layout_of, renamed, source_layout, steps_of
+from tilejit.ptx.places import layout_of, renamed, source_layout
 
 #: Registers that go through a run together: conversions to narrow floats take two.
 _PAIR = 2
@@ -43,7 +43,7 @@ def _joins(e: Emitter, op: Op) -> bool:
             or not isinstance(op.result.type, Tile) or not op.operands \
             or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
-    if "runs" in op.attrs or op.name == "ptr_add" and steps_of(op.operands[1]):      # many registers for one
+    if "runs" in op.attrs or op.name == "ptr_add" and e.steps.spread(op.result):     # many registers for one
         return False
     count = e.count(op.result.type)
     if count < _LEAST or count % _PAIR:

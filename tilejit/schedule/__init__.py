@@ -13,6 +13,7 @@
     rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
                 products and stores
     release     gives slots back behind their last readers
+    operands    operands that a loop does not change, written to shared memory once
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
     order       products of warpgroups that take turns inside a loop
     early       loads that follow products, issued before the wait for them

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Function, Op, Value, clone_op, enclosing, replace, uses, walk
 from tilejit.ir.ahead import argument_of
+from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
-from tilejit.schedule.registers import peak
 from tilejit.schedule.rewrite import register_split
 from tilejit.schedule.rotate import TIMES, copy_function, rotate
 from tilejit.schedule.stores import is_store

@@ -43,13 +43,14 @@ ADDRESS_REGISTERS = 32
 class Wishes:
     """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
     side rings (None: open); staging tiles of stores whose number the author leaves open; whether stores may have a role
-    that the author does not ask for."""
+    that the author does not ask for; whether operands that a loop does not change may stay in shared memory."""
 
     slots: int | None
     groups: int | None
     side: int | None = None
     staging: int = STORE_STAGES
     store_role: bool = True
+    keep_operands: bool = True
 
 
 def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:

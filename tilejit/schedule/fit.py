@@ -14,6 +14,7 @@ from tilejit.schedule.copies import unmark
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.depth import bind, can_bind
 from tilejit.schedule.early import issue_early
+from tilejit.schedule.operands import keep_operands
 from tilejit.schedule.order import order
 from tilejit.schedule.plan import Plan
 from tilejit.schedule.release import release
@@ -73,7 +74,8 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
     The function stays as it is."""
     found = _candidate(fn, Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups")),
                        list(fn.attrs.get("report", ())))
-    for change in (_without_store_role, _with_one_staging_tile, _with_fewer_slots, _with_one_group, _without_copies):
+    for change in (_with_operands_each_time, _without_store_role, _with_one_staging_tile, _with_fewer_slots,
+                   _with_one_group, _without_copies):
         while (other := change(found)) is not None:
             found = other
     if see is None:
@@ -82,6 +84,12 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
     for names, slots in found.bound:
         bind(new, plan, [r for r in plan.rings if r.name in names], slots)
     return replace(found, new=allocate(new, plan), plan=plan)
+
+
+def _with_operands_each_time(c: Candidate) -> Candidate | None:
+    """Operands that a loop does not change are written in every iteration, where keeping them costs too much memory."""
+    kept = any(record.kind == "operand_kept" for record in c.plan.report)
+    return c.but(keep_operands=False) if kept and (not c.fits or c.depth == 1) else None
 
 
 def _without_store_role(c: Candidate) -> Candidate | None:
@@ -170,7 +178,9 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
     """Planned and written by the passes, one after another; `see` is shown what each of them made."""
     plan = make_plan(fn, wishes, list(notes))
     passes: dict[str, Callable[[Function], Function]] = {
-        "split": lambda f: carry_out(f, plan), "release": release, "sink_waits": sink_waits, "turns": order,
+        "split": lambda f: carry_out(f, plan), "release": release,
+        "operands": lambda f: keep_operands(f, plan.report) if wishes.keep_operands else f,
+        "sink_waits": sink_waits, "turns": order,
         "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}
     for name, step in passes.items():
         fn = step(fn)

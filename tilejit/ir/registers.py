@@ -7,7 +7,7 @@ product's sums are used.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Op, Value, walk
+from tilejit.ir.core import Block, Op, Value, walk
 from tilejit.ir.types import DType, Pending, Tile, elem_of
 
 

@@ -1,0 +1,70 @@
+"""Which register of an operand is which one of the result, where ops only name registers anew: layouts say."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Op
+from tilejit.ir.types import Tile
+from tilejit.layout.linear import LinearLayout
+
+
+def layout_of(tile: object) -> LinearLayout:
+    """The layout of a tile type that has one."""
+    assert isinstance(tile, Tile) and tile.layout is not None, tile
+    return tile.layout
+
+
+def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
+    """For each register of dst, the register of src that holds the same element in the same thread.
+
+    Both layouts have the same shape. The layout pass inserts `convert` where this is not possible."""
+    if src.bases_of("lane") != dst.bases_of("lane") or src.bases_of("warp") != dst.bases_of("warp"):
+        raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
+                               op.loc)
+    return registers_of(src, dst)
+
+
+@lru_cache(maxsize=1024)
+def registers_of(src: LinearLayout, dst: LinearLayout, *after: int) -> tuple[int, ...]:
+    """The registers of src that hold what those of dst do; `after` are further coordinates in src."""
+    return _registers_in(src, [(*at, *after) for at in dst.registers()])
+
+
+def _registers_in(layout: LinearLayout, elements: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The first register of the layout that holds each of the elements in the first thread."""
+    where: dict[tuple[int, ...], int] = {}
+    for r, at in enumerate(layout.registers()):
+        where.setdefault(at, r)
+    return tuple([where[at] for at in elements])
+
+
+def source_layout(op: Op) -> LinearLayout:
+    """The layout of the operand of a rename, seen in the shape of its result."""
+    layout = layout_of(op.operands[0].type)
+    if op.name == "expand_dims":
+        return layout.expand_dims(op.attrs["axis"])
+    if op.name == "reshape":
+        return layout.reshape(tuple(op.attrs["shape"]))
+    return layout.transpose(tuple(op.attrs["order"]))
+
+
+def repeated(op: Op) -> tuple[int, ...]:
+    """For each register of a broadcast's result, that of its operand which it repeats."""
+    t = op.operands[0].type
+    assert isinstance(t, Tile)
+    source, dst = layout_of(t), layout_of(op.result.type)
+    found = _repeated(source, t.shape, dst)
+    if found is None:
+        raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _repeated(source: LinearLayout, shape: tuple[int, ...], dst: LinearLayout) -> tuple[int, ...] | None:
+    """For each register of dst, that of a smaller tile `shape` in `source` which it repeats; None if threads differ."""
+    target = dst.project(shape)
+    if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
+        return None
+    return _registers_in(source, [tuple(x if s > 1 else 0 for x, s in zip(at, shape)) for at in dst.registers()])

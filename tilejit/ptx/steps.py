@@ -1,0 +1,147 @@
+"""Which registers of a tile of integers or pointers differ by a number that is the same in all threads.
+
+Such registers are written as sums of one of them and a number: the assembler keeps that one, and puts the number into
+the instruction that uses it (accesses have a place for it). As everywhere in facts about addresses, integers are taken
+not to wrap around.
+"""
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from tilejit.ir import Op, Value
+from tilejit.ir.core import Edge
+from tilejit.ir.types import DType, Pending, Ptr, Tile, elem_of
+from tilejit.layout.linear import LinearLayout
+from tilejit.ptx.places import layout_of, renamed, repeated, source_layout
+
+#: A register as a sum: the number of what it has in common with others, and how far it is from that.
+Step = tuple[int, int]
+#: What numbers are counted from.
+ZERO = 0
+
+
+class Steps:
+    """The registers of values as sums; what was found is remembered."""
+
+    def __init__(self, known: dict[Value, list[Step]] | None = None, bases: dict[Hashable, int] | None = None):
+        self.known: dict[Value, list[Step]] = {} if known is None else known
+        self.bases: dict[Hashable, int] = {(): ZERO} if bases is None else bases
+
+    def of(self, v: Value) -> list[Step]:
+        """One sum for each register of a value."""
+        if v not in self.known:
+            self.known[v] = self._find(v) or [(self.base(v, i), 0) for i in range(_count(v))]
+        return self.known[v]
+
+    def base(self, *what: Hashable) -> int:
+        """The number of a base."""
+        return self.bases.setdefault(what, len(self.bases))
+
+    def roots(self, v: Value) -> list[int]:
+        """For each register of a value, the one that it is counted from: the least of those with the same base."""
+        found = self.of(v)
+        least: dict[int, int] = {}
+        for i, (base, number) in enumerate(found):
+            if base not in least or number < found[least[base]][1]:
+                least[base] = i
+        return [least[base] for base, _ in found]
+
+    def spread(self, v: Value) -> bool:
+        """Whether registers of a value are sums of others."""
+        return any(i != root for i, root in enumerate(self.roots(v)))
+
+    def carried(self, ways: Sequence[Edge]) -> list[Edge]:
+        """Those of a loop's edges whose registers stay as far apart as they enter; remembered."""
+        together = [w for w in ways if w.init is not None and _counts(w.result) and self.spread(w.init)]
+        while together:
+            trial = Steps(dict(self.known), self.bases)
+            for w in together:
+                assert w.init is not None
+                for v in (*w.args, w.result):
+                    trial.known[v] = [(self.base(v, base), n) for base, n in self.of(w.init)]
+            stay = [w for w in together if _alike(trial.of(w.args[0]), trial.of(w.ends[0]))]
+            if len(stay) == len(together):
+                for w in stay:
+                    self.known.update({v: trial.known[v] for v in (*w.args, w.result)})
+                break
+            together = stay
+        return together
+
+    def _find(self, v: Value) -> list[Step] | None:
+        op = v.op
+        if not isinstance(op, Op) or not _counts(v):
+            return None
+        if op.name == "const":
+            return [(ZERO, int(op.attrs["value"]))] * _count(v)
+        if op.name == "arange":
+            return self._range(op)
+        if op.name == "splat":
+            return self.of(op.operands[0]) * _count(v)
+        if op.name in ("expand_dims", "reshape", "trans"):
+            inner = self.of(op.operands[0])
+            return [inner[i] for i in renamed(source_layout(op), layout_of(v.type), op)]
+        if op.name == "broadcast":
+            inner = self.of(op.operands[0])
+            return [inner[i] for i in repeated(op)]
+        if op.name == "hint":
+            return self.of(op.operands[0])
+        if op.name == "cast" and _widens(op):
+            return [(self.base(elem_of(v.type), base) if base else ZERO, n) for base, n in self.of(op.operands[0])]
+        if op.name in ("add", "sub", "ptr_add", "mul") and all(_counts(x) and _signed(x) for x in op.operands):
+            return self._sums(op)
+        return None
+
+    def _range(self, op: Op) -> list[Step] | None:
+        """Where the bits of the coordinates that threads and registers choose are not the same ones."""
+        layout: LinearLayout = layout_of(op.result.type)
+        threads = sum({b for name in ("lane", "warp") for (b,) in layout.bases_of(name)})
+        numbers = [n for (n,) in layout.registers()]
+        if any(threads & n for n in numbers):
+            return None
+        base = self.base("arange", layout)
+        return [(base, op.attrs["start"] + n) for n in numbers]
+
+    def _sums(self, op: Op) -> list[Step] | None:
+        left, right = map(self.of, op.operands)
+        if op.name == "mul":
+            if any(base for base, _ in left):
+                left, right = right, left
+            if any(base for base, _ in left):
+                return None
+            return [(self.base("mul", c, base) if base else ZERO, c * n) for (_, c), (base, n) in zip(left, right)]
+        t = elem_of(op.result.type)
+        size = t.elem.bytes if isinstance(t, Ptr) else -1 if op.name == "sub" else 1
+        return [(self.base(op.name, size, a, b) if a or b else ZERO, m + size * n)
+                for (a, m), (b, n) in zip(left, right)]
+
+
+def _alike(before: list[Step], after: list[Step]) -> bool:
+    """Whether registers that have a base in common have one behind, too, and are as far apart."""
+    moved: dict[int, tuple[int, int]] = {}
+    return all(moved.setdefault(base, (other, m - n)) == (other, m - n) for (base, n), (other, m) in zip(before, after))
+
+
+def _count(v: Value) -> int:
+    return layout_of(v.type).num_registers if isinstance(v.type, Tile) else 1
+
+
+def _counts(v: Value) -> bool:
+    """Whether elements are pointers, or integers that are counted with."""
+    if not isinstance(v.type, (Tile, DType, Ptr)) or isinstance(v.type, Pending):
+        return False
+    t = elem_of(v.type)
+    return isinstance(t, Ptr) or t.kind in ("int", "uint") and t.bits >= 32
+
+
+def _signed(v: Value) -> bool:
+    """Numbers below zero are far away in unsigned types."""
+    t = elem_of(v.type)
+    return isinstance(t, Ptr) or t.is_signed
+
+
+def _widens(op: Op) -> bool:
+    x = op.operands[0]
+    if not _counts(x):
+        return False
+    old, new = elem_of(x.type), elem_of(op.result.type)
+    return isinstance(old, DType) and isinstance(new, DType) and new.bits >= old.bits and new.is_signed >= old.is_signed
