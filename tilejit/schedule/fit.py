@@ -88,7 +88,7 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
 
 def _with_operands_each_time(c: Candidate) -> Candidate | None:
     """Operands that a loop does not change are written in every iteration, where keeping them costs too much memory."""
-    kept = any(record.kind == "operand_kept" for record in c.plan.report)
+    kept = any(isinstance(line, Record) and line.kind == "operand_kept" for line in c.plan.report)
     return c.but(keep_operands=False) if kept and (not c.fits or c.depth == 1) else None
 
 
