@@ -46,7 +46,7 @@ def carried(e: Emitter, init: Value, arg: Value) -> None:
 
 def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = ()) -> None:
     """Write the next carried values into the registers of `args`; of those that `kept` names, if it does."""
-    kept = kept or [range(e.count(a.type)) for a in args]
+    kept = kept or [range(len(e.get(a))) for a in args]
     parallel_move(e, [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which])
 
 
@@ -87,7 +87,7 @@ def _for(e: Emitter, op: Op) -> None:
         e.set(ways[i].args[0], e.spread(ways[i].args[0], roots[i]))
     e.block(region)
     advance(e, [way.args[0] for way in ways], [way.ends[0] for way in ways],
-            [roots.get(way.index, range(e.count(way.result.type))) for way in ways])
+            [roots.get(way.index, range(len(e.get(way.args[0])))) for way in ways])
     p(f"add.{kind}", at, at, e.scalar(step))
     p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
     p.place(end)
