@@ -239,3 +239,26 @@ def types_of_constants(x, K: tl.constexpr):
 
 def test_types_of_constants():
     types_of_constants.compile("*int32", 3)
+
+
+@tilejit.aggregate
+class Scaled:
+    x: tl.tensor
+    factor: tl.constexpr = tl.constexpr(3)
+    shift = tl.constexpr(10)
+
+    @tilejit.kernel
+    def value(self):
+        return self.x * self.factor + self.shift
+
+
+@tilejit.kernel
+def scaled(out):
+    tl.store(out, Scaled(tl.load(out)).value() + Scaled(1, 5).value())
+
+
+def test_constants_of_classes_are_no_methods():
+    out = np.array([2], np.int32)
+    with tilejit.knobs(target="evaluator"):
+        scaled[(1,)](out)
+    assert out[0] == 2 * 3 + 10 + 5 + 10

@@ -299,7 +299,7 @@ class Expressions(Loops):
             return member if free else BoundConstexpr(member, owner)
         if isinstance(getattr(member, "source", None), KernelSource):
             return member if free else Bound(member, owner)
-        if callable(member):
+        if callable(member) and not isinstance(member, constexpr):
             return Method(member, None if free else owner)
         return unwrap(member)
 

@@ -136,7 +136,7 @@ def aggregate(cls: type) -> type:
     for name, kind in own.items():
         fields[name] = _annotation(cls, kind)
         value = cls.__dict__.get(name, _NONE)
-        if value is not _NONE and not callable(value):
+        if value is not _NONE and (isinstance(value, constexpr) or not callable(value)):
             defaults[name] = value
     bases = tuple(b for b in cls.__bases__ if b is not object) or (Aggregate,)
     members = {k: v for k, v in cls.__dict__.items()
