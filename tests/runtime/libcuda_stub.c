@@ -73,8 +73,17 @@ static void act(unsigned threads, void **params) {
 }
 struct attr { int id; char pad[4]; union { unsigned dim[3]; char bytes[64]; } v; };
 struct config { unsigned g[3], b[3], shared; void *stream; struct attr *attrs; unsigned n; };
+/* A graph is its one kernel: what a launch of it is given. */
+struct graph { struct config c; struct attr attrs[4]; unsigned char values[32][128]; };
+static struct graph *captured;
 API R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **extra) {
     if (!current) return 201;
+    if (captured && captured->c.stream == c->stream) {
+        captured->c = *c;
+        memcpy(captured->attrs, c->attrs, c->n * sizeof *c->attrs);
+        for (int i = 0; i < stub_count; i++) memcpy(captured->values[i], params[i], stub_sizes[i]);
+        return 0;
+    }
     MAY_FAIL;
     stub_state.pdl = stub_state.cooperative = 0;
     for (int i = 0; i < 3; i++) { stub_state.grid[i] = c->g[i]; stub_state.block[i] = c->b[i]; }
@@ -89,20 +98,11 @@ API R cuLaunchKernelEx(const struct config *c, void *f, void **params, void **ex
     act(c->b[0], params);
     return 0;
 }
-/* A graph is its one kernel: what a launch of it is given. Parameters are copied when the node is added. */
-struct node { void *f; unsigned g[3], b[3], shared; void **params, **extra; };
-struct graph { struct config c; struct attr attrs[4]; unsigned char values[32][128]; };
 API int stub_graphs;
-API R cuGraphCreate(struct graph **g, unsigned flags) { *g = calloc(1, sizeof **g); return 0; }
-API R cuGraphAddKernelNode(void **n, struct graph *g, const void *d, u64 count, const struct node *p) {
-    memcpy(g->c.g, p->g, sizeof p->g); memcpy(g->c.b, p->b, sizeof p->b); g->c.shared = p->shared;
-    for (int i = 0; i < stub_count; i++) memcpy(g->values[i], p->params[i], stub_sizes[i]);
-    *n = g; return 0;
-}
-API R cuGraphKernelNodeSetAttribute(struct graph *g, int id, const void *value) {
-    struct attr *a = &g->attrs[g->c.n++];
-    a->id = id; memcpy(&a->v, value, sizeof a->v); return 0;
-}
+API R cuStreamCreate(void **s, unsigned flags) { *s = (void *)0x500; return 0; }
+API R cuStreamDestroy(void *s) { return 0; }
+API R cuStreamBeginCapture(void *s, int mode) { captured = calloc(1, sizeof *captured); captured->c.stream = s; return 0; }
+API R cuStreamEndCapture(void *s, struct graph **g) { *g = captured; captured = 0; return 0; }
 API R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, u64 flags) {
     *e = malloc(sizeof **e); **e = *g; stub_graphs++; return 0;
 }

@@ -6,7 +6,6 @@ that are launched as dependents of the one ahead, whose set-up a graph would not
 """
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,15 +15,13 @@ from tilejit.runtime import driver
 from tilejit.runtime.driver import LoadedKernel, check
 
 Grid = tuple[int, int, int]
-#: sizeof(CUlaunchAttributeValue)
-_ATTRIBUTE_BYTES = 64
 
 
 def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[int], int], fixed: int | None,
              keep: tuple) -> Callable[[], None]:
     """A function that launches a kernel with the parameters at address `params`, on the stream `fixed`, or else the one
     that `current` gives for the GPU. Calls from several threads take turns. `keep` lives as long as the function."""
-    config, device = loaded.configure(grid, 0), loaded.device
+    device = loaded.device
     if loaded.pdl:
         return _launching(loaded, grid, params, current, fixed, keep)
     api, lock, index, done = driver.api(), threading.Lock(), device.index, loaded.success
@@ -40,7 +37,7 @@ def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[i
             return plainly()
         with lock:
             if graph is None:
-                graph = _graph(loaded, config, params)
+                graph = _graph(loaded, grid, params)
                 weakref.finalize(plainly, api.cuGraphExecDestroy, graph).atexit = False      # which lives as long
             device.last = loaded.name
             if launch(graph, stream)[0] is done:
@@ -73,20 +70,18 @@ def _launching(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[
     return repeat
 
 
-def _graph(loaded: LoadedKernel, config: Any, params: int) -> Any:
-    """A graph of one kernel, ready to be launched. The driver copies the parameters."""
+def _graph(loaded: LoadedKernel, grid: Grid, params: int) -> Any:
+    """A graph of one kernel, ready to be launched: what a stream of its own captures of a launch. The driver copies the
+    parameters."""
     api, doing = driver.api(), f"making a graph of {loaded.name}"
-    graph = check(api.cuGraphCreate(0), doing)
+    stream = check(api.cuStreamCreate(api.CUstream_flags.CU_STREAM_NON_BLOCKING), doing)
     try:
-        node = api.CUDA_KERNEL_NODE_PARAMS()
-        node.func, node.kernelParams = loaded.function, params
-        for field in ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"):
-            setattr(node, field, getattr(config, field))
-        kernel = check(api.cuGraphAddKernelNode(graph, None, 0, node), doing)
-        for attribute in config.attrs[:config.numAttrs]:
-            value = api.CUkernelNodeAttrValue()             # the same union by another name
-            ctypes.memmove(int(value.getPtr()), int(attribute.value.getPtr()), _ATTRIBUTE_BYTES)
-            check(api.cuGraphKernelNodeSetAttribute(kernel, attribute.id, value), doing)
-        return check(api.cuGraphInstantiate(graph, 0), doing)
+        check(api.cuStreamBeginCapture(stream, api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), doing)
+        loaded.launch(grid, int(stream), params)
+        graph = check(api.cuStreamEndCapture(stream), doing)
+        try:
+            return check(api.cuGraphInstantiate(graph, 0), doing)
+        finally:
+            api.cuGraphDestroy(graph)
     finally:
-        api.cuGraphDestroy(graph)
+        api.cuStreamDestroy(stream)
