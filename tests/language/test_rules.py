@@ -199,3 +199,20 @@ def test_types_of_other_chips_have_names_only(kind, mantissa):
     assert kind.fp_mantissa_width == mantissa and kind.is_fp8() and pickle.loads(pickle.dumps(kind)) is kind
     with pytest.raises(CompilationError, match=f"type {kind.name} not supported in this architecture"):
         of_other_chips.compile("*fp32", kind)
+
+
+def test_variables_of_enclosing_functions_are_constants():
+    """As globals are: what was compiled with one value is not launched when it is another one."""
+    step = 3
+
+    @tilejit.kernel
+    def stored(out):
+        tl.store(out, step)
+
+    out = np.zeros(1, np.int32)
+    with tilejit.knobs(target="evaluator"):
+        stored[(1,)](out)
+        assert out[0] == 3
+        step = 5
+        with pytest.raises(RuntimeError, match="variable of an enclosing function step has changed .* from 3 to 5"):
+            stored[(1,)](out)

@@ -15,7 +15,7 @@ from tilejit.language.aggregates import Aggregate
 @dataclass(frozen=True)
 class Capture:
     """A constant or a kernel as the body names it (`SCALE`, `config.tiles.M`), and the namespace that holds it under
-    the last of these names (None for a variable of an enclosing function)."""
+    the last of these names (None for one of Python's own)."""
 
     name: str
     table: Mapping[str, Any] | None
@@ -90,7 +90,8 @@ def follow(source: KernelSource, names: list[str]) -> Capture | None:
         value = source.lookup(names[0])
     except KeyError:
         return None
-    table: Mapping[str, Any] | None = source.fn.__globals__ if source.is_global(names[0]) else None
+    table: Mapping[str, Any] | None = source.fn.__globals__ if source.is_global(names[0]) else \
+        source.enclosing if names[0] in source.enclosing else None
     for i, name in enumerate(names):
         if i:
             if not isinstance(value, (types.ModuleType, type)) or not hasattr(value, name):

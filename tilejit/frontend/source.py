@@ -9,7 +9,7 @@ import io
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from types import CellType
 from typing import Any
@@ -86,6 +86,25 @@ def signature(fn: Callable[..., Any]) -> inspect.Signature:
                                      for p in found.parameters.values()])
 
 
+class Enclosing(Mapping[str, Any]):
+    """The variables of functions around a kernel that it reads, as they are now."""
+
+    def __init__(self, cells: Mapping[str, CellType]):
+        self.cells = cells
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.cells[name].cell_contents
+        except ValueError:                       # nothing was put into it yet
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
 class KernelSource:
     """A kernel function's source, parsed on first use; with `replaced`, that text stands in place of its own.
 
@@ -159,24 +178,21 @@ class KernelSource:
         return frozenset([*self.signature.parameters, *assigned([*self.tree.body])])
 
     @cached_property
-    def cells(self) -> dict[str, CellType]:
+    def enclosing(self) -> Enclosing:
         """The variables of functions around this one that it reads."""
-        return dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ()))
+        return Enclosing(dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())))
 
     def lookup(self, name: str) -> Any:
         """What a free name of the function stands for; raises KeyError if nothing."""
-        if name in self.cells:
-            try:
-                return self.cells[name].cell_contents
-            except ValueError:                   # nothing was put into it yet
-                return self._missing(name)
+        if name in self.enclosing.cells:
+            return self.enclosing[name]
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
         return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
 
     def is_global(self, name: str) -> bool:
         """True if a free name is a global variable."""
-        return name in self.fn.__globals__ and name not in self.cells
+        return name in self.fn.__globals__ and name not in self.enclosing.cells
 
     @staticmethod
     def _missing(name: str) -> Any:

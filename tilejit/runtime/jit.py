@@ -18,6 +18,7 @@ import numpy as np
 
 from tilejit.errors import CompilationError, LaunchError, close_matches
 from tilejit.frontend import Const, KernelSource
+from tilejit.frontend.source import Enclosing
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
 from tilejit.runtime import arrays, driver, index, knobs, launcher, traced
@@ -496,7 +497,8 @@ def _check_captured(kernel: str, table: Mapping[str, Any], name: str, value: Any
     now = table.get(name)
     was, now = (v.value if isinstance(v, constexpr) else v for v in (value, now))
     if type(was) is not type(now) or was != now:
-        raise StaleGlobalError(f"{kernel}: global variable {name} has changed since we compiled this kernel, from "
+        kind = "variable of an enclosing function" if isinstance(table, Enclosing) else "global variable"
+        raise StaleGlobalError(f"{kernel}: {kind} {name} has changed since we compiled this kernel, from "
                                f"{was!r} to {now!r}: pass it as a tl.constexpr argument")
 
 
