@@ -1,22 +1,29 @@
-"""Attention: `tilejit.kernels.attention` against cuDNN and FlashAttention 2 (both through torch) and FlashAttention 4.
+"""Attention: `tilejit.kernels.attention` against everyone who is there (`attention_peers.py`): cuDNN and FlashAttention 2
+(through torch), FlashAttention 4, Pallas Mosaic GPU, and Triton's tutorial under Triton and under tilejit.
 
-    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward decode variants fp8] [--heads 16] [--tokens 16384]
-        [--dims 64 128 256] [--lengths 512 4096] [--forms] [--out benchmarks/results]
+    PYTHONPATH=. python benchmarks/attention.py [--sets forward backward decode latent variants fp8 ablation]
+        [--heads 16] [--tokens 16384] [--dims 64 128 256] [--lengths 512 4096] [--peers cudnn tutorial ..]
+        [--tutorials triton/python/tutorials] [--forms] [--out benchmarks/results]
 
 Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head (10 for
 gradients), half of that for causal masks; decoding counts GB/s of keys and values. Medians over short interleaved
-bursts; ratios are of pairs, above 1 tilejit is faster. FlashAttention 4 takes part where its wheels can be
-imported. `--forms` adds both forms of forward programs, one block of queries each and several, one of which is what
-tilejit chooses.
+bursts; ratios are of pairs, above 1 tilejit is faster. Who cannot take part is named with the reason. `--forms` adds
+both forms of forward programs, one block of queries each and several, one of which is what tilejit chooses.
 """
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import re
 import statistics
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from tilejit.kernels import attention
+from attention_peers import by_torch, flash_attention_4, pallas, tutorial_06
+from contender import Absent, reason
+
+from tilejit.kernels import attention, latent_attention
 from tilejit.testing import bench_group, gpu_burst, pair_ratio, record, rel_error, row
 
 #: Relative errors (Frobenius) of 16-bit results against float64, at most.
@@ -36,40 +43,41 @@ def inputs(batch: int, length: int, heads: int, d: int, dtype: Any, kv_heads: in
             for n, h in ((length, heads), *[(keys or length, kv_heads or heads)] * 2)]
 
 
-def by_torch(backend: Any, causal: bool) -> Callable[..., Any]:
-    """One of torch's backends; heads ahead of the sequence, by strides."""
-    from torch.nn.attention import sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    def run(q: Any, k: Any, v: Any) -> Any:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal,
-                                                enable_gqa=q.shape[2] != k.shape[2]).transpose(1, 2)
-
-    return run
-
-
-def flash_attention_4(causal: bool) -> Callable[..., Any]:
-    """FlashAttention 4. Raises ImportError where it is not there."""
-    from flash_attn.cute.interface import flash_attn_func
-
-    def run(q: Any, k: Any, v: Any) -> Any:
-        out = flash_attn_func(q, k, v, causal=causal)
-        return out[0] if isinstance(out, tuple) else out
-
-    return run
+#: Peers by name: functions of a mask and the arguments of the command, which give functions of q, k and v.
+PEERS: dict[str, Callable[[bool, Any], Callable[..., Any]]] = {
+    "cudnn": lambda causal, args: by_torch(_backend("CUDNN_ATTENTION"), causal),
+    "flash-attention-2": lambda causal, args: by_torch(_backend("FLASH_ATTENTION"), causal),
+    "flash-attention-4": lambda causal, args: flash_attention_4(causal),
+    "triton tutorial": lambda causal, args: tutorial_06(args.tutorials, "triton", causal),
+    "tutorial by tilejit": lambda causal, args: tutorial_06(args.tutorials, "tilejit.compat.triton", causal)}
+#: Those that only take part in forward attention.
+FORWARD_ONLY = ("triton tutorial", "tutorial by tilejit")
+_said: set[str] = set()
 
 
-def peers(causal: bool) -> dict[str, Callable[..., Any]]:
-    """Everyone else who is there, by name: functions of q, k and v."""
+def _backend(name: str) -> Any:
     from torch.nn.attention import SDPBackend
 
-    found = {"cudnn": by_torch(SDPBackend.CUDNN_ATTENTION, causal),
-             "flash-attention-2": by_torch(SDPBackend.FLASH_ATTENTION, causal)}
-    try:
-        found["flash-attention-4"] = flash_attention_4(causal)
-    except ImportError:
-        pass
+    return getattr(SDPBackend, name)
+
+
+def say(name: str, why: object) -> None:
+    """Once, why a peer does not take part."""
+    if (text := f"  no {name}: {' '.join(str(why).split())[:150]}") not in _said:
+        _said.add(text)
+        print(text, flush=True)
+
+
+def peers(causal: bool, args: Any, gradients: bool = False) -> dict[str, Callable[..., Any]]:
+    """Everyone else who is there, by name: functions of q, k and v."""
+    found = {}
+    for name in args.peers:
+        if name not in PEERS or gradients and name in FORWARD_ONLY:
+            continue
+        try:
+            found[name] = PEERS[name](causal, args)
+        except Exception as error:
+            say(name, reason(error))
     return found
 
 
@@ -78,20 +86,20 @@ FORMS: dict[str, dict[str, Any]] = {"tilejit, one block a program": {"persistent
                                     "tilejit, several blocks a program": {"persistent": True}}
 
 
-def forward_calls(q: Any, k: Any, v: Any, causal: bool, forms: bool = False) -> Calls:
+def forward_calls(q: Any, k: Any, v: Any, causal: bool, args: Any) -> Calls:
     """Forward attention by everyone; ours is first."""
     import torch
 
     out = torch.empty_like(q)
     calls: Calls = {"tilejit": lambda: attention(q, k, v, causal=causal, out=out)}
-    for name, options in FORMS.items() if forms else ():
+    for name, options in FORMS.items() if args.forms else ():
         calls[name] = lambda options=options: attention(q, k, v, causal=causal, out=out, **options)
-    for name, run in peers(causal).items():
+    for name, run in peers(causal, args).items():
         calls[name] = lambda run=run: run(q, k, v)
     return calls
 
 
-def backward_calls(q: Any, k: Any, v: Any, causal: bool) -> Calls:
+def backward_calls(q: Any, k: Any, v: Any, causal: bool, args: Any) -> Calls:
     """The gradients of q, k and v by everyone, for a gradient that depends on the shape only."""
     import torch
 
@@ -100,7 +108,8 @@ def backward_calls(q: Any, k: Any, v: Any, causal: bool) -> Calls:
     calls: Calls = {}
     everyone: dict[str, Callable[..., Any]] = {
         "tilejit": lambda *x: attention(*x, causal=causal),
-        "tilejit deterministic": lambda *x: attention(*x, causal=causal, deterministic=True), **peers(causal)}
+        "tilejit deterministic": lambda *x: attention(*x, causal=causal, deterministic=True),
+        **peers(causal, args, gradients=True)}
     for name, out in results({n: lambda f=f: f(*leaves) for n, f in everyone.items()}):
         calls[name] = lambda out=out: torch.autograd.grad(out, leaves, grad, retain_graph=True)
     return calls
@@ -119,30 +128,34 @@ def results(calls: Calls) -> Iterator[tuple[str, Any]]:
     for name, run in calls.items():
         try:
             yield name, run()
-        except RuntimeError as e:
-            print(f"  {name}: {str(e).splitlines()[0][:100]}")
+        except Exception as error:
+            if name.startswith("tilejit"):
+                raise
+            say(name, reason(error))
 
 
-def errors(kind: str, d: int, causal: bool, dtype: Any) -> dict[str, list[float]]:
+def errors(kind: str, d: int, causal: bool, dtype: Any, args: Any) -> dict[str, list[float]]:
     """Errors of everyone against float64 at a small size: of the result, or of the gradients of q, k and v. Raises
     AssertionError where ours is above the bound."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    q, k, v = inputs(1, 700, 2, d, dtype)
+    q, k, v = inputs(1, 640, 2, d, dtype)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     out = scaled_dot_product_attention(*(x.transpose(1, 2) for x in exact), is_causal=causal).transpose(1, 2)
     want = [out] if kind == "forward" else torch.autograd.grad(out, exact, gradient(q).double())
-    calls = (forward_calls if kind == "forward" else backward_calls)(q, k, v, causal)
+    calls = (forward_calls if kind == "forward" else backward_calls)(q, k, v, causal, args)
     found = {name: [rel_error(a, b) for a, b in zip(got if isinstance(got, tuple) else [got], want)]
              for name, got in results(calls)}
     assert all(max(e) <= BOUND for n, e in found.items() if n.startswith("tilejit")), found
     return found
 
 
-def measure(calls: Calls, work: float, unit: str, label: str, dtype: str, rounds: int) -> list[dict[str, Any]]:
-    """Times of everyone in turn, printed, as records; work: what `unit` counts, of a millisecond."""
-    bursts = {name: gpu_burst(calls[name]) for name, _ in results(calls)}
+def measure(calls: Calls, work: float, unit: str, label: str, dtype: str, rounds: int,
+            others: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Times of everyone in turn, printed, as records; work: what `unit` counts, of a millisecond; others: bursts of who
+    is timed in another way."""
+    bursts = {name: gpu_burst(calls[name]) for name, _ in results(calls)} | (others or {})
     times = bench_group(bursts, rounds=rounds)
     speeds = {n: work / statistics.median(t) for n, t in times.items()}
     print(f"{label}: " + "  ".join(f"{n} {x:.0f}" for n, x in speeds.items()), unit, flush=True)
@@ -162,14 +175,30 @@ def products(kind: str, args: Any) -> Iterator[dict[str, Any]]:
             mask = "causal" if causal else "full"
             for dtype in (torch.bfloat16, torch.float16):
                 print(f"{kind} d{d} {mask} {dtype}: errors", {n: " ".join(f"{x:.1e}" for x in e)
-                                                              for n, e in errors(kind, d, causal, dtype).items()})
+                                                              for n, e in errors(kind, d, causal, dtype, args).items()})
             for length in args.lengths:
                 batch = max(1, args.tokens // length)
                 q, k, v = inputs(batch, length, args.heads, d, torch.bfloat16)
-                calls = backward_calls(q, k, v, causal) if kind == "backward" else forward_calls(q, k, v, causal, args.forms)
+                calls = (forward_calls if kind == "forward" else backward_calls)(q, k, v, causal, args)
+                others = with_pallas(q, k, v, causal, args) if kind == "forward" else {}
                 work = (4e-9 if kind == "forward" else 1e-8) * batch * args.heads * length * length * d
                 yield from measure(calls, work * (0.5 if causal else 1), "TFLOP/s",
-                                   f"{kind} d{d} {mask} B{batch} S{length} H{args.heads}", "bf16", args.rounds)
+                                   f"{kind} d{d} {mask} B{batch} S{length} H{args.heads}", "bf16", args.rounds, others)
+
+
+def with_pallas(q: Any, k: Any, v: Any, causal: bool, args: Any) -> dict[str, Any]:
+    """A burst of Pallas Mosaic GPU (in fp16), if it is asked for and right."""
+    if "pallas" not in args.peers:
+        return {}
+    try:
+        call, burst = pallas(q, k, v, causal)
+        error = rel_error(call()[:1, :, :1], attention(q, k, v, causal=causal)[:1, :, :1].double())
+        if error > 2 * BOUND:
+            raise Absent(f"its error is {error:.1e}")
+        return {"pallas mosaic (fp16)": burst}
+    except Exception as error:
+        say("pallas", reason(error))
+        return {}
 
 
 def decoding(args: Any) -> Iterator[dict[str, Any]]:
@@ -180,16 +209,74 @@ def decoding(args: Any) -> Iterator[dict[str, Any]]:
         for batch, keys in args.contexts:
             q, k, v = inputs(batch, 1, 64, d, torch.bfloat16, 8, keys)
             small = [x[:1, :, :n] for x, n in ((q, 8), (k, 1), (v, 1))]
-            exact = by_torch(_math(), False)(*(x.double() for x in small))
+            exact = by_torch(_backend("MATH"), False)(*(x.double() for x in small))
             assert rel_error(attention(q, k, v)[:1, :, :8], exact) <= BOUND
-            yield from measure(forward_calls(q, k, v, False), 1e-6 * 2 * k.numel() * k.element_size(), "GB/s",
+            yield from measure(forward_calls(q, k, v, False, args), 1e-6 * 2 * k.numel() * k.element_size(), "GB/s",
                                f"decode d{d} B{batch} S{keys} H64/8", "bf16", args.rounds)
 
 
-def _math() -> Any:
-    from torch.nn.attention import SDPBackend
+def latent(args: Any) -> Iterator[dict[str, Any]]:
+    """One query a sequence of heads that share latent vectors of 576 elements: GB/s of those; a copy is beside it."""
+    import torch
 
-    return SDPBackend.MATH
+    for heads in (16, 128):
+        for batch, keys in args.contexts:
+            q, cache = inputs(batch, 1, heads, 576, torch.bfloat16, 1, keys)[:2]
+            out, copied = torch.empty(batch, 1, heads, 512, device="cuda", dtype=q.dtype), torch.empty_like(cache)
+            p = torch.softmax(torch.einsum("hd,nd->hn", q[0, 0].double(), cache[0, :, 0].double()) / 24, -1)
+            exact = p @ cache[0, :, 0, :512].double()
+            assert rel_error(latent_attention(q, cache[:, :, 0])[0, 0], exact) <= BOUND
+            calls: Calls = {"tilejit": lambda: latent_attention(q, cache[:, :, 0], out=out),
+                            "a copy of half of it": lambda: copied[:, :keys // 2].copy_(cache[:, :keys // 2])}
+            yield from measure(calls, 1e-6 * cache.nbytes, "GB/s", f"latent H{heads} B{batch} S{keys}", "bf16", args.rounds)
+
+
+#: Steps to the form that is chosen, each with those before it: (heads, whether they are causal) -> tiles and options.
+STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("products drained", {"products_ahead": False}), ("+ overlap", {}), ("+ ping-pong", {"ping_pong": True}))
+
+
+def ablation(args: Any) -> Iterator[dict[str, Any]]:
+    """What each step gains: one block of queries a program with drained products, then overlap in a warpgroup, turns of
+    warpgroups, several blocks a program, three warpgroups; loops of masked blocks apart from the others."""
+    import torch
+
+    for d in args.dims:
+        for causal in (False, True):
+            q, k, v = inputs(4, 4096, args.heads, d, torch.bfloat16)
+            out = torch.empty_like(q)
+            tiles = (128, 128 if d <= 128 else 80)
+            calls: Calls = {"tilejit": lambda: attention(q, k, v, causal=causal, out=out)}
+            for name, options in STEPS:
+                calls[name] = form(q, k, v, out, causal, tiles, False, **options)
+            if causal:
+                calls["every block masked"] = form(q, k, v, out, causal, tiles, False, SPLIT=0)
+            calls["several blocks a program"] = form(q, k, v, out, causal, tiles, True)
+            if d == 64:
+                calls["three warpgroups"] = form(q, k, v, out, causal, (192, 128), True)
+            if d <= 128:
+                calls["store role"] = form(q, k, v, out, causal, tiles, True, store_role=True)
+            work = (2e-9 if causal else 4e-9) * 4 * args.heads * 4096 * 4096 * d
+            yield from measure(calls, work, "TFLOP/s", f"ablation d{d} {'causal' if causal else 'full'}", "bf16",
+                               args.rounds)
+
+
+def form(q: Any, k: Any, v: Any, out: Any, causal: bool, tiles: tuple[int, int], persistent: bool,
+         **options: Any) -> Callable[[], Any]:
+    """Our forward kernel with other constants and launch options."""
+    from tilejit import active_knobs, multiprocessors
+    from tilejit.kernels._calls import facts_of, infos_of
+    from tilejit.kernels.attention import forward as host
+    from tilejit.kernels.attention.cases import Case, Extras, factor
+    from tilejit.kernels.attention.cases import options as given
+
+    case, extras, infos = Case(q.shape[-1] ** -0.5, right=0 if causal else None), Extras(), (None,) * 8
+    found = infos_of(q, k, v, out)
+    launch = host._launch(*facts_of(*found), None, None, infos, case, tiles, persistent,
+                          multiprocessors(found[0].device), active_knobs())
+    launch = dataclasses.replace(launch, kernel=launch.kernel.partial(**options))
+    more = q.shape[1], k.shape[1], factor(case, extras), q.shape[2], q.shape[0], given(case, extras, infos)
+    return lambda: launch((q, k, v, out), found, None, *more)
 
 
 def fp8(args: Any) -> Iterator[dict[str, Any]]:
@@ -203,7 +290,7 @@ def fp8(args: Any) -> Iterator[dict[str, Any]]:
                 q, k, v = inputs(batch, length, args.heads, d, torch.bfloat16)
                 small = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
                 ones = [torch.ones(batch, args.heads, device="cuda") for _ in small]
-                exact = by_torch(_math(), causal)(*(x[:1, :, :1].double() for x in small))
+                exact = by_torch(_backend("MATH"), causal)(*(x[:1, :, :1].double() for x in small))
                 error = rel_error(attention(*small, causal=causal, descales=ones)[:1, :, :1], exact)
                 assert error <= FP8_BOUND, error
                 calls: Calls = {"tilejit": lambda: attention(*small, causal=causal, descales=ones),
@@ -233,6 +320,39 @@ def variants(args: Any) -> Iterator[dict[str, Any]]:
         yield from measure(calls, work, "TFLOP/s of causal attention", f"variants d{d} S{length}", "bf16", args.rounds)
 
 
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """TFLOP/s by length, a panel for each head dimension, mask and direction (skipped where matplotlib is missing)."""
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    for x in rows:
+        found = re.match(r"(forward|backward) (d\d+ \w+) B\d+ S(\d+)", x["case"])
+        if found:
+            lines = panels.setdefault(f"{found[1]} {found[2]}", {})
+            lines.setdefault("tilejit", {})[int(found[3])] = x["ours"]
+            lines.setdefault(x["peer"], {})[int(found[3])] = x["peer_value"]
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("  no matplotlib: no plot")
+        return
+    if not panels:
+        return
+    across = min(4, len(panels))
+    fig, axes = plt.subplots(-(-len(panels) // across), across, figsize=(4 * across, 3 * -(-len(panels) // across)),
+                             squeeze=False)
+    for ax, (title, lines) in zip(axes.flat, panels.items()):
+        for name, points in lines.items():
+            ax.plot(*zip(*sorted(points.items())), marker="o", label=name, linewidth=2.5 if name == "tilejit" else 1)
+        ax.set_xscale("log", base=2)
+        ax.set_ylim(bottom=0)
+        ax.set_title(f"{title}, TFLOP/s by length", fontsize=9)
+        ax.legend(fontsize=6)
+    fig.tight_layout()
+    fig.savefig(path, dpi=110)
+
+
 def main() -> None:
     """Check, measure, print a table, write records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -243,6 +363,8 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--contexts", type=int, nargs=2, action="append", metavar=("BATCH", "KEYS"),
                         help="batches and contexts of --sets decode")
+    parser.add_argument("--peers", nargs="+", default=[*PEERS, "pallas"], choices=[*PEERS, "pallas"])
+    parser.add_argument("--tutorials", default="", help="python/tutorials of a Triton checkout")
     parser.add_argument("--forms", action="store_true", help="also both forms of our forward programs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", default="benchmarks/results")
@@ -250,9 +372,10 @@ def main() -> None:
     rows = []
     args.contexts = args.contexts or [(1, 131072), (8, 16384), (32, 4096), (128, 1024)]
     for kind in args.sets:
-        special = {"decode": decoding, "variants": variants, "fp8": fp8}
+        special = {"decode": decoding, "variants": variants, "fp8": fp8, "latent": latent, "ablation": ablation}
         rows += special[kind](args) if kind in special else products(kind, args)
     print(record("attention", rows, args.out))
+    plot(rows, Path(args.out, "attention.png"))
 
 
 if __name__ == "__main__":
