@@ -1,8 +1,10 @@
-"""Pictures of one matrix product in four forms, from the emulator's timeline (an illustration, not a measurement).
+"""Pictures of one matrix product in four forms, and of attention, from the emulator's timeline (an illustration, not a
+measurement).
 
-    PYTHONPATH=. python benchmarks/pipelines.py [--out docs]
+    PYTHONPATH=. python benchmarks/pipelines.py [--out docs] [FORM ..]
 
-Writes pipeline-FORM.png for inline, specialised, storerole and pingpong, and prints how busy the tensor cores are.
+Writes pipeline-FORM.png for inline, specialised, storerole, pingpong and attention, and prints how busy the tensor
+cores are.
 """
 from __future__ import annotations
 
@@ -17,6 +19,8 @@ import ml_dtypes
 import numpy as np
 
 import tilejit
+from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.scores import LOG2E, Options
 from tilejit.kernels.matmul import matmul_kernel
 from tilejit.runtime.timeline import Timeline
 
@@ -46,14 +50,36 @@ def pipeline(name: str, path: Path, clocks: int) -> Timeline:
     return line
 
 
+def attention(path: Path, clocks: int, keys: int = 768, d: int = 128) -> Timeline:
+    """Draw a block of 128 queries and its keys. Raises ArithmeticError for a wrong result."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, n, 1, d), np.float32).astype(ml_dtypes.bfloat16) for n in (128, keys, keys))
+    out = np.full((1, 128, 1, d), np.nan, ml_dtypes.bfloat16)
+    blocks = [tilejit.TensorDescriptor.from_tensor(x, (1, 128, 1, d)) for x in (q, k, v, out)]
+    with tempfile.TemporaryDirectory() as folder:
+        line = tilejit.timeline(
+            attention_kernel, (1, 1, 1), *blocks, None, 128, keys, d ** -0.5 * LOG2E, 1, 1, Options(), GROUP=1, PACK=1,
+            TAIL=False, SPLIT=1, PARTS=1, PERSISTENT=False, TURNED=False, BM=128, BN=128, D=d, DV=d, num_warps=8,
+            out=Path(folder, path.name), window=(0, clocks))
+        path.write_bytes(Path(folder, path.name).read_bytes())
+    scores = q[0, :, 0].astype(np.float64) @ k[0, :, 0].astype(np.float64).T * d ** -0.5
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    want = weights / weights.sum(1, keepdims=True) @ v[0, :, 0].astype(np.float64)
+    if not np.allclose(out[0, :, 0].astype(np.float64), want, atol=1e-2):
+        raise ArithmeticError("attention: wrong result")
+    return line
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("forms", nargs="*", metavar="FORM", default=[*FORMS, "attention"], help="all if none is named")
     parser.add_argument("--out", default="docs", help="folder of the pictures")
     parser.add_argument("--clocks", type=int, default=16000, help="how much of the run they show")
     args = parser.parse_args(argv)
-    for name in FORMS:
-        line = pipeline(name, Path(args.out, f"pipeline-{name}.png"), args.clocks)
+    for name in args.forms:
+        path = Path(args.out, f"pipeline-{name}.png")
+        line = attention(path, args.clocks) if name == "attention" else pipeline(name, path, args.clocks)
         print(f"{name}: {line.clocks} clocks, tensor cores busy {line.busy(0, 'tensor core'):.0%}")
     return 0
 

@@ -11,6 +11,7 @@ from attention_reference import reference
 
 import tilejit
 from tilejit.errors import LaunchError
+from tilejit.kernels.attention import backward
 from tilejit.kernels.attention.backward import gradients
 from tilejit.kernels.attention.backward_kernel import key_kernel, query_kernel
 from tilejit.kernels.attention.cases import Case, Extras
@@ -19,6 +20,13 @@ from tilejit.kernels.attention.scores import Band, Options
 from tilejit.testing import rel_error
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
+
+
+@pytest.fixture(autouse=True)
+def both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries have a kernel of their own where that is asked for only, however few the keys are."""
+    monkeypatch.setattr(backward, "APART_KEYS", 0)
+    monkeypatch.setattr(backward, "APART_WIDTH", 0)
 
 
 def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, of_lse: bool = False,
@@ -106,6 +114,14 @@ OPTIONS = {
 def test_options(name: str) -> None:
     case, extras = OPTIONS[name]
     agree((2, 70, 150, 2, 2, 64, 64), extras=Extras(**extras), deterministic=name in ("window", "sinks", "alibi"), **case)
+
+
+@pytest.mark.parametrize("keys, wide, case, apart", [
+    (1024, 128, {}, True), (4096, 128, {}, False), (4096, 64, {"right": 0}, False), (4096, 64, {}, True), (512, 64, {"left": 40}, False),
+    (4096, 128, {"deterministic": True}, True)])
+def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, keys: int, wide: int, case: dict, apart: bool) -> None:
+    monkeypatch.undo()
+    assert backward._apart(Case(1.0, **case), Extras(), keys, wide) == apart
 
 
 def test_a_wide_window_has_a_loop_without_masks() -> None:
