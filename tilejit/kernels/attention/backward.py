@@ -26,7 +26,8 @@ APART_KEYS, APART_WIDTH = 1024, 64
 def _apart(case: Case, extras: Extras, keys: int, wide: int) -> bool:
     """Whether queries have a kernel of their own; of masks only the causal one was measured."""
     plain = not (case.low or case.changes or case.mask is not None or extras.slopes is not None or case.max_queries)
-    return case.deterministic or plain and (keys <= APART_KEYS or wide <= APART_WIDTH and not case.high)
+    few = keys <= APART_KEYS and wide <= 128
+    return case.deterministic or plain and (few or wide <= APART_WIDTH and not case.high)
 
 
 @lru_cache(maxsize=64)
