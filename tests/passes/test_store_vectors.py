@@ -43,6 +43,33 @@ def test_sectors(m, n, warps, dtype, columns):
             assert len(set(touched // 32)) == 16 and len(set(touched // run)) == 512 // run
 
 
+@tilejit.kernel
+def turned(x, sxm, sxn, z, szm, szn, M: tl.constexpr, N: tl.constexpr):
+    m, n = tl.arange(0, M), tl.arange(0, N)
+    tl.store(z + m[:, None] * szm + n[None, :] * szn, tl.load(x + m[:, None] * sxm + n[None, :] * sxn))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("m, n, warps", [(64, 64, 4), (128, 128, 4), (64, 128, 8), (32, 64, 1)])
+def test_sectors_of_transposed_tiles(m, n, warps, dtype):
+    """Loads and stores of whole 16-byte vectors, and 16 sectors an instruction, whichever of them goes along columns."""
+    size = np.dtype(dtype).itemsize
+    warps *= 2 if m * n * size > 1 << 16 else 1              # more than 128 elements of 8 bytes a thread spill
+    x = np.arange(m * n).reshape(m, n).astype(dtype)
+    z, back = np.zeros((n, m), dtype), np.zeros((m, n), dtype)
+    with tilejit.knobs(target="emulator"):
+        made = turned[(1,)](x, n, 1, z, 1, m, m, n, num_warps=warps)
+        turned[(1,)](z, 1, m, back, n, 1, m, n, num_warps=warps)
+    assert np.array_equal(z, x.T) and np.array_equal(back, x)
+    for op in [op for op in walk(tile_ir(made.kernel, made.args, made.options).body) if op.name in ("load", "store")]:
+        assert op.attrs["vec"] * size == 16
+        table = op.operands[0].type.layout.table()
+        address = (table[..., 0] * n + table[..., 1] if op.name == "load" else table[..., 1] * m + table[..., 0]) * size
+        for first in range(0, address.shape[2], op.attrs["vec"]):
+            touched = address[:, :, first, None] + np.arange(16)
+            assert all(len(set((warp // 32).ravel())) == 16 for warp in touched)
+
+
 def test_values_arrive():
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((64, 32)).astype(ml_dtypes.bfloat16) for _ in range(2))

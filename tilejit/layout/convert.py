@@ -73,7 +73,8 @@ class ThroughShared:
 
     `swizzle` (bytes) and `order` (dimensions, fastest first) name the same layout as `named.shared`;
     `bytes` is its size, `cycles` what a warp's stores and loads take, bank conflicts included.
-    `within_warp`: no warp reads what another wrote, so the warps need not meet in between."""
+    `within_warp`: no warp reads what another wrote, so the warps need not meet in between. `shape` is the tile's there,
+    perhaps with a dimension divided into two."""
 
     layout: LinearLayout
     swizzle: int
@@ -81,6 +82,7 @@ class ThroughShared:
     bytes: int
     cycles: int
     within_warp: bool
+    shape: tuple[int, ...]
 
 
 Plan = Union[Registers, Swaps, Shuffles, ThroughShared]
@@ -146,13 +148,32 @@ def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
 
 
 def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> ThroughShared:
-    """The shared layout, among row orders and swizzles, with the fewest cycles both ways.
+    """The shared layout, among row orders and swizzles, with the fewest cycles both ways; where banks conflict in all
+    of them, also among those whose lines lie in another order, every k-th one, then the next of each: lanes that are k
+    lines apart are neighbours for the swizzle then.
 
     Raises ValueError for a matrix of which a size is no power of two."""
-    rank, best = src.rank, None
-    orders = [tuple(reversed(range(rank)))]
-    orders += [(d, *(x for x in reversed(range(rank)) if x != d)) for d in range(rank - 1)]
-    local = _same_warp(src, dst)
+    best = _fewest(src, dst, elem_bytes, _orders(src.rank))
+    least = (src.num_registers + dst.num_registers) * max(elem_bytes, _BANK_BYTES) * 32 // _CYCLE_BYTES
+    if src.rank == 2 and best.cycles > 2 * least:
+        for d, size in enumerate(src.shape):
+            for k in {min((b[d] for b in x.bases_of("lane") if b[d]), default=1) for x in (src, dst)} - {1}:
+                shape = (*src.shape[:d], size // k, k, *src.shape[d + 1:])
+                other = _fewest(src.reshape(shape), dst.reshape(shape), elem_bytes, [(2 - 2 * d, d, d + 1)], True)
+                best = min(best, other, key=lambda p: p.cycles)
+    return best
+
+
+def _orders(rank: int) -> list[tuple[int, ...]]:
+    """Dimensions from the fastest to the slowest: rows, or along any other dimension."""
+    return [tuple(reversed(range(rank))), *((d, *(x for x in reversed(range(rank)) if x != d))
+                                            for d in range(rank - 1))]
+
+
+def _fewest(src: LinearLayout, dst: LinearLayout, elem_bytes: int, orders: list[tuple[int, ...]],
+            widest: bool = False) -> ThroughShared:
+    """The plan with the fewest cycles among orders of dimensions and swizzles (or the widest swizzle that there is)."""
+    best, local = None, _same_warp(src, dst)
     for order in orders:
         inner = src.shape[order[0]] * elem_bytes
         for swizzle in (128, 64, 32, 0):
@@ -161,7 +182,9 @@ def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Th
             layout = shared(src.shape, elem_bytes, swizzle, order)
             cycles = access_cycles(src, layout, elem_bytes) + read_cycles(dst, layout, elem_bytes)
             if best is None or cycles < best.cycles:
-                best = ThroughShared(layout, swizzle, order, prod(src.shape) * elem_bytes, cycles, local)
+                best = ThroughShared(layout, swizzle, order, prod(src.shape) * elem_bytes, cycles, local, src.shape)
+            if widest:
+                break
     assert best is not None
     return best
 
@@ -279,6 +302,7 @@ def simulate(p: Plan, src: LinearLayout, dst: LinearLayout, held: np.ndarray) ->
                 choice = sum((lane >> bit & 1) << j for j, bit in enumerate(p.select))
                 out[:, lane, r] = held[:, source, p.registers[r][choice]]
         return out
+    src, dst = src.reshape(p.shape), dst.reshape(p.shape)
     memory = np.zeros(prod(src.shape), held.dtype)
     memory[src.invert_and_compose(p.layout).table()[..., :src.num_registers, 0]] = held
     return memory[dst.invert_and_compose(p.layout).table()[..., :dst.num_registers, 0]]

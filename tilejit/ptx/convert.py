@@ -117,14 +117,14 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> 
     assert isinstance(src, Tile) and src.layout is not None and t.layout is not None
     elem = int64 if isinstance(t.elem, Ptr) else uint8 if t.elem.bits == 1 else t.elem    # predicates take bytes there
     assert isinstance(elem, DType)
-    buffer = Buffer(t.shape, elem, 1, s.swizzle, s.order)
+    buffer = Buffer(s.shape, elem, 1, s.swizzle, s.order)
     base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])
     owner = e.owner(within(src.layout, e.fn.attrs.get("num_ctas", 1)))
     e.sync()
-    for a in accesses(e, src.layout, buffer, base):
+    for a in accesses(e, src.layout.reshape(s.shape), buffer, base):
         store_shared(e, t.elem, [regs[i] for i in a.registers], a.address, owner)
     if s.within_warp:
         e.p("bar.warp.sync", -1)
     else:
         e.sync()
-    return load_tile(e, t, buffer, base)
+    return load_tile(e, Tile(s.shape, t.elem, t.layout.reshape(s.shape)), buffer, base)
