@@ -1,6 +1,8 @@
 """Bad kernels and bad calls: each gives its error at the user's line, says what was found and how to fix it."""
 from __future__ import annotations
 
+import linecache
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -271,3 +273,10 @@ def test_kernel_without_source():
     exec("@tilejit.kernel\ndef k(x):\n    pass\n", scope)
     with pytest.raises(tilejit.CompilationError, match="needs the source"):
         scope["k"].compile("*fp32")
+
+
+@pytest.mark.parametrize("text", ["import os\nimport sys", "def other(x):\n    pass", "x = (1,", ""])
+def test_kernel_whose_source_is_something_else(monkeypatch, text):
+    """Python 3.13 keeps the text of `python -c` under the name that exec gives to all it runs."""
+    monkeypatch.setitem(linecache.cache, "<string>", (len(text), None, text.splitlines(True), "<string>"))
+    test_kernel_without_source()

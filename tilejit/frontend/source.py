@@ -9,6 +9,7 @@ import io
 import sys
 import textwrap
 import threading
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from types import CellType
@@ -77,13 +78,13 @@ def unparse(tree: ast.AST) -> str:
 
 def signature(fn: Callable[..., Any]) -> inspect.Signature:
     """A function's signature. Annotations that Python 3.14 defers, of names that are not there, are text."""
-    if sys.version_info < (3, 14):
-        return inspect.signature(fn)
-    from annotationlib import Format
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
 
-    found = inspect.signature(fn, annotation_format=Format.FORWARDREF)
-    return found.replace(parameters=[p.replace(annotation=getattr(p.annotation, "__forward_arg__", p.annotation))
-                                     for p in found.parameters.values()])
+        found = inspect.signature(fn, annotation_format=Format.FORWARDREF)
+        return found.replace(parameters=[p.replace(annotation=getattr(p.annotation, "__forward_arg__", p.annotation))
+                                         for p in found.parameters.values()])
+    return inspect.signature(fn)
 
 
 class Enclosing(Mapping[str, Any]):
@@ -134,16 +135,24 @@ class KernelSource:
     @cached_property
     def tree(self) -> ast.FunctionDef:
         """The function's AST with line and column numbers of its file."""
+        missing = CompilationError(f"@kernel needs the source of {self.name!r}: put it in a file (found none for "
+                                   f"{self.file})")
         try:
             lines, first = self.lines
-        except (OSError, TypeError) as error:
-            raise CompilationError(f"@kernel needs the source of {self.name!r}: put it in a file "
-                                   f"(found none for {self.file})") from error
+        except (OSError, TypeError, tokenize.TokenError) as error:
+            raise missing from error
         text = "".join(lines)
         dedented = textwrap.dedent(text)
         indent = len(lines[0]) - len(lines[0].lstrip())
-        module = parse(dedented)
-        function = module.body[0]
+        elsewhere = self.file.startswith("<")       # Python may have other text under such a name: that of `python -c`
+        try:
+            function = parse(dedented).body[0]
+        except SyntaxError:
+            if elsewhere:
+                raise missing from None
+            raise
+        if elsewhere and self.replaced is None and getattr(function, "name", "") != self.fn.__code__.co_name:
+            raise missing
         if not isinstance(function, ast.FunctionDef):
             raise CompilationError(f"@kernel expects a plain 'def' function, found {type(function).__name__}")
         for node in ast.walk(function):
