@@ -194,5 +194,6 @@ def test_constants(t, value):
 
 def test_every_synchronous_op_has_an_emitter():
     """All ops have one, but those that passes and scheduling replace."""
-    replaced = {"desc_load", "row_load", "block_load", "desc_store", "desc_atomic", "promote_reuse"}
+    replaced = {"desc_load", "row_load", "block_load", "desc_store", "desc_atomic", "promote_reuse",
+                "fill", "await", "peek"}
     assert set(OPS) - set(emitters()) == replaced

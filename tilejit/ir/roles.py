@@ -45,10 +45,12 @@ class Barriers:
 
 
 class Ring:
-    """Slots of shared memory; each holds a tile, or whatever was put there."""
+    """Slots of shared memory; each holds a tile, or whatever was put there. Before roles are written there are as many
+    as are `filled`, and they are `awaited` in that order."""
 
     def __init__(self, name: str, shape: tuple[int, ...], private: bool):
         self.name, self.shape, self.private = name, shape, private
+        self.filled = self.awaited = 0
         self.slots: dict[tuple[int, int], Any] = {}
 
 

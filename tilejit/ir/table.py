@@ -61,6 +61,7 @@ TRAITS = {
     "generic": "its threads touch its buffers, and no fence of the proxies of its own follows",
     "own_buffer": "nobody but this CTA's roles, and the copies they await, touches its buffers",
     "pieces": "asks for one piece of operand 1 after the other",
+    "cluster_phase": "all CTAs of a cluster come together for it: its last operand is the parity of a barrier's phase",
     "tensor_map": "uses the tensor map of a descriptor",
 }
 LAYOUTS = {
@@ -83,6 +84,7 @@ REGIONS = {
     "if": "two without arguments that yield the results",
     "map": "one that takes `pack` scalars, elements of each operand, and yields as many of each result",
     "fold": "one that folds two groups of scalars, an element of each variadic operand, into one",
+    "copies": "one without arguments that yields the tiles it loads",
     "warps": "run by some of the warps or threads only",
 }
 

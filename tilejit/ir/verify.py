@@ -239,5 +239,12 @@ def _condition_owner(op: Op) -> None:
         raise _Broken(op, "condition ends the first region of while only")
 
 
+def _copies(op: Op) -> None:
+    _count(op, 1)
+    found = _terminated(op, op.regions[0], "yield").operands
+    if len(found) != len(op.operands):
+        raise _Broken(op, f"{op.name} fills {len(op.operands)} buffers, its region yields {len(found)} tiles")
+
+
 #: kind of regions -> what must hold of them.
-_REGIONS = {"for": _for, "while": _while, "if": _if, "fold": _fold, "map": _map}
+_REGIONS = {"for": _for, "while": _while, "if": _if, "fold": _fold, "map": _map, "copies": _copies}

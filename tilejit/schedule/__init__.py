@@ -1,17 +1,18 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
-    annotate    which ops of a loop run an iteration later, and in which order (registers: what is alive at once)
+    annotate    which ops of a loop run an iteration later, and in which order (registers: what is alive at once;
+                products_ahead: loops whose product is issued an iteration ahead)
     rotate      expands such loops: prologue, steady state, epilogue
     plan        the schedule as data
-    copies      loads through pointers that are asynchronous copies
     decide      which loads go through which ring, how deep, inline or specialised, and why
     consumers   products that stay in flight, groups of warps that take turns
-    products_ahead  products that are issued an iteration ahead of their use
     cluster     programs of several CTAs, and how they sum (exchange) and meet for atomics (cluster_barrier)
     stores      how TMA stores are staged
-    store_role  stores by a role of their own
-    rewrite     clones the function for a role (role, channels, products), with the protocol in place of loads,
-                products and stores
+    asyncify    fills and awaits of rings in place of loads, products (products, pieces) and stores that are issued and
+                waited for: still in order (context: what its parts share)
+    prefetch    fills ahead of time, where one role does all
+    split       roles, each a slice, and the protocol between them: rings (tickets), the store role (store_role), groups
+                that take turns (ping_pong), CTAs that come together; thread carries what goes from one to the next
     release     gives slots back behind their last readers
     operands    operands that a loop does not change, written to shared memory once
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight

@@ -20,7 +20,12 @@ from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
+<<<<<<< HEAD
 from tilejit.schedule.rewrite import register_split
+=======
+from tilejit.schedule.products_ahead import find_products_ahead
+from tilejit.schedule.registers import peak, register_split
+>>>>>>> b5e6acf (The scheduler writes roles in three passes: asyncify, prefetch, split; products ahead are rotated)
 from tilejit.schedule.rotate import TIMES, copy_function, rotate
 from tilejit.schedule.stores import is_store
 
@@ -40,12 +45,18 @@ def annotate(fn: Function) -> Function:
              for times in [_times(loop)] if times is not None]
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     turns = bool(fn.attrs.get("ping_pong")) and groups > 1
-    if not found or not overlaps and not turns:
+    report: list[Record] = []
+    ahead = find_products_ahead(fn, report)
+    if not ahead and not report and (not found or not overlaps and not turns):
         return fn
     new = copy_function(fn)
-    report = new.attrs["report"]
+    report = new.attrs["report"] = [*new.attrs["report"], *report]
     loops = dict(zip(walk(fn.body), walk(new.body)))
     rings: dict[str, tuple] = {}
+    for loop, first in ahead.items():
+        body = loop.regions[0].ops[:-1]
+        _mark(loop, loops, {op: (0, 0) if op in first else (1, 1) for op in body}, rings)
+        loops[loop].attrs["pairs"] = True
     for loop, times in found:
         if overlaps:
             report.append(_overlap(new, loop, loops, times, rings))

@@ -50,12 +50,13 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
                 ring.ctas = ctas
                 if by_k or index == by_columns:  # their own K of both, rows of the first, columns of the second
                     ring.slices[load] = int(transposed != ((index == 0) == by_k))
-    for ring in plan.rings:
+    rings = plan.rings
+    for i, ring in enumerate(rings):
         if ring.kind == "row":
             _divide_row(ring, ctas)
             continue
         shared = [load.result.name for load in ring.loads if load not in ring.slices]
-        if shared:
+        if shared and ring.text not in [other.text for other in rings[:i] if other.text]:
             plan.report.append(Record("multicast", f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast",
                                       ring.name, ctas=ctas))
     if by_k:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Builder, Function, Op, Value, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, uses, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
+from tilejit.schedule.context import Context
 from tilejit.schedule.plan import Exchange, Plan
-from tilejit.schedule.store_role import StoreRole
+from tilejit.schedule.thread import thread
 
 #: Bytes in which a number is told.
 TOLD = 16
@@ -49,70 +50,83 @@ def plan_cluster_barriers(fn: Function, plan: Plan) -> None:
         plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 
-class ClusterBarriers(StoreRole):
-    """The part of a role's writer that deals with atomics and `debug_barrier`."""
+def write_atomic(op: Op, b: Builder, c: Context) -> None:
+    """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
+    stores = c.stores
+    if stores and releases(op):
+        b.op("store_wait")
+    if not of_one_number(op):
+        b.insert(op)
+    elif c.plan.ctas > 1:
+        _once(op, b, c)
+    else:
+        b.insert(op)
+        if not releases(op) and op.result not in c.uses:
+            op.attrs["alone"] = True
+    if stores and acquires(op):
+        b.op("fence_async", space="global")
 
-    def _atomic(self, op: Op, b: Builder) -> None:
-        """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
-        stores = self.stores or self.plan.store_rings
-        if self.plan.drain and op in self.plan.drain.ops:
-            self.await_drain(b)
-        elif stores and releases(op):
-            b.op("store_wait")
-        if not of_one_number(op):
-            self._clone(op, b)
-        elif self.plan.ctas > 1:
-            self._once(op, b)
-        else:
-            self._clone(op, b)
-            if not releases(op) and op.result not in self.uses:
-                b.block.ops[-1].attrs["alone"] = True
-        if stores and acquires(op):
-            b.op("fence_async", space="global")
 
-    def _once(self, op: Op, b: Builder) -> None:
-        """An atomic of one number in a cluster."""
-        scope = op.attrs.get("scope") or "gpu"
-        scope = "cluster" if scope == "cta" else scope
-        meeting, told = self._gathering(op, "meeting"), self._gathering(op, "told")
-        if meeting is not None:
-            self._meet(meeting, b, {"release": scope} if releases(op) else {})
-        self._clone(op, b)
-        b.block.ops[-1].attrs["alone"] = True
-        if told is None:
-            return
-        if "area" not in self.gathered:
-            self.gathered["area"] = self.top("alloc", name="told", private=True,
-                                             type=Buffer((TOLD,), uint8, 1, 0, (0,)))
-        area, full = self.gathered["area"], self._barrier("told", 1)
-        (parity,) = self.state[told, "parity"]
-        scopes = {"acquire": scope} if acquires(op) else {}
-        value = b("cluster_tell", self.env[op.result], area, full, parity, **scopes)
-        value.name = op.result.name
-        self.env[op.result] = value
-        self._next_time(told, b)
+def _once(op: Op, b: Builder, c: Context) -> None:
+    """An atomic of one number in a cluster."""
+    scope = op.attrs.get("scope") or "gpu"
+    scope = "cluster" if scope == "cta" else scope
+    if _gathers(op, "meeting", c):
+        _meet(b, c, {"release": scope} if releases(op) else {})
+    b.insert(op)
+    op.attrs["alone"] = True
+    if not _gathers(op, "told", c):
+        return
+    if "area" not in c.gathered:
+        c.gathered["area"] = c.alloc("told", Buffer((TOLD,), uint8, 1, 0, (0,)), private=True)
+    (old,) = c.replaced(op)
+    scopes = {"acquire": scope} if acquires(op) else {}
+    value = b("cluster_tell", op.result, c.gathered["area"], _barrier("told", 1, c), b.const(0, int32), **scopes)
+    value.name = old.name
+    c.renamed[old] = value
 
-    def _debug_barrier(self, op: Op, b: Builder) -> None:
-        meeting = self._gathering(op, "meeting")
-        if meeting is None:
-            self._clone(op, b)
-        else:
-            self._meet(meeting, b, {"release": "cluster", "acquire": "cluster"})
 
-    def _gathering(self, op: Op, name: str) -> Exchange | None:
-        return next((x for x in self.plan.exchanges if x.name == name and op in x.loads), None)
+def write_barrier(op: Op, b: Builder, c: Context) -> None:
+    """`debug_barrier`: all CTAs of a cluster meet."""
+    if _gathers(op, "meeting", c):
+        _meet(b, c, {"release": "cluster", "acquire": "cluster"})
+    else:
+        b.insert(op)
 
-    def _meet(self, meeting: Exchange, b: Builder, scopes: dict[str, Any]) -> None:
-        (parity,) = self.state[meeting, "parity"]
-        b.op("cluster_meet", self._barrier("meeting", self.plan.ctas), parity, **scopes)
-        self._next_time(meeting, b)
 
-    def _barrier(self, name: str, arrivals: int) -> Value:
-        if name not in self.gathered:
-            self.gathered[name] = self.top("barriers", name=name, type=Barrier(self.plan.groups, arrivals))
-            self.gathered[name].name = name
-        return self.gathered[name]
+def _gathers(op: Op, name: str, c: Context) -> bool:
+    """Whether the CTAs come together for an op, to meet or to be told something."""
+    return any(x.name == name and op in x.loads for x in c.plan.exchanges)
 
-    def _next_time(self, exchange: Exchange, b: Builder) -> None:
-        (parity,) = self.state[exchange, "parity"]
-        self.state[exchange, "parity"] = (b("sub", b.const(1, int32), parity),)
+
+def _meet(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
+    b.op("cluster_meet", _barrier("meeting", c.plan.ctas, c), b.const(0, int32), **scopes)
+
+
+def _barrier(name: str, arrivals: int, c: Context) -> Value:
+    if name not in c.gathered:
+        c.gathered[name] = c.top("barriers", name=name, type=Barrier(c.plan.groups, arrivals))
+        c.gathered[name].name = name
+    return c.gathered[name]
+
+
+def write_parities(block: Block, first: Value) -> None:
+    """Carry the parities of barriers where CTAs come together from one op to the next, in place; `first`: the constant
+    0, with which each begins."""
+    found: dict[Value, list[Op]] = {}
+    for op in walk(block):
+        if "cluster_phase" in op.define.traits and isinstance(op.operands[-2].type, Barrier):
+            found.setdefault(next(v for v in op.operands if isinstance(v.type, Barrier)), []).append(op)
+    for barrier, ops in found.items():
+        thread(block, [first], dict.fromkeys(ops, _next_phase), [f"{barrier.name.removesuffix('_full')}_parity"])
+
+
+def _next_phase(op: Op, values: list[Value]) -> list[Value]:
+    """Give an op its parity; the next one's, which is the same behind an even number of rounds."""
+    op.operands[-1] = parity = values[0]
+    areas = [v.type.slots for v in op.operands if isinstance(v.type, Buffer)]
+    if op.attrs.get("rounds", 1) // (areas[0] if areas else 1) % 2 == 0:
+        return values
+    assert op.parent is not None
+    b = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc)
+    return [b("sub", b.const(1, int32), parity)]

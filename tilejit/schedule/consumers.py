@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, edge_of, enclosing, total_warps, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, edges, enclosing, total_warps, walk
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import DType, Tile
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.pieces import from_registers
-from tilejit.schedule.plan import PingPong, Plan, kind_of, place, pure_slice, reads_slot
+from tilejit.schedule.ping_pong import tickets
+from tilejit.schedule.plan import PingPong, Plan, kind_of, place, reads_slot
 
 #: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
 TURN_REGISTERS = 128
@@ -111,23 +112,21 @@ def _turn_problem(loop: Op, plan: Plan) -> str:
     for ring in plan.rings:
         if ring.local and ring.loop is loop:
             return "consumers copy a load that is directly in the loop over tiles"
-        for load in ring.loads:
-            around = list(enclosing(load))
-            if loop not in around:
-                return "a load is not in the loop over tiles"
-            inside = around[:around.index(loop)]
-            if len(inside) > 1 or any(x.name != "for" for x in inside):
-                return "a load is not directly in the loop over tiles or in a loop inside of it"
-            if inside and (inside[0].parent is not body or pure_slice(body, inside[0].operands[:3]) is None):
-                return "how often the inner loop runs is not known before it"
+        if any(loop not in enclosing(load) for load in ring.loads):
+            return "a load is not in the loop over tiles"
+        if not ring.local and tickets(body, ring.loads[-1:], Builder(Block())) is None:
+            return f"how often it loads {ring.name} is not known before an iteration"
     return ""
 
 
 def accumulators(fn: Function) -> int:
-    """Registers a thread needs for the largest set of accumulators of one loop."""
+    """Registers a thread needs for the largest set of accumulators of one loop, those aside that are issued an
+    iteration ahead."""
     most = 0
     for op in walk(fn.body):
         if "loop" in op.define.traits:
-            tiles = [v.type for v in op.results if isinstance(v.type, Tile) and isinstance(v.type.elem, DType)]
-            most = max(most, sum(t.numel for t in tiles) // (32 * total_warps(fn)))
+            tiles = [e.result.type for e in edges(op) if not all(isinstance(v.op, Op) and v.op.name == "dot"
+                                                                 for v in e.sources)]
+            most = max(most, sum(t.numel for t in tiles if isinstance(t, Tile) and isinstance(t.elem, DType))
+                       // (32 * total_warps(fn)))
     return most

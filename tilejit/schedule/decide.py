@@ -26,8 +26,7 @@ from tilejit.schedule.plan import (
     place,
     reads_slot,
 )
-from tilejit.schedule.products_ahead import find_products_ahead
-from tilejit.schedule.rewrite import register_split
+from tilejit.schedule.registers import register_split
 from tilejit.schedule.stores import LINE, STORE_STAGES, is_store, staging_of
 
 #: kind of a ring -> the copies that fill it, in the report's words.
@@ -96,8 +95,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
     choose_ping_pong(fn, plan, wishes.groups)
-    split = register_split(fn, fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
-    find_products_ahead(fn, plan, split[2] or split[0])
+    plan.registers = register_split(fn, fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
     choose_store_role(fn, plan, wishes.store_role)
     for ring in plan.rings:
         ring.groups = plan.groups if ring.local else 1
@@ -289,8 +287,9 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     handed over more often, lose 1 to 3%, and so do groups that take turns, which hide their stores anyway, and loops
     whose products are issued an iteration ahead (1 to 5%)."""
     stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
+    ahead = any(op.attrs.get("pairs") for op in walk(fn.body))
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in walk(fn.body))
-    return plan.groups == 1 and not kept and not plan.products_ahead and all(
+    return plan.groups == 1 and not kept and not ahead and all(
         staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))
         for op, staging in stores)
 
@@ -318,8 +317,11 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         streams = plan.groups * staging.stripes
         if streams > IDLE_WARPS:
             return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
-        name = f"{op.operands[0].name or 'store'}_stage"
-        found.setdefault((staging.buffer, streams), StoreRing(name, streams)).stores[op] = staging
+        if (staging.buffer, streams) not in found:
+            name = f"{op.operands[0].name or 'store'}_stage"
+            same = sum(r.name.partition(".")[0] == name for r in found.values())
+            found[staging.buffer, streams] = StoreRing(f"{name}.{same + 1}" if same else name, streams)
+        found[staging.buffer, streams].stores[op] = staging
     if len({ring.streams for ring in found.values()}) > 1:
         return "warpgroups share some stores and not others"
     plan.store_rings = list(found.values())
@@ -378,9 +380,6 @@ def _say(plan: Plan, warps: int) -> None:
             say(Record("ring", f"ring {ring.name}: goes on in the slots of {ring.before.name}", ring.name))
         else:
             say(ring_record(plan, ring))
-    for loop, dot in plan.products_ahead.items():
-        say(Record("products_ahead", f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration "
-                   "is in flight while this one's is used (products_ahead)", place(loop)))
     for loop, dots in plan.chains.items():
         names = ", ".join(dot.result.name or "accumulator" for dot in dots)
         say(Record("round_in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({names})",

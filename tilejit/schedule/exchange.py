@@ -12,8 +12,8 @@ from tilejit.ir.scratch import fold_bytes
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
 from tilejit.layout.exchange import Parts
+from tilejit.schedule.context import Context
 from tilejit.schedule.plan import Exchange, Plan
-from tilejit.schedule.role import RoleState
 
 #: Bytes of one slot at most; two of them let one share be summed while the next comes.
 SLOT_BYTES = 32768
@@ -50,50 +50,40 @@ def divided_axis(op: Op, ctas: int) -> bool:
     return any(b[op.attrs["axis"]] for b in cta_bases(t.layout, ctas))
 
 
-class Exchanges(RoleState):
-    """The part of a role's writer that deals with `cluster_sum`, and with `reduce` along what CTAs divide."""
+def write_exchange(op: Op, b: Builder, c: Context) -> None:
+    """`cluster_sum` with its scratch, its barriers and the parity of its first round."""
+    exchange = _exchange_of(op, c)
+    assert exchange is not None
+    total = b("cluster_sum", op.operands[0], *_meeting(exchange, b, c), rounds=exchange.rounds, **op.attrs)
+    total.type, total.name = op.result.type, op.result.name
+    c.renamed[op.result] = total
 
-    def _exchange(self, op: Op, b: Builder) -> None:
-        """The op with its scratch, its barriers and the parity of its first round."""
-        exchange = self._exchange_of(op)
-        assert exchange is not None
-        part = self.env[op.operands[0]]
-        total = b("cluster_sum", part, *self._meeting(exchange), rounds=exchange.rounds, **op.attrs)
-        total.type, total.name = op.result.type, op.result.name
-        self.env[op.result] = total
-        self._next_round(exchange, b)
 
-    def _reduce(self, op: Op, b: Builder) -> None:
-        """What a CTA has is folded there, then what all have."""
-        exchange, ctas = self._exchange_of(op), self.plan.ctas
-        self._clone(op, b)
-        if exchange is None:
-            return
-        parts = [self.env[r] for r in op.results]
-        assert isinstance(parts[0].op, Op)
-        parts[0].op.attrs["ctas"] = ctas
-        region = clone_block(op.regions[0], dict(self.env))
-        whole = b.op("cluster_fold", *parts, *self._meeting(exchange), regions=[region], ctas=ctas)
-        for old, new in zip(op.results, whole.results):
-            new.name = old.name
-            self.env[old] = new
-        self._next_round(exchange, b)
+def write_reduce(op: Op, b: Builder, c: Context) -> None:
+    """What a CTA has is folded there, then what all have, where CTAs divide the axis."""
+    b.insert(op)
+    exchange = _exchange_of(op, c)
+    if exchange is None:
+        return
+    old = c.replaced(op)
+    op.attrs["ctas"] = c.plan.ctas
+    region = clone_block(op.regions[0], {})
+    whole = b.op("cluster_fold", *op.results, *_meeting(exchange, b, c), regions=[region], ctas=c.plan.ctas)
+    for before, new in zip(old, whole.results):
+        new.name = before.name
+        c.renamed[before] = new
 
-    def _exchange_of(self, op: Op) -> Exchange | None:
-        return next((x for x in self.plan.exchanges if x.loads[0] is op), None)
 
-    def _meeting(self, exchange: Exchange) -> tuple[Value, ...]:
-        """Scratch, the barriers `full` and `free`, and the parity of the next round."""
-        slots, name = exchange.slots, exchange.name
-        count, warps = slots * self.plan.groups, self.fn.attrs["num_warps"] * self.plan.ctas
-        area = Buffer((exchange.bytes,), uint8, slots, 0, (0,))
-        buffer = self.top("alloc", name=f"{name}_parts", private=True, type=area)
-        full = self.top("barriers", name=f"{name}.full", type=Barrier(count, 1))
-        free = self.top("barriers", name=f"{name}.free", type=Barrier(count, warps))
-        buffer.name, full.name, free.name = f"{name}_parts", f"{name}_full", f"{name}_free"
-        return buffer, full, free, *self.state[exchange, "parity"]
+def _exchange_of(op: Op, c: Context) -> Exchange | None:
+    return next((x for x in c.plan.exchanges if x.loads[0] is op), None)
 
-    def _next_round(self, exchange: Exchange, b: Builder) -> None:
-        if exchange.rounds // exchange.slots % 2:
-            (parity,) = self.state[exchange, "parity"]
-            self.state[exchange, "parity"] = (b("sub", b.const(1, int32), parity),)
+
+def _meeting(exchange: Exchange, b: Builder, c: Context) -> tuple[Value, ...]:
+    """Scratch, the barriers `full` and `free`, and a parity, which `split` carries from round to round."""
+    slots, name = exchange.slots, exchange.name
+    count, warps = slots * c.plan.groups, c.fn.attrs["num_warps"] * c.plan.ctas
+    buffer = c.alloc(f"{name}_parts", Buffer((exchange.bytes,), uint8, slots, 0, (0,)), private=True)
+    full = c.top("barriers", name=f"{name}.full", type=Barrier(count, 1))
+    free = c.top("barriers", name=f"{name}.free", type=Barrier(count, warps))
+    buffer.name, full.name, free.name = f"{name}_parts", f"{name}_full", f"{name}_free"
+    return buffer, full, free, b.const(0, int32)

@@ -6,21 +6,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilejit.ir import Function, walk
+from tilejit.ir import Function
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, fits
-from tilejit.schedule.copies import unmark
+from tilejit.schedule.asyncify import asyncify
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.depth import bind, can_bind
 from tilejit.schedule.early import issue_early
 from tilejit.schedule.operands import keep_operands
 from tilejit.schedule.order import order
-from tilejit.schedule.plan import Plan
+from tilejit.schedule.plan import Plan, place
+from tilejit.schedule.prefetch import prefetch
 from tilejit.schedule.release import release
-from tilejit.schedule.rewrite import carry_out
 from tilejit.schedule.rotate import copy_function
 from tilejit.schedule.sink_waits import sink_waits
+from tilejit.schedule.split import split
 from tilejit.schedule.strips import strip_rows
 
 #: Slots of a ring where the author leaves the depth open: at most, and where no role of its own fills the ring.
@@ -124,14 +125,15 @@ def _with_one_group(c: Candidate) -> Candidate | None:
 
 
 def _without_copies(c: Candidate) -> Candidate | None:
-    """Loads through pointers that stay ordinary ones."""
-    copied = {op for r in c.plan.rings if r.open for op in r.loads if "copy" in op.attrs}
-    if not copied or c.fits:
+    """Loads through pointers that are copies (`passes/copies.py` marks them) stay ordinary ones."""
+    if c.fits or not any(r.open and "copy" in op.attrs for r in c.plan.rings for op in r.loads):
         return None
     fn, notes = copy_function(c.fn), list(c.notes)
-    for op, twin in zip(walk(c.fn.body), walk(fn.body)):
-        if op in copied:
-            unmark(twin, "there is no shared memory for two slots", notes)
+    for op in [op for r in make_plan(fn, c.written, []).rings if r.open for op in r.loads if "copy" in op.attrs]:
+        del op.attrs["copy"]
+        notes.append(Record(
+            "not_pipelined", f"load {op.result.name or 'of a tile'} at {place(op)}: not pipelined, there is no shared "
+            "memory for two slots", place(op)))
     fn.attrs["report"] = notes
     return fitted(fn)
 
@@ -176,10 +178,12 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
 
 def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None = None) -> tuple[Function, Plan]:
     """Planned and written by the passes, one after another; `see` is shown what each of them made."""
+    fn = copy_function(fn)
     plan = make_plan(fn, wishes, list(notes))
+    fn.attrs["report"] = plan.report
     passes: dict[str, Callable[[Function], Function]] = {
-        "split": lambda f: carry_out(f, plan), "release": release,
-        "operands": lambda f: keep_operands(f, plan.report) if wishes.keep_operands else f,
+        "asyncify": lambda f: asyncify(f, plan), "prefetch": prefetch, "split": lambda f: split(f, plan),
+        "release": release, "operands": lambda f: keep_operands(f, plan.report) if wishes.keep_operands else f,
         "sink_waits": sink_waits, "turns": order,
         "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}
     for name, step in passes.items():

@@ -9,6 +9,7 @@ The ops that compute such an operand are written once for every piece, right bef
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilejit.ir import Builder, Op, Value
@@ -90,19 +91,19 @@ def piece_type(pieces: Pieces, v: Value) -> Tile:
     return Tile(shape, t.elem, t.layout.part(axis, size))
 
 
-def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], env: dict[Value, Value],
+def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], now: Callable[[Value], Value],
                 b: Builder) -> Value:
-    """Piece `index` of v (the product's first operand), computed by new ops."""
+    """Piece `index` of v (the product's first operand), computed by new ops; `now`: what stands for a value."""
     made: dict[Value, Value] = {}
 
     def operand(x: Value) -> Value:
         if x in made or x not in pieces.axes:
-            return made.get(x, env.get(x, x))
+            return made.get(x, now(x))
         t, axis = piece_type(pieces, x), pieces.axes[x]
         if isinstance(x.op, Op) and x.op.name == "const":
             made[x] = b("const", value=x.op.attrs["value"], type=t)
         else:
-            made[x] = b("part", env[x], axis=axis, start=index * t.shape[axis], type=t)
+            made[x] = b("part", now(x), axis=axis, start=index * t.shape[axis], type=t)
         return made[x]
 
     for op in pieces.ops:

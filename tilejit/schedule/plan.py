@@ -155,12 +155,11 @@ class PingPong:
 
 @dataclass
 class Plan:
-    """Everything that the rewrite carries out."""
+    """Everything that `asyncify` and `split` carry out."""
 
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
-    products_ahead: dict[Op, Op] = field(default_factory=dict)   # loop -> its product, issued an iteration ahead
     specialised: bool = False
     ping_pong: PingPong | None = None     # of the consumers' groups; none: one group
     groups: int = 1                       # groups of num_warps consumer warps
@@ -168,6 +167,7 @@ class Plan:
     store_rings: list[StoreRing] = field(default_factory=list)    # rings of the store role; none: consumers store
     drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
     producers: int = 4                    # warps of the producer role
+    registers: tuple[int, int, int] = (255, 0, 0)    # of a thread: at launch, of the producer, of a consumer (0: as is)
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[Record] = field(default_factory=list)
@@ -182,6 +182,11 @@ class Plan:
         if "again" in op.attrs:
             return next(r for r in self.rings if op.attrs["ring"] in r.text)
         return next((r for r in self.rings if op in r.loads), None)
+
+    def rings_of(self, dot: Op) -> list[Ring]:
+        """The rings whose slots a product reads."""
+        loads = [reads_slot(dot, i) for i in (0, 1)]
+        return [ring for ring in self.rings if any(load in ring.loads for load in loads)]
 
     @property
     def produced(self) -> list[Ring]:

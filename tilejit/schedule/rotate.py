@@ -13,9 +13,10 @@ stage 1 of the one before, by `cycle`:
 
 What goes from stage 0 to stage 1 is carried for one trip; of a load that products of both stages read in its slot
 there is a second one at stage 1, `again`, which is no copy but the name of that slot: of the ring's last load but so
-many. Loops one after another that do the same at stage 1 (blocks of keys without and with a mask) are expanded as one:
-the first has the prologue, the last the epilogue. Works on tile IR before roles are written, so every role is a slice
-of the rotated loop, and the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
+many. Where a product in flight is carried, whose registers must not be copied, a loop is expanded in `pairs`: two trips
+at a time, with two sets of registers. Loops one after another that do the same at stage 1 (blocks of keys without and
+with a mask) are expanded as one: the first has the prologue, the last the epilogue. Works on tile IR before roles are
+written, so every role is a slice of the rotated loop, and the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
 """
 from __future__ import annotations
 
@@ -189,23 +190,51 @@ class _Rotation:
         self._run((0,), {0: env}, b)
         return [env.get(v, v) for _, v in self.early] + [env[arg] for arg in self.kept] + [env[v] for v in self.queued]
 
-    def steady(self, lo: Value, carried: list[Value], b: Builder) -> list[Value]:
-        """Stage 0 of every further iteration, from `lo` on, with stage 1 of the one before."""
+    def trip(self, index: Value, carried: list[Value], b: Builder) -> list[Value]:
+        """Stage 0 of an iteration with stage 1 of the one before; what is carried on."""
+        news, kept, queue = _split(carried, len(self.early), len(self.kept))
+        now: dict[Value, Value] = {self.body.args[0]: index, **{arg: v for (arg, _), v in zip(self.early, news)}}
+        before: dict[Value, Value] = {**dict(zip(self.kept, kept)), **dict(zip(self.queued, queue))}
+        self._run((0, 1), {0: now, 1: before}, b)
+        return [*(now.get(v, v) for _, v in self.early), *(before[self.late[arg]] for arg in self.kept),
+                *(now[v] for v in self.queued)]
+
+    def steady(self, bounds: list[Value], carried: list[Value], b: Builder, trips: int = 1) -> list[Value]:
+        """A loop of so many trips at a time; what it gives."""
         index = self.body.args[0]
         names = [arg.name for arg, _ in self.early] + [arg.name for arg in self.kept] + [v.name for v in self.queued]
         region = Block([index.type, *(v.type for v in carried)], [index.name, *names])
-        news, kept, queue = _split(region.args[1:], len(self.early), len(self.kept))
-        now: dict[Value, Value] = {index: region.args[0], **{arg: v for (arg, _), v in zip(self.early, news)}}
-        before: dict[Value, Value] = {**dict(zip(self.kept, kept)), **dict(zip(self.queued, queue))}
         inner = Builder(region, loc=self.loop.loc)
-        self._run((0, 1), {0: now, 1: before}, inner)
-        inner.op("yield", *(now.get(v, v) for _, v in self.early), *(before[self.late[arg]] for arg in self.kept),
-                 *(now[v] for v in self.queued))
+        at, args = region.args[0], region.args[1:]
+        for trip in range(trips):
+            at = inner("add", at, self.loop.operands[2]) if trip else at
+            args = self.trip(at, args, inner)
+        inner.op("yield", *args)
         kept_attrs = {k: v for k, v in self.loop.attrs.items() if k != "joined"}
-        steady = b.op("for", lo, *self.loop.operands[1:3], *carried, regions=[region], pipelined=True, **kept_attrs)
+        steady = b.op("for", *bounds, *carried, regions=[region], pipelined=True, **kept_attrs)
         for v, name in zip(steady.results, names):
             v.name = name
         return steady.results
+
+    def in_pairs(self, carried: list[Value], b: Builder) -> list[Value]:
+        """All further iterations, two at a time, and the last one or two: what is carried from one trip to the next is
+        made in two places, so its registers are never copied."""
+        lo, hi, step = self.loop.operands[:3]
+        size = _constant(step)
+        assert size is not None
+        first, last, two = b("add", lo, step), b("sub", hi, step), b.const(2 * size, step.type)
+        carried = self.steady([first, last, two], carried, b, trips=2)
+        some = b("add", b("sub", last, first), b.const(2 * size - 1, step.type))
+        pairs = b("maximum", b("idiv", some, two), b.const(0, step.type))
+        at = b("add", first, b("mul", pairs, two))
+        ends = []
+        for one_more in (True, False):
+            end = Block()
+            inner = Builder(end, loc=self.loop.loc)
+            rest = self.trip(at, carried, inner) if one_more else carried
+            inner.op("yield", *self.last(rest, inner))
+            ends.append(end)
+        return b.op("if", b("cmp", at, hi, pred="lt"), regions=ends).results
 
     def last(self, carried: list[Value], b: Builder) -> list[Value]:
         """Stage 1 of the last iteration; what the loop gives."""
@@ -268,13 +297,15 @@ def _pipeline(parts: list[_Rotation], runs: list[Value | None], b: Builder) -> l
         return b.op("if", condition, regions=[here, on]).results
 
     carried = first(0, b)
+    if parts[0].loop.attrs.get("pairs"):
+        return parts[0].in_pairs(carried, b)
     began: list[Value] = []
     for j, part in enumerate(parts):
         lo, step = part.loop.operands[0], part.loop.operands[2]
         if None not in runs[:j]:             # stage 0 of its first iteration may be done
             after = b("add", lo, step)
             lo = b("select", _any(began, b), lo, after) if began else after
-        carried = part.steady(lo, carried, b)
+        carried = part.steady([lo, *part.loop.operands[1:3]], carried, b)
         began += [v for v in runs[j:j + 1] if v is not None]
     return parts[-1].last(carried, b)
 

@@ -3,7 +3,8 @@
 The protocol is that of loads in the other direction; each consumer warpgroup has its own slots, barriers and storing
 warp. Consumer, per piece of a tile: wait `empty[slot]` at parity^1; write; fence for the async proxy; arrive on
 `full[slot]`. Store role, per ticket: wait `full[slot]` at parity; one thread stores, waits until that has been read
-from shared memory, and arrives on `empty[slot]`. Tickets run on from tile to tile.
+from shared memory, and arrives on `empty[slot]`. Every store goes through all slots a whole number of times, so all
+that runs on from tile to tile is the parity.
 
 Before an atomic that releases, stores must be written, not only read: the consumers of a group arrive on `asked`, the
 group's store warps, which come to the same place in the program, wait for that, then for all that they have stored, and
@@ -11,112 +12,132 @@ arrive on `drained`, where the consumers wait. (Two barriers: neither side may b
 """
 from __future__ import annotations
 
-from tilejit.ir import Builder, Function, Op, Value
-from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.plan import Drain, Plan, Ring, StoreRing
-from tilejit.schedule.role import RoleState, Shared
-from tilejit.schedule.stores import describe
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tilejit.ir import Block, Builder, Op, Value, walk
+from tilejit.ir.types import Buffer, int32, shape_of
+from tilejit.schedule.thread import thread
 
 
-def allocate_store_rings(b: Builder, fn: Function, plan: Plan) -> dict[Ring | StoreRing | Drain, Shared]:
-    """Slots (private to groups that take turns) and barriers, of all streams in turn, of the store role's rings."""
-    found: dict[Ring | StoreRing | Drain, Shared] = {}
-    for ring in plan.store_rings:
-        name, count = ring.name, ring.staging.slots * ring.streams
-        full = b("barriers", name=f"{name}.full", type=Barrier(count, fn.attrs["num_warps"] // ring.staging.stripes))
-        empty = b("barriers", name=f"{name}.empty", type=Barrier(count, 1))
-        buffer = b("alloc", name=name, type=ring.staging.buffer, private=True)
-        full.name, empty.name, buffer.name = f"{name}_full", f"{name}_empty", name
-        plan.report += [describe(op, staging) for op, staging in ring.stores.items()]
-        found[ring] = Shared(full, empty, dict.fromkeys(ring.stores, buffer))
-    if plan.drain:
-        groups, streams = plan.groups, plan.store_rings[0].streams
-        asked = b("barriers", name="stores.asked", type=Barrier(groups, fn.attrs["num_warps"]))
-        drained = b("barriers", name="stores.drained", type=Barrier(groups, streams // groups))
-        asked.name, drained.name = "stores_asked", "stores_drained"
-        found[plan.drain] = Shared(asked, drained, {})
-    return found
+@dataclass(frozen=True)
+class Side:
+    """One of both roles: whether it stores, how many groups of consumers there are, and CTAs."""
+
+    stores: bool
+    groups: int
+    ctas: int
 
 
-class StoreRole(RoleState):
-    """The part of a role's writer that deals with stores that have a role of their own."""
+def write_stores(block: Block, side: Side, barriers: dict[str, Value], b: Builder) -> None:
+    """Put one side of the protocol in the place of stores, in place; `b` puts in what the role begins with."""
+    rings: dict[str, list[Op]] = {}
+    for op in walk(block):
+        if op.attrs.get("role") == "store":
+            rings.setdefault(op.operands[2].op.attrs["name"], []).append(op)      # type: ignore[union-attr]
+    for name, stores in rings.items():
+        full, empty = barriers[f"{name}.full"], barriers[f"{name}.empty"]
+        # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
+        first = b.const(int(not side.stores), int32)
+        ring = _Ring(side, full, empty)
+        flips = any(ring.rounds(op) % 2 for op in stores)
+        steps = {op: ring.put if side.stores else ring.stage for op in stores}
+        if flips:
+            thread(block, [first], steps, [f"{name}_parity"])
+        for op in stores if not flips else ():
+            steps[op](op, [first])
+    drains = [op for op in walk(block) if op.name == "store_wait"]
+    if drains:
+        thread(block, [b.const(0, int32)], dict.fromkeys(drains, _drain(side, barriers)), ["drain_parity"])
 
-    def first_parities(self, b: Builder) -> None:
-        """The parities that the first stores start with; those of rings that never change them need no state."""
-        for ring in self.plan.store_rings if self.role != "producer" else ():
-            # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
-            self.parity[ring] = b.const(int(self.role == "consumer"), int32)
-            if ring.flips:
-                self.state[ring, "parity"] = (self.parity[ring],)
-        if self.plan.drain and self.role != "producer":
-            self.state[self.plan.drain, "parity"] = (b.const(0, int32),)
 
-    def _stream(self, ring: StoreRing, b: Builder) -> Value:
-        """Which of the ring's streams is this warpgroup's. Found out each time: a register less from store to store."""
-        if ring.streams == 1:
-            return b.const(0, int32)
-        return b("group_index" if self.role == "store" or self.plan.groups > 1 else "warpgroup_index")
+def _slots(store: Op) -> int:
+    """Slots of a store's staging, of one stripe."""
+    buffer = store.operands[2].type
+    assert isinstance(buffer, Buffer)
+    return buffer.slots // int(store.attrs["stripes"])
 
-    def _parities(self, ring: StoreRing, op: Op, b: Builder) -> tuple[Value, Value]:
-        """The parities of a store's even rounds through the slots and of its odd ones; and the next store's."""
-        even = self.state[ring, "parity"][0] if ring.flips else self.parity[ring]
-        odd = self.other.get(even)
+
+@dataclass
+class _Ring:
+    side: Side
+    full: Value
+    empty: Value
+    opposite: dict[tuple[Value, Block | None], Value] = field(default_factory=dict)    # a parity, where it is known
+
+    def pieces(self, store: Op) -> int:
+        """Pieces of a store in one CTA."""
+        axis = store.attrs["axis"]
+        mine = shape_of(store.operands[1].type)[axis] // (self.side.ctas if store.attrs.get("slice") == axis else 1)
+        return int(mine // store.attrs["size"])
+
+    def rounds(self, store: Op) -> int:
+        """How often a store goes through all slots."""
+        return self.pieces(store) // _slots(store)
+
+    def parities(self, op: Op, even: Value, b: Builder) -> tuple[Value, Value, Value]:
+        """The parities of a store's even rounds through the slots, and of its odd ones; the next store's."""
+        odd = self.opposite.get((even, None)) or self.opposite.get((even, b.block))
         if odd is None:
-            odd = b("sub", b.const(1, int32), even)
-            self.other[odd] = even
-        if ring.stores[op].rounds % 2:
-            self.state[ring, "parity"] = (odd,)
-        return even, odd
+            odd = self.opposite[even, b.block] = b("sub", b.const(1, int32), even)
+            self.opposite[odd, None] = even              # known wherever the one is that was made from it
+        return even, odd, odd if self.rounds(op) % 2 else even
 
-    def fill_pieces(self, op: Op, b: Builder) -> None:
+    def stream(self, op: Op, b: Builder) -> Value:
+        """Which of the ring's streams is this warpgroup's. Found out each time: a register less from store to store."""
+        if self.side.groups * op.attrs["stripes"] == 1:
+            return b.const(0, int32)
+        return b("group_index" if self.side.stores or self.side.groups > 1 else "warpgroup_index")
+
+    def stage(self, op: Op, parity: list[Value]) -> list[Value]:
         """A consumer's part of a store."""
-        ring = self.plan.store_ring_of(op)
-        s, staging = self.shared[ring], ring.stores[op]
-        even, _ = self._parities(ring, op, b)
-        b.op("stage", s.buffers[op], self.env[op.operands[1]], s.full, s.empty, self._stream(ring, b), even,
-             size=staging.size, axis=staging.axis, stripes=staging.stripes)
+        b = _take(op)
+        even, _, after = self.parities(op, parity[0], b)
+        b.op("stage", op.operands[2], op.operands[1], self.full, self.empty, self.stream(op, b), even,
+             size=op.attrs["size"], axis=op.attrs["axis"], stripes=op.attrs["stripes"])
+        return [after]
 
-    def put_pieces(self, op: Op, b: Builder) -> None:
+    def put(self, op: Op, parity: list[Value]) -> list[Value]:
         """The store role's part."""
-        ring = self.plan.store_ring_of(op)
-        s, staging = self.shared[ring], ring.stores[op]
-        desc, *offsets = (self.env[v] for v in (op.operands[0], *op.operands[2:]))
-        first = b("mul", self._stream(ring, b), b.const(staging.slots, int32))
-        parities = self._parities(ring, op, b)
-        for piece in range(staging.pieces):
-            slot = b.const(piece % staging.slots, int32)
+        b, slots = _take(op), _slots(op)
+        desc, _, buffer, *offsets = op.operands
+        first = b("mul", self.stream(op, b), b.const(slots, int32))
+        even, odd, after = self.parities(op, parity[0], b)
+        attrs = {k: v for k, v in op.attrs.items() if k != "role"}
+        for piece in range(self.pieces(op)):
+            slot = b.const(piece % slots, int32)
             index = b("add", first, slot)
-            b.op("mbar_wait", s.full, index, parities[piece // staging.slots % 2])
-            b.op("tma_put", desc, s.buffers[op], index if staging.stripes > 1 else slot, *offsets,
-                 piece=piece, **staging.attrs, **op.attrs)
+            b.op("mbar_wait", self.full, index, (even, odd)[piece // slots % 2])
+            b.op("tma_put", desc, buffer, index if op.attrs["stripes"] > 1 else slot, *offsets, piece=piece, **attrs)
             b.op("bulk_wait", read=True)
-            b.op("mbar_arrive", s.empty, index, per="thread", ctas=1)
+            b.op("mbar_arrive", self.empty, index, per="thread", ctas=1)
+        return [after]
 
-    def await_drain(self, b: Builder) -> None:
-        """A consumer's part of a drain: ask for it, and wait until it is done."""
-        s, group, parity = self._drain(b)
-        b.op("mbar_arrive", s.full, group, per="warp", ctas=1)
-        b.op("mbar_wait", s.empty, group, parity)
 
-    def drain(self, b: Builder) -> None:
-        """The store role's part."""
-        s, group, parity = self._drain(b)
-        b.op("mbar_wait", s.full, group, parity)
-        b.op("bulk_wait")
-        b.op("mbar_arrive", s.empty, group, per="thread", ctas=1)
+def _take(op: Op) -> Builder:
+    """Remove an op; returns what builds in its place."""
+    assert op.parent is not None
+    at = op.parent.ops.index(op)
+    op.parent.ops.pop(at)
+    return Builder(op.parent, at, op.loc)
 
-    def _drain(self, b: Builder) -> tuple[Shared, Value, Value]:
-        """Barriers of a drain, the group of consumers that it is for, and its parity, which then is the next one's."""
-        drain = self.plan.drain
-        assert drain is not None
-        (parity,) = self.state[drain, "parity"]
-        self.state[drain, "parity"] = (b("sub", b.const(1, int32), parity),)
-        return self.shared[drain], b("group_index") if self.plan.groups > 1 else b.const(0, int32), parity
 
-    def my_turns(self, op: Op, b: Builder) -> list[Value]:
-        """First, last and step of a loop whose iterations groups take in turn, for one group."""
-        lo, hi, step = (self.env[v] for v in op.operands[:3])
-        group = b("group_index")
-        if step.type != group.type:
-            group = b("cast", group, type=step.type)
-        return [b("add", lo, b("mul", group, step)), hi, b("mul", step, b.const(self.plan.groups, step.type))]
+def _drain(side: Side, barriers: dict[str, Value]) -> Callable[[Op, list[Value]], list[Value]]:
+    """One side of waiting until all stores are written: consumers ask for it, and the store role says when."""
+    asked, drained = barriers["stores.asked"], barriers["stores.drained"]
+
+    def drain(op: Op, values: list[Value]) -> list[Value]:
+        b = _take(op)
+        (parity,) = values
+        after = b("sub", b.const(1, int32), parity)
+        group = b("group_index") if side.groups > 1 else b.const(0, int32)
+        if side.stores:
+            b.op("mbar_wait", asked, group, parity)
+            b.op("bulk_wait")
+            b.op("mbar_arrive", drained, group, per="thread", ctas=1)
+        else:
+            b.op("mbar_arrive", asked, group, per="warp", ctas=1)
+            b.op("mbar_wait", drained, group, parity)
+        return [after]
+
+    return drain

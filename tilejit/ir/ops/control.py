@@ -11,12 +11,14 @@ from tilejit.ir.table import op
 from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32, uint64
 
 
-@op("for", "lo hi step inits*", "num_stages? unroll? warp_specialize? flatten? pipelined?", effects="control",
+@op("for", "lo hi step inits*",
+    "num_stages? unroll? warp_specialize? flatten? joined? pairs? turns? pipelined? dealt?", effects="control",
     traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
     the next carried values; results are the last ones. A constant negative step counts down; any other step
-    must be positive. `pipelined`: the scheduler has rotated it."""
+    must be positive. The scheduler says how it is rotated (`joined` with the loop before, in `pairs` of
+    iterations; `pipelined`: it is), and who runs it: in `turns` of warpgroups within, `dealt` to groups."""
     return [v.type for v in o.operands[o.define.fixed:]]
 
 

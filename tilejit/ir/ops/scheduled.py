@@ -38,6 +38,29 @@ def reuse(o: Op) -> list[Type]:
     return []
 
 
+@op("fill", "buffers*", "ring ahead? role?", effects="read shared_write sync",
+    traits="scheduled structural own_buffer", regions="copies")
+def fill(o: Op) -> list[Type]:
+    """Copy the tiles that the region loads and yields into the next slot of a ring: one tile for each of its buffers.
+
+    Before roles are written: `split` puts copies, barriers and tickets in its place. ahead: `prefetch` is to do it so
+    many iterations earlier. role: who does it, if not who awaits it."""
+    return []
+
+
+@op("await", "buffers*", "ring again?", effects="sync", traits="scheduled own_buffer")
+def await_(o: Op) -> list[Type]:
+    """Wait for the oldest slot of a ring that was filled and not awaited: a view of each of its buffers. Before roles
+    are written, as `fill`. With `again` nothing is waited for: the slot awaited last but so many, under another name."""
+    return [view_type(v.type) for v in o.operands]
+
+
+@op("peek", "", "ring", effects="sync", traits="scheduled")
+def peek(o: Op) -> list[Type]:
+    """Look whether the next slot of a ring is full, so that its `await` need not look. Before roles are written."""
+    return []
+
+
 @op("ticket_next", "slot parity", "slots ring?", traits="scheduled")
 def ticket_next(o: Op) -> list[Type]:
     """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
@@ -144,9 +167,13 @@ def async_wait(o: Op) -> list[Type]:
 @op("view", "buffer slot", traits="scheduled own_buffer")
 def view(o: Op) -> list[Type]:
     """One slot of a ring, as an operand of a product or a local load."""
-    b = o.operands[0].type
+    return [view_type(o.operands[0].type)]
+
+
+def view_type(b: Type) -> Buffer:
+    """The type of one slot of a ring's buffer."""
     assert isinstance(b, Buffer)
-    return [Buffer(b.shape, b.elem, 0, b.swizzle, b.order)]
+    return Buffer(b.shape, b.elem, 0, b.swizzle, b.order)
 
 
 @op("view_trans", "view", "order", traits="scheduled own_buffer")
@@ -230,7 +257,7 @@ def turn_pass(o: Op) -> list[Type]:
     return []
 
 
-@op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now?",
+@op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now? role?",
     effects="write shared_write sync",
     traits="scheduled own_buffer pieces tensor_map")
 def tma_store(o: Op) -> list[Type]:
@@ -240,6 +267,7 @@ def tma_store(o: Op) -> list[Type]:
     share of the slots. slice: the dimension of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
 
+    role: another role is to do it (`split` puts `stage` and `tma_put` in its place).
     Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
     go on; the kernel's end waits for all (`store_wait`)."""
     return []
@@ -280,15 +308,16 @@ def store_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync", traits="scheduled structural",
-    regions="fold")
+@op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync",
+    traits="scheduled structural cluster_phase", regions="fold")
 def cluster_fold(o: Op) -> list[Type]:
     """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
     CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
     return [v.type for v in o.operands[:-4]]
 
 
-@op("cluster_meet", "barrier parity", "release? acquire?", effects="sync", traits="scheduled meets")
+@op("cluster_meet", "barrier parity", "release? acquire?", effects="sync",
+    traits="scheduled meets cluster_phase")
 def cluster_meet(o: Op) -> list[Type]:
     """All threads of the role meet, those of all CTAs of the cluster.
 
@@ -297,7 +326,8 @@ def cluster_meet(o: Op) -> list[Type]:
     return []
 
 
-@op("cluster_tell", "value buffer full parity", "acquire?", effects="sync", traits="scheduled")
+@op("cluster_tell", "value buffer full parity", "acquire?", effects="sync",
+    traits="scheduled cluster_phase")
 def cluster_tell(o: Op) -> list[Type]:
     """The number that the first thread of the first CTA has, for all threads of the role in all CTAs, which have met
     since the last one. With a scope as `acquire` all of them know what that thread had been told."""

@@ -34,9 +34,9 @@ def same(*defines: OpDef, last: int = 0) -> None:
         define.meaning(meaning)
 
 
-nothing(scheduled.reuse, scheduled.async_wait, scheduled.fence_async, scheduled.role_sync, scheduled.bulk_wait,
-        scheduled.store_wait, scheduled.cluster_meet, scheduled.turn_begin, scheduled.turn_end, scheduled.turn_take,
-        scheduled.turn_pass, scheduled.tensor_maps, scheduled.mbar_landed)
+nothing(scheduled.peek, scheduled.reuse, scheduled.async_wait, scheduled.fence_async, scheduled.role_sync,
+        scheduled.bulk_wait, scheduled.store_wait, scheduled.cluster_meet, scheduled.turn_begin, scheduled.turn_end,
+        scheduled.turn_take, scheduled.turn_pass, scheduled.tensor_maps, scheduled.mbar_landed)
 same(scheduled.pend, scheduled.dot_wait, scheduled.dot_fence)
 same(scheduled.cluster_tell, last=3)
 same(scheduled.cluster_fold, last=4)
@@ -189,6 +189,23 @@ def _block_copy(m: Any, o: Op, ring: Ring, slot: Any, base: Any, *dims: Any) -> 
     elem: DType = elem_of(o.operands[2].type).elem  # type: ignore[union-attr, assignment]
     address, inside = block.place_block(m, o, elem, base, dims)
     return _fill(m, ring, slot, m.load(o, address, elem, inside, num.constant(0, elem)).reshape(ring.shape))
+
+
+@scheduled.fill.meaning
+def _fill_next(m: Any, o: Op, *rings: Ring) -> list[Any]:
+    for ring, tile in zip(rings, m.region(o.regions[0], [])):
+        ring.slots[0, ring.filled] = tile
+        ring.filled += 1
+    return []
+
+
+@scheduled.await_.meaning
+def _await(m: Any, o: Op, *rings: Ring) -> list[Any]:
+    views, again = [], o.attrs.get("again")
+    for ring in rings:
+        ring.awaited += again is None
+        views.append(View(ring, (0, ring.awaited - 1 - (again or 0))))
+    return views
 
 
 @scheduled.view.meaning

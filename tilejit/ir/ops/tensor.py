@@ -88,8 +88,8 @@ def _rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
     return rows_from_each(layout, ctas)
 
 
-@op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync", layout="follows",
-    forward=lambda o, layout: _rows_from_each(layout, o.attrs["ctas"]))
+@op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync", traits="cluster_phase",
+    layout="follows", forward=lambda o, layout: _rows_from_each(layout, o.attrs["ctas"]))
 def cluster_sum(o: Op) -> list[Type]:
     """The sum of the parts of a tile that the CTAs of a cluster have, divided between them.
 

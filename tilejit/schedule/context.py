@@ -1,0 +1,60 @@
+"""What the functions that make a function asynchronous (`asyncify`) share: the plan, and what stands for what now."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tilejit.ir import Block, Builder, Function, Op, Value
+from tilejit.ir.report import Record
+from tilejit.ir.types import Buffer
+from tilejit.schedule.plan import Plan
+
+#: For every value its uses: (op, operand index).
+Uses = dict[Value, list[tuple[Op, int]]]
+
+
+@dataclass
+class Context:
+    """`fn` is rewritten in place by `plan`; `uses` are those of its values before. `top` puts allocations at its
+    beginning; `stores`: anything is stored through TMA. `renamed` says which value takes another one's place, at the
+    end in all operands at once."""
+
+    fn: Function
+    plan: Plan
+    uses: Uses
+    top: Builder
+    stores: bool
+    renamed: dict[Value, Value] = field(default_factory=dict)
+    buffers: dict[Op, Value] = field(default_factory=dict)         # load -> its ring's buffer
+    views: dict[Op, Value] = field(default_factory=dict)           # load -> the slot that holds it
+    issued: dict[Op, Value] = field(default_factory=dict)          # product that stays in flight -> its sums
+    flying: dict[Op, Value | None] = field(default_factory=dict)   # product that a loop carries -> what it carries
+    through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
+    staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # such operands: where, buffer
+    staging: dict[tuple[Buffer, int], Value] = field(default_factory=dict)     # pieces and stripes of stores -> buffer
+    gathered: dict[str, Value] = field(default_factory=dict)       # where the CTAs of a cluster meet, by name
+
+    @cached_property
+    def piecewise(self) -> set[Op]:
+        """Ops that are written where their pieces are needed."""
+        return {op for pieces in self.plan.pieces.values() for op in pieces.ops}
+
+    def say(self, record: Record) -> None:
+        """A line of the report."""
+        self.plan.report.append(record)
+
+    def now(self, v: Value) -> Value:
+        """What stands for a value."""
+        while v in self.renamed:
+            v = self.renamed[v]
+        return v
+
+    def alloc(self, name: str, type: Buffer, private: bool = False) -> Value:
+        """A buffer in shared memory."""
+        return self.top("alloc", name=name, type=type, **({"private": True} if private else {}))
+
+    def replaced(self, op: Op) -> list[Value]:
+        """Give an op new results, so that others may stand for the old ones, which are returned."""
+        old = op.results
+        op.results = [Value(v.type, op, v.index, v.name) for v in old]
+        return old

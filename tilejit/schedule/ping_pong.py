@@ -1,0 +1,156 @@
+"""Ping-pong: groups of consumers take the iterations of a loop over tiles in turn; others' tickets pass them by.
+
+    for i:                                  for i, %left, %phase:
+      %v = await %a                           if %left == 0:
+      ..                                        mbar_wait %turn, group, %phase
+                                   ->           %v = await %a; mbar_arrive %turn, group after
+                                                ..
+                                              else:
+                                                (others take so many tickets)
+
+A group's turn begins when the group before has had all of its tickets: a parity tells the phase of a barrier from the
+next one only, so nobody may wait for a phase before the one before has begun.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
+from tilejit.ir.types import Barrier, int32
+from tilejit.schedule.thread import thread
+
+
+def take_turns(fn: Function, block: Block, groups: int, top: Builder, b: Builder,
+               first: tuple[Value, Value]) -> dict[str, Value]:
+    """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place. `top` puts in the barrier,
+    `b` what the role begins with; `first`: the constants 0 and 1. Returns, by rings, how many tickets the others take,
+    where they do."""
+    loop = next((op for op in walk(block) if op.attrs.get("dealt")), None)
+    if loop is None:
+        return {}
+    zero, one = first
+    # The first group's first wait is for the phase before the first, which a fresh barrier has completed.
+    group = b("group_index")
+    begin = group, b("select", b("cmp", group, zero, pred="eq"), one, zero)
+    skips: dict[str, Value] = {}
+
+    def deal(op: Op, turn: list[Value]) -> list[Value]:
+        skips.update(_deal(fn, op, groups, top))
+        op.operands += turn
+        op.results += [Value(int32, op, i, name) for i, name in enumerate(names)]
+        return [*op.results]
+
+    names = "turn_left", "turn_parity"
+    thread(block, begin, {loop: deal}, names)
+    return skips
+
+
+def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]:
+    """A loop that carries nothing: its body if it is the group's turn, else what passes by."""
+    assert loop.parent is not None
+    body = loop.regions[0]
+    del loop.attrs["dealt"]
+    barrier = top("barriers", name="turn", type=Barrier(groups, fn.attrs["num_warps"]))
+    barrier.name = "turn"
+    b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+    group = b("group_index")
+    after = b("select", b("cmp", group, b.const(groups - 1, int32), pred="eq"), b.const(0, int32),
+              b("add", group, b.const(1, int32)))
+    left, phase = body.add_arg(int32, "left"), body.add_arg(int32, "turn_parity")
+    work, skip = Block(), Block()
+    for op in body.ops:
+        op.parent = work
+    work.ops, body.ops = body.ops, []
+    inner = Builder(body, loc=loop.loc)
+    mine = inner("cmp", left, inner.const(0, int32), pred="eq")
+    mine.name = "mine"
+    own = {op.attrs["ring"] for op in walk(work) if op.name == "fill"}         # each group has slots of its own
+    shared = [op for op in walk(work) if op.name == "await" and op.attrs["ring"] not in own]
+    takes = [op for op in work.ops if op in shared or any(x in shared for region in op.regions for x in walk(region))]
+    Builder(work, work.ops.index(takes[0]), takes[0].loc).op("mbar_wait", barrier, group, phase)
+    Builder(work, work.ops.index(takes[-1]) + 1, takes[-1].loc).op("mbar_arrive", barrier, after, per="warp", ctas=1)
+    skipper = Builder(skip, loc=loop.loc)
+    skips: dict[str, Value] = {}
+    for ring in dict.fromkeys(op.attrs["ring"] for op in shared):
+        count = tickets(work, [op for op in shared if op.attrs["ring"] == ring], skipper)
+        assert count is not None
+        skips[ring] = count
+    skipper.op("yield")
+    inner.op("if", mine, regions=[work, skip])
+    one = inner.const(1, int32)
+    inner.op("yield", inner("select", mine, inner.const(groups - 1, int32), inner("sub", left, one)),
+             inner("select", mine, inner("sub", one, phase), phase))
+    return skips
+
+
+def tickets(turn: Block, takes: Collection[Op], b: Builder) -> Value | None:
+    """How often one turn comes to the ops that take a ring's tickets, computed ahead of it; None if that cannot be."""
+    try:
+        return _Count(turn, takes, b).block(turn)
+    except LookupError:
+        return None
+
+
+class _Count:
+    def __init__(self, turn: Block, takes: Collection[Op], b: Builder):
+        self.takes, self.b = takes, b
+        self.inside = {v for op in walk(turn) for v in (*op.results, *(a for r in op.regions for a in r.args))}
+        self.env: dict[Value, Value] = {}
+
+    def block(self, block: Block) -> Value:
+        """The number for a block."""
+        total: Value | None = None
+        for op in block.ops:
+            if op in self.takes:
+                more = self.b.const(1, int32)
+            elif not any(x in self.takes for region in op.regions for x in walk(region)):
+                continue
+            elif op.name == "for":
+                more = self.loop(op)
+            elif op.name == "if":
+                condition = self.copy(op.operands[0])
+                more = self.b("select", condition, *(self.block(region) for region in op.regions))
+            else:
+                raise LookupError
+            total = more if total is None else self.b("add", total, more)
+        return self.b.const(0, int32) if total is None else total
+
+    def loop(self, loop: Op) -> Value:
+        """The number for a loop: its trips, times what one of them takes."""
+        b = self.b
+        lo, hi, step = (self.copy(v) for v in loop.operands[:3])
+        length = b("sub", hi, lo)
+        if not _is_const(step, 1):
+            length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
+        trips = b("maximum", length, b.const(0, length.type))
+        trips = trips if length.type == int32 else b("cast", trips, type=int32)
+        each = self.block(loop.regions[0])
+        return trips if _is_const(each, 1) else b("mul", trips, each)
+
+    def copy(self, v: Value) -> Value:
+        """A value of the turn, computed ahead of it."""
+        if v not in self.inside or v in self.env:
+            return self.env.get(v, v)
+        if not isinstance(v.op, Op) or not v.op.define.pure or v.op.regions:
+            raise LookupError
+        for x in v.op.operands:
+            self.copy(x)
+        self.b.insert(clone_op(v.op, self.env))
+        return self.env[v]
+
+
+def _is_const(v: Value, value: int) -> bool:
+    return isinstance(v.op, Op) and v.op.name == "const" and bool(v.op.attrs["value"] == value)
+
+
+def own_turns(block: Block, groups: int) -> None:
+    """Where a role has a group for each group of consumers: of a loop that is dealt, its own iterations only."""
+    for loop in [op for op in walk(block) if op.attrs.pop("dealt", None)]:
+        assert loop.parent is not None
+        b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+        lo, _, step = loop.operands[:3]
+        group = b("group_index")
+        if step.type != group.type:
+            group = b("cast", group, type=step.type)
+        loop.operands[0] = b("add", lo, b("mul", group, step))
+        loop.operands[2] = b("mul", step, b.const(groups, step.type))

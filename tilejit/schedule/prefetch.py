@@ -1,0 +1,66 @@
+"""Software pipelining of copies where one role does all: fills are moved `ahead` by as many iterations as they say.
+
+    for i in lo .. hi:                              if lo < hi: fill %a {i = lo}
+      fill %a {ahead=1}                             for i in lo .. hi:
+      %v = await %a                          ->       %v = await %a
+      use %v                                          use %v
+                                                      if i + 1 < hi: fill %a {i = i + 1}
+
+Each fill has a condition of its own, so there is no epilogue, and an iteration is what it was. What their addresses
+need is computed ahead with them, and carried from iteration to iteration.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
+from tilejit.ir.ahead import Ahead, address_slice
+
+
+def prefetch(fn: Function) -> Function:
+    """Move fills ahead, in place; returns the function."""
+    for loop in [op for op in walk(fn.body) if op.name == "for"]:
+        fills = [op for op in loop.regions[0].ops if op.name == "fill" and op.attrs.get("ahead")]
+        assert loop.parent is not None
+        begin = loop.parent.ops.index(loop)
+        while begin and loop.parent.ops[begin - 1].name == "pend":        # those belong to the loop's products
+            begin -= 1
+        before = Builder(loop.parent, begin, loop.loc)
+        for fill in fills:
+            _move(fill, loop, before)
+    return fn
+
+
+def _move(fill: Op, loop: Op, before: Builder) -> None:
+    """Fill `ahead` slots before the loop, and that many iterations early in it."""
+    body, distance = loop.regions[0], fill.attrs.pop("ahead")
+    found = address_slice(loop, [v for op in fill.regions[0].ops[:-1] for v in op.operands])
+    assert isinstance(found, Ahead)
+    body.ops.remove(fill)
+    lo, _, step = loop.operands[:3]
+    iv, carried = lo, [e.init for e in found.carried if e.init]
+    for _ in range(distance):
+        carried = _fill(fill, found, loop, iv, carried, before)
+        iv = before("add", iv, step)
+    loop.operands += carried
+    args = [body.add_arg(v.type) for v in carried]
+    b = Builder(body, len(body.ops) - 1, loop.loc)
+    iv = b("add", body.args[0], b("mul", step, b.const(distance, step.type)))
+    body.terminator.operands += _fill(fill, found, loop, iv, args, b)
+    loop.results += [Value(v.type, loop, len(loop.results) + i) for i, v in enumerate(carried)]
+
+
+def _fill(fill: Op, found: Ahead, loop: Op, iv: Value, carried: list[Value], b: Builder) -> list[Value]:
+    """Fill the next slot for the iteration `iv` if there is one, and carry its addresses on."""
+    hi, body, step = loop.operands[1], loop.regions[0], loop.operands[2].op
+    down = isinstance(step, Op) and step.name == "const" and step.attrs["value"] < 0
+    inside = b("cmp", iv, hi, pred="gt" if down else "lt")
+    env = {body.args[0]: iv, **{e.args[0]: now for e, now in zip(found.carried, carried)}}
+    region, nothing = Block(), Block()
+    inner = Builder(region, loc=fill.loc)
+    for op in (*found.ops, fill):
+        inner.insert(clone_op(op, env))
+    inner.op("yield")
+    Builder(nothing, loc=loop.loc).op("yield")
+    b.op("if", inside, regions=[region, nothing])
+    for op in found.steps:
+        b.insert(clone_op(op, env))
+    return [env.get(v, v) for e in found.carried for v in e.ends[:1]]

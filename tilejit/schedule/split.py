@@ -1,0 +1,145 @@
+"""Writes roles, each a slice of the function, and the protocol between them.
+
+The producer keeps what fills say that it does, and whatever decides where, whether and how often that happens: control
+flow and index arithmetic. The store role keeps the stores in the same way. The consumers keep everything else; with no
+role of its own for loads there is one role that does all. Both keep the whole loop nest, so nested and persistent loops
+need no special case.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, walk
+from tilejit.ir.dead import drop_dead
+from tilejit.ir.report import Record
+from tilejit.ir.types import int32
+from tilejit.schedule.cluster_barrier import write_parities
+from tilejit.schedule.ping_pong import own_turns, take_turns
+from tilejit.schedule.plan import Plan, backward_slice
+from tilejit.schedule.store_role import Side, write_stores
+from tilejit.schedule.tickets import Channel, channels, write_tickets
+
+
+def split(fn: Function, plan: Plan) -> Function:
+    """Write the roles, in place; returns the function."""
+    warps = fn.attrs["num_warps"]
+    rings = channels(fn, plan.groups)
+    fn.attrs.update(uncounted=True, num_threads=32 * warps)
+    count = next(i for i, op in enumerate(fn.body.ops) if op.name not in ("alloc", "barriers"))
+    body, fn.body.ops = fn.body.ops[count:], fn.body.ops[:count]
+    top = Builder(fn.body, loc=fn.loc)
+    end = body.pop()
+    block = Block()
+    block.ops = body
+    for op in body:
+        op.parent = block
+    if plan.specialised:
+        _write_roles(fn, plan, block, rings, top)
+    else:
+        consumer = _consumer(fn, plan, block, rings, top)
+        for op in consumer.ops:
+            top.insert(op)
+    top.insert(end)
+    if any(op.name == "write_desc" for op in walk(fn.body)):
+        drop_dead(fn)                        # each role writes the descriptors that it uses
+        Builder(fn.body, 0, fn.loc).op("tensor_maps")
+    return fn
+
+
+def _write_roles(fn: Function, plan: Plan, block: Block, rings: list[Channel], top: Builder) -> None:
+    """One region for each role; registers for all of them."""
+    consumers = fn.attrs["num_warps"] * plan.groups
+    launch, producer, consumer = plan.registers
+    streams = plan.store_rings[0].streams if plan.store_rings else 0
+    roles = [("consumer", consumers, plan.groups, consumer),
+             ("producer", 1 if streams else plan.producers, 1, producer)]
+    regions = [_producer(fn, plan, block, rings)]
+    if streams:
+        roles.append(("store", streams, streams, producer))
+        regions.append(_store_role(fn, plan, block))
+    regions.insert(0, _consumer(fn, plan, block, rings, top))
+    names, counts, groups, registers = zip(*roles)
+    top.op("roles", regions=regions, names=names, warps=counts, groups=groups, registers=registers)
+    fn.attrs.update(num_threads=32 * (consumers + plan.producers), launch_registers=launch)
+    if not consumer:
+        return
+    if fn.attrs.get("maxnreg"):
+        raise CompilationError(
+            f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
+            f"({producer} and {consumer} a thread): leave it out, or pass warp_specialize=False", fn.loc)
+    plan.report.append(Record("registers", f"registers: {launch} at launch, {producer} producer, {consumer} consumers",
+                              launch=launch, producer=producer, consumer=consumer))
+
+
+def _consumer(fn: Function, plan: Plan, block: Block, rings: list[Channel], top: Builder) -> Block:
+    """All but what other roles do, in place."""
+    erase({op for op in walk(block) if op.attrs.get("role") == "producer"}, block)
+    b = Builder(block, 0, fn.loc)
+    first = b.const(0, int32), b.const(1, int32)
+    skips = take_turns(fn, block, plan.groups, top, b, first)
+    write_tickets(block, rings, first, skips=skips)
+    write_parities(block, first[0])
+    if plan.store_rings:
+        block.ops.pop()                                  # the wait for all stores is the store role's
+        write_stores(block, Side(False, plan.groups, plan.ctas), _barriers(fn), b)
+    return block
+
+
+def _producer(fn: Function, plan: Plan, source: Block, rings: list[Channel]) -> Block:
+    """What fills rings: one thread, or all where all copy."""
+    fills = [op for op in walk(source) if op.attrs.get("role") == "producer"]
+    body = _slice(source, {op: [v for x in op.regions[0].ops[:-1] for v in x.operands] for op in fills})
+    for op in walk(body):
+        op.attrs.pop("dealt", None)
+    block = Block()
+    b = Builder(block, loc=fn.loc)
+    first = b.const(0, int32), b.const(1, int32)
+    write_tickets(body, rings, first, elected=not plan.threads_produce)
+    if plan.threads_produce:
+        for op in body.ops:
+            b.insert(op)
+        b.op("async_wait")
+    else:
+        b.op("elect", regions=[body])
+    return block
+
+
+def _store_role(fn: Function, plan: Plan, source: Block) -> Block:
+    """What stores."""
+    stores = [op for op in walk(source) if op.attrs.get("role") == "store"]
+    drains = [op for op in walk(source) if op.name == "store_wait"][:-1]
+    body = _slice(source, {**{op: [op.operands[0], *op.operands[3:]] for op in stores}, **{op: [] for op in drains}})
+    own_turns(body, plan.groups)
+    block = Block()
+    b = Builder(block, loc=fn.loc)
+    write_stores(body, Side(True, plan.groups, plan.ctas), _barriers(fn), Builder(body, 0, fn.loc))
+    Builder(body, loc=fn.loc).op("bulk_wait")
+    b.op("elect", regions=[body])
+    return block
+
+
+def _barriers(fn: Function) -> dict[str, Value]:
+    """All mbarriers, by name."""
+    return {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
+
+
+def _slice(source: Block, wanted: Mapping[Op, Sequence[Value]]) -> Block:
+    """A copy of a block with some ops, what these operands of theirs need, and the control flow around them."""
+    needed = backward_slice(wanted)
+    around = {op: any(x in wanted for region in op.regions for x in walk(region))
+              for op in walk(source) if op.define.carries}
+
+    def keep(op: Op) -> bool:
+        owner = op.parent.parent if op.parent else None
+        return op in wanted or owner in wanted or "terminator" in op.define.traits or around.get(op, False) or \
+            not needed.isdisjoint(op.results)
+
+    copies: dict[Value, Value] = {}
+    new = clone_block(source, copies, keep)
+    for op in around:
+        if op.results and op.results[0] in copies:
+            twin = copies[op.results[0]].op
+            assert isinstance(twin, Op)
+            keep_edges(twin, [e.index for e in edges(op) if not needed.isdisjoint((*e.args, e.result))])
+    return new

@@ -1,0 +1,43 @@
+"""Carries values through control flow, from op to op that uses and advances them: tickets, parities, turns."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tilejit.ir import Block, Op, Value, enclosing
+
+#: What one op does with the values that are carried: it is written with them, and gives those for the next one.
+Step = Callable[[Op, list[Value]], list[Value]]
+
+
+def thread(block: Block, values: Sequence[Value], steps: Mapping[Op, Step], names: Sequence[str]) -> list[Value]:
+    """Call `steps[op](op, values)` of every such op in a block with the values that reach it, in place. Loops and
+    branches around them carry the values, by these names; returns those at the block's end."""
+    return _thread(block, [*values], steps, names, {outer for op in steps for outer in enclosing(op)})
+
+
+def _thread(block: Block, values: list[Value], steps: Mapping[Op, Step], names: Sequence[str],
+            around: Collection[Op]) -> list[Value]:
+    for op in [*block.ops]:
+        if op in steps:
+            values = steps[op](op, values)
+        elif op in around:
+            values = _through(op, values, steps, names, around)
+    return values
+
+
+def _through(op: Op, values: list[Value], steps: Mapping[Op, Step], names: Sequence[str],
+             around: Collection[Op]) -> list[Value]:
+    """Through the regions of one op."""
+    if not op.define.carries:
+        for region in op.regions:
+            values = _thread(region, values, steps, names, around)
+        return values
+    types = [v.type for v in values]
+    if op.define.variadic:
+        op.operands += values
+    for region in op.regions:
+        here = [region.add_arg(t, name) for t, name in zip(types, names)] if op.define.variadic else values
+        region.terminator.operands += _thread(region, here, steps, names, around)
+    results = [Value(t, op, len(op.results) + i, name) for i, (t, name) in enumerate(zip(types, names))]
+    op.results += results
+    return results

@@ -1,0 +1,265 @@
+"""Tickets: puts the protocol of rings in the place of fills and awaits.
+
+Who fills, per ticket: waits for `empty[slot]`, announces the bytes on `full[slot]`, starts the copies, which complete
+there. Who reads: waits for `full[slot]`. By what copies:
+
+    tensor   one thread announces the bytes on `full` and starts the TMA copies
+    row      one thread announces the bytes and starts the bulk copies
+    async    every thread starts its cp.async copies and arrives on `full` when they have landed
+
+A ticket, the running (slot, parity) pair, is carried through every loop and branch that takes one, so it runs on across
+outer loops, and a persistent kernel never drains its rings between tiles.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilejit.ir import Block, Builder, Function, Op, Value, walk
+from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
+from tilejit.schedule.plan import kind_of, written_by
+from tilejit.schedule.thread import Step, thread
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A ring as its tickets know it: barriers, and slots of each group of consumers that fills its own (`groups`)."""
+
+    name: str
+    full: Value
+    empty: Value
+    slots: int
+    groups: int = 1
+
+    def place(self, slot: Value, b: Builder) -> Value:
+        """The slot of a ticket among those of all groups of consumers."""
+        if self.groups == 1:
+            return slot
+        return b("add", slot, b("mul", b("group_index"), b.const(self.slots, int32)))
+
+    def advance(self, ticket: list[Value], b: Builder) -> list[Value]:
+        """The next ticket."""
+        return b.op("ticket_next", *ticket, slots=self.slots, ring=self.name).results
+
+
+def channels(fn: Function, groups: int) -> list[Channel]:
+    """The rings that fills name, in the order of their barriers; those that `groups` of consumers fill themselves have
+    slots for each."""
+    made = {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
+    fills = {op.attrs["ring"]: op for op in walk(fn.body) if op.name == "fill"}
+    found = []
+    for full in made:
+        name = full.removesuffix(".full")
+        if name != full and name in fills:
+            each = 1 if "role" in fills[name].attrs else groups
+            buffer = fills[name].operands[0].type
+            assert isinstance(buffer, Buffer)
+            found.append(Channel(name, made[full], made[f"{name}.empty"], buffer.slots // each, each))
+    return found
+
+
+def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value], elected: bool = False,
+                  skips: Mapping[str, Value] | None = None) -> None:
+    """Write the fills and awaits of a role, in place. `first`: the constants 0 and 1. elected: one thread runs all of
+    it. skips: how many tickets of a ring others take where such a value is made."""
+    zero, one = first
+    ops = [*walk(block)]
+    for ring in rings:
+        mine = [op for op in ops if op.attrs.get("ring") == ring.name]
+        if any(op.name == "await" for op in mine):
+            _thread_awaits(block, ring, mine, zero, (skips or {}).get(ring.name))
+        fills: dict[Op, Step] = {not elected and _branch(op) or op: lambda op, t, ring=ring: _fill(op, t, ring, elected)
+                                 for op in mine if op.name == "fill"}
+        if fills:
+            written = {op for fill in mine if fill.name == "fill" for op in _written(fill)} if elected else set()
+            for op in written:               # a descriptor, again: what was copied through it has landed
+                fills[op] = lambda op, t, ring=ring: _landed(op, t, ring)
+            # A fresh barrier passes a wait for parity 1: the first round of fills never blocks.
+            thread(block, (zero, one), fills, [f"{ring.name}_slot", f"{ring.name}_parity"])
+
+
+def _thread_awaits(block: Block, ring: Channel, ops: list[Op], zero: Value, skip: Value | None) -> None:
+    """Carry a ring's tickets from await to await, with what is known of the next slot, and the last one's if a slot is
+    named again."""
+    peeks, again = ([op for op in ops if op.name == "peek"], [op for op in ops if "again" in op.attrs])
+    more = [Builder(block, 0, block.ops[0].loc).const(True, int1)] if peeks else []
+    more += [zero] if again else []
+    awaiting = _Awaiting(ring, len(more) - len(again[:1]), bool(again))
+    steps: dict[Op, Step] = {op: awaiting.wait for op in ops if op.name == "await"}
+    steps |= dict.fromkeys(peeks, awaiting.peek) | dict.fromkeys(again, awaiting.name_again)
+    if skip is not None:
+        assert isinstance(skip.op, Op)
+        steps[skip.op] = awaiting.skip
+    names = [f"{ring.name}_{x}" for x in ("slot", "parity", *(["filling"] if peeks else []), "last")]
+    thread(block, [zero, zero, *more], steps, names)
+
+
+def _branch(fill: Op) -> Op | None:
+    """The branch around a fill, if it does nothing else."""
+    branch = fill.parent.parent if fill.parent else None
+    if branch is None or branch.name != "if" or branch.results or len(branch.regions[1].ops) > 1:
+        return None
+    return branch if all(op is fill or op.define.pure for op in branch.regions[0].ops[:-1]) else None
+
+
+def _at(op: Op, behind: int = 0) -> Builder:
+    assert op.parent is not None
+    return Builder(op.parent, op.parent.ops.index(op) + behind, op.loc)
+
+
+@dataclass
+class _Awaiting:
+    """What awaits of a ring carry: the ticket, whether its slot is still being filled (`peeks`), the slot before (if
+    one is named `again`)."""
+
+    ring: Channel
+    peeks: int
+    again: bool
+    earlier: Value | None = None          # the slot before the last one, where that was awaited
+
+    def wait(self, op: Op, values: list[Value]) -> list[Value]:
+        """Views of a ticket's slot, whose addresses are known before the bytes are there, and the wait for those."""
+        b, ring = _at(op), self.ring
+        slot, parity, filling = ring.place(values[0], b), values[1], values[2:2 + self.peeks]
+        after = [*ring.advance(values[:2], b)]
+        _views(op, slot, b)
+        assert op.parent is not None and b.at is not None
+        while op.parent.ops[b.at].name == "row_view":
+            b.at += 1
+        b.op("mbar_wait", ring.full, slot, parity, *filling)
+        self.earlier = values[-1]
+        return [*after, *(b.const(True, int1) for _ in filling), *([slot] if self.again else [])]
+
+    def peek(self, op: Op, values: list[Value]) -> list[Value]:
+        """Whether the next slot is still being filled: only then is it waited for."""
+        assert op.parent is not None
+        b = _at(op)
+        filling = b("mbar_test", self.ring.full, self.ring.place(values[0], b), values[1])
+        op.parent.ops.remove(op)
+        return [*values[:2], filling, *values[3:]]
+
+    def name_again(self, op: Op, values: list[Value]) -> list[Value]:
+        """A slot that was awaited, under another name."""
+        slot = self.earlier if op.attrs["again"] else values[-1]
+        assert slot is not None
+        _views(op, slot, _at(op))
+        return values
+
+    def skip(self, op: Op, values: list[Value]) -> list[Value]:
+        """Past the tickets that others take."""
+        b = _at(op, 1)
+        after = b.op("ticket_skip", *values[:2], op.result, slots=self.ring.slots, ring=self.ring.name).results
+        return [*after, *(b.const(True, int1) for _ in range(self.peeks)), *values[2 + self.peeks:]]
+
+
+def _views(op: Op, slot: Value, b: Builder) -> None:
+    """Views of a slot in the place of an await."""
+    for buffer, old in zip(op.operands, op.results):
+        view = b.op("view", buffer, slot)
+        view.results, old.op, old.index = [old], view, 0
+    assert op.parent is not None
+    op.parent.ops.remove(op)
+
+
+def _written(fill: Op) -> set[Op]:
+    """The ops that may have written a descriptor that is copied through."""
+    return {op for load in fill.regions[0].ops if load.name == "desc_load" for op in written_by(load.operands[0])}
+
+
+def _landed(op: Op, ticket: list[Value], ring: Channel) -> list[Value]:
+    """Wait for the ring's copies before an op."""
+    b = _at(op)
+    b.op("mbar_landed", ring.full, ring.place(ticket[0], b), ticket[1])
+    return ticket
+
+
+def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Value]:
+    """The copies of one ticket, by one thread or all; where `op` is a branch around the fill, only on its condition."""
+    assert op.parent is not None
+    b = _at(op)
+    condition = op.operands[0] if op.name == "if" else None
+    fill = next(x for x in op.regions[0].ops if x.name == "fill") if condition else op
+    region = Block()
+    inner = Builder(region, loc=fill.loc)
+    for x in op.regions[0].ops if condition else ():
+        if x.define.pure and "terminator" not in x.define.traits:
+            inner.insert(x)
+    _copy(fill, ring, ticket, inner)
+    by_all = kind_of(fill.regions[0].ops[0]) == "async"
+    if condition and by_all:
+        inner.op("yield")
+        nothing = Block()
+        Builder(nothing, loc=op.loc).op("yield")
+        b.op("if", condition, regions=[region, nothing])
+    elif condition or not by_all and not elected:
+        b.op("elect", *([condition] if condition else []), regions=[region])
+    else:
+        for x in region.ops:
+            b.insert(x)
+    after = ring.advance(ticket, b)
+    if condition:
+        after = [b("select", condition, x, y) for x, y in zip(after, ticket)]
+    op.parent.ops.remove(op)
+    return after
+
+
+def _copy(fill: Op, ring: Channel, ticket: list[Value], b: Builder) -> None:
+    """Wait for the slot of a ticket and start its copies, which complete on `full`."""
+    slot = ring.place(ticket[0], b)
+    b.op("mbar_wait", ring.empty, slot, ticket[1])
+    loads = [op for op in fill.regions[0].ops if "terminator" not in op.define.traits]
+    copies = [*zip(fill.operands, loads)]
+    kind = kind_of(loads[0])
+    if kind == "async":
+        for buffer, load in copies:
+            b.loc = load.loc
+            if load.name == "block_load":
+                b.op("block_copy", buffer, slot, *load.operands, block=load.attrs["block"])
+            else:
+                b.op("async_copy", buffer, slot, *load.operands[:2], **_some(load, "cache", "vec"))
+        b.op("async_arrive", ring.full, slot)
+    elif kind == "row":
+        _copy_rows(copies, ring, slot, b)
+    else:
+        b.op("mbar_expect", ring.full, slot, bytes=sum(_buffer(x).slot_bytes for x in fill.operands))
+        for buffer, load in copies:
+            b.loc = load.loc
+            b.op("tma_load", buffer, slot, ring.full, *load.operands, **_some(load, "evict", "slice", "multicast"))
+
+
+def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Builder) -> None:
+    """Announce and start the copies of rows, each as long as its limit says."""
+    buffer, load = copies[0]
+    if "unaligned" in load.attrs:
+        elem, limit = _buffer(buffer).elem, load.operands[1:]
+        assert isinstance(elem, DType) and len(copies) == 1
+        length = limit[0] if limit else b.const(shape_of(load.result.type)[0], int32)
+        b.op("row_copy", buffer, slot, ring.full, load.operands[0], b("mul", length, b.const(elem.bytes, int32)),
+             **_some(load, "strip", "ctas"), unaligned=True)
+        return
+    known, more, sizes = 0, None, []
+    for buffer, load in copies:
+        type, share = _buffer(buffer), _some(load, "strip", "ctas")
+        if len(load.operands) == 1:
+            known += type.slot_bytes
+            sizes.append(b.const(type.slot_bytes, int32))
+            continue
+        limit_here = load.operands[1]
+        limit_here = b("cluster_share", limit_here, **share) if share else limit_here
+        sizes.append(b("mul", limit_here, b.const(type.elem.bytes, int32)))
+        more = b("add", more, sizes[-1]) if more else sizes[-1]
+    b.op("mbar_expect", ring.full, slot, *([more] if more else []), bytes=known)
+    for (buffer, load), size in zip(copies, sizes):
+        b.loc = load.loc
+        b.op("row_copy", buffer, slot, ring.full, load.operands[0], size, **_some(load, "strip", "ctas"))
+
+
+def _buffer(v: Value) -> Buffer:
+    assert isinstance(v.type, Buffer)
+    return v.type
+
+
+def _some(op: Op, *names: str) -> dict[str, Any]:
+    """Those of an op's attributes."""
+    return {name: op.attrs[name] for name in names if name in op.attrs}
