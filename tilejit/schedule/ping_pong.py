@@ -124,8 +124,10 @@ class _Count:
             length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
         trips = b("maximum", length, b.const(0, length.type))
         trips = trips if length.type == int32 else b("cast", trips, type=int32)
-        each = self.block(loop.regions[0])
-        return trips if _is_const(each, 1) else b("mul", trips, each)
+        each = sum(op in self.takes for op in loop.regions[0].ops)
+        if not each:                         # they are in a loop in this one
+            raise LookupError
+        return trips if each == 1 else b("mul", trips, b.const(each, int32))
 
     def copy(self, v: Value) -> Value:
         """A value of the turn, computed ahead of it."""
