@@ -16,7 +16,7 @@ there is a second one at stage 1, `again`, which is no copy but the name of that
 many. Where a product in flight is carried, whose registers must not be copied, a loop is expanded in `pairs`: two trips
 at a time, with two sets of registers. Loops one after another that do the same at stage 1 (blocks of keys without and
 with a mask) are expanded as one: the first has the prologue, the last the epilogue. Works on tile IR before roles are
-written, so every role is a slice of the rotated loop, and the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
+written, so every role is a slice of the rotated loop; the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
 """
 from __future__ import annotations
 

@@ -67,13 +67,14 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
     ops = [*walk(block)]
     for ring in rings:
         mine = [op for op in ops if op.attrs.get("ring") == ring.name]
-        if any(op.name == "await" for op in mine):
+        awaited = any(op.name == "await" for op in mine)
+        if awaited:
             _thread_awaits(block, ring, mine, zero, (skips or {}).get(ring.name))
         fills: dict[Op, Step] = {not elected and _branch(op) or op: lambda op, t, ring=ring: _fill(op, t, ring, elected)
                                  for op in mine if op.name == "fill"}
         if fills:
-            written = {op for fill in mine if fill.name == "fill" for op in _written(fill)} if elected else set()
-            for op in written:               # a descriptor, again: what was copied through it has landed
+            written = {op for fill in mine if fill.name == "fill" for op in _written(fill)}
+            for op in written if not awaited else ():      # a descriptor: what was copied through it has landed
                 fills[op] = lambda op, t, ring=ring: _landed(op, t, ring)
             # A fresh barrier passes a wait for parity 1: the first round of fills never blocks.
             thread(block, (zero, one), fills, [f"{ring.name}_slot", f"{ring.name}_parity"])

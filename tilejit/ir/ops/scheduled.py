@@ -51,7 +51,7 @@ def fill(o: Op) -> list[Type]:
 @op("await", "buffers*", "ring again?", effects="sync", traits="scheduled own_buffer")
 def await_(o: Op) -> list[Type]:
     """Wait for the oldest slot of a ring that was filled and not awaited: a view of each of its buffers. Before roles
-    are written, as `fill`. With `again` nothing is waited for: the slot awaited last but so many, under another name."""
+    are written, as `fill`. With `again` nothing is waited for: the slot awaited last but so many, by another name."""
     return [view_type(v.type) for v in o.operands]
 
 
