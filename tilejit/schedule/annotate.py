@@ -20,17 +20,11 @@ from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
-<<<<<<< HEAD
-from tilejit.schedule.rewrite import register_split
-=======
 from tilejit.schedule.products_ahead import find_products_ahead
-from tilejit.schedule.registers import peak, register_split
->>>>>>> b5e6acf (The scheduler writes roles in three passes: asyncify, prefetch, split; products ahead are rotated)
+from tilejit.schedule.registers import BESIDE, register_split
 from tilejit.schedule.rotate import TIMES, copy_function, rotate
 from tilejit.schedule.stores import is_store
 
-#: Registers of a thread beside its tiles: addresses, tickets, loop counters, masks.
-BESIDE = 28
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
 #: attention on an H200: joined loops are faster with two warpgroups, slower with three).
 JOINED = 3

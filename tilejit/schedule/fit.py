@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilejit.ir import Function
+from tilejit.ir import Function, walk
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, fits

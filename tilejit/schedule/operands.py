@@ -17,7 +17,7 @@ from tilejit.ir import Block, Function, Op, Value, enclosing, uses
 from tilejit.ir.report import Record
 from tilejit.schedule.plan import place
 
-#: What writes an operand from registers (`Products._operand`), with the constant and the view in front.
+#: What writes an operand from registers (`products.py`), with the constant and the view in front.
 _SEQUENCE = ["const", "view", "role_sync", "local_store", "fence_async", "role_sync"]
 
 

@@ -21,10 +21,8 @@ from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
+from tilejit.schedule.registers import BESIDE
 from tilejit.schedule.rotate import copy_function
-
-#: Registers of a thread beside what a loop carries and reads and both sets: addresses, tickets.
-BESIDE = 28
 
 
 def find_products_ahead(fn: Function, report: list[Record]) -> dict[Op, set[Op]]:
