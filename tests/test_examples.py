@@ -41,6 +41,21 @@ def test_example(path, request, monkeypatch, capsys):
     assert capsys.readouterr().out.strip(), "it says what it found"
 
 
+@pytest.mark.one_schedule
+@pytest.mark.parametrize("steps", [pytest.param(2, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.gpu)])
+def test_a_small_gpt_trains_as_with_torch(steps, monkeypatch):
+    """Losses of tilejit's kernels are nearer to those of torch's than those of another seed are."""
+    torch = pytest.importorskip("torch")
+    if steps == 2:
+        monkeypatch.setenv("TILEJIT_TARGET", "evaluator")
+    elif not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    train = runpy.run_path(str(EXAMPLES[0].parent / "gpt" / "train.py"))
+    curves = train["main"](["--tiny", "--steps", str(steps)])
+    near, seeds = (train["distance"](curves["torch"], curves[x]) for x in ("tilejit", "torch, another seed"))
+    assert near < 0.1 * seeds and curves["tilejit"][-1] < curves["tilejit"][0]
+
+
 def test_the_page_names_them():
     page = (EXAMPLES[0].parent / "README.md").read_text()
     assert [p.name for p in EXAMPLES if f"({p.name})" not in page] == []
