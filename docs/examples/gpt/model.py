@@ -1,4 +1,4 @@
-"""A small GPT, written once; what multiplies, normalises and attends is given: torch's (`plain`) or tilejit's (`ours`)."""
+"""A small GPT, written once; what multiplies, normalises and attends is given: by torch (`plain`) or us (`ours`)."""
 from __future__ import annotations
 
 from collections.abc import Callable
