@@ -15,6 +15,7 @@ from tilejit.emulator import Program, Sanitizer
 from tilejit.errors import EmulatorError
 from tilejit.ir import enclosing, walk
 from tilejit.ir.text import parse_function
+from tilejit.ptx.emit import emitters
 from tilejit.runtime.emulated import emulated
 
 
@@ -85,6 +86,22 @@ def test_fences_of_tensor_maps(change, kinds):
     made.entry.program = Program(change(made.entry.compiled.ptx))
     found = {f.kind for f in made.entry.run(made.grid, made.flat, listener=Sanitizer()).findings}
     assert found <= kinds and bool(found) == bool(kinds)
+
+
+def test_maps_are_written_when_copies_through_them_are_done(monkeypatch):
+    """The producer runs ahead of its copies: it waits for them before it writes a descriptor again."""
+    x = np.zeros((3, 64, 96), np.float16)
+    args, constants = (x, x.copy(), x.copy(), 3, 64, 64, 96), {"M": 64, "N": 64, "K": 32, "PROGRAMS": 1}
+    found = []
+    for wait in (True, False):
+        if not wait:
+            monkeypatch.setitem(emitters(), "mbar_landed", lambda e, op: None)
+        monkeypatch.setattr(batched, "entries", {})
+        with tilejit.knobs(always_compile=True):
+            made = emulated("test", batched, (1,), args, constants)
+        runs = [made.entry.run(made.grid, made.flat, listener=Sanitizer(), policy="adversarial", seed=s) for s in range(3)]
+        found.append({f.kind for r in runs for f in r.findings})
+    assert found == [set(), {"map-in-use"}]
 
 
 def test_places_are_given_back():

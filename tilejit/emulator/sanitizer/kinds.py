@@ -36,6 +36,7 @@ EXIT_IN_FLIGHT = "exit-in-flight"
 GLOBAL_RACE = "global-race"
 MAP_FENCE = "map-fence"
 STALE_MAP = "stale-map"
+MAP_IN_USE = "map-in-use"
 TMA_BESIDE = "tma-beside"
 VPRINTF = "vprintf"
 TRAP = "trap"
@@ -76,6 +77,7 @@ KINDS: dict[str, str] = {
     EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
     MAP_FENCE: "a tensor map that the kernel writes is used without fence.proxy.tensormap: a release by who writes, "
                "then an acquire of its address by the CTA that uses it",
+    MAP_IN_USE: "a tensor map is written while a copy that uses it may not have read it yet",
     STALE_MAP: "a tensor map has been written since its CTA fetched it, and not been acquired since",
     GLOBAL_RACE: "a CTA reads or writes global bytes that another one writes, not both atomically, and unordered",
     TMA_BESIDE: "a TMA store or reduction through a tensor whose rows end within 16 bytes, which it writes whole",

@@ -94,6 +94,9 @@ class Sanitizer(Listener):
             self.shared.access(parts.world, cta, addresses, size, now)
         elif space == "global":
             self.globals.access(agent, pc, kind, strong, addresses, size)
+            if self.maps.used and kind != "read":
+                world = parts.world
+                self.maps.written(agent, pc, world.ctas, world.clocks[world.slot(agent)], addresses, size)
         if strong and space != "local" and kind != "read":
             order(parts.world, self.ctas, agent, True, writes, cta, addresses)
 
@@ -122,6 +125,7 @@ class Sanitizer(Listener):
               barrier: tuple[int, int] | None, bytes: int) -> None:
         parts = self.parts_of_op[op] = self.parts[agent.cta]
         new = parts.world.issue(op, kind, agent, pc)
+        self.maps.issued(new)
         if barrier is None:
             return
         new.barrier, new.bytes = barrier, bytes
