@@ -57,7 +57,7 @@ def opcodes(p: Program) -> set[str]:
 
 
 #: Forms that no program can show alone, and why.
-UNSHOWN = {"call": "prints", "brkpt": "ends the launch", "discard.L2": "leaves the memory undefined",
+UNSHOWN = {"call.uni": "prints", "call": "ends the launch", "brkpt": "ends the launch", "discard.L2": "leaves the memory undefined",
            "membar.proxy": "orders memory, which one run cannot show",
            "fence.proxy.tensormap::generic.release": "orders memory, which one run cannot show"}
 

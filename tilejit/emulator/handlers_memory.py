@@ -172,14 +172,24 @@ def _ret(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     d.row(k.RET)
 
 
-@decodes("call")
+@decodes("call.uni")
 def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """`call (status), vprintf, (format, values)`: the one function that the driver provides."""
+    """`call.uni (status), vprintf, (format, values)`: a function that the driver provides."""
     status, function, args = ins.operands
     if function != Sym("vprintf") or not isinstance(status, Vec) or not isinstance(args, Vec) \
             or (len(status.items), len(args.items)) != (1, 2):
-        raise EmulatorError("only calls of vprintf are supported: call (status), vprintf, (format, values)")
+        raise EmulatorError("only this call.uni is supported: call.uni (status), vprintf, (format, values)")
     d.externals[len(d.rows)] = External(form, mods, (d.dest(status.items[0]), *(d.source(a) for a in args.items)))
+    d.row(k.EXTERNAL)
+
+
+@decodes("call")
+def _call_without_result(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
+    """`call __assertfail, (message, file, line, function, size)`: another one, which does not return."""
+    function, args = ins.operands
+    if function != Sym("__assertfail") or not isinstance(args, Vec) or len(args.items) != 5:
+        raise EmulatorError("only this call is supported: call __assertfail, (message, file, line, function, size)")
+    d.externals[len(d.rows)] = External(form, mods, tuple(d.source(a) for a in args.items))
     d.row(k.EXTERNAL)
 
 

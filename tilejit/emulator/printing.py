@@ -1,4 +1,5 @@
-"""vprintf: what a kernel prints appears at once, lane after lane (CUDA C++ Programming Guide, "Formatted Output")."""
+"""Functions of the driver that kernels call (CUDA C++ Programming Guide, "Formatted Output" and "Assertion"): what
+vprintf prints appears at once, lane after lane; __assertfail ends the launch with the assertion's text."""
 from __future__ import annotations
 
 import re
@@ -15,21 +16,39 @@ _CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, Fal
 
 
 @executes("call")
+def _assertfail(c: Cluster, s: Site, e: External) -> None:
+    """As the driver says it, `file.py:7: kernel: block: [0,0,0], thread: [3,0,0] Assertion `positive` failed.`, but for
+    the block, which every finding names."""
+    lane = next(iter(lanes_of(s.mask)))
+    message, file, line, function, _ = (c.value(s.warp, r, lane) for r in e.operands)
+    said, at, name = (_text(c, s, address) for address in (message, file, function))
+    place = f"{at}:{line & 0xFFFFFFFF}: {name}: thread: {32 * s.warp + lane}"
+    raise c.stop("assertion", f"{place} Assertion `{said}` failed", s.pc, s.warp)
+
+
+@executes("call.uni")
 def _vprintf(c: Cluster, s: Site, e: External) -> None:
     """The format lies in the module's variables, the values in each lane's local memory."""
     status, form, values = e.operands
-    decoded = c.launch.program.decoded
-    bank, size, base = decoded.variables.tobytes(), decoded.local_bytes, decoded.variables.ctypes.data
+    size = c.launch.program.decoded.local_bytes
     for lane in lanes_of(s.mask):
-        at, start = c.value(s.warp, form, lane) - base, c.value(s.warp, values, lane)
-        if start >> 56 != k.LOCAL_WINDOW >> 56 or not 0 <= at < len(bank):
-            raise c.stop("operands", "vprintf: the format is no module variable, or the values are not in local memory",
-                         s.pc, s.warp)
+        line, start = _text(c, s, c.value(s.warp, form, lane)), c.value(s.warp, values, lane)
+        if start >> 56 != k.LOCAL_WINDOW >> 56:
+            raise c.stop("operands", "vprintf: the values are not in local memory", s.pc, s.warp)
         first = (s.warp * 32 + lane) * size
         data = c.local[first + (start & k.OFFSET_MASK):first + size].tobytes()
-        text = formatted(bank[at:bank.index(b"\0", at)].decode(), data)
+        text = formatted(line, data)
         print(text, end="")
         c.regs[s.warp, status, lane] = len(_CONVERSION.findall(text))
+
+
+def _text(c: Cluster, s: Site, address: int) -> str:
+    """The text of a module's variable."""
+    variables = c.launch.program.decoded.variables
+    at, bank = address - variables.ctypes.data, variables.tobytes()
+    if not 0 <= at < len(bank):
+        raise c.stop("operands", "a format or text of a call is no module variable", s.pc, s.warp)
+    return bank[at:bank.index(b"\0", at)].decode()
 
 
 def formatted(form: str, data: bytes) -> str:

@@ -20,7 +20,7 @@ MEANING = {
 #: What is refused within a form that is otherwise supported.
 LIMITS = {"ld": "no `.b128`", "st": "no `.b128`", "mov": "no `.b128`; no address of a label",
           "atom": "no `.b128`", "atom.cas": "no `.b128`", "mma.sync.aligned": "C and D of one type",
-          "call": "`vprintf` only"}
+          "call.uni": "`vprintf` only", "call": "`__assertfail` only"}
 
 
 def status(form: isa.Form) -> str:

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from tilejit.ir.types import DTYPES, DType, Scalar
+from tilejit.ir.types import DTYPES, DType, Scalar, fp16
 
 Array = np.ndarray
 
@@ -62,6 +62,9 @@ def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
     dtype = np_dtype(t)
     if t.name == "tf32":
         return _tf32_nearest(x.astype(np.float32))
+    if t.name == "fp8e4b15":
+        bits = round_to(x, fp16, "rtz").view(np.uint16)      # as the language converts it (custom_float8.py)
+        return ((np.minimum(bits & 0x7FFF, 0x3F00) + 0x40 >> 7) | (bits & 0x8000) >> 8).astype(np.uint8)
     if t.is_fp8() and not (rounding == "rtz" and t.name == "fp8e5"):
         top = {"fp8e4nv": 448.0, "fp8e5": 57344.0}[t.name]
         x = np.clip(x, -top, top)

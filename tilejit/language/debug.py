@@ -22,7 +22,8 @@ def debug_barrier(*, _b: KernelBuilder) -> None:
 
 @builtin
 def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuilder) -> None:
-    """Trap when `cond` is false where `mask` is true (emitted only when the kernel is compiled with debug=True)."""
+    """End the launch with `msg` when `cond` is false where `mask` is true; only in kernels compiled with debug=True. A
+    call inside a kernel makes ptxas wait for every wgmma where it is issued."""
     if _b.debug:  # type: ignore[attr-defined]
         held = sem.to_bool(_b, cond)
         if unwrap(mask) is not None:

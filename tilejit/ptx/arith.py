@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value
+from tilejit.ir import Op, Value, numeric
 from tilejit.ir.core import edge_of
-from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32
+from tilejit.ir.types import DType, Ptr, elem_of, fp8e4b15, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
@@ -58,6 +58,8 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
         return "0d" + struct.pack(">d", number).hex().upper()
     if t.bits == 32:
         return "0f" + struct.pack(">f", number if abs(number) < 3e38 else np.float32(number)).hex().upper()
+    if t == fp8e4b15:
+        return str(int(numeric.constant(number, t)))
     kind = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4nv": ml_dtypes.float8_e4m3fn,
             "fp8e5": ml_dtypes.float8_e5m2}[t.name]
     raw = np.array(number).astype(kind)

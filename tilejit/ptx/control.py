@@ -160,18 +160,6 @@ def _checked(e: Emitter, op: Op) -> None:
     e.set(op.result, [x])
 
 
-@emits("device_assert")
-def _device_assert(e: Emitter, op: Op) -> None:
-    """Trap where the condition is false (a `trap` does not serialise wgmma as a call would)."""
-    conds = e.get(op.operands[0])
-    masks = e.get(op.operands[1]) if len(op.operands) > 1 else [None] * len(conds)
-    for cond, mask in zip(conds, masks):
-        bad = e.p.new("pred", "not.pred", cond)
-        if mask is not None:
-            bad = e.p.new("pred", "and.pred", bad, mask)
-        e.p("trap", pred=bad)
-
-
 @emits("debug_barrier")
 def _debug_barrier(e: Emitter, op: Op) -> None:
     if e.rank and e.role.barrier == "0":          # one role: all threads of the cluster

@@ -1,7 +1,8 @@
-"""Emitter of device_print: calls of the driver's vprintf (CUDA C++ Programming Guide, "Formatted Output").
+"""Emitters of device_print and device_assert: calls of the driver's vprintf and __assertfail (CUDA C++ Programming
+Guide, "Formatted Output" and "Assertion").
 
-Each element is printed once, by the first thread that holds it. A call takes the address of a C format and that of
-its values, laid out as C lays out a struct of them; both are generic addresses.
+Each element is printed once, by the first thread that holds it. vprintf takes the address of a C format and that of
+its values, laid out as C lays out a struct of them. All addresses are generic ones.
 """
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from tilejit.ir.types import DType, Tile, Type, elem_of
 from tilejit.ptx.emit import Emitter, emits
 
 _DECLARATION = ".extern .func (.param .b32 status) vprintf (.param .b64 format, .param .b64 values);"
+_ASSERTFAIL = (".extern .func __assertfail (.param .b64 message, .param .b64 file, .param .b32 line, "
+               ".param .b64 function, .param .b64 size) .noreturn;")
 #: The most bytes of values: three program ids, five indices, 8 bytes of value.
 _VALUES = 40
 
@@ -36,8 +39,30 @@ def _device_print(e: Emitter, op: Op) -> None:
             _call(e, form, values, [*ids, *_index(e, v, register)], (t, x), first)
 
 
+@emits("device_assert")
+def _device_assert(e: Emitter, op: Op) -> None:
+    """Threads that hold an element for which the condition is false call __assertfail, which ends the launch."""
+    p = e.p
+    if _ASSERTFAIL not in p.header:
+        p.header.append(_ASSERTFAIL)
+    conds = e.get(op.operands[0])
+    masks = e.get(op.operands[1]) if len(op.operands) > 1 else [None] * len(conds)
+    bad = p.new("pred", "setp.ne.b32", 0, 0)
+    for cond, mask in dict.fromkeys(zip(conds, masks)):
+        one = p.new("pred", "not.pred", cond)
+        one = one if mask is None else p.new("pred", "and.pred", one, mask)
+        bad = p.new("pred", "or.pred", bad, one)
+    held = p.label("held")
+    p("bra", held, pred=f"!{bad}")
+    message, file, function = (_format(e, text) for text in (str(op.attrs["message"]), op.loc.file if op.loc else "",
+                                                             e.fn.name))
+    line, size = p.new("b32", "mov.b32", op.loc.line if op.loc else 0), p.new("b64", "mov.b64", 1)
+    p("call", "__assertfail", f"({message}, {file}, {line}, {function}, {size})")
+    p.place(held)
+
+
 def _format(e: Emitter, text: str) -> str:
-    """Register: the generic address of a C format, a module variable."""
+    """Register: the generic address of a C text, a module variable."""
     p, data = e.p, text.encode() + b"\0"
     name = f"print_format_{len(p.header)}"
     p.header.append(f".global .align 1 .b8 {name}[{len(data)}] = {{{', '.join(map(str, data))}}};  "

@@ -23,8 +23,8 @@ Encoder = Callable[..., bytes]
 
 #: struct codes of the scalar types; each parameter has 8 bytes of the frame.
 _FORMATS = {"int1": "?7x", "int8": "b7x", "uint8": "B7x", "int16": "h6x", "uint16": "H6x", "int32": "i4x",
-            "uint32": "I4x", "int64": "q", "uint64": "Q", "fp16": "e6x", "bf16": "H6x", "fp8e4nv": "B7x",
-            "fp8e5": "B7x", "fp32": "f4x", "fp64": "d"}
+            "uint32": "I4x", "int64": "q", "uint64": "Q", "fp16": "e6x", "bf16": "H6x", "fp8e4b15": "B7x",
+            "fp8e4nv": "B7x", "fp8e5": "B7x", "fp32": "f4x", "fp64": "d"}
 #: Types without a struct code travel as their bits.
 _AS_BITS = {"bf16": ("bfloat16", np.uint16), "fp8e4nv": ("float8_e4m3fn", np.uint8),
             "fp8e5": ("float8_e5m2", np.uint8)}

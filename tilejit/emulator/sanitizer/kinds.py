@@ -40,6 +40,7 @@ MAP_IN_USE = "map-in-use"
 TMA_BESIDE = "tma-beside"
 VPRINTF = "vprintf"
 TRAP = "trap"
+ASSERTION = "assertion"
 
 #: Kind -> what it means. The machine finds some of them with no sanitizer (`MACHINE`).
 KINDS: dict[str, str] = {
@@ -83,9 +84,11 @@ KINDS: dict[str, str] = {
     TMA_BESIDE: "a TMA store or reduction through a tensor whose rows end within 16 bytes, which it writes whole",
     VPRINTF: "a call of vprintf whose format or values are not where they must be",
     TRAP: "the kernel executed a trap",
+    ASSERTION: "an assertion of the kernel does not hold",
 }
 
 #: What the machine itself reports, without a sanitizer.
 MACHINE = frozenset({DEADLOCK, LIVELOCK, BARRIER_UNINITIALISED, BARRIER_UNDERFLOW, BARRIER_OVERFLOW, BARRIER_COUNT,
                      BARRIER_REMOTE, BARRIER_PARTICIPANTS, BARRIER_CLUSTER, DIVERGENT, OUT_OF_BOUNDS, MISALIGNED,
-                     DESCRIPTOR, OPERANDS, MULTICAST, NO_CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP, STALE_MAP})
+                     DESCRIPTOR, OPERANDS, MULTICAST, NO_CLUSTER, SETMAXNREG, PEER_EXITED, VPRINTF, TRAP, ASSERTION,
+                     STALE_MAP})
