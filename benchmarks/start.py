@@ -89,7 +89,7 @@ def imports() -> list[tuple[str, float, float]]:
     for name, text in IMPORTS.items():
         if "*" in text:
             text = "from tilejit import kernels\n[getattr(kernels, n) for n in kernels.__all__]"
-        times = [float(run(TIMED.format(text)).stdout) for _ in range(5)]
+        times = [float(run(TIMED.format(text)).stdout) for _ in range(10)]
         found.append((name, min(times), 60.0 if name in ("import tilejit", "from tilejit import kernels") else 0.0))
     return found
 

@@ -50,6 +50,31 @@ def by_torch(x, how):
     return out
 
 
+def graded() -> None:
+    """Attention with a gradient: forward and backward are replayed, below autograd; bound it is launches alone."""
+    counted = []
+    q = torch.randn(1, 128, 4, 64, dtype=torch.float16)
+    asked = q.clone().requires_grad_()
+    kernels.attention(asked, q, q).backward(q)
+    module = sys.modules["tilejit.kernels.attention.function"]
+
+    def counts(name, fn):
+        def counting(*args, **kwargs):
+            counted.append(name)
+            return fn(*args, **kwargs)
+        return counting
+
+    for name in ("forward", "gradients"):
+        setattr(module, name, counts(name, getattr(module, name)))
+    for _ in range(4):
+        at = state.launches
+        kernels.attention(asked, q, q).backward(q)
+        assert state.launches == at + 4, "one forward; rows, keys and the sums' rounding backward"
+    assert sorted(set(counted)) == ["forward", "gradients"] and len(counted) == 2, counted
+    at, repeat = state.launches, kernels.softmax.bind(asked)
+    assert not repeat().requires_grad and repeat() is repeat() and state.launches == at + 4
+
+
 def main() -> None:
     x = torch.randn(16, 16)
     for how, expected in (("view", 2), ("sum", 4), ("copy", 4), ("same", 2), ("item", 4)):
@@ -68,6 +93,7 @@ def main() -> None:
     assert all(r.requires_grad and type(r.grad_fn).__name__ == "softmaxBackward" for r in results)
     with torch.inference_mode():
         assert kernels.softmax(x).is_inference()
+    graded()
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Listening(TorchDispatchMode):
