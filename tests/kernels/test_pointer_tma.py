@@ -214,6 +214,7 @@ def batch_of_products(a, c, K, pitch, BATCH: tl.constexpr, ROWS: tl.constexpr):
     tl.store(at, acc.to(c.dtype.element_ty))
 
 
+@pytest.mark.one_schedule                        # what repeats launches keeps copies of their arrays
 @pytest.mark.parametrize("target", TARGETS)
 def test_starts_above_32_bits(target):
     """What 64 bits are taken for, and no mask bounds, becomes two of TMA's indices of 32 bits."""

@@ -56,6 +56,7 @@ def check_grouped(arrays, heights):
         assert m or (c == 7).all()
 
 
+@pytest.mark.one_schedule                # it explores itself
 @pytest.mark.parametrize("options", [{}, {"num_warps": 8}, {"warp_specialize": False}])
 def test_grouped_products_of_loaded_pointers(options):
     arrays, args = problems()
@@ -186,6 +187,7 @@ def batched(a, b, c, batches, m, n, k, M: tl.constexpr, N: tl.constexpr, K: tl.c
             total = tl.zeros((M, N), tl.float32)
 
 
+@pytest.mark.one_schedule                # it explores itself
 @pytest.mark.parametrize("options", [{}, {"warp_specialize": False}, {"num_warps": 8}])
 def test_descriptors_that_a_loop_carries_are_written_where_they_change(options):
     rng = np.random.default_rng(0)
@@ -242,6 +244,36 @@ def test_descriptors_in_loops_and_branches(target, which, m):
         for j in range(m):
             want += np.concatenate([one[j:], np.zeros((j, width))]) - 2 * two
     np.testing.assert_array_equal(out, want)
+
+
+@tilejit.kernel
+def combined(x, pointers, rows, KIND: tl.constexpr, N: tl.constexpr):
+    """Atomics that pointers have not."""
+    i = tl.program_id(0)
+    y = tl.load(pointers + i % 2).to(tl.pointer_type(x.dtype.element_ty))
+    d = tl.make_tensor_descriptor(y, [2, tl.load(rows), N], [4 * N, N, 1], [2, 4, N])
+    part = tl.load(x + i * 8 * N + tl.arange(0, 8 * N)).reshape(2, 4, N)
+    if KIND == "min":
+        d.atomic_min([0, i // 2, 0], part)
+    else:
+        d.atomic_max([0, i // 2, 0], part)
+
+
+@pytest.mark.parametrize("kind, dtype", [("min", np.float16), ("max", ml_dtypes.bfloat16)])
+def test_atomics_that_only_tma_has(kind, dtype):
+    n, rows = 32, 3
+    rng = np.random.default_rng(0)
+    x = rng.integers(-99, 99, (4, 2, 4, n)).astype(dtype)
+    y = rng.integers(-99, 99, (2, 2, 4, n)).astype(dtype)
+    want = y.astype(np.float32)
+    for i in range(4):
+        into = want[i % 2][:, i // 2:rows]
+        into[:] = getattr(np, f"{kind}imum")(into, x[i][:, :rows - i // 2].astype(np.float32))
+    places = np.array([y[0].ctypes.data, y[1].ctypes.data], np.int64)
+    with tilejit.knobs(target="emulator"):
+        k = combined[(4,)](x, places, np.array([rows], np.int32), kind, n)
+    np.testing.assert_array_equal(y.astype(np.float32), want)
+    assert "is written by the program" in k.report()
 
 
 @tilejit.kernel
