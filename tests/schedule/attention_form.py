@@ -49,6 +49,39 @@ def attend(q_desc, k_desc, v_desc, o_desc, length, scale, BM: tl.constexpr, BN: 
     o_desc.store([base + first, 0], (acc / total[:, None]).to(o_desc.dtype))
 
 
+@tilejit.kernel
+def attend_one(q_desc, k_desc, o_desc, sum_desc, length, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    """Keys that are the values too, so that products of both stages read a slot; the first product of the second one is
+    staged through shared memory, and its sums are added to memory in every iteration."""
+    base = tl.program_id(1) * length
+    first = tl.program_id(0) * BM
+    q = q_desc.load([base + first, 0])
+    acc = tl.zeros([BM, D], tl.float32)
+    for n in tl.range(0, length, BN):
+        k = k_desc.load([base + n, 0])
+        p = tl.exp2(tl.dot(q, k.T) * scale).to(k.dtype)
+        acc = tl.dot(p, k, acc)
+        sum_desc.atomic_add([base + n, 0], tl.dot(p.T, q))
+    o_desc.store([base + first, 0], acc.to(o_desc.dtype))
+
+
+def one_arguments(length: int, heads: int = 1, d: int = 64, bm: int = 64, bn: int = 64,
+                  **options: Any) -> tuple[tuple[int, int], tuple, dict[str, Any]]:
+    """Grid, arguments (the third is the output, the fourth sums over queries) and constants of a launch."""
+    rng = np.random.default_rng(length)
+    q, k = (rng.standard_normal((heads * length, d), np.float32).astype(BF16) for _ in range(2))
+    out, sums = np.full((heads * length, d), np.nan, np.float32).astype(BF16), np.zeros((heads * length, d), np.float32)
+    descs = [tilejit.TensorDescriptor(x, x.shape, (d, 1), (rows, d)) for x, rows in ((q, bm), (k, bn), (out, bm), (sums, bn))]
+    return (length // bm, heads), (*descs, length, d ** -0.5), {"BM": bm, "BN": bn, "D": d, **options}
+
+
+def one_reference(args: tuple, heads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Output and sums, in float64 but for the weights' type."""
+    q, k = (x.base.astype(np.float64).reshape(heads, -1, x.base.shape[-1]) for x in args[:2])
+    p = np.exp2(q @ k.transpose(0, 2, 1) * args[5]).astype(BF16).astype(np.float64)
+    return (p @ k).reshape(args[2].base.shape), (p.transpose(0, 2, 1) @ q).reshape(args[3].base.shape)
+
+
 def arguments(length: int, heads: int = 1, d: int = 64, bm: int = 64, bn: int = 64, dtype: Any = BF16,
               causal: bool = False, **options: Any) -> tuple[tuple[int, int], tuple, dict[str, Any]]:
     """Grid, arguments (the last array is the output) and constants of a launch."""

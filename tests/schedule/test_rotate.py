@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from attention_form import arguments, attend, reference
+from attention_form import arguments, attend, attend_one, one_arguments, one_reference, reference
 
 import tilejit
 from tilejit.errors import VerificationError
@@ -220,6 +220,40 @@ def test_in_the_emulator(case):
     assert len(found.check().runs) == 15
     want = reference(args, options.get("heads", 1), options.get("causal", False))
     assert rel_error(args[3].base.astype(np.float64), want) < 4e-3
+
+
+@pytest.mark.parametrize("options", [{"length": 192, "num_warps": 4}, {"length": 256, "bm": 128, "num_warps": 8}])
+def test_a_slot_that_both_stages_read(options):
+    """The load stands at stage 1 again; one ring, one load, and the same numbers from every pass and in the emulator."""
+    heads, stages = 1, {}
+
+    def note(name, fn):
+        stages[name] = copy_function(fn)
+        return fn
+
+    from tilejit import schedule as room
+
+    grid, args, constants = one_arguments(**options)
+    k = attend_one.compile(*args, **constants)
+    assert "is in flight with acc" in k.report() and re.findall(r"ring (\S+): ", k.report()) == ["q", "k"]
+    stages["scheduled"] = room.run(tile_ir(k.kernel, k.args, k.options), note)
+    assert str(stages["annotated"]).count("again=") == 1
+    want = one_reference(args, heads)
+
+    def agree():
+        for found, wanted in zip(args[2:4], want):
+            assert rel_error(found.base.astype(np.float64), wanted) < 4e-3
+        args[3].base[...] = 0
+
+    for stage in ("annotated", "rotated", "release", "scheduled"):
+        verify(stages[stage])
+        evaluate(stages[stage], grid, dict(zip(("q_desc", "k_desc", "o_desc", "sum_desc", "length", "scale"), args)))
+        agree()
+    with tilejit.knobs(target="emulator"):
+        attend_one[grid](*args, **constants)
+        agree()
+        if options["num_warps"] == 4:
+            tilejit.check(attend_one, grid, *args, **constants).check()
 
 
 def test_no_trip_at_all():
