@@ -31,6 +31,7 @@ SAMPLES = {
     "attention": lambda t: [(*[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
     "attention_gradient": lambda t: [(t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8), t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8),
                                       *[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
+    "latent_attention": lambda t: [(t(1, 1, 2, 576, dtype=HALF), t(1, 16, 576, dtype=HALF), None, None, 512, False, 0.04)],
     "column_sum": lambda t: [(t(16, 32), t(32))],
     "glu_gradient": lambda t: [(t(16, 32), t(16, 32), t(16, 32), "silu")],
     "cross_entropy_forward": lambda t: [(t(16, 32), number(t, 32, 16)), (t(16, 32), number(t, 32, 16), None, -100, 0.1, 0.1, 5.0, "sum")],

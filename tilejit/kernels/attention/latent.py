@@ -95,17 +95,41 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
 
 @tilejit.replayed
 def latent_attention(q: Any, cache: Any, dv: int = 512, causal: bool = False, scale: float | None = None, *,
-                     used_keys: Any = None, pages: Any = None, out: Any = None, lse: Any = None,
-                     parts: int = 0) -> Any:
+                     used_keys: Any = None, pages: Any = None, return_lse: bool = False, out: Any = None,
+                     lse: Any = None, parts: int = 0) -> Any:
     """softmax(scale * q @ cache^T) @ cache[.., :dv] for every head, with fp32 sums; all heads share the cache.
 
     q [batch, queries, heads, d] with the heads of a query one behind the other, cache [batch, keys, d], fp16 or bf16;
     dv 512 and d up to 576 (their difference is what says where a key is). Gives [batch, queries, heads, dv]. causal:
     query i sees the keys up to i + keys - queries. scale: 1/sqrt(d) if None (of a model whose keys are projected to
-    latent vectors, that of its own keys is wanted). used_keys: int32 [batch], so many keys are there. pages: int32
+    latent vectors, that of its own keys is wanted). return_lse: also the logarithms of the sums, fp32 [batch, heads,
+    queries]. used_keys: int32 [batch], so many keys are there. pages: int32
     [batch, pages of a sequence]; the cache is [pages, keys of a page, d] then, with used_keys. out, lse: where results
-    go, lse fp32 [batch, heads, queries]. parts: of the keys, instead of a choice. No gradient. Raises LaunchError for
-    what does not fit."""
+    go. parts: of the keys, instead of a choice. No gradient. Raises LaunchError for what does not fit."""
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if out is None and lse is None and not parts:
+        result, logs = operator(q, cache, used_keys, pages, dv, causal, scale)
+    else:
+        result, logs = _run(q, cache, used_keys, pages, dv, causal, scale, out, lse, parts)
+    return (result, logs) if return_lse else result
+
+
+def _like(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, scale: float) -> tuple[Any, Any]:
+    batch, queries, heads, _ = q.shape
+    return tilejit.empty_like(q, (batch, queries, heads, dv)), tilejit.empty_like(q, (batch, heads, queries),
+                                                                                  tilejit.language.float32)
+
+
+@tilejit.torch_op("tilejit::latent_attention", "(Tensor q, Tensor cache, Tensor? used_keys, Tensor? pages, int dv, "
+                  "bool causal, float scale) -> (Tensor, Tensor)", fake=_like)
+def operator(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, scale: float) -> tuple[Any, Any]:
+    """The result, and logarithms of sums."""
+    return _run(q, cache, used_keys, pages, dv, causal, scale)
+
+
+@tilejit.replayed
+def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, scale: float, out: Any = None,
+         lse: Any = None, parts: int = 0) -> tuple[Any, Any]:
     iq, ic, iu, ip = infos_of(q, cache, used_keys, pages)
     batch, queries, heads, d = _check(iq, ic, iu, ip, dv)
     keys = ic.shape[1] if pages is None else ip.shape[1] * ic.shape[1]
@@ -119,7 +143,7 @@ def latent_attention(q: Any, cache: Any, dv: int = 512, causal: bool = False, sc
     if lse is None:
         lse = tilejit.empty_like(q, (batch, heads, queries), fp32)
     if not rows or not batch:
-        return out
+        return out, lse
     programs = tilejit.cdiv(rows, ROWS) * batch
     parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
     to, logs = out, lse
@@ -141,14 +165,14 @@ def latent_attention(q: Any, cache: Any, dv: int = 512, causal: bool = False, sc
         blocks(q, ROWS, HALF, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, HALF, *of_cache),
         blocks(cache, bn, REST, *of_cache),
         blocks(to, ROWS, HALF, (parts * batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs, used_keys, listed,
-        queries, keys, (d ** -0.5 if scale is None else scale) * LOG2E, heads, batch, CAUSAL=causal, PARTS=parts,
+        queries, keys, scale * LOG2E, heads, batch, CAUSAL=causal, PARTS=parts,
         BM=ROWS, BN=bn, DV=dv, HALF=HALF, REST=REST, num_warps=8)
     if parts > 1:
         strides = tilejit.array_info(out).strides
         combine_kernel[(queries, heads, batch)](
             to, logs, out, lse, None, queries, heads, batch, dv, *strides[:3], PARTS=parts,
             COUNT=tilejit.next_power_of_2(parts), D=dv, num_warps=4)
-    return out
+    return out, lse
 
 
 def _check(q: Any, cache: Any, used: Any, pages: Any, dv: int) -> tuple[int, int, int, int]:
