@@ -50,16 +50,20 @@ def attend(q_desc, k_desc, v_desc, o_desc, length, scale, BM: tl.constexpr, BN: 
 
 
 @tilejit.kernel
-def attend_one(q_desc, k_desc, o_desc, sum_desc, length, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+def attend_one(q_desc, k_desc, o_desc, sum_desc, length, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+               TWICE: tl.constexpr = False):
     """Keys that are the values too, so that products of both stages read a slot; the first product of the second one is
-    staged through shared memory, and its sums are added to memory in every iteration."""
+    staged through shared memory, and its sums are added to memory in every iteration (TWICE: the scores' too)."""
     base = tl.program_id(1) * length
     first = tl.program_id(0) * BM
     q = q_desc.load([base + first, 0])
     acc = tl.zeros([BM, D], tl.float32)
     for n in tl.range(0, length, BN):
         k = k_desc.load([base + n, 0])
-        p = tl.exp2(tl.dot(q, k.T) * scale).to(k.dtype)
+        scores = tl.dot(q, k.T)
+        if TWICE:
+            sum_desc.atomic_add([base + n, 0], scores)
+        p = tl.exp2(scores * scale).to(k.dtype)
         acc = tl.dot(p, k, acc)
         sum_desc.atomic_add([base + n, 0], tl.dot(p.T, q))
     o_desc.store([base + first, 0], acc.to(o_desc.dtype))

@@ -256,6 +256,13 @@ def test_a_slot_that_both_stages_read(options):
             tilejit.check(attend_one, grid, *args, **constants).check()
 
 
+def test_stores_to_the_same_memory_stay_in_order():
+    _, args, constants = one_arguments(192, num_warps=4)
+    assert "is in flight with acc" in attend_one.compile(*args, **constants).report()
+    k = attend_one.compile(*args, **constants, TWICE=True)
+    assert "do not overlap: desc_atomic (attention_form.py:" in k.report()
+
+
 def test_no_trip_at_all():
     """Rows whose loop has no iteration: sums of nothing, divided."""
     grid, args, constants = arguments(64, num_warps=4)

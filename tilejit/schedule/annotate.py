@@ -183,10 +183,10 @@ def _problem(fn: Function, loop: Op) -> str:
 
 
 def _only_stores(op: Op, body: Block) -> bool:
-    """Whether an op stores through TMA, to what nothing else in the loop reads."""
+    """Whether an op stores through TMA, to what nothing else in the loop reads or writes: it may change places."""
     to = argument_of(op.operands[0]) if is_store(op) else None
     return to is not None and not any(argument_of(x.operands[0]) in (None, to) for x in walk(body)
-                                      if "read" in x.define.effects and x is not op and x.operands)
+                                      if x.define.effects & {"read", "write"} and x is not op and x.operands)
 
 
 def _top(op: Op) -> Block:
