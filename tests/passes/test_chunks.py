@@ -17,6 +17,15 @@ def chain(x, y, n, B: tl.constexpr):
 
 
 @tilejit.kernel
+def long(x, y, n, B: tl.constexpr, LENGTH: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + at, mask=at < n, other=1.0)
+    for _ in tl.static_range(LENGTH):
+        v = v * 0.5 + 1
+    tl.store(y + at, v, mask=at < n)
+
+
+@tilejit.kernel
 def matrix(x, y, M: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     flat = tl.load(x + tl.arange(0, M * N))
@@ -97,3 +106,9 @@ def test_large_tiles_do_not_explode():
     assert big.ptx.count(";") < 20_000 and "chunks" in big.report()
     small = chain.compile("*fp32", "*fp32", "int32", 4096, num_warps=4)
     assert "chunks" not in small.report()
+
+
+@pytest.mark.parametrize("block", [1024, 65536])
+def test_chains_may_be_longer_than_python_calls_are_deep(block):
+    made = long.compile("*fp32:16", "*fp32:16", "int32", B=block, LENGTH=700)
+    assert ("they go through a loop" in made.report()) == (block > 1024)

@@ -117,10 +117,22 @@ class _Group:
 
     def _need(self, v: Value) -> str:
         """Take in what makes a tile; what is wrong with it, or empty."""
-        if not self._sliced(v) or v.op in self.members:
-            return ""
-        op = v.op
-        name = v.name or "a tile"
+        work = [v]
+        while work:
+            v = work.pop()
+            if not self._sliced(v) or v.op in self.members:
+                continue
+            problem = self._unable(v)
+            if problem:
+                return problem
+            assert isinstance(v.op, Op)
+            self.members[v.op] = None
+            work += reversed(v.op.operands)
+        return ""
+
+    def _unable(self, v: Value) -> str:
+        """Why the part of a tile for one chunk cannot be computed from the parts of what makes it, or empty."""
+        op, name = v.op, v.name or "a tile"
         if not isinstance(op, Op) or op.parent is not self.block and not op.define.pure:
             return f"{name} comes from outside"
         loaded = op.define.layout == "access" and op.define.effects == {"read"} and not op.attrs.get("volatile")
@@ -129,8 +141,7 @@ class _Group:
             return f"{name} is made whole by {op.name}"
         if op.name == "expand_dims" and op.attrs["axis"] == 0:
             return f"{name} is one row"
-        self.members[op] = None
-        return next((p for x in op.operands if (p := self._need(x))), "")
+        return ""
 
     def _in_place(self, load: Op, store: Op) -> bool:
         """Whether a store writes where a load reads, each address once: what a chunk stores no other one loads."""

@@ -16,9 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, numeric
-from tilejit.ir.core import edge_of
-from tilejit.ir.types import DType, Ptr, elem_of, fp8e4b15, fp16, fp32
+from tilejit.ir import Function, Op, Value, edges, numeric, walk
+from tilejit.ir.types import DType, Ptr, Tile, elem_of, fp8e4b15, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
@@ -259,7 +258,7 @@ def _minmax(e: Emitter, op: Op) -> None:
     elif t.is_float:
         each(e, op, lambda a, b: p.new(cls, f"{name}{nan if t.bits < 64 else ''}.{suffix(t)}", a, b))
     else:
-        plain = [t.bits != 32 or not negated(v, set()) for v in op.operands]
+        plain = [t.bits != 32 or v not in e.negations for v in op.operands]
         kind = suffix(t)
 
         def whole(*args: str) -> str:
@@ -271,24 +270,29 @@ def _minmax(e: Emitter, op: Op) -> None:
         each(e, op, whole)
 
 
-def negated(v: Value, seen: set[Value]) -> bool:
-    """Whether an integer may be the negation of another, as it is or moved about: ptxas loses the sign where it makes
+def negations(fn: Function) -> set[Value]:
+    """Integers that may be the negation of another one, as they are or moved about: ptxas loses the sign where it makes
     one minimum of three (runtime/miscompiles.py), unless something stands between that it does not look through."""
-    if v in seen:
-        return False
-    seen.add(v)
-    if (edge := edge_of(v)) is not None:
-        return any(negated(s, seen) for s in edge[1].sources)
-    if isinstance(v.op, Op):
-        op = v.op
-        if op.name in ("neg", "sub"):
-            return True
-        traits = op.define.traits
-        moves = not op.define.effects and ("elementwise" not in traits or "identity" in traits or op.name == "select")
-        return moves and any(negated(x, seen) for x in op.operands if elem_of(x.type) == elem_of(v.type))
-    owner = v.op.parent if v.op is not None else None      # of a fold: either side is an operand or was folded
-    return owner is not None and bool(owner.operands) and not owner.define.carries \
-        and negated(owner.operands[v.index % len(owner.operands)], seen)
+    found: set[Value] = set()
+    before = -1
+    while len(found) > before:               # again where a loop hands one back
+        before = len(found)
+        for op in walk(fn.body):
+            traits = op.define.traits
+            if op.name in ("neg", "sub"):
+                found.update(op.results)
+            elif op.define.carries:
+                for way in edges(op):
+                    if not found.isdisjoint(way.sources):
+                        found.update((*way.args, way.result))
+            elif not found.isdisjoint(op.operands):
+                for region in op.regions:        # of a fold: either side is an operand or was folded
+                    found.update(x for x in region.args if op.operands[x.index % len(op.operands)] in found)
+                if op.define.pure and ("elementwise" not in traits or "identity" in traits or op.name == "select"):
+                    types = {elem_of(v.type) for v in op.operands if v in found}
+                    results = (r for r in op.results if isinstance(r.type, (DType, Tile)))
+                    found.update(r for r in results if elem_of(r.type) in types)
+    return found
 
 
 @emits("neg")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
@@ -103,6 +103,13 @@ class Emitter:
         self.alone = False           # one thread runs what is emitted (`elect`)
         self.ahead = False           # the kernel ahead in the stream may still run (`kernel.follow`)
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
+
+    @cached_property
+    def negations(self) -> set[Value]:
+        """See `arith.negations`."""
+        from tilejit.ptx.arith import negations
+
+        return negations(self.fn)
 
     # -- values ---------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:

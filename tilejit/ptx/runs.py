@@ -100,16 +100,12 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
     pinned: the assembler shall not begin with it any earlier. Left alone, it moves the arithmetic of all pieces before
     the barriers of the first ones; where results are as wide as what they come from, it then runs out of registers, and
     where there is much of it, all stores come at the end, when nothing is left that could be done in the meantime."""
-    ops: dict[Op, None] = {}
-    leaves: dict[Value, list[str]] = {}
-
-    def need(v: Value) -> None:
-        if v in e.values:
-            leaves[v] = e.get(v)
-        elif e.run[v] not in ops:
-            for x in e.run[v].operands:
-                need(x)
-            ops[e.run[v]] = None
+    wanted = set(values)
+    for v in reversed(e.run):
+        if v in wanted and v not in e.values:
+            wanted.update(e.run[v].operands)
+    ops = [op for v, op in e.run.items() if v in wanted and v not in e.values]
+    leaves = {v: e.get(v) for v in dict.fromkeys((*values, *(x for op in ops for x in op.operands))) if v in e.values}
 
     def make(*regs: str) -> list[str]:
         for i, leaf in enumerate(leaves):
@@ -118,8 +114,6 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
             EMITTERS[op.name](e, op)
         return [r for v in values for r in e.get(v)]
 
-    for v in values:
-        need(v)
     for op in ops:
         e.at(op)
     pair = e.p.template(make, _PAIR * len(leaves))
