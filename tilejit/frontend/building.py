@@ -72,6 +72,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     env = {n: value((n,), args[n]) for n in names}
     constants = [values[n,] for n in source.consts if isinstance(getattr(values.get((n,)), "type", None), Ptr)]
     for v in constants:
+        assert isinstance(v.type, Ptr)
         v.type = Ptr(v.type.elem, const=True)
     Walker(source, b, env, None).function()
     b.loc = loc
@@ -86,7 +87,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
 def _drop_const(fn: Function) -> None:
     """All pointers as any other ones: what is refused has been."""
     def plain(t: Any) -> Any:
-        return with_elem(t, Ptr(elem_of(t).elem)) if isinstance(t, (Ptr, Tile)) and isinstance(elem_of(t), Ptr) else t
+        e = elem_of(t) if isinstance(t, (Ptr, Tile)) else None
+        return with_elem(t, Ptr(e.elem)) if isinstance(e, Ptr) else t
 
     for v in fn.body.args:
         v.type = plain(v.type)

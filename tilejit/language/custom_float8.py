@@ -5,19 +5,21 @@ fp16's without the exponent's highest and the mantissa's seven lowest bits. The 
 """
 from __future__ import annotations
 
+from typing import Any
+
 from tilejit.ir.types import DType, fp8e4b15, fp16, uint8, uint16
 from tilejit.language import semantics as sem
-from tilejit.language.tensor import KernelBuilder, tensor
+from tilejit.language.tensor import tensor
 from tilejit.language.terms import Term
 
 
-def widened(b: KernelBuilder, x: tensor) -> tensor:
+def widened(b: Any, x: tensor) -> tensor:
     """Elements of fp8e4b15 as fp16, exactly."""
     bits = Term(b, x).bits(uint8).cast(uint16)
     return (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).bits(fp16).tensor
 
 
-def narrowed(b: KernelBuilder, x: tensor) -> tensor:
+def narrowed(b: Any, x: tensor) -> tensor:
     """Floats as fp8e4b15: truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from
     zero. (As Triton converts; from fp16 that is one rounding.)"""
     assert isinstance(x.elem, DType)

@@ -283,7 +283,7 @@ def _carry(loop: Op, carried: list[int], b: Builder, c: Context) -> None:
     b.insert(loop)
     for index in carried:
         places = {_branch(use, loop) for use, _ in c.uses.get(old[index], ())}
-        for block in places - {None}:
+        for block in [p for p in places if p is not None]:
             replace(block, {old[index]: _wait_in(block, loop.results[index], loop)})
         if None in places:
             c.renamed[old[index]] = b("dot_wait", loop.results[index])

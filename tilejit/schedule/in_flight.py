@@ -44,10 +44,10 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if options.get("num_ctas", 1) != 1 or options.get("cluster_split") or options.get("launch_cooperative_grid") or \
             not target_of(fn).hopper:
         return None
-    rows = [op.result.type for op in fn.body.ops if op.name == "row_load"]
+    rows = [t for op in fn.body.ops if op.name == "row_load" and isinstance(t := op.result.type, Tile)]
     spare = [x for x in fn.attrs.get("report", ()) if isinstance(x, Record) and x.kind == "in_registers"]
-    size = sum(t.numel * elem_of(t).bits // 8 for t in rows) + sum(x.numbers["bytes"] for x in spare)
-    block = min([t.numel for t in rows] + [x.numbers["size"] for x in spare], default=0)
+    size = sum(t.numel * elem_of(t).bits // 8 for t in rows) + sum(int(x.numbers["bytes"]) for x in spare)
+    block = min([t.numel for t in rows] + [int(x.numbers["size"]) for x in spare], default=0)
     ctas, warps = cluster_of(size, block, options.get("num_warps", 4)) if size else (1, 0)
     return {**options, "num_ctas": ctas, "num_warps": warps} if ctas > 1 else None
 

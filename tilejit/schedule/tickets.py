@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, walk
@@ -70,12 +71,12 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
         awaited = any(op.name == "await" for op in mine)
         if awaited:
             _thread_awaits(block, ring, mine, zero, (skips or {}).get(ring.name))
-        fills: dict[Op, Step] = {not elected and _branch(op) or op: lambda op, t, ring=ring: _fill(op, t, ring, elected)
+        fills: dict[Op, Step] = {not elected and _branch(op) or op: partial(_fill, ring=ring, elected=elected)
                                  for op in mine if op.name == "fill"}
         if fills:
             written = {op for fill in mine if fill.name == "fill" for op in _written(fill)}
             for op in written if not awaited else ():      # a descriptor: what was copied through it has landed
-                fills[op] = lambda op, t, ring=ring: _landed(op, t, ring)
+                fills[op] = partial(_landed, ring=ring)
             # A fresh barrier passes a wait for parity 1: the first round of fills never blocks.
             thread(block, (zero, one), fills, [f"{ring.name}_slot", f"{ring.name}_parity"])
 

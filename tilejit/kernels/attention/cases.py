@@ -90,7 +90,7 @@ def with_rows(opts: Options, case: Case, k: Any, v: Any, ik: ArrayInfo, iv: Arra
     """The same, where pages are of keys that fill no blocks: those are looked up one by one."""
     if opts.pages is None or case.page % LEAST_KEYS == 0:
         return opts
-    keys, values = (Rows(x, *i.strides[:3], i.shape[3]) for x, i in ((k, ik), (v, iv)))
+    keys, values = (Rows(x, i.strides[0], i.strides[1], i.strides[2], i.shape[3]) for x, i in ((k, ik), (v, iv)))
     return opts._replace(pages=opts.pages._replace(keys=keys, values=values))
 
 

@@ -33,9 +33,10 @@ def placed() -> Iterator[None]:
 
 def _chained(error: CompilationError) -> CompilationError:
     """The error, told at the outermost call that led to it, with its causes from there inwards."""
+    assert error.loc is not None
     places = [error.loc]
-    while places[-1].call_site is not None:
-        places.append(places[-1].call_site)
+    while (outer := places[-1].call_site) is not None:
+        places.append(outer)
     called = re.match(r"[\w.]+\(", error.loc.source()[error.loc.col:])
     cause: Exception | None = None
     if called and not isinstance(error, CompileTimeAssertionFailure):
