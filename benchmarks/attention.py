@@ -370,7 +370,7 @@ def main() -> None:
     parser.add_argument("--out", default="benchmarks/results")
     args = parser.parse_args()
     rows = []
-    args.contexts = args.contexts or [(1, 131072), (8, 16384), (32, 4096), (128, 1024)]
+    args.contexts = args.contexts or [(1, 1024), (1, 16384), (1, 131072), (8, 16384), (32, 4096), (128, 1024), (128, 8192)]
     for kind in args.sets:
         special = {"decode": decoding, "variants": variants, "fp8": fp8, "latent": latent, "ablation": ablation}
         rows += special[kind](args) if kind in special else products(kind, args)

@@ -138,7 +138,8 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
     blocks = tilejit.cdiv(queries, bm)
     if persistent is None:
-        persistent = plain and split == 1 and not (packed or case.page or case.dropout or tiles) \
+        alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)    # sequences
+        persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
             and max(wide, wide_v) <= 128 and _equal(blocks, heads * batch, case.high, chip)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
