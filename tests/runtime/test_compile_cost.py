@@ -92,7 +92,7 @@ def test_the_greatest_kernel() -> None:
         fused_kernel, "desc<bf16[128x64]>", "desc<bf16[256x64]>", block, block, "*fp32", "*fp32", "*bf16", "*bf16", "*fp32",
         "int32", "int32:16", "int32", "int32:16", BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, SCALE_A="rows",
         SCALE_B="columns", ACTIVATION="gelu", GATED=False, REDUCE="max", num_warps=8, num_stages=3)
-    assert count > 4000 and calls <= 49 * count, (count, calls)
+    assert count > 4000 and calls <= 47 * count, (count, calls)
 
 
 def test_the_collector_rests_meanwhile() -> None:

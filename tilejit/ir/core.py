@@ -233,13 +233,26 @@ def walk(block: Block) -> Iterator[Op]:
             rest.pop()
 
 
+def listed(block: Block) -> list[Op]:
+    """Every op of a block and of the regions inside, in order, as they are now: for who reads all of them."""
+    out: list[Op] = []
+    done = 0
+    for i, op in enumerate(block.ops, 1):
+        if op.regions:
+            out += block.ops[done:i]
+            done = i
+            for region in op.regions:
+                out += listed(region)
+    return out + block.ops[done:]
+
+
 def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
     """For every value used in the block (nested regions included): its (op, operand index) pairs."""
     table: dict[Value, list[tuple[Op, int]]] = {}
-    for op in walk(block):
+    for op in listed(block):
         for i, v in enumerate(op.operands):
             if v in table:
-                table[v].append((op, i))
+                table[v] += [(op, i)]
             else:
                 table[v] = [(op, i)]
     return table
@@ -252,7 +265,7 @@ def replace(block: Block, mapping: dict[Value, Value]) -> None:
             v = mapping[v]
         return v
 
-    for op in walk(block) if mapping else ():
+    for op in listed(block) if mapping else ():
         if not mapping.keys().isdisjoint(op.operands):
             op.operands = [final(v) for v in op.operands]
 

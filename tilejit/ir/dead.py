@@ -1,7 +1,7 @@
 """What nothing needs: finds the ops, carried values and results that no effect asks for, and removes them."""
 from __future__ import annotations
 
-from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, keep_edges, walk
+from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, keep_edges, listed
 
 
 def _is_root(op: Op) -> bool:
@@ -15,7 +15,7 @@ def _is_root(op: Op) -> bool:
 
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
     """The ops that effects need, and the (op, index of an edge) pairs among their carried values and results."""
-    kept = {op for op in walk(fn.body) if _is_root(op)}
+    kept = {op for op in listed(fn.body) if _is_root(op)}
     slots: set[tuple[Op, int]] = set()
     work, values = [*kept], list[Value]()
     while work or values:

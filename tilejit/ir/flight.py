@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tilejit.ir.core import Block, Function, Op, Value, walk
+from tilejit.ir.core import Block, Function, Op, Value, listed
 from tilejit.ir.types import Tile
 
 #: Trips of a loop that are told apart: a product of this trip, of the one before, and of any before that.
@@ -133,7 +133,7 @@ class _Walker:
     def _loop(self, op: Op, state: Flights, first: Block, last: Block, inits: list[Value], args: list[Value],
               left: list[Value], yields: list[Value]) -> Flights:
         """A loop that begins with `first`, left with the values `left`; `last` is its last block (or the same)."""
-        inner = {v for region in op.regions for x in walk(region) for v in x.results}
+        inner = {v for region in op.regions for x in listed(region) for v in x.results}
         inner.update(v for region in op.regions for v in region.args)
         into, back = _names(inits, args), _names(yields, args)
         head = start = {key: x.named(into, lambda v: False) for key, x in state.items()}
@@ -168,7 +168,7 @@ def rings(fn: Function) -> dict[Value, str]:
     """Buffers that copies fill -> the name of the ring whose mbarriers NAME.full and NAME.empty guard them."""
     found: dict[Value, str] = {}
     waiting: list[Value] = []
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if "cp_async" in op.define.traits:
             waiting.append(op.operands[0])
             continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilejit.ir.core import Function, walk
+from tilejit.ir.core import Function, listed
 from tilejit.ir.verify import verify
 from tilejit.passes.assumptions import check_signs
 from tilejit.passes.chunks import chunk
@@ -52,7 +52,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
 
 def _contents(fn: Function) -> list[tuple]:
     """All that a pass may change: ops in order, their operands and attributes, where blocks end."""
-    return [(op, op.parent, *op.operands, *op.attrs.items()) for op in walk(fn.body)]
+    return [(op, op.parent, *op.operands, *op.attrs.items()) for op in listed(fn.body)]
 
 
 def run(fn: Function, stage: Callable[[str, Function], Function] | None = None) -> Function:

@@ -26,6 +26,7 @@ class Steps:
     def __init__(self, known: dict[Value, list[Step]] | None = None, bases: dict[Hashable, int] | None = None):
         self.known: dict[Value, list[Step]] = {} if known is None else known
         self.bases: dict[Hashable, int] = {(): ZERO} if bases is None else bases
+        self._roots: dict[Value, list[int]] = {}
 
     def of(self, v: Value) -> list[Step]:
         """One sum for each register of a value."""
@@ -39,16 +40,19 @@ class Steps:
 
     def roots(self, v: Value) -> list[int]:
         """For each register of a value, the one that it is counted from: the least of those with the same base."""
-        found = self.of(v)
-        least: dict[int, int] = {}
-        for i, (base, number) in enumerate(found):
-            if base not in least or number < found[least[base]][1]:
-                least[base] = i
-        return [least[base] for base, _ in found]
+        if v not in self._roots:
+            found = self.of(v)
+            least: dict[int, int] = {}
+            for i, (base, number) in enumerate(found):
+                if base not in least or number < found[least[base]][1]:
+                    least[base] = i
+            self._roots[v] = [least[base] for base, _ in found]
+        return self._roots[v]
 
     def spread(self, v: Value) -> bool:
         """Whether registers of a value are sums of others."""
-        return any(i != root for i, root in enumerate(self.roots(v)))
+        roots = self.roots(v)
+        return roots != list(range(len(roots)))
 
     def carried(self, ways: Sequence[Edge]) -> list[Edge]:
         """Those of a loop's edges whose registers stay as far apart as they enter; remembered."""
