@@ -1,4 +1,6 @@
 """Products that only a sum needs become one `fma`: in the text, in the evaluator, in the emulator."""
+import re
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,34 @@ def test_signs_are_changed_where_there_are_fewer_elements():
 def test_the_option_is_a_truth_value():
     with pytest.raises(CompilationError, match="enable_fp_fusion=3 is not legal"):
         rescaled.compile("*fp32", "*fp32", "*fp32", BLOCK=64, enable_fp_fusion=3)
+
+
+@tilejit.kernel
+def summed(a, b, c, n, K: tl.constexpr, KIND: tl.constexpr):
+    i, k = tl.arange(0, 64), tl.arange(0, K)
+    acc = tl.zeros((64, 64), tl.float32)
+    for at in range(0, n, K):
+        x, y = tl.load(a + i[:, None] * n + (at + k)[None, :]), tl.load(b + i[:, None] * n + (at + k)[None, :])
+        if KIND == "added":
+            acc += tl.dot(x, y.T)
+        elif KIND == "scaled":
+            acc = acc + 0.5 * tl.dot(x, y.T)
+        else:
+            acc = tl.dot(x, y.T, acc)
+    tl.store(c + i[:, None] * 64 + i[None, :], acc)
+
+
+@pytest.mark.parametrize("kind, options, same", [("added", {}, True), ("added", {"enable_fp_fusion": False}, False),
+                                                 ("scaled", {}, False)])
+def test_products_that_are_added_are_summed_in_place(kind, options, same):
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(64, 128)).astype(np.float16) for _ in range(2))
+    out = [np.zeros((64, 64), np.float32) for _ in range(2)]
+    with tilejit.knobs(target="emulator"):
+        one = summed[(1,)](a, b, out[0], 128, 32, kind, **options)
+        two = summed[(1,)](a, b, out[1], 128, 32, "accumulated")
+    want = (a.astype(np.float64) @ b.astype(np.float64).T) * (0.5 if kind == "scaled" else 1)
+    np.testing.assert_allclose(out[0], want, atol=1e-2)
+    sums = [len(re.findall(r"(add|fma)(\.rn)?\.f32", made.ptx)) for made in (one, two)]
+    assert sums[1] == 0 and (sums[0] == 0) == same
+    assert not same or np.array_equal(*out)

@@ -4,6 +4,8 @@
                                               ->      %s = dot %a1, %b0, 0      %s' = dot %a0, %b1, %s
                                                       %c = dot %a0, %b0, (%acc + %s')
 
+* A product of its own that is added to something is summed from there, as in Triton (unless `enable_fp_fusion` is
+  False, or sums are promoted): `acc += dot(a, b)` is `acc = dot(a, b, acc)`.
 * A batch of one is a matrix.
 * fp32 by parts: the sum of several products of narrower parts of each number (`numeric.PARTS`).
 * fp32 as it is (`ieee`) becomes `dot_fma`.
@@ -15,11 +17,12 @@ What computes the others, and over which warps, is chosen with the layouts (`cho
 from __future__ import annotations
 
 from tilejit.errors import ClusterError, CompilationError
-from tilejit.ir import Builder, Function, Op, Value, divides_k, product_warps, replace, walk
+from tilejit.ir import Builder, Function, Op, Value, divides_k, erase, product_warps, replace, uses, walk
 from tilejit.ir.numeric import PARTS
 from tilejit.ir.report import Record
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import DTYPES, DType, Tile, bf16, fp32, int32
+from tilejit.passes.rules import const_of
 
 #: 32-bit registers of a thread that the sums of a wgmma may take.
 MOST_SUMS = 208
@@ -27,6 +30,8 @@ MOST_SUMS = 208
 
 def legalise(fn: Function) -> Function:
     """Rewrite products in place; returns the function."""
+    if fn.attrs.get("enable_fp_fusion", True):
+        _accumulate(fn)
     for op in [op for op in walk(fn.body) if op.name == "dot"]:
         assert op.parent is not None
         at = op.parent.ops.index(op)
@@ -37,6 +42,22 @@ def legalise(fn: Function) -> Function:
             replace(fn.body, {op.result: result})
             op.parent.ops.remove(op)
     return fn
+
+
+def _accumulate(fn: Function) -> None:
+    """Let products that begin with zeros, and that only a sum in their block needs, begin with the other summand."""
+    table = uses(fn.body)
+    for op in [op for op in walk(fn.body) if op.name == "add" and isinstance(op.result.type, Tile)]:
+        for at, v in enumerate(op.operands):
+            dot, other = v.op, op.operands[1 - at]
+            if isinstance(dot, Op) and dot.name == "dot" and dot.parent is op.parent and len(table[v]) == 1 \
+                    and const_of(dot.operands[2]) == 0 and "promote" not in dot.attrs and op.parent is not None:
+                new = Builder(op.parent, op.parent.ops.index(op), op.loc)("dot", *dot.operands[:2], other, **dot.attrs)
+                new.name = op.result.name
+                replace(fn.body, {op.result: new})
+                table[new] = table.pop(op.result, [])
+                erase({op, dot}, op.parent)
+                break
 
 
 def _product(fn: Function, op: Op, b: Builder) -> Value:
