@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 import tilejit
-from tilejit.kernels import batched, fused, grouped, matmul, mixed, planning, scaled, steps, streamk
+from tilejit.kernels import batched, fused, grouped, launches, matmul, mixed, planning, scaled, streamk
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import Part, Way
 
@@ -88,7 +88,7 @@ def pinned(patches: tuple[tuple[ModuleType, str, Any], ...]) -> Iterator[None]:
 
 def forget() -> None:
     """Empty the caches of the host functions, and unload their kernels (10 MB each in the emulator)."""
-    for module in (matmul_module(), streamk, batched, fused, grouped, scaled, mixed):
+    for module in (matmul_module(), launches, streamk, batched, fused, grouped, scaled, mixed):
         for x in vars(module).values():
             if hasattr(x, "cache_clear"):
                 x.cache_clear()
@@ -184,7 +184,7 @@ def matmuls() -> Iterator[Configuration]:
     module = matmul_module()
     ends = (*epilogues(), *scaled_epilogues())
     plain_ends = (*((f, {}) for f in FORMATS), (PLAIN, {"bias": True, "activation": "gelu"}))
-    for t, turned in (*product(TILES, (False, True)), (steps.POINTERS, False)):
+    for t, turned in (*product(TILES, (False, True)), (launches.POINTERS, False)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if turned else (rows, columns)
         part, kind = Part(0, 0, rows, columns, replace(t, swap=turned)), " turned" * turned
@@ -194,17 +194,17 @@ def matmuls() -> Iterator[Configuration]:
             if ("bias" in e or "activation" in e) and not t.roomy(size, scaled):
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
-                     pointers: bool = t is steps.POINTERS) -> Any:
+                     pointers: bool = t is launches.POINTERS) -> Any:
                 a, b = operands(f, m, n, depth(f))
                 if pointers:
                     a = matrix(m, depth(f) + 1, dtype=f.a)[:, 1:] if f.a_rows else matrix(m + 1, depth(f), dtype=f.a,
                                                                                            rows=False)[1:]
                 return matmul(a, b, **with_arrays(e, n))
-            kind = " pointers" if t is steps.POINTERS else kind
+            kind = " pointers" if t is launches.POINTERS else kind
             patches = ((module, "choose", lambda *a, part=part: planning.Plan((part,), 0.0)),
                        (module, "_worth_copying", lambda *_: False))
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(), patches, call)
-            if steps.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, e.get("activation")):
+            if launches.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, e.get("activation")):
                 def ragged(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
                     return matmul(*operands(f, m, n, depth(f) + 16), **with_arrays(e, n))
                 yield Configuration("matmul", f"{t}{kind} ragged {f} {label(e)}".strip(), patches, ragged)
@@ -217,7 +217,7 @@ def reads(t: Way, f: Format) -> bool:
 
 def streamks() -> Iterator[Configuration]:
     """Products whose K is divided: in parts that a second launch sums, between the CTAs of a program, and shared out, with
-    sums in order, in no order, or added to the result."""
+    sums in order, or added to the result."""
     for t, swap in product((*planning.LARGE, *planning.SMALL, *planning.LONG), (False, True)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if swap else (rows, columns)
@@ -227,7 +227,7 @@ def streamks() -> Iterator[Configuration]:
                            m: int = m, n: int = n) -> Any:
                     return streamk.matmul_streamk(*operands(f, m, n, depth(f)), **with_arrays(e, n), config=t)
                 yield Configuration("streamk", f"{t}{' swap' * swap} parted {f} {label(e)}".strip(), (), parted)
-    ordered = [(f, {**e, "ordered": o}) for f, e in (*epilogues(), *scaled_epilogues()) for o in (False, True)]
+    shared_out = (*epilogues(), *scaled_epilogues())
     added = [(f, {"accumulate": True}) for f in FORMATS]
     by_k = [t for t in planning.BY_K if (t.depth(2) or 0) >= 4]
     for t, swap in (*((t, t.swap) for t in SHARED), *product(by_k, (False, True))):
@@ -235,7 +235,7 @@ def streamks() -> Iterator[Configuration]:
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if swap else (rows, columns)
         way = replace(t, swap=swap, **(dict(programs=2, stream=3) if shared else {}))
-        for f, e in (*(ordered if shared else epilogues()), *added):
+        for f, e in (*(shared_out if shared else epilogues()), *added):
             if not reads(way, f):
                 continue
 
@@ -310,7 +310,7 @@ def fuseds() -> Iterator[Configuration]:
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
                     return fused_call(f, e, m, n - ("odd" in e), gated)
                 yield Configuration("gated" if gated else "fused", f"{t.m}x{columns} {f} {label(e)}".strip(),
-                                    ((fused, "best", lambda *a, t=t: t), (fused, "_ended", lambda *_: False)),
+                                    ((fused, "best", lambda *a, t=t: t), (fused, "_apart", lambda *_: False)),
                                     call)
     yield from endeds()
 
@@ -323,7 +323,7 @@ def endeds() -> Iterator[Configuration]:
                 return fused_call(PLAIN, e, m, n, gated)
             if gated or not plain(PLAIN, e):
                 yield Configuration("gated" if gated else "fused", f"{m}x{n} ended {label(e)}".strip(),
-                                    ((fused, "_ended", lambda *_: True),), call)
+                                    ((fused, "_apart", lambda *_: True),), call)
 
 
 def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any:

@@ -234,8 +234,8 @@ def sass(out: str) -> int:
     import torch
 
     from tilejit import TensorDescriptor
-    from tilejit.kernels.matmul import matmul_kernel
     from tilejit.kernels.planning import LARGE as TILES
+    from tilejit.kernels.product.plain import matmul_kernel
 
     os.environ["TILEJIT_CACHE"] = "0"
     t = TILES[0]

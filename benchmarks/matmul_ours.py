@@ -40,10 +40,10 @@ def fp8_block(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[
     return lambda: fn(a, b, scale_a, scale_b, out=out)
 
 
-def streamk(a: Any, b: Any, out: Any, ordered: bool = False) -> Callable[[], Any]:
+def streamk(a: Any, b: Any, out: Any) -> Callable[[], Any]:
     """a @ b where few tiles or few rows leave the chip idle; the workspace is made once."""
     fn, space = find("streamk.matmul_streamk"), find("streamk.workspace_for")(a, b)
-    return lambda: fn(a, b, out=out, ordered=ordered, workspace=space)
+    return lambda: fn(a, b, out=out, workspace=space)
 
 
 def batched(a: Any, b: Any, out: Any) -> Callable[[], Any]:
@@ -129,7 +129,7 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     from tilejit.kernels.chip import current
     from tilejit.kernels.planning import LARGE, best
     from tilejit.kernels.problem import Problem
-    from tilejit.kernels.product import matmul_kernel as kernel
+    from tilejit.kernels.product.plain import matmul_kernel as kernel
     from tilejit.runtime.jit import OPTIONS
     unknown = [o for o in variant.options if o not in OPTIONS] + [
         c for c in variant.constants if c not in inspect.signature(kernel.fn).parameters]

@@ -111,8 +111,7 @@ def dense(case: Case) -> Work:
     if case.set == "decode":
         peers |= {"tilejit matmul": lambda: mine(ours.plain, theirs), "copy": peers_torch.copy()}
     if case.set == "splitk":
-        peers |= {"tilejit matmul": lambda: mine(ours.plain, theirs),
-                  "tilejit ordered": lambda: mine(ours.streamk, theirs, ordered=True)}
+        peers |= {"tilejit matmul": lambda: mine(ours.plain, theirs)}
     return Work(mine, peers, error, ROUNDED)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import tilejit
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 from tilejit.kernels.attention.scores import LOG2E, Options
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.runtime.timeline import Timeline
 
 #: name -> launch options

@@ -4,11 +4,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, info
 from references import StandIn
 
 import tilejit
-from tilejit.kernels import batched
-from tilejit.kernels.batched import batched_kernel, batched_matmul
+from tilejit.kernels import batched, launches
+from tilejit.kernels.batched import batched_matmul
 from tilejit.kernels.way import Way
 
 BF16 = ml_dtypes.bfloat16
@@ -27,10 +28,11 @@ def test_rows_of_blocks(monkeypatch, t, b_rows, options):
     """Two tiles of rows and columns, the last cut short, in two batches: none writes into the next one's. Under the
     sanitizer, in the usual order and in a random one."""
     def checked(grid, *args, **kwargs):
-        tilejit.check(batched_kernel, grid, *args, seeds=[0], **{**kwargs, **options, "num_stages": 2}).check()
+        tilejit.check(kernel, grid, *args, seeds=[0], **{**kwargs, **options, "num_stages": 2}).check()
 
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
-    monkeypatch.setattr(batched, "batched_kernel", StandIn(checked))
+    kernel = launches.product_kernel
+    monkeypatch.setattr(launches, "product_kernel", StandIn(checked))
     a, b = normal(2, t.m + 40, 72), normal(2, 72, t.n + 24)
     held = b if b_rows else np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
     out = np.full((2, t.m + 40, t.n + 24), np.nan, BF16)
@@ -42,7 +44,7 @@ def test_rows_of_blocks(monkeypatch, t, b_rows, options):
 def test_the_chip_decides_anew(monkeypatch):
     """Rows that are ragged are read by pairs of CTAs; where clusters are lacking a problem that was seen takes single ones."""
     found = []
-    monkeypatch.setattr(batched, "batched_kernel", StandIn(lambda grid, *args, **options: found.append(options.get("num_ctas", 1))))
+    monkeypatch.setattr(launches, "product_kernel", StandIn(lambda grid, *args, **options: found.append(options.get("num_ctas", 1))))
     a, b = np.zeros((32, 1000, 1000), BF16), np.zeros((32, 1000, 1000), BF16)
     for arch in ("sm_90a", "sm_80"):
         with tilejit.knobs(arch=arch):
@@ -52,7 +54,7 @@ def test_the_chip_decides_anew(monkeypatch):
 
 def test_warpgroups_store_their_own_rows():
     """As with matrices: no meeting of all warps for each piece of a tile."""
-    kernel = batched_kernel.compile(
-        "desc<bf16[1x128x64]>", "desc<bf16[1x64x256]>", "desc<bf16[1x128x256]>", "*bf16", "int32", "int32", "int32",
-        "int32", BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True, ACTIVATION=None, num_warps=8)
+    (launch,) = batched._work(info("bfloat16", 2, 256, 256), info("bfloat16", 2, 256, 512), info("bfloat16", 512),
+                              info("bfloat16", 2, 256, 512), None, Way(128, 256, 8), 132, None).launches
+    kernel = compiled(launch, {2: "*bf16"})
     assert "every warpgroup its own rows" in kernel.report()

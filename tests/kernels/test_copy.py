@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels import product
-from tilejit.kernels.copy import copy_matrices, pitched
+from tilejit.kernels._calls import Work
+from tilejit.kernels._operands import operand
+from tilejit.kernels.copy import copy, made
+from tilejit.kernels.product.copies import copy_kernel
+from tilejit.kernels.product.kernel import product_kernel
+from tilejit.kernels.product.sums import sum_parts_kernel
 
 matmul = importlib.import_module("tilejit.kernels.matmul")
 
@@ -27,13 +31,17 @@ def numbers(shape, dtype, rows_first):
 @pytest.mark.parametrize("from_rows", [True, False])
 def test_copy(from_rows, to_rows):
     x = numbers((37, 150), np.float16, from_rows)
-    base, info = pitched(x, tilejit.array_info(x), to_rows)
-    assert info.shape == (37, 150) and max(info.strides) * 2 % 128 == 0 and min(info.strides) == 1
     other = numbers((5, 300), np.float16, to_rows)
-    base2, info2 = pitched(other, tilejit.array_info(other), from_rows)
-    copy_matrices((x, tilejit.array_info(x), base, info), (other, tilejit.array_info(other), base2, info2))
-    assert np.array_equal(base[:, :150] if to_rows else base[:, :37].T, x)
-    assert np.array_equal(base2[:, :300] if from_rows else base2[:, :5].T, other)
+    work, pairs = Work(2), []
+    for i, (array, rows_first) in enumerate(((x, to_rows), (other, from_rows))):
+        matrix = operand("copy", "x", tilejit.array_info(array), i)
+        pairs.append((matrix, made(work, matrix, rows_first)))
+        assert max(pairs[-1][1].strides) * 2 % 128 == 0 and min(pairs[-1][1].strides) == 1
+    work.launches.append(copy(*pairs))
+    bases = [np.zeros(m.shape, np.float16) for m in work.memory]
+    Work(4, work.launches).run(x, other, *bases)
+    assert np.array_equal(bases[0][:, :150] if to_rows else bases[0][:, :37].T, x)
+    assert np.array_equal(bases[1][:, :300] if from_rows else bases[1][:, :5].T, other)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32])
@@ -41,15 +49,13 @@ def test_copy(from_rows, to_rows):
 def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     """All orders, odd lines, and an output that TMA cannot write: exact, through TMA."""
     monkeypatch.setattr(matmul, "_AT_ONCE", 1e-9)
-    kernels = product.matmul_kernel, product.streamk_kernel, product.split_kernel
-    for kernel in kernels:
-        monkeypatch.setattr(kernel, "entries", {})
+    monkeypatch.setattr(product_kernel, "entries", {})
     a, b = numbers((69, 51), dtype, orders[0]), numbers((51, 75), dtype, orders[1])
     before = a.copy(), b.copy()
     out = matmul.matmul(a, b)
     assert np.array_equal(out.astype(np.float32), a.astype(np.float32) @ b.astype(np.float32))
     assert np.array_equal(a, before[0]) and np.array_equal(b, before[1])
-    (entry,) = (entry for kernel in kernels for entry in kernel.entries.values())
+    (entry,) = product_kernel.entries.values()
     assert "through pointers" not in entry.compiled.report()
 
 
@@ -57,9 +63,10 @@ def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
 def test_few_ragged_rows_are_copied_and_divided(m, n, k):
     """However few the rows are: no product walks a deep K element by element."""
     a, b = numbers((m, k), ml_dtypes.bfloat16, True), numbers((k, n), ml_dtypes.bfloat16, True)
-    infos = [tilejit.array_info(x) for x in (a, b)]
     out = matmul.matmul(a, b)
-    assert matmul._plan(*infos, None, tilejit.array_info(out), None, False, 132, None) is None
+    infos = [tilejit.array_info(x) for x in (a, b, out)]
+    work = matmul._work(*infos[:2], None, infos[2], None, None, None, 132, None, None)
+    assert work.launches[0].kernel.kernel is copy_kernel
     want = a.astype(np.float32) @ b.astype(np.float32)
     assert np.allclose(out.astype(np.float32), want, rtol=2 ** -8)
 
@@ -67,9 +74,9 @@ def test_few_ragged_rows_are_copied_and_divided(m, n, k):
 def test_sums_of_parts_go_straight_to_a_ragged_result():
     """Operands that TMA reads, a deep K, and a result that it cannot write: nothing is copied."""
     a, b = numbers((160, 8192), np.float16, True), numbers((8192, 77), np.float16, False)
-    (step,) = matmul._plan(*(tilejit.array_info(x) for x in (a, b)), None,
-                           tilejit.array_info(np.zeros((160, 77), np.float16)), None, False, 132, None)
-    assert step.summed
+    work = matmul._work(*(tilejit.array_info(x) for x in (a, b)), None, tilejit.array_info(
+        np.zeros((160, 77), np.float16)), None, None, None, 132, None, None)
+    assert [x.kernel.kernel for x in work.launches] == [product_kernel, sum_parts_kernel]
     assert np.array_equal(matmul.matmul(a, b), (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16))
 
 

@@ -4,11 +4,15 @@ import importlib
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import CHIP, compiled, info
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels import matmul
+from tilejit.kernels import launches, matmul
+from tilejit.kernels._calls import At, Work
+from tilejit.kernels.launches import End
 from tilejit.kernels.planning import Plan
+from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.way import Part, Way
 from tilejit.testing import rel_error
 
@@ -78,11 +82,14 @@ def test_what_does_not_go_together():
 
 def test_it_costs_what_a_built_in_one_does():
     """The same schedule, no spills: products in flight, stores as they were."""
-    w = Way(128, 256, 8)
-    descs = "desc<bf16[128x64]>", "desc<bf16[256x64]>", "desc<bf16[128x256]>"
-    sizes = dict(BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, **w.options)
-    built_in = module.matmul_kernel.compile(*descs, "*bf16", "int32", "int32", "int32", **sizes)
-    own = module.matmul_kernel.compile(*descs, None, "int32", "int32", "int32", end_args=("*bf16", "*fp32", "fp32"), END=gated, **sizes)
+    w, arrays = Way(128, 256, 8), (info("bfloat16", 256, 512), info("bfloat16", 512, 512, rows_first=False))
+    built = []
+    for end, types in ((End(At(3)), {3: "*bf16"}), (End(own=gated, args=At(3)), {3: ("*bf16", "*fp32", "fp32")})):
+        a, b, c = checked("test", *arrays, None, info("bfloat16", 256, 512), None, 2)
+        work = Work(4)
+        launches.add(work, facts(a, b, c.info), Part(0, 0, 256, 512, w), a, b, c, CHIP, end)
+        built.append(compiled(work.launches[0], types))
+    built_in, own = built
     assert not own.warnings() and own.metadata.num_stages == built_in.metadata.num_stages
     assert "one round of wgmma stays in flight" in own.report() and own.resources.registers == built_in.resources.registers
     assert own.ptx.count("stmatrix") == built_in.ptx.count("stmatrix")

@@ -4,12 +4,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, info
 
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import fused
-from tilejit.kernels._calls import facts_of, infos_of
-from tilejit.kernels.fused import GATED_TILES, STAGES, TILES, fitting, fused_kernel, fused_matmul, gated_matmul, swiglu
+from tilejit.kernels._calls import facts_of
+from tilejit.kernels.fused import GATED_TILES, TILES, fitting, fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
@@ -26,10 +27,10 @@ def target(request):
 @pytest.fixture(params=["one launch", "two launches"])
 def way(request, monkeypatch):
     """Whether the product's kernel ends its tiles, or a second launch all of them."""
-    fused._plan.cache_clear()
-    monkeypatch.setattr(fused, "_ended", lambda *_: request.param == "two launches")
+    fused._work.cache_clear()
+    monkeypatch.setattr(fused, "_apart", lambda *_: request.param == "two launches")
     yield request.param
-    fused._plan.cache_clear()
+    fused._work.cache_clear()
 
 
 def silu(x):
@@ -187,37 +188,46 @@ def test_rejects():
             call()
 
 
-def compiled(t, gated, *, z=False, scales=False, reduction=None, residual=None, size="int32:16"):
-    """The kernel of a tile and an epilogue with a bias: `residual` its pointer's type, `size` that of N."""
-    columns = t.n // 2 if gated else t.n
-    b = f"{columns // 8}x2x8" if gated else columns
-    block = f"1x{t.m}x{min(columns, 64)}" if gated else f"{t.m}x{min(columns, 128)}"
-    slots = STAGES.get((t.m, t.n), (None, None))[z or residual is not None]
-    return fused_kernel.compile(
-        f"desc<bf16[{t.m}x64]>", f"desc<bf16[{b}x64]>", f"desc<bf16[{t.m}x{columns if gated else min(columns, 128)}]>",
-        f"desc<bf16[{block}]>" if z else None, "*fp32" if scales else None, "*fp32" if scales else None, "*bf16", residual,
-        "*fp32" if reduction else None, "int32", size, "int32", size if residual else 0, BM=t.m, BN=columns, BK=64, GROUP=8,
-        A_ROWS=True, B_ROWS=False, SCALE_A="rows" if scales else None, SCALE_B="columns" if scales else None,
-        ACTIVATION="gelu", GATED=8 if gated else 0, REDUCE=reduction, num_stages=slots, **t.options)
+@pytest.fixture
+def built(monkeypatch):
+    """built(tile, ...): its kernel and an epilogue with a bias; residual: None, "whole" or "odd" lines."""
+    def build(t, gated, *, z=False, scales=False, reduction=None, residual=None):
+        monkeypatch.setattr(fused, "best", lambda *_: t)
+        monkeypatch.setattr(fused, "_apart", lambda *_: False)
+        m, n, k = 2 * t.m, t.n + (residual == "odd"), 256
+        two = (2,) if gated else ()
+        wide = info("bfloat16", m, n + 8)._replace(shape=(m, n)) if residual == "odd" else info("bfloat16", m, n)
+        at = tilejit.cdiv(n, 8) * 8
+        def dense(*outer):
+            return tilejit.ArrayInfo(0, tilejit.language.bfloat16, (*outer, m, n), (*[m * at] * len(outer), at, 1), 0)
+        extras = (info("float32", m, 1) if scales else None, info("float32", *(two or (1,)), n) if scales else None,
+                  info("bfloat16", *two, n), wide if residual else None, dense(*two) if z else None,
+                  info("float32", m) if reduction else None)
+        b = info("bfloat16", *two, n, k)
+        b = b._replace(shape=(*two, k, n), strides=(*b.strides[:-2], 1, k))
+        (launch,) = fused._work(info("bfloat16", m, k), b, dense(), *extras, "gated_matmul" if gated else "fused_matmul",
+                                gated, "gelu", reduction, 132, None).launches
+        return compiled(launch, {i + 3: f"*{x.dtype}" for i, x in enumerate(extras) if x is not None})
+    return build
 
 
-@pytest.mark.parametrize("residual", [None, "*bf16"])
+@pytest.mark.parametrize("residual", [None, "whole"])
 @pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("t, gated", [*((t, False) for t in TILES), *((t, True) for t in GATED_TILES)],
                          ids=lambda x: f"{x.m}x{x.n}" if isinstance(x, Way) else "gated" if x else "plain")
-def test_compiles(t, gated, others, residual):
+def test_compiles(built, t, gated, others, residual):
     """Every tile assembles without remarks, with any extras it may be picked for."""
     if t in fitting(gated, True, others or residual is not None, reduction=others):
-        kernel = compiled(t, gated, z=others, scales=others, reduction="max" if others else None, residual=residual)
+        kernel = built(t, gated, z=others, scales=others, reduction="max" if others else None, residual=residual)
         assert "stays in flight" in kernel.report() and (kernel.resources is None or kernel.resources.clean)
         assert others or residual or "convert at" not in kernel.report()       # nothing changes threads
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_compiles_unaligned(gated):
+def test_compiles_unaligned(built, gated):
     """A residual whose rows are read element by element takes a tile that has registers for it."""
     for t in fitting(gated, True, True, narrow=True):
-        kernel = compiled(t, gated, residual="*bf16:2", size="int32")
+        kernel = built(t, gated, residual="odd")
         assert kernel.resources is None or kernel.resources.clean
 
 
@@ -251,6 +261,6 @@ def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     """Of one multiprocessor, or without clusters, programs are single CTAs."""
     a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
     with tilejit.knobs(arch=chip):
-        launch = fused._plan("gated_matmul", True, *facts_of(*infos_of(a, b.transpose(0, 2, 1), out)), (None,) * 6,
-                             "silu", None, multiprocessors, tilejit.active_knobs())
+        (launch,) = fused._work(*facts_of(a, b.transpose(0, 2, 1), out), *(None,) * 6, "gated_matmul", True, "silu", None,
+                                multiprocessors, tilejit.active_knobs()).launches
     assert launch.kernel.given.get("num_ctas", 1) == ctas and launch.grid == (max(1, multiprocessors // ctas),)

@@ -4,12 +4,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, info
 
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import batched, grouped
-from tilejit.kernels.batched import batched_kernel, batched_matmul
-from tilejit.kernels.grouped import grouped_kernel, grouped_matmul, masked_grouped_matmul
+from tilejit.kernels.batched import batched_matmul
+from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
@@ -137,28 +138,26 @@ def test_rejects():
 @pytest.mark.parametrize("t", [grouped.WIDE, grouped.MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
 def test_grouped_compiles(t):
     """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly."""
-    bm, bn = t.computed(t.m, t.n)
-    kernel = grouped_kernel.compile(
-        f"desc<bf16[{bm}x64]>", f"desc<bf16[1x{bn}x64]>", f"desc<bf16[1x1x{bm}x{bn}]>", "*int32", None, None,
-        *["int32"] * 4, *[0] * 5, BM=bm, BN=bn, BK=64, B_ROWS=False, MASKED=False, SWAP=t.swap, num_warps=t.warps,
-        num_stages=t.stages)
+    (launch,) = grouped._work(info("bfloat16", 1000, 512), info("bfloat16", 4, 512, 256, rows_first=False),
+                              info("bfloat16", 1000, 256), info("int32", 5), None, None, "grouped_matmul", False, None, t,
+                              132, None).launches
+    kernel = compiled(launch, {3: "*int32"})
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
 @pytest.mark.parametrize("t", [grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
 def test_scaled_compiles(t):
-    bm, bn = t.computed(t.m, t.n)
-    kernel = grouped_kernel.compile(
-        f"desc<fp8e4nv[{bm}x128]>", f"desc<fp8e4nv[1x{bn}x128]>", f"desc<bf16[1x1x{bm}x{bn}]>", "*int32", "*fp32",
-        "*fp32", *["int32"] * 9, BM=bm, BN=bn, BK=128, B_ROWS=False, MASKED=True, SWAP=t.swap, num_warps=t.warps,
-        num_stages=t.stages)
+    (launch,) = grouped._work(
+        info("float8e4nv", 4, 200, 512), info("float8e4nv", 4, 512, 256, rows_first=False), info("bfloat16", 4, 200, 256),
+        info("int32", 4), info("float32", 4, 200, 4), info("float32", 4, 2, 4), "masked_grouped_matmul", True, None, t,
+        132, None).launches
+    kernel = compiled(launch, {3: "*int32", 4: "*fp32", 5: "*fp32"})
     assert "specialised" in kernel.report()
 
 
 @pytest.mark.parametrize("t", batched.TILES, ids=str)
 def test_batched_compiles(t):
-    kernel = batched_kernel.compile(
-        f"desc<bf16[1x{t.m}x64]>", f"desc<bf16[1x64x{t.n}]>", f"desc<bf16[1x{t.m}x{t.n}]>", "*bf16", "int32", "int32",
-        "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=True,
-        ACTIVATION="gelu" if t.roomy(2) else None, **t.options)
+    (launch,) = batched._work(info("bfloat16", 3, 500, 512), info("bfloat16", 3, 512, 512), info("bfloat16", 512),
+                              info("bfloat16", 3, 500, 512), "gelu" if t.roomy(2) else None, t, 132, None).launches
+    kernel = compiled(launch, {2: "*bf16"})
     assert "specialised" in kernel.report() and "tensor.3d" in kernel.ptx

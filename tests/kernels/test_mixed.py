@@ -4,10 +4,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, info
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels.mixed import BLOCKS, mixed_kernel, options, weight_only_matmul
+from tilejit.kernels import mixed
+from tilejit.kernels.mixed import BLOCKS, weight_only_matmul
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -83,15 +85,18 @@ def test_rejects():
 @pytest.mark.parametrize("dtype, bits, steps, zeros", [
     ("bf16", 8, 0, None), ("bf16", 8, 1, None), ("bf16", 4, 1, "*bf16"), ("fp16", 8, 0, None), ("fp16", 4, 2, None)])
 @pytest.mark.parametrize("t", BLOCKS, ids=str)
-def test_compiles(t, dtype, bits, steps, zeros):
+def test_compiles(t, dtype, bits, steps, zeros, monkeypatch):
     """Every tile is specialised, takes the weight from registers, keeps products in flight, and assembles cleanly."""
-    m, n, bk, given = t.m, t.n, t.k_bytes // 2, options(t, bits, 2)
-    w = f"desc<int8[{m}x{bk}]>" if bits == 8 else f"desc<uint8[{m}x{bk // 2}]>"
-    kernel = mixed_kernel.compile(
-        w, f"desc<{dtype}[{n}x{bk}]>", f"desc<{dtype}[{n}x{m}]>", "*bf16", zeros, "*bf16", *["int32"] * 5, BM=m, BN=n,
-        BK=bk, GROUP=8, BITS=bits, STEPS=steps, RUN=4 if steps and t.together == 1 else 1, PARTS=1, ACTIVATION="gelu", **given)
+    n, m, k, bk = 2 * t.m, t.n, 2048, t.k_bytes // 2
+    name = {"bf16": "bfloat16", "fp16": "float16"}[dtype]
+    scales = info("bfloat16", n, k // (steps * bk)) if steps else info("bfloat16", n)
+    weight = info("int8", n, k) if bits == 8 else info("uint8", n, k // 2)
+    monkeypatch.setattr(mixed, "BLOCKS", {t: BLOCKS[t]})
+    work = mixed._work(info(name, m, k), weight, scales, zeros and scales, info("bfloat16", n), info(name, m, n), "gelu", 1,
+                       132, None)
+    kernel = compiled(work.launches[0], {2: "*bf16", 3: "*bf16", 4: "*bf16"})
     report = kernel.report()
-    assert "specialised" in report and given["num_stages"] >= 3 and not kernel.warnings()
+    assert "specialised" in report and kernel.metadata.num_stages >= 3 and not kernel.warnings()
     assert "from registers, in 2 pieces" in report and "through registers" not in report
     assert "one round of wgmma stays in flight" in report
     if t.together > 1 and kernel.resources is not None:

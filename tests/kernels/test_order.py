@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.order import tile_at
+from tilejit.kernels.product.walks import tile_at
 
 
 @tilejit.kernel

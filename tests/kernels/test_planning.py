@@ -16,9 +16,10 @@ from tilejit import kernels
 from tilejit.kernels import chip as chips
 from tilejit.kernels import planning
 from tilejit.kernels.estimate import Table, estimate, one
+from tilejit.kernels.launches import tail
 from tilejit.kernels.planning import LARGE, SMALL, Plan, best, choose, divided, restricted, ways_of
 from tilejit.kernels.problem import Problem
-from tilejit.kernels.steps import tail
+from tilejit.kernels.product.sums import sum_parts_kernel
 from tilejit.kernels.way import DEALT, Part, Way
 from tilejit.schedule.consumers import TURN_REGISTERS
 from tilejit.testing import rel_error
@@ -193,13 +194,13 @@ def test_matmul_takes_the_plan():
     for m, n, k, biased in ((8192, 8192, 8192, False), (8192, 28672, 8192, True), (16, 8192, 8192, False), (512, 512, 65536, False)):
         a, b, c, bias = (tilejit.ArrayInfo(0, bf16, *x, 0) for x in (
             ((m, k), (k, 1)), ((k, n), (1, k)), ((m, n), (n, 1)), ((n,), (1,))))
-        steps = module._plan(a, b, bias if biased else None, c, None, False, 132, None)
-        plan = choose(problem(m, n, k, ended=biased), CHIP)
-        assert [s.way for s in steps] == [p.way for p in plan.parts]
-        for s in steps:
-            given, t = s.launch.kernel.given, s.way
+        launched = module._work(a, b, bias if biased else None, c, None, None, None, 132, None, None).launches
+        parts = choose(problem(m, n, k, ended=biased), CHIP).parts
+        for part, launch in zip(parts, launched):
+            given, t = launch.kernel.given, part.way
             assert (given["BM"], given["BN"]) == (t.m, t.n) and given.items() >= t.options.items()
-            assert s.launch.grid[0] * t.ctas <= 132 and s.summed == (t.parts > 0)
+            assert launch.grid[0] * t.ctas <= 132
+        assert [x.kernel.kernel for x in launched[len(parts):]] == [sum_parts_kernel] * (parts[0].way.parts > 0)
 
 
 def test_autotuning_takes_the_fastest_and_remembers_it(monkeypatch, tmp_path):
@@ -217,16 +218,16 @@ def test_autotuning_takes_the_fastest_and_remembers_it(monkeypatch, tmp_path):
         return tuned.fastest(kernel, values, calls, bench)
 
     monkeypatch.setattr(tilejit, "fastest", fastest)
-    monkeypatch.setattr(module, "_fastest", {})
+    monkeypatch.setattr(module, "_tuned", {})
     for again in range(3):
         with tilejit.knobs(target="evaluator"):
             out = kernels.matmul(a, b.T, autotune=True)
         assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64).T) <= 4e-3
-        assert 3 <= len(measured) <= 8 and len(set(module._fastest.values())) == 1
+        assert 3 <= len(measured) <= 8 and len(set(module._tuned.values())) == 1
         if again == 1:
-            (name,) = module._fastest.values()
-            module._fastest.clear()
-    assert list(module._fastest.values()) == [name] and name == list(module._plans(*next(iter(module._fastest))))[2]
+            (name,) = module._tuned.values()
+            module._tuned.clear()
+    assert list(module._tuned.values()) == [name] and name == list(module._plans(*next(iter(module._tuned))))[2]
 
 
 SMALLEST, TALL = Way(64, 64, 4), Way(64, 128, 4)

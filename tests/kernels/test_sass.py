@@ -6,8 +6,8 @@ import re
 import pytest
 
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.matmul import matmul_kernel
 from tilejit.kernels.planning import LARGE as TILES
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.kernels.rows.softmax import softmax_kernel
 from tilejit.kernels.way import Way
 from tilejit.runtime import ptxas

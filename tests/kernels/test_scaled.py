@@ -6,11 +6,14 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, info
+from references import StandIn
 
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import chip as chips
-from tilejit.kernels.scaled import FEW_ROWS, TILES, block_scaled_kernel, by_tma, choose, matmul_blockscaled, options
+from tilejit.kernels import launches, scaled
+from tilejit.kernels.scaled import FEW_ROWS, TILES, by_tma, choose, matmul_blockscaled
 from tilejit.testing import rel_error
 
 CHIP = chips.load(chips.FOLDER / "h200.json")
@@ -68,29 +71,28 @@ def test_parts(t, parts, strided):
         assert rel_error(out, ref) <= bound
 
 
-def problem(t, m, n, k):
-    """Operands of block_scaled_kernel on two tiles each way, the grid, and the result they should have."""
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((m, k)).astype(E4M3), rng.standard_normal((n, k)).astype(E4M3)
-    steps = -(-k // 128)
-    a_scale = (rng.random((steps, m)) + 0.5).astype(np.float32).T
-    b_scale = (rng.random((-(-n // 128), steps)) + 0.5).astype(np.float32)
-    out = np.full((m, n), np.nan, np.float32)
-    boxes = zip((a, b, out), ((t.m, 128), (t.n, 128), (t.m, t.n)))
-    descriptors = [tilejit.TensorDescriptor(x, x.shape, (x.shape[1], 1), box) for x, box in boxes]
-    args = [*descriptors, None, a_scale, b_scale, m, n, k, 1, m, steps, 1]
-    constants = dict(BM=t.m, BN=t.n, GROUP=8, SWAP=False, PARTS=1, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
-    ref = (a.astype(np.float64) * spread(a_scale, 1, 128, (m, k))) @ (
-        b.astype(np.float64) * spread(b_scale, 128, 128, (n, k))).T
-    return (1,), args, constants, out, ref
+def built(t, turned=False, parts=1):
+    """The kernel of a tile, for scales that lie row after row or `turned` column after column."""
+    high, wide = t.computed(t.m, t.n)
+    m, n, k = high if t.swap and parts > 1 else 4 * high, 4 * wide, 128 * 4 * parts
+    scales = info("float32", m, k // 128, rows_first=not turned), info("float32", -(-n // 128), k // 128)
+    work = scaled._work(info("float8e4nv", m, k), info("float8e4nv", k, n, rows_first=False), *scales,
+                        info("bfloat16", m, n), t.divided(m, n, parts) if parts > 1 else t, 132, None)
+    return compiled(work.launches[0], {2: "*fp32", 3: "*fp32"})
 
 
 @pytest.mark.parametrize("k", [128, 256, 384, 528])
 @pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
-def test_tiles(t, k):
+def test_tiles(t, k, monkeypatch):
     """Every tile, two a program, under three policies with the sanitizer; one block of K to five."""
-    grid, args, constants, out, ref = problem(t, t.m + 8, t.n, k)
-    tilejit.check(block_scaled_kernel, grid, *args, seeds=[1], **constants).check()
+    kernel = launches.product_kernel
+    monkeypatch.setattr(launches, "product_kernel", StandIn(
+        lambda grid, *args, **options: tilejit.check(kernel, grid, *args, seeds=[1], **options).check()))
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: t.ctas)
+    given, ref = arrays(t.m + 8, t.n, k)
+    out = np.full(ref.shape, np.nan, np.float32)
+    with tilejit.knobs(target="emulator"):
+        matmul_blockscaled(*given[:2], np.ascontiguousarray(given[2]), given[3], out, config=t)
     assert rel_error(out, ref) <= 1e-3
 
 
@@ -111,9 +113,7 @@ def test_rejects():
 @pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
 def test_compiles(t):
     """No spills; products lead; the first one of a block does not read the sum, so nothing clears it."""
-    kernel = block_scaled_kernel.compile(
-        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", None, "*fp32", "*fp32",
-        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, SWAP=False, PARTS=1, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas)
+    kernel = built(t)
     assert kernel.resources.spill_stores == kernel.resources.spill_loads == 0 and not kernel.resources.messages
     if t.warps == 12:                       # one warpgroup adds while the others multiply
         assert "3 consumer warpgroups" in kernel.report() and "products_ahead" not in kernel.report()
@@ -129,12 +129,7 @@ def test_compiles(t):
 @pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if by_tma(t))], ids=lambda t: f"{t.m}x{t.n}")
 def test_scales_by_tma_compile(t, parts):
     """No spills, a product in flight beside the one that is added, deep rings, no load of a number but B's scale."""
-    bm, bn = t.computed(t.m, t.n)
-    c = f"desc<fp32[{t.m}x{t.n}]>" if parts > 1 else f"desc<bf16[{bm}x{bn}]>"
-    given = options(t.divided(bm, bn, parts) if parts > 1 else t, True, 2)
-    kernel = block_scaled_kernel.compile(
-        f"desc<fp8e4nv[{bm}x128]>", f"desc<fp8e4nv[{bn}x128]>", c, f"desc<fp32[1x{bm}]>", None, "*fp32",
-        *["int32"] * 7, BM=bm, BN=bn, GROUP=8, SWAP=t.swap, PARTS=parts, **given)
+    kernel = built(t, True, parts)
     assert not kernel.warnings() and kernel.metadata.num_stages * (t.m + t.n) * 128 >= 100 * 1024
     assert "(products_ahead)" in kernel.report()
     assert kernel.ptx.count("ld.global") == 4                # before the loop, in two iterations of it, behind it
@@ -145,9 +140,7 @@ def test_what_stands_behind_a_wait():
     Scales are loaded for the next block behind the product of those for this one, which ptxas must not turn round: on an
     H200 that use would wait for the new loads, which have the same scoreboard."""
     t = next(t for t in TILES if t.warps == 8)
-    ptx = block_scaled_kernel.compile(
-        f"desc<fp8e4nv[{t.m}x128]>", f"desc<fp8e4nv[{t.n}x128]>", f"desc<bf16[{t.m}x{t.n}]>", None, "*fp32", "*fp32",
-        *["int32"] * 7, BM=t.m, BN=t.n, GROUP=8, SWAP=False, PARTS=1, num_warps=t.warps, num_stages=t.stages, num_ctas=t.ctas).ptx
+    ptx = built(t).ptx
     between = re.findall(r"try_wait.*\n.*bra.*\n.*bra.*\n\S+:\n((?:.*\n)*?)\s+wgmma\.fence", ptx)
     assert len(between) == 4 and not re.search(r"\b(add|mad|shl|shr|or|bfe|cvt)\.", "".join(between))
     tests = re.findall(r"test_wait\S+ %p\d+", ptx)

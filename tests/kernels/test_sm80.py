@@ -13,7 +13,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import kernels
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.kernels.rows.softmax import softmax_kernel
 from tilejit.kernels.way import Way
 from tilejit.ptx.isa import required_sm

@@ -7,10 +7,9 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, work_of
 
 import tilejit
-from tilejit.kernels.product import split_kernel
-from tilejit.kernels.steps import STORE_STAGES
 from tilejit.kernels.streamk import matmul_streamk, workspace_for
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
@@ -27,11 +26,9 @@ WAYS = {"one": ONE, "rows": Way(128, 64, 4, ctas=2, split="M"), "k": replace(ONE
                                Way(128, 16, 4, swap=True)], ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
 def test_compiles(t, parts):
     """No spills, a deep ring beside what is staged, and each role waits for the launch ahead before it touches memory."""
-    bk = 64 * (t.k_ctas)
-    kernel = split_kernel.compile(
-        f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", f"desc<fp32[{t.m}x{t.n}]>", "int32", "int32", "int32",
-        BM=t.m, BN=t.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, PARTS=parts, 
-        store_stages=STORE_STAGES, **t.options)
+    m, n = t.computed(t.m, t.n)
+    launch, _ = work_of(t.divided(m, n, parts), m, n, 64 * t.k_ctas * parts * 4).launches
+    kernel = compiled(launch, {})
     assert not kernel.warnings() and kernel.metadata.num_stages >= 3
     roles = kernel.ptx.split("---- role ")[1:]
     assert len(roles) == 2
@@ -60,4 +57,3 @@ def test_parts(target, way, parts):
             matmul_streamk(a, b, bias, "silu", out, workspace=w, config=t)
     assert rel_error(found[0], z / (1 + np.exp(-z))) <= 8e-3
     assert all(np.array_equal(found[0].view(np.int16), x.view(np.int16)) for x in found)
-    assert not space.flags_array.any()

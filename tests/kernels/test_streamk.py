@@ -6,13 +6,14 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import compiled, work_of
 from references import StandIn, matrix
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels import steps, streamk
+from tilejit.kernels import launches
+from tilejit.kernels._calls import Memory, Workspace
 from tilejit.kernels.planning import BY_K
-from tilejit.kernels.product import matmul_kernel, streamk_kernel
 from tilejit.kernels.streamk import matmul_streamk, workspace_for
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
@@ -25,15 +26,14 @@ TILES = (Way(128, 256, 8), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4), Wa
 
 
 @targets
-@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("m, n, k, programs, stream", [
     (64, 128, 512, 3, 2),         # two tiles, parts of unequal length
     (100, 128, 256, 3, 4),        # four tiles of four blocks in three runs: parts that begin and end inside tiles
     (64, 448, 128, 4, 7),         # two programs share a tile
     (64, 448, 128, 4, 3),         # whole tiles after streamed ones
 ])
-def test_streams(target, m, n, k, programs, stream, ordered):
-    """Every tile is finished once, with bias and activation; the workspace is zero again and can be reused."""
+def test_streams(target, m, n, k, programs, stream):
+    """Every tile is finished once, with bias and activation; the flags are zero again, the workspace can be reused."""
     t = Way(64, 64, 4, programs=programs, stream=stream)
     rng = np.random.default_rng(0)
     a, b = matrix(rng, m, k, BF16, True), matrix(rng, k, n, BF16, False)
@@ -43,9 +43,9 @@ def test_streams(target, m, n, k, programs, stream, ordered):
         space = workspace_for(a, b, config=t)
         for _ in range(2):
             out = np.full((m, n), np.nan, BF16)
-            matmul_streamk(a, b, bias, "silu", out, ordered=ordered, workspace=space, config=t)
+            matmul_streamk(a, b, bias, "silu", out, workspace=space, config=t)
             assert rel_error(out, z / (1 + np.exp(-z))) <= 8e-3
-            assert not space.flags_array.any() and (ordered or not space.parts_array.any())
+            assert not space.arrays[1].any()
 
 
 @targets
@@ -101,7 +101,7 @@ def test_ordered_sums(m, programs, polled):
     t = replace(t, programs=programs, stream=t.tiles(m, 128))
     assert (t.parts == 0) == polled
     with tilejit.knobs(target="emulator"):
-        found, again = (matmul_streamk(a, b, ordered=True, out_dtype=tilejit.language.float32, config=t) for _ in range(2))
+        found, again = (matmul_streamk(a, b, out_dtype=tilejit.language.float32, config=t) for _ in range(2))
     assert np.array_equal(found, again)
     np.testing.assert_allclose(found, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-4)
 
@@ -117,7 +117,8 @@ def test_rejects():
             ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
             ("config divides 2 tiles, the result has 1 of 64 x 64", (a, b), {"config": Way(64, 64, 4).divided(8, 70, 2)}),
             ("out needs a base and row strides", (a, np.zeros((16, 7), np.float16).T.copy().T), {}),
-            ("the workspace has 1 floats", (a, b), {"split": 2, "workspace": streamk.Workspace(a, 1, 1)})]:
+            (r"the workspace has arrays of \[1\] elements", (a, b), {"split": 2, "workspace": Workspace(a, [
+                Memory((1,), tilejit.language.float32)])})]:
         if "workspace" in kwargs:
             args = (np.zeros((8, 512), np.float16), np.zeros((512, 8), np.float16))
         with pytest.raises(LaunchError, match=match):
@@ -156,7 +157,7 @@ def test_launches_overlap_where_no_multiprocessor_is_idle(n, k, overlap, monkeyp
     programs where memory takes no time to speak of."""
     launched = {}
 
-    monkeypatch.setattr(steps, "matmul_kernel",
+    monkeypatch.setattr(launches, "product_kernel",
                         StandIn(lambda grid, *args, **options: launched.update(options, programs=grid[0])))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 132)
     a, b = np.zeros((16, k), BF16), np.zeros((n, k), BF16).T
@@ -179,15 +180,11 @@ def test_chosen_ways(t, dtype):
 
 
 @pytest.mark.one_schedule                # nothing is launched
-@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("t", [replace(t, stream=2, programs=3) for t in TILES], ids=lambda t: f"{t.m}x{t.n}")
-def test_compiles(t, ordered):
+def test_compiles(t):
     """Every tile that may be chosen assembles without remarks (spills, stack, serialised products)."""
-    c = f"desc<bf16[{t.n}x{t.m}]>" if t.swap else f"desc<bf16[{t.m}x{t.n}]>"
-    kernel = streamk_kernel.compile(
-        f"desc<bf16[{t.m}x64]>", f"desc<bf16[{t.n}x64]>", c, f"desc<fp32[{t.m}x{t.n}]>", "*fp32", "*int32", "*bf16",
-        "int32", "int32", "int32", "int32", BM=t.m, BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False,
-        C_ROWS=not t.swap, ACTIVATION="gelu", ADD=False, ORDERED=ordered, num_stages=t.depth(2), **t.options)
+    (launch,) = work_of(t, *t.computed(2 * t.m, t.n), 512, activation="gelu", bias=True).launches
+    kernel = compiled(launch, {2: "*bf16", 4: "*fp32", 5: "*int32"})
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
@@ -195,11 +192,9 @@ def test_compiles(t, ordered):
 @pytest.mark.parametrize("t", [t for t in BY_K if t.depth(2) >= 4][::3], ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
 def test_clusters_compile(t, swap):
     """The same of tiles whose K is divided over a cluster, in the number of stages that are counted on."""
-    bk = t.k_bytes // 2 * t.ctas
-    c = f"desc<bf16[{t.n}x{t.m}]>" if swap else f"desc<bf16[{t.m}x{t.n}]>"
-    kernel = matmul_kernel.compile(
-        f"desc<bf16[{t.m}x{bk}]>", f"desc<bf16[{t.n}x{bk}]>", c, "*bf16", "int32", "int32", "int32", BM=t.m, BN=t.n, BK=bk,
-        GROUP=8, A_ROWS=True, B_ROWS=False, C_ROWS=not swap, ACTIVATION="gelu", num_stages=t.depth(2), **t.options)
+    t = replace(t, swap=swap)
+    (launch,) = work_of(t, *t.computed(2 * t.m, t.n), 8 * t.k_bytes, activation="gelu", bias=True).launches
+    kernel = compiled(launch, {2: "*bf16"})
     assert not kernel.warnings() and t.depth(2) >= 3 and "st.async" in kernel.ptx
 
 
@@ -217,7 +212,7 @@ def test_clusters_divide_k(target, dtype, m, n, ctas):
         space = workspace_for(a, b, ctas=ctas)
     ref = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
     assert rel_error(found[0], ref) <= (1.5e-3 if dtype == np.float32 else 8e-3)
-    assert np.array_equal(*found) and space.flags_array.size == 1
+    assert np.array_equal(*found) and space.arrays == ()
 
 
 @pytest.mark.parametrize("m", [8, 80])

@@ -7,10 +7,13 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from product_launches import work_of
 
 import tilejit
 from tilejit import kernels
+from tilejit.kernels._calls import Work
 from tilejit.kernels.planning import LARGE, SMALL, Plan
+from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Part
 from tilejit.testing import rel_error
 
@@ -29,8 +32,8 @@ def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_d
     """`matmul` by turned tiles; what was compiled."""
     monkeypatch.setattr(matmul, "choose", lambda *_: Plan((Part(0, 0, n, m, replace(t, swap=True)),), 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * t.ctas)
-    matmul._plan.cache_clear()
-    matmul.matmul_kernel.entries.clear()
+    matmul._work.cache_clear()
+    product_kernel.entries.clear()
     rng = np.random.default_rng(m)
     a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
     v = rng.standard_normal(n).astype(np.float32) if bias else None
@@ -44,7 +47,7 @@ def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_d
     assert np.isnan(out[:, n:].astype(np.float32)).all()
     exact = out_dtype == np.float32 != dtype                      # products of fp32 are in tf32
     assert rel_error(out[:, :n], ref) < (1e-5 if exact else 4e-3)
-    return [e.compiled for e in matmul.matmul_kernel.entries.values()]
+    return [e.compiled for e in product_kernel.entries.values()]
 
 
 @pytest.fixture(params=["evaluator", "emulator"])
@@ -85,7 +88,7 @@ def test_staged_by_transposing_matrices(monkeypatch, shape, rows):
     t = tiles(*shape)
     assert built.ptx.count("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16") == t.sums // 8
     assert "st.shared" not in built.ptx
-    assert next(p for p in built.metadata.params if getattr(p, "base_arg", "") == "c_desc").box == (rows, 64)
+    assert next(p for p in built.metadata.params if getattr(p, "base_arg", "") == "end_0").box == (rows, 64)
 
 
 @pytest.mark.parametrize("role", [True, False])
@@ -93,14 +96,12 @@ def test_staged_by_transposing_matrices(monkeypatch, shape, rows):
 def test_with_and_without_a_store_role(role, shape):
     """As the evaluator has it, under two schedules."""
     t = tiles(*shape)
-    d = tilejit.TensorDescriptor.from_tensor
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((t.m + 8, 72)).astype(BF16), rng.standard_normal((t.n + 8, 72)).astype(BF16)
     out = np.full((t.n + 8, t.m + 8), np.nan, BF16)
+    (launch,) = work_of(replace(t, swap=True), t.n + 8, t.m + 8, 72).launches
     with tilejit.knobs(target="emulator"):
-        matmul.matmul_kernel[(t.ctas,)](
-            d(a, (t.m, 64)), d(b, (t.n, 64)), d(out, (t.n, t.m)), None, t.m + 8, t.n + 8, 72, BM=t.m, BN=t.n, BK=64,
-            GROUP=4, A_ROWS=True, B_ROWS=False, C_ROWS=False, ACTIVATION=None, **t.options, store_role=role)
+        Work(4, [replace(launch, kernel=launch.kernel.partial(store_role=role), grid=(1,))]).run(b, a.T, None, out)
     assert rel_error(out, b.astype(np.float64) @ a.astype(np.float64).T) < 4e-3
 
 

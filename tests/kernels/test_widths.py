@@ -13,7 +13,7 @@ import tilejit.language as tl
 from tilejit.testing import rel_error
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-matmul_kernel = importlib.import_module("tilejit.kernels.matmul").matmul_kernel
+matmul_kernel = importlib.import_module("tilejit.kernels.product.plain").matmul_kernel
 
 
 def launch(bm, bn, dtype, b_rows, **options):

@@ -88,7 +88,7 @@ def prototype(name: str, m: int, n: int, k: int, ctas: int) -> Right:
 
 def matmul(name: str, bm: int, **options: int) -> Right:
     """tilejit's own: a producer warp and consumer warpgroups, three stages."""
-    kernel = importlib.import_module("tilejit.kernels.matmul").matmul_kernel
+    kernel = importlib.import_module("tilejit.kernels.product.plain").matmul_kernel
     m, n, k = 2 * bm, 192, 320
 
     def arguments() -> tuple[tuple, dict, np.ndarray, np.ndarray]:

@@ -5,11 +5,11 @@ import pytest
 
 import tilejit
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.launches import POINTERS
 from tilejit.kernels.planning import LARGE as TILES
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.kernels.rows.norms import long_norm_kernel, norm_kernel
 from tilejit.kernels.rows.softmax import long_softmax_kernel, softmax_kernel
-from tilejit.kernels.steps import POINTERS
 from tilejit.runtime import ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched

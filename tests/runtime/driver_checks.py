@@ -145,7 +145,7 @@ def descriptors():
     """Tensor maps are encoded once an address, and reach the launch as 128 aligned bytes."""
     fake_torch()
     import tilejit
-    from tilejit.kernels.matmul import matmul_kernel
+    from tilejit.kernels.product.plain import matmul_kernel
     from tilejit.ptx.metadata import TensorMapParam
 
     a, b, c, d = tensors(4, (128, 64), HALF)

@@ -9,7 +9,7 @@ import tilejit
 import tilejit.emulator
 import tilejit.language as tl
 from tilejit.emulator import Program
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.product.plain import matmul_kernel
 
 BF16 = ml_dtypes.bfloat16
 

@@ -14,7 +14,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.layout.clusters import divided_dim
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn

@@ -9,7 +9,7 @@ from test_cluster import product
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.layout.clusters import divided_dim, in_each, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.layout.named import wgmma_accumulator

@@ -7,7 +7,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.ir import erase, walk
 from tilejit.ir.text import parse_function
-from tilejit.kernels.matmul import matmul_kernel
+from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.schedule import split
 from tilejit.schedule.store_role import write_stores
 

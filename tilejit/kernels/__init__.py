@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from tilejit.kernels.batched import batched_matmul
     from tilejit.kernels.fused import fused_matmul, gated_matmul, swiglu
     from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
-    from tilejit.kernels.matmul import matmul, matmul_kernel, plan
+    from tilejit.kernels.matmul import matmul, plan
     from tilejit.kernels.mixed import weight_only_matmul
+    from tilejit.kernels.product.plain import matmul_kernel
     from tilejit.kernels.rows.cross_entropy import cross_entropy, cross_entropy_
     from tilejit.kernels.rows.divergences import js_divergence, kl_divergence
     from tilejit.kernels.rows.dropout import dropout
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "add": "add", "attention": "attention attention_blocks latent_attention", "batched": "batched_matmul",
     "fused": "fused_matmul gated_matmul swiglu", "grouped": "grouped_matmul masked_grouped_matmul",
-    "matmul": "matmul_kernel plan", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
+    "matmul": "plan", "product.plain": "matmul_kernel", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
     "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled", "streamk": "matmul_streamk",
     "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope",

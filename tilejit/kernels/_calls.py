@@ -1,12 +1,14 @@
 """From a call of a host function to its launches, and what those depend on.
 
 Most of a launch is a function of facts of arrays (`facts`), which do not change from call to call: host functions
-compute it once per problem, and put its descriptors over the arrays of each call (`Launch`). A call that comes again
-with arrays of the same facts, wherever they lie, is replayed without any of that (`tilejit.replayed`).
+compute it once per problem (`Work`), with places (`At`) for the arrays of each call. A call that comes again with
+arrays of the same facts, wherever they lie, is replayed without any of that (`tilejit.replayed`).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import tilejit
@@ -27,9 +29,9 @@ def infos_of(*arrays: Any) -> tuple[Any, ...]:
     return tuple([None if x is None else tilejit.array_info(x) for x in arrays])
 
 
-def facts_of(*infos: ArrayInfo | None) -> tuple[Any, ...]:
+def facts_of(*arrays: Any) -> tuple[Any, ...]:
     """The facts of each array that is there."""
-    return tuple([None if i is None else facts(i) for i in infos])
+    return tuple([None if i is None else facts(i) for i in infos_of(*arrays)])
 
 
 def place(info: ArrayInfo) -> tuple[int, Any]:
@@ -39,27 +41,92 @@ def place(info: ArrayInfo) -> tuple[int, Any]:
 
 
 @dataclass(frozen=True)
+class At:
+    """Array `index` of a call, or what a descriptor sees of it."""
+
+    index: int
+    descriptor: tilejit.TensorDescriptor | None = None
+
+
+def given(index: int, info: Any) -> At | None:
+    """An argument of a call, if it is there."""
+    return None if info is None else At(index)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An array that is made for a call."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    zeroed: bool = False
+
+
+@dataclass(frozen=True)
 class Launch:
-    """A launch that waits for its arrays: a kernel with its sizes and constants given, and descriptors to put over the
-    first of its arguments."""
+    """A kernel with its sizes and constants, its grid, and its arguments, with places for arrays, in tuples too."""
 
     kernel: Any
     grid: tuple[int]
-    descriptors: tuple[tilejit.TensorDescriptor, ...]
-
-    def __call__(self, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...], *more: Any, **named: Any) -> None:
-        """Launch it for arrays in the descriptors' order, of which `infos` says what they are, and other arguments."""
-        self.kernel[self.grid](*self._over(arrays, infos), *more, **named)
-
-    def _over(self, arrays: tuple[Any, ...], infos: tuple[ArrayInfo, ...]) -> list[tilejit.TensorDescriptor]:
-        return [d.over(x, i) for d, x, i in zip(self.descriptors, arrays, infos)]
+    arguments: tuple[Any, ...]
 
 
-#: A launch, its arguments, and those by name.
-Call = tuple[Launch, tuple[Any, ...], dict[str, Any]]
+class Workspace:
+    """Memory that calls which need as much use one after another on a stream, instead of new one; `like` says where it
+    lives. What must be zero is so between launches."""
+
+    def __init__(self, like: Any, memory: Sequence[Memory]):
+        self.arrays = tuple([tilejit.zeros_like(like, m.shape, m.dtype) for m in memory])
+
+    def checked(self, memory: Sequence[Memory]) -> tuple[Any, ...]:
+        """Its arrays, if they are large enough. Raises LaunchError."""
+        sizes = [prod(tilejit.array_info(x).shape) for x in self.arrays]
+        if any(n < prod(m.shape) for n, m in zip([*sizes, *[0] * len(memory)], memory)):
+            raise tilejit.LaunchError(f"the workspace has arrays of {sizes} elements, "
+                                      f"{[prod(m.shape) for m in memory]} are needed: make it by workspace_for")
+        return self.arrays
 
 
-def run(*launches: Call) -> None:
-    """Launch all."""
-    for launch, args, named in launches:
-        launch(*args, **named)
+@dataclass
+class Work:
+    """The launches of a call of so many arrays, and the memory that it takes beside those."""
+
+    arrays: int
+    launches: list[Launch] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
+
+    def new(self, shape: tuple[int, ...], dtype: Any, zeroed: bool = False) -> int:
+        """The index of a new array."""
+        self.memory.append(Memory(shape, dtype, zeroed))
+        return self.arrays + len(self.memory) - 1
+
+    def run(self, *arrays: Any, workspace: Workspace | None = None) -> None:
+        """Launch all for the arrays of a call (of which the first says where others live)."""
+        if workspace is None:
+            made = [(tilejit.zeros_like if m.zeroed else tilejit.empty_like)(arrays[0], m.shape, m.dtype)
+                    for m in self.memory]
+        else:
+            made = [*workspace.checked(self.memory)]
+        there = [*arrays, *made]
+        for launch in self.launches:
+            launch.kernel[launch.grid](*_filled(launch.arguments, there))
+
+
+def _filled(x: Any, arrays: list[Any]) -> Any:
+    """An argument with arrays in their places."""
+    if isinstance(x, At):
+        array = arrays[x.index]
+        return array if x.descriptor is None else x.descriptor.over(array)
+    if not isinstance(x, tuple):
+        return x
+    inside = [_filled(e, arrays) for e in x]
+    return type(x)(*inside) if hasattr(x, "_fields") else tuple(inside)
+
+
+def called(work: Callable[..., Work | None], arrays: tuple[Any, ...], *options: Any,
+           workspace: Workspace | None = None) -> None:
+    """Launch what `work(*facts of the arrays, *options, multiprocessors, knobs)` says, if anything."""
+    known = facts_of(*arrays)
+    found = work(*known, *options, *place(known[0]))
+    if found is not None:
+        found.run(*arrays, workspace=workspace)

@@ -64,34 +64,3 @@ def tensor_scale(scale_a, scale_b):
     if scale_b is not None:
         scale = tl.load(scale_b) if scale is None else scale * tl.load(scale_b)
     return scale
-
-
-@tilejit.kernel
-def store_tile(acc, c_desc, scale, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr, C_ROWS: tl.constexpr,
-               ACTIVATION: tl.constexpr):
-    """Scale (None: 1), bias, activation and store of the sums [BM, BN] at (m, n). C_ROWS: c_desc sees [M, N] and bias
-    has a value for each column; else [N, M], and for each row."""
-    if scale is not None:
-        acc *= scale
-    if C_ROWS:
-        acc = biased(acc, bias, n, N, BN)
-        c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
-    else:
-        acc = biased(acc, bias, m, M, BM, ROWS=True)
-        c_desc.store([n, m], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype).T)
-
-
-@tilejit.kernel
-def end_tile(acc, c_desc, scale, END: tl.constexpr, args, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr,
-             C_ROWS: tl.constexpr):
-    """Scale (None: 1), a caller's END and the store of the sums [BM, BN] at (m, n). C_ROWS: c_desc sees [M, N], else
-    [N, M]. END(sums, rows, columns, row_count, column_count, args) returns what is stored; rows and columns are the
-    result's, shaped so that they broadcast against the sums."""
-    if scale is not None:
-        acc *= scale
-    high = m + tl.arange(0, BM)[:, None]
-    wide = n + tl.arange(0, BN)[None, :]
-    if C_ROWS:
-        c_desc.store([m, n], END(acc, high, wide, M, N, args).to(c_desc.dtype))
-    else:
-        c_desc.store([n, m], END(acc, wide, high, N, M, args).to(c_desc.dtype).T)

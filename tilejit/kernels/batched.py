@@ -8,11 +8,11 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Launch, facts_of, infos_of, place
+from tilejit.kernels._calls import Work, called, facts_of, given
 from tilejit.kernels._operands import (
-    DTYPES,
     K_BYTES,
     Matrix,
+    check_one_of,
     check_operands,
     check_vector,
     new,
@@ -20,49 +20,13 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate, biased
+from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import current
-from tilejit.kernels.order import tile_at
+from tilejit.kernels.launches import End, load, product
 from tilejit.kernels.planning import LARGE, best
 from tilejit.kernels.problem import facts
+from tilejit.kernels.product import steps, walks
 from tilejit.kernels.way import Way
-
-
-@tilejit.kernel(do_not_specialize=("batches", "M", "N", "K"))
-def batched_kernel(a_desc, b_desc, c_desc, bias, batches, M, N, K, BM: tl.constexpr, BN: tl.constexpr,
-                   BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
-                   ACTIVATION: tl.constexpr):
-    """Each program walks tiles batch by batch, within one in groups of GROUP tile rows.
-
-    Descriptors are of rank 3 with blocks [1, ., .]; one of a single matrix serves all batches. A_ROWS, B_ROWS: the
-    descriptor sees the matrices themselves, else their transposes."""
-    tiles_m = tl.cdiv(M, BM)
-    tiles_n = tl.cdiv(N, BN)
-    a_last = a_desc.shape[0] - 1
-    b_last = b_desc.shape[0] - 1
-    for t in tl.range(tl.program_id(0), batches * tiles_m * tiles_n, tl.num_programs(0)):
-        batch = t // (tiles_m * tiles_n)
-        tile = t % (tiles_m * tiles_n)
-        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
-        m = row * BM
-        n = column * BN
-        in_a = tl.minimum(batch, a_last)
-        in_b = tl.minimum(batch, b_last)
-        acc = tl.zeros((BM, BN), tl.float32)
-        for k in range(0, tl.cdiv(K, BK)):
-            if A_ROWS:
-                a = a_desc.load([in_a, m, k * BK]).reshape(BM, BK)
-            else:
-                a = a_desc.load([in_a, k * BK, m]).reshape(BK, BM).T
-            if B_ROWS:
-                b = b_desc.load([in_b, k * BK, n]).reshape(BK, BN)
-            else:
-                b = b_desc.load([in_b, n, k * BK]).reshape(BN, BK).T
-            acc = tl.dot(a, b, acc)
-        acc = biased(acc, bias, n, N, BN)
-        c = activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype)
-        c_desc.store([batch, m, n], c.reshape(1, BM, BN))
-
 
 #: Tiles of one CTA, and of two that divide rows. (Those that divide columns are 2 to 8% slower on an H200; beside the
 #: batch's coordinates there are too few registers for some of 176 and 208 columns.)
@@ -84,63 +48,51 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
     batch, or with batch stride 0, serves all. bias [N]. The result [batches, M, N] has the inputs' dtype (bf16 for
     fp8) unless `out` or `out_dtype` says otherwise. tiles: instead of a choice. Raises LaunchError for what does not
     fit."""
-    ia, ib, ibias = infos_of(a, b, bias)
     if out is None:
-        shape = _checked(*facts_of(ia, ib))
-        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    io = tilejit.array_info(out)
-    launch = _launch(*facts_of(ia, ib, ibias, io), activation, tiles, *place(ia))
-    if launch is not None:
-        launch((a, b, out), (ia, ib, io), bias)
+        out = new(a, _operands(*facts_of(a, b))[2], out_dtype)
+    called(_work, (a, b, bias, out), activation, tiles)
     return out
 
 
-def _operands(a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
-    ma, mb = _single(operand(_WHAT, "a", a, 3)), _single(operand(_WHAT, "b", b, 3))
-    check_operands(_WHAT, ma, mb, DTYPES)
-    return ma, mb
-
-
 @lru_cache(maxsize=1024)
-def _checked(a: ArrayInfo, b: ArrayInfo) -> tuple[int, int, int]:
-    """The shape of the result. Raises LaunchError for operands that do not go together."""
-    ma, mb = _operands(a, b)
+def _operands(a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix, tuple[int, ...]]:
+    """Both, and the shape of the result. Raises LaunchError for operands that do not go together."""
+    ma, mb = _single(operand(_WHAT, "a", a, 0, 3)), _single(operand(_WHAT, "b", b, 1, 3))
+    check_operands(_WHAT, ma, mb)
     batches = max(a.shape[0], b.shape[0])
     for name, x in (("a", ma), ("b", mb)):
         if x.shape[0] not in (1, batches):
             raise tilejit.LaunchError(f"{_WHAT}: {name} has {x.shape[0]} batches, the other one {batches}")
-    return batches, ma.shape[1], mb.shape[2]
+    return ma, mb, (batches, ma.shape[1], mb.shape[2])
 
 
 @lru_cache(maxsize=1024)
-def _launch(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            tiles: Way | None, multiprocessors: int, knobs: Any) -> Launch | None:
-    """The launch for a, b and the result; None where that is empty."""
-    batches, m, n = _checked(a, b)
-    ma, mb = _operands(a, b)
-    k = ma.shape[2]
-    if activation not in ACTIVATIONS:
-        raise tilejit.LaunchError(f"{_WHAT}: activation {activation!r} is not one of {ACTIVATIONS}")
+def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
+          tiles: Way | None, multiprocessors: int, knobs: Any) -> Work:
+    """The launch."""
+    work, (ma, mb, shape) = Work(4), _operands(a, b)
+    (batches, m, n), k = shape, ma.shape[2]
+    check_one_of(_WHAT, "activation", activation, ACTIVATIONS)
     check_vector(_WHAT, "bias", bias, n)
-    mc = result(_WHAT, out, (batches, m, n))
-    if 0 in (batches, m, n):
-        return None
-    bk = K_BYTES // ma.dtype.bytes
+    mc = result(_WHAT, out, shape, 3)
+    if 0 in shape:
+        return work
     there = TILES if tilejit.chip() == "sm_90a" else tuple(t for t in TILES if t.ctas == 1 and t.n & t.n - 1 == 0)
     problem = facts(ma, mb, out, bias is not None, activation, batches=batches)
     t = tiles or best(problem, current(a.device, multiprocessors), there)
-    descriptors = {"a": ma.descriptor(t.m, bk), "b": mb.descriptor(bk, t.n), "out": mc.descriptor(t.m, t.n)}
-    require_tma(_WHAT, **descriptors)
-    grid = min(t.room(multiprocessors), batches * tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n))
+    bk = K_BYTES // ma.dtype.bytes
+    first, second, seen = load(ma, t.m, bk), load(mb.T, t.n, bk), mc.descriptor(t.m, t.n)
+    require_tma(_WHAT, a=first[1][0], b=second[1][0], out=seen)
     group = FEW_ROWS if (m + n) * k * ma.dtype.bytes <= IN_L2 else t.group(m, tilejit.cdiv(k, bk))
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
     # and a tile that another group's products hide is best staged whole.
-    kernel = batched_kernel.partial(
-        batches=batches, M=m, N=n, K=k, BM=t.m, BN=t.n, BK=bk, GROUP=group, A_ROWS=ma.rows_first,
-        B_ROWS=mb.rows_first, ACTIVATION=activation, launch_pdl=t.ctas > 1, store_stages=1 if t.in_turn else 2,
-        **t.options)
-    return Launch(kernel, (grid,), tuple(descriptors.values()))
+    work.launches.append(product(
+        t, (m, n, k), bk, min(t.room(multiprocessors), batches * t.tiles(m, n)),
+        (walks.stacks, (batches, tl.constexpr(group))), first, second, (steps.accumulate, steps.SUMS),
+        End(given(2, bias), activation=activation).stored(seen), launch_pdl=t.ctas > 1,
+        store_stages=1 if t.in_turn else 2))
+    return work
 
 
 def _single(x: Matrix) -> Matrix:

@@ -9,11 +9,12 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Launch, facts_of, infos_of, place
+from tilejit.kernels._calls import At, Launch, Work, called, facts_of, given, infos_of
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
     Matrix,
+    check_one_of,
     check_operands,
     check_vector,
     new,
@@ -21,118 +22,17 @@ from tilejit.kernels._operands import (
     require_tma,
     result,
 )
-from tilejit.kernels.activations import ACTIVATIONS, activate
+from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.ends import Ended, ended, pitch
-from tilejit.kernels.epilogues import beside, fold_rows, halves, pair_scaled_biased, scaled_biased, with_residual
 from tilejit.kernels.estimate import one
-from tilejit.kernels.matmul import matmul, product_ns
-from tilejit.kernels.order import tile_at
+from tilejit.kernels.launches import Piece, load, product, whole
+from tilejit.kernels.matmul import into_sums, matmul, product_ns
 from tilejit.kernels.planning import best
 from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.product import epilogues, loads, steps
+from tilejit.kernels.product.epilogues import Extras
+from tilejit.kernels.product.sums import end_kernel
 from tilejit.kernels.way import Way
-
-
-@tilejit.kernel
-def finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n, M, N, residual_stride,
-           BM: tl.constexpr, BN: tl.constexpr, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr,
-           REDUCE: tl.constexpr):
-    """Everything that follows the product of one tile [BM, BN] (at most 128 columns) at (m, n), and its stores."""
-    z = scaled_biased(acc, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B)
-    if z_desc is not None:
-        z_desc.store([m, n], z.to(z_desc.dtype))
-    y = activate(z, ACTIVATION, c_desc.dtype)
-    store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
-
-
-@tilejit.kernel
-def gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM: tl.constexpr, BN: tl.constexpr,
-          SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr):
-    """act(gate) * up of a tile [BM, BN] (at most 64 columns) at (m, n), both scaled, biased and stored as z first."""
-    gate, up = pair_scaled_biased(gate, up, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B)
-    if z_desc is not None:
-        z_desc.store([0, m, n], gate.to(z_desc.dtype).reshape(1, BM, BN))
-        z_desc.store([1, m, n], up.to(z_desc.dtype).reshape(1, BM, BN))
-    return activate(gate, ACTIVATION, DTYPE) * up
-
-
-@tilejit.kernel
-def store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM: tl.constexpr, BN: tl.constexpr,
-               REDUCE: tl.constexpr):
-    """Add the residual, fold the rows, store."""
-    if residual is not None:
-        y = with_residual(y, residual, m, n, M, N, residual_stride, BM, BN)
-    fold_rows(y, reduced, m, n, M, N, BM, BN, REDUCE)
-    c_desc.store([m, n], y.to(c_desc.dtype))
-
-
-@tilejit.kernel(do_not_specialize=("M", "K"))
-def fused_kernel(a_desc, b_desc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, M, N, K, residual_stride,
-                 BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_ROWS: tl.constexpr,
-                 B_ROWS: tl.constexpr, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, ACTIVATION: tl.constexpr,
-                 GATED: tl.constexpr, REDUCE: tl.constexpr):
-    """z = scale_a * scale_b * (A @ B) + bias; y = act(z) + residual, or GATED: act(z[0]) * z[1] + residual; C = y.
-
-    Integers are summed in int32, and stored so if C has that type; nothing else happens then. SCALE_A, SCALE_B: kinds
-    of `scaled`. GATED: as many columns of one matrix as lie beside as many of the other in a product (0: B is one
-    matrix); b_desc sees both as [N / GATED, 2, GATED, K] in blocks [BN / GATED, 2, GATED, BK], so that whoever has
-    columns of a product has what goes together. c_desc and z_desc have blocks of at most 128 columns; if GATED c_desc
-    of BN and z_desc of 64. z_desc, if there: z is stored as well (gated: as [2, M, N] in blocks [1, BM, .]). REDUCE:
-    "sum", "squares" or "max" of each row of y is combined into reduced[row] (fp32)."""
-    tiles_m = tl.cdiv(M, BM)
-    tiles_n = tl.cdiv(N, BN)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
-        m = row * BM
-        n = column * BN
-        acc = tl.zeros((BM, 2 * BN if GATED else BN), tl.int32 if a_desc.dtype in (tl.int8, tl.uint8) else tl.float32)
-        for k in range(0, tl.cdiv(K, BK)):
-            if A_ROWS:
-                a = a_desc.load([m, k * BK])
-            else:
-                a = a_desc.load([k * BK, m]).T
-            if GATED:
-                b = b_desc.load([n // GATED, 0, 0, k * BK]).reshape(2 * BN, BK).T
-            elif B_ROWS:
-                b = b_desc.load([k * BK, n])
-            else:
-                b = b_desc.load([n, k * BK]).T
-            acc = tl.dot(a, b, acc)
-        if c_desc.dtype == tl.int32:
-            if BN > 128:
-                left, right = halves(acc, BM, BN)
-                c_desc.store([m, n], left)
-                c_desc.store([m, n + BN // 2], right)
-            else:
-                c_desc.store([m, n], acc)
-        elif GATED:
-            gate, up = acc.reshape(BM, BN // GATED, 2, GATED).permute(0, 1, 3, 2).split()
-            gate = gate.reshape(BM, BN)
-            up = up.reshape(BM, BN)
-            if BN == 128 and (z_desc is not None or residual is not None or REDUCE is not None):
-                # Half after half: what else these need does not fit the registers.
-                gate, more_gate = halves(gate, BM, BN)
-                up, more_up = halves(up, BM, BN)
-                left = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN // 2, SCALE_A, SCALE_B,
-                             ACTIVATION, c_desc.dtype)
-                right = gated(more_gate, more_up, z_desc, scale_a, scale_b, bias, m, n + BN // 2, M, N, BM, BN // 2,
-                              SCALE_A, SCALE_B, ACTIVATION, c_desc.dtype)
-                y = beside(left, right, BM, BN)
-            else:
-                y = gated(gate, up, z_desc, scale_a, scale_b, bias, m, n, M, N, BM, BN, SCALE_A, SCALE_B, ACTIVATION,
-                          c_desc.dtype)
-            store_rows(y, c_desc, residual, reduced, m, n, M, N, residual_stride, BM, BN, REDUCE)
-        elif BN > 128:
-            # Half after half: a whole tile's scales and sums together do not fit the registers.
-            left, right = halves(acc, BM, BN)
-            finish(left, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n, M, N, residual_stride, BM,
-                   BN // 2, SCALE_A, SCALE_B, ACTIVATION, REDUCE)
-            finish(right, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n + BN // 2, M, N,
-                   residual_stride, BM, BN // 2, SCALE_A, SCALE_B, ACTIVATION, REDUCE)
-        else:
-            finish(acc, c_desc, z_desc, scale_a, scale_b, bias, residual, reduced, m, n, M, N, residual_stride, BM, BN,
-                   SCALE_A, SCALE_B, ACTIVATION, REDUCE)
-
 
 #: Largest first. 128x128 by two warpgroups at once: slower in the loop than by two in turn.
 TILES = Way(256, 256, 8, 2), Way(128, 256, 8), Way(128, 128, 8), Way(64, 64, 4)
@@ -143,6 +43,9 @@ GATED_TILES = (*(Way(256, n, 8, 2, "N") for n in (384, 320)), *(Way(256, n, 8, 2
 FEW = 1024
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
 STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
+#: Of a launch that finishes sums: elements of the result that a program has, at least and at most, programs that are
+#: enough, and columns of a program that has several rows.
+LEAST, MOST, PROGRAMS, WIDE = 512, 2048, 1024, 128
 REDUCTIONS = (None, "sum", "squares", "max")
 _INPUTS = (*DTYPES, "int8", "uint8")
 
@@ -216,25 +119,18 @@ def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: An
 
 def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
          reduction: str | None, out: Any, out_dtype: Any) -> Any:
-    ia, ib, *others = infos_of(a, b, *extras)
     if out is None:
-        shape = _checked(what, gated, *facts_of(ia, ib))
-        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    io = tilejit.array_info(out)
-    plan = _plan(what, gated, *facts_of(ia, ib, io), facts_of(*others), activation, reduction, *place(ia))
-    if isinstance(plan, Ended):
-        plan.run((a, b, out), (ia, ib, io), extras)
-    elif plan is not None:
-        *numbers, z, reduced = extras
-        over = ((a, b, out), (ia, ib, io), None) if z is None else ((a, b, out, z), (ia, ib, io, others[-2]))
-        plan(*over, *numbers, reduced)
+        ma, mb = _operands(what, gated, *facts_of(a, b))
+        out = new(a, (ma.shape[0], mb.shape[-1]), out_dtype)
+    called(_work, (a, b, out, *extras), what, gated, activation, reduction)
     return out
 
 
+@lru_cache(maxsize=1024)
 def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
     """Both operands; b of a gated product as [2, K, N]."""
-    ma, beside = operand(what, "a", a), gated and len(b.shape) == 2 and what == "swiglu"
-    mb = operand(what, "b", b, 3 if gated and not beside else 2)
+    ma, beside = operand(what, "a", a, 0), gated and len(b.shape) == 2 and what == "swiglu"
+    mb = operand(what, "b", b, 1, 3 if gated and not beside else 2)
     if beside:
         if mb.rows_first or mb.shape[1] % 2:
             raise tilejit.LaunchError(f"{what}: b must be a column-major [K, 2 N] matrix, found shape "
@@ -249,23 +145,14 @@ def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matri
 
 
 @lru_cache(maxsize=1024)
-def _checked(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[int, int]:
-    """The shape of the result. Raises LaunchError for operands that do not go together."""
-    ma, mb = _operands(what, gated, a, b)
-    return ma.shape[0], mb.shape[-1]
-
-
-@lru_cache(maxsize=1024)
-def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, extras: tuple[ArrayInfo | None, ...],
-          activation: str | None, reduction: str | None, multiprocessors: int,
-          knobs: Any) -> Launch | Ended | None:
-    """The launch for a, b, out and, where it is, z; or a product and its end; None where the result is empty."""
-    scale_a, scale_b, bias, residual, z, reduced = extras
-    m, n = _checked(what, gated, a, b)
-    ma, mb = _operands(what, gated, a, b)
-    for name, value, legal in (("activation", activation, ACTIVATIONS), ("reduction", reduction, REDUCTIONS)):
-        if value not in legal:
-            raise tilejit.LaunchError(f"{what}: {name} {value!r} is not one of {legal}")
+def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None, scale_b: ArrayInfo | None,
+          bias: ArrayInfo | None, residual: ArrayInfo | None, z: ArrayInfo | None, reduced: ArrayInfo | None, what: str,
+          gated: bool, activation: str | None, reduction: str | None, multiprocessors: int, knobs: Any) -> Work:
+    """The launch; or those of a product, and of its end."""
+    work, (ma, mb) = Work(9), _operands(what, gated, a, b)
+    m, n = shape = ma.shape[0], mb.shape[-1]
+    check_one_of(what, "activation", activation, ACTIVATIONS)
+    check_one_of(what, "reduction", reduction, REDUCTIONS)
     kind_a = _scale_kind(what, "scale_a", scale_a, (m, 1), "rows")
     kind_b = _scale_kind(what, "scale_b", scale_b, (2 if gated else 1, n), "columns")
     if gated and bias is not None:
@@ -277,71 +164,92 @@ def _plan(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, ex
         raise tilejit.LaunchError(f"{what}: reduction and reduced go together")
     if reduced is not None and reduced.dtype != tl.float32:
         raise tilejit.LaunchError(f"{what}: reduced must be fp32, found {reduced.dtype}")
-    mc = result(what, out, (m, n))
-    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or activation or any(x is not None for x in extras)):
+    mc = result(what, out, shape, 2)
+    mz = None if z is None else result(what, z, (2, *shape) if gated else shape, 7, "z")
+    extras = activation or any(x is not None for x in (scale_a, scale_b, bias, residual, z, reduced))
+    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or extras):
         raise tilejit.LaunchError(f"{what}: an int32 result is the sum of integer products, without anything else")
-    if 0 in (m, n):
-        return None
+    if 0 in shape:
+        return work
     stride, narrow = 0, False
     if residual is not None:
-        stride = result(what, residual, (m, n), "residual").strides[0]
+        stride = result(what, residual, shape, 6, "residual").strides[0]
         narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
     pairs = tilejit.chip() == "sm_90a" and multiprocessors > 1
     tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
                     reduction is not None, 2 if pairs else 1)
-    bk = K_BYTES // ma.dtype.bytes
-    blocks = tilejit.cdiv(ma.shape[1], bk)
     problem, chip = facts(ma, mb, out), current(a.device, multiprocessors)
-    if gated:
-        problem = replace(problem, n=2 * n)
+    problem = replace(problem, n=2 * n) if gated else problem
     t = best(problem, chip, tiles)
-    scales: dict[str, Any] = dict(SCALE_A=kind_a, SCALE_B=kind_b, ACTIVATION=activation, REDUCE=reduction,
-                                  residual_stride=stride)
-    merged = _merged(mb) if gated else b
-    if merged is not None and _ended(a, merged, problem, t, chip):
-        return ended(m, n, merged, out, z, GATED=gated, **scales)
+    side = (8 if n % 8 == 0 else 1) if gated else 0
+    end = Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
+                 given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
+    merged = _merged(mb) if gated else mb
+    if merged is not None and _apart(ma, merged, problem, t, chip):
+        return _ended(work, ma, merged, mc, mz, end, chip)
+    bk, integers = K_BYTES // ma.dtype.bytes, not ma.dtype.is_float
     columns = t.n // 2 if gated else t.n
-    interleave = (8 if n % 8 == 0 else 1) if gated else 0
-    descriptors = {"a": ma.descriptor(t.m, bk),
-                   "b": _interleaved(mb, columns, bk, interleave) if gated else mb.descriptor(bk, columns),
-                   "out": mc.descriptor(t.m, columns if gated else min(columns, 128))}
-    if z is not None:
-        mz = result(what, z, (2, m, n) if gated else (m, n), "z")
-        descriptors["z"] = mz.descriptor(t.m, min(columns, 64 if gated else 128))
-    require_tma(what, **descriptors)
+    of_a, seen = load(ma, t.m, bk), mc.descriptor(t.m, columns if gated else min(columns, 128))
+    of_b: Piece = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else \
+        load(mb.T, columns, bk)
+    require_tma(what, a=of_a[1][0], b=of_b[1][0], out=seen)
+    end = end._replace(out=seen)
+    if mz is not None:
+        end = end._replace(z=mz.descriptor(t.m, min(columns, 64 if gated else 128)))
+        require_tma(what, z=end.z)
     stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
-    grid = min(t.room(multiprocessors), tilejit.cdiv(m, t.m) * tilejit.cdiv(n, columns))
-    kernel = fused_kernel.partial(
-        M=m, N=n, K=ma.shape[1], BM=t.m, BN=columns, BK=bk, GROUP=t.group(m, blocks), A_ROWS=ma.rows_first,
-        B_ROWS=mb.rows_first, GATED=interleave, num_stages=stages, **scales, **t.options)
-    return Launch(kernel, (grid,), tuple(descriptors.values()))
+    work.launches.append(product(
+        t, (m, problem.n, ma.shape[1]), bk, min(t.room(multiprocessors), t.tiles(m, problem.n)),
+        whole(t.group(m, tilejit.cdiv(ma.shape[1], bk))), of_a, of_b,
+        (steps.accumulate, (tl.int32, tl.constexpr(0)) if integers else steps.SUMS),
+        (epilogues.gated if gated else epilogues.fused, end), num_stages=stages))
+    return work
 
 
-def _ended(a: ArrayInfo, b: ArrayInfo, problem: Problem, t: Way, chip: Chip) -> bool:
+def _apart(a: Matrix, b: Matrix, problem: Problem, t: Way, chip: Chip) -> bool:
     """Whether `matmul`, and a launch that finishes its sums, are faster for a and b than such tiles."""
-    m, columns = problem.m, problem.n
-    if str(a.dtype) not in DTYPES or min(m, columns) > FEW:
+    if str(a.dtype) not in DTYPES or min(problem.m, problem.n) > FEW:
         return False
-    sums = ArrayInfo(0, tl.float32, (m, columns), (pitch(columns), 1), a.device)
-    product = product_ns(operand("", "a", a), operand("", "b", b), Matrix(sums, sums.shape, sums.strides, True), chip)
-    passed = 2 * sums.dtype.bytes * m * columns / (chip.part * chip.multiprocessors)
-    return product + chip.second + passed < one(problem, t, chip)
+    time = product_ns(a, b, _sums(a, b), chip)
+    passed = 8 * problem.m * problem.n / (chip.part * chip.multiprocessors)
+    return time + chip.second + passed < one(problem, t, chip)
 
 
-def _merged(b: Matrix) -> ArrayInfo | None:
+def _sums(a: Matrix, b: Matrix, at: int = 0) -> Matrix:
+    """The sums of a @ b in memory, array `at`: TMA writes rows at multiples of 16 bytes."""
+    m, n = a.shape[0], b.shape[1]
+    info = ArrayInfo(0, tl.float32, (m, n), (tilejit.cdiv(n, 4) * 4, 1), a.info.device)
+    return Matrix(info, info.shape, info.strides, True, at)
+
+
+def _ended(work: Work, a: Matrix, b: Matrix, out: Matrix, z: Matrix | None, end: Extras, chip: Chip) -> Work:
+    """A product by the ways of `matmul`, and a launch that finishes its sums."""
+    sums = _sums(a, b)
+    sums = replace(sums, at=work.new((a.shape[0], sums.strides[0]), tl.float32))
+    into_sums(work, a, b, sums, chip)
+    m, n = out.shape
+    elements = min(max(LEAST, tilejit.next_power_of_2(tilejit.cdiv(m * n, PROGRAMS))), MOST)
+    bm = min(tilejit.next_power_of_2(m), elements // WIDE)
+    bn = elements // bm
+    kernel = end_kernel.partial(BM=bm, BN=bn, launch_pdl=True)
+    work.launches.append(Launch(kernel, (tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn),), (
+        At(sums.at), end, m, sums.strides[0], out.strides[0], z.strides[-2] if z else 0, z.strides[0] if z else 0)))
+    return work
+
+
+def _merged(b: Matrix) -> Matrix | None:
     """The two matrices [2, K, N] of a gated product as one, [K, 2 N], if they lie so in memory."""
     (_, k, n), (apart, across, down) = b.shape, b.strides
-    return b.info._replace(shape=(k, 2 * n), strides=(across, down)) if apart == n * down else None
+    info = b.info._replace(shape=(k, 2 * n), strides=(across, down))
+    return Matrix(info, info.shape, info.strides, False, b.at) if apart == n * down else None
 
 
-def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> tilejit.TensorDescriptor:
+def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> At:
     """Two matrices [2, K, N] as [N / g, 2, g, K], in blocks of so many columns of both: g of one beside g of the other.
 
     Where g is 8 the columns that a thread holds of a product are those of one matrix and the same of the other."""
-    one = b.descriptor(bk, columns)
-    (_, n, k), (apart, down, _) = one.shape, one.strides
-    return tilejit.TensorDescriptor.template(b.info, (n // g, 2, g, k), (g * down, apart, down, 1),
-                                             (columns // g, 2, g, bk))
+    (_, k, n), (apart, _, _) = b.shape, b.strides
+    return b.seen((n // g, 2, g, k), (g * b.pitch, apart, b.pitch, 1), (columns // g, 2, g, bk))
 
 
 def _whole(what: str, name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:

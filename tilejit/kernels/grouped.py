@@ -1,102 +1,23 @@
 """Grouped matrix products: many problems C[e] = A[e] @ B[e] of unequal numbers of rows, as in mixtures of experts.
 
 One persistent kernel walks the tiles of all problems; every program reads the groups' sizes on its way, so they may be
-computed on the device by the kernel before. Tiles that hang over the end of a group read rows of the next one and
-store none of them (a descriptor that clips at any row, `_operands.ragged`).
+computed on the device by the kernel before (`walks.groups`).
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Launch, facts_of, infos_of
-from tilejit.kernels._operands import (
-    DTYPES,
-    K_BYTES,
-    WRAP,
-    Matrix,
-    check_operands,
-    new,
-    operand,
-    ragged,
-    require_tma,
-    result,
-)
-from tilejit.kernels.scaled import SCALE_BLOCK
+from tilejit.kernels._calls import At, Work, called, facts_of
+from tilejit.kernels._operands import K_BYTES, Matrix, check_operands, new, operand, require_tma, result
+from tilejit.kernels.launches import End, Piece, load, product
+from tilejit.kernels.product import loads, steps, walks
+from tilejit.kernels.scaled import promoted, scale_steps
 from tilejit.kernels.way import Way
-
-_WRAP = tl.constexpr(WRAP)
-_BLOCK = tl.constexpr(SCALE_BLOCK)
-
-
-@tilejit.kernel(do_not_specialize=("groups", "N", "K", "capacity", "a_down", "a_across", "b_group", "b_down",
-                                   "b_across"))
-def grouped_kernel(a_desc, b_desc, c_desc, sizes, a_scale, b_scale, groups, N, K, capacity, a_down, a_across, b_group,
-                   b_down, b_across, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, B_ROWS: tl.constexpr,
-                   MASKED: tl.constexpr, SWAP: tl.constexpr):
-    """a_desc: [rows, K] in blocks [BM, BK]; b_desc: [groups, K, N] in blocks [1, BK, BN], or without B_ROWS
-    [groups, N, K] in blocks [1, BN, BK]; c_desc: ragged, blocks [1, 1, BM, BN].
-
-    MASKED: group e has sizes[e] rows from row e * capacity on; else rows sizes[e] to sizes[e + 1]. SWAP: the tensor
-    cores compute transposed tiles, so that BM may be as small as 16. a_scale, b_scale: None, or scales of blocks as in
-    `scaled.py`, a_scale a row of A, b_scale a matrix a group; BK is 128 then, and BN divides 128."""
-    tiles_n = tl.cdiv(N, BN)
-    steps = tl.cdiv(K, BK)
-    programs = tl.num_programs(0)
-    tile = tl.program_id(0)                   # the next one of this program, counted from the group's first
-    for e in range(0, groups):
-        if MASKED:
-            start = e * capacity
-            rows = tl.load(sizes + e)
-        else:
-            start = tl.load(sizes + e)
-            rows = tl.load(sizes + e + 1) - start
-        tiles_m = tl.cdiv(rows, BM)
-        tiles = tiles_m * tiles_n
-        for t in tl.range(tile, tiles, programs):
-            m = t % tiles_m * BM
-            n = t // tiles_m * BN
-            if SWAP:
-                acc = tl.zeros((BN, BM), tl.float32)
-            else:
-                acc = tl.zeros((BM, BN), tl.float32)
-            if a_scale is not None:
-                inside = m + tl.arange(0, BM) < rows
-                a_scales = a_scale + (start + m + tl.arange(0, BM)) * a_down
-                b_scales = b_scale + e * b_group + n // _BLOCK * b_down
-                of_b = tl.load(b_scales)
-            for k in range(0, steps):
-                if a_scale is not None:
-                    of_a = tl.load(a_scales + k * a_across, inside, other=0.0)
-                    # One number goes through no ring: the next block's arrives while this one is multiplied.
-                    next_b = tl.load(b_scales + (k + 1) * b_across, k + 1 < steps, other=0.0)
-                a = a_desc.load([start + m, k * BK])
-                if B_ROWS:
-                    b = b_desc.load([e, k * BK, n]).reshape(BK, BN)
-                else:
-                    b = b_desc.load([e, n, k * BK]).reshape(BN, BK).T
-                if a_scale is None:
-                    if SWAP:
-                        acc = tl.dot(b.T, a.T, acc)
-                    else:
-                        acc = tl.dot(a, b, acc)
-                else:
-                    if SWAP:
-                        part = tl.dot(b.T, a.T)
-                        acc = tl.fma(part, (of_a * of_b)[None, :], acc)
-                    else:
-                        part = tl.dot(a, b)
-                        acc = tl.fma(part, (of_a * of_b)[:, None], acc)
-                    of_b = next_b
-            c = acc.to(c_desc.dtype)
-            if SWAP:
-                c = c.T
-            c_desc.store([_WRAP, start + rows, _WRAP - rows + m, n], c.reshape(1, 1, BM, BN))
-        tile += tl.cdiv(tl.maximum(tiles - tile, 0), programs) * programs - tiles
-
 
 WIDE, MEDIUM = Way(128, 256, 8, stages=4), Way(64, 256, 8, stages=4)
 #: With scales of blocks: two sums fill the registers at 128 x 128.
@@ -154,16 +75,9 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
 def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales: tuple[Any, Any], masked: bool,
          expected: int | None, config: Way | None) -> Any:
     """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
-    ia, ib, isizes = infos_of(a, b, sizes)
     if out is None:
-        shape = _checked(what, *facts_of(ia, ib, isizes), masked)
-        out = tilejit.empty_like(a, shape, out_dtype) if out_dtype else new(a, shape, ia.dtype)
-    io = tilejit.array_info(out)
-    iscales = infos_of(*scales)
-    launch = _launch(what, *facts_of(ia, ib, io, isizes), facts_of(*iscales), masked, expected, config,
-                     tilejit.multiprocessors(ia.device))
-    if launch is not None:
-        launch((a, b, out), (ia, ib, io), sizes, *scales)
+        out = new(a, _operands(what, *facts_of(a, b, sizes), masked)[2], out_dtype)
+    called(_work, (a, b, out, sizes, *scales), what, masked, expected, config)
     return out
 
 
@@ -173,19 +87,16 @@ def _flat(what: str, name: str, x: Matrix) -> Matrix:
     if not x.rows_first or groups > 1 and x.strides[0] != rows * x.strides[1]:
         raise tilejit.LaunchError(f"{what}: {name} must be a contiguous stack of row-major matrices, found strides "
                                   f"{list(x.strides)} for shape {list(x.shape)}")
-    return Matrix(x.info, (groups * rows, columns), x.strides[1:], True)
-
-
-def _operands(what: str, a: ArrayInfo, b: ArrayInfo, masked: bool) -> tuple[Matrix, Matrix]:
-    ma = _flat(what, "a", operand(what, "a", a, 3)) if masked else operand(what, "a", a)
-    return ma, operand(what, "b", b, 3)
+    return replace(x, shape=(groups * rows, columns), strides=x.strides[1:])
 
 
 @lru_cache(maxsize=1024)
-def _checked(what: str, a: ArrayInfo, b: ArrayInfo, sizes: ArrayInfo, masked: bool) -> tuple[int, ...]:
-    """The shape of the result. Raises LaunchError for arrays that do not go together."""
-    ma, mb = _operands(what, a, b, masked)
-    check_operands(what, ma, mb, DTYPES)
+def _operands(what: str, a: ArrayInfo, b: ArrayInfo, sizes: ArrayInfo,
+              masked: bool) -> tuple[Matrix, Matrix, tuple[int, ...]]:
+    """Both, and the shape of the result. Raises LaunchError for arrays that do not go together."""
+    ma, mb = operand(what, "a", a, 0, 3 if masked else 2), operand(what, "b", b, 1, 3)
+    ma = _flat(what, "a", ma) if masked else ma
+    check_operands(what, ma, mb)
     groups = mb.shape[0]
     if not ma.rows_first:
         raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(ma.strides)}")
@@ -194,52 +105,38 @@ def _checked(what: str, a: ArrayInfo, b: ArrayInfo, sizes: ArrayInfo, masked: bo
     name, length = ("counts", groups) if masked else ("offsets", groups + 1)
     if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
-    return *a.shape[:-1], mb.shape[2]
-
-
-def _scale_strides(what: str, a: ArrayInfo, n: int, groups: int, scales: tuple[ArrayInfo | None, ...],
-                   masked: bool) -> tuple[int, ...]:
-    """Strides of the scales: of A down and across, of B from group to group, down and across; zeros without scales."""
-    steps = tilejit.cdiv(a.shape[-1], SCALE_BLOCK)
-    wanted = (*a.shape[:-1], steps), (groups, tilejit.cdiv(n, SCALE_BLOCK), steps)
-    if scales == (None, None):
-        return (0,) * 5
-    if not a.dtype.is_fp8():
-        raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {a.dtype}")
-    strides: list[tuple[int, ...]] = []
-    for name, info, shape in zip(("scale_a", "scale_b"), scales, wanted):
-        if info is None or info.dtype != tl.float32 or info.shape != shape:
-            found = "none" if info is None else f"{info.dtype} {list(info.shape)}"
-            raise tilejit.LaunchError(f"{what}: {name} must be fp32 {list(shape)}, found {found}")
-        strides.append(info.strides)
-    if masked and groups > 1 and strides[0][0] != a.shape[1] * strides[0][1]:
-        raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(strides[0])}")
-    return *strides[0][-2:], *strides[1]
+    return ma, mb, (*a.shape[:-1], mb.shape[2])
 
 
 @lru_cache(maxsize=1024)
-def _launch(what: str, a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo,
-            scales: tuple[ArrayInfo | None, ...], masked: bool, expected: int | None, config: Way | None,
-            multiprocessors: int) -> Launch | None:
-    """The launch for a, b and the result; None where that is empty."""
-    mc = result(what, out, _checked(what, a, b, sizes, masked))
-    ma, mb = _operands(what, a, b, masked)
-    if masked:
-        mc = _flat(what, "out", mc)
+def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a: ArrayInfo | None,
+          scale_b: ArrayInfo | None, what: str, masked: bool, expected: int | None, config: Way | None,
+          multiprocessors: int, knobs: Any) -> Work:
+    """The launch."""
+    work, (ma, mb, shape) = Work(6), _operands(what, a, b, sizes, masked)
+    mc = result(what, out, shape, 2)
+    mc = _flat(what, "out", mc) if masked else mc
     (rows, k), (groups, _, n) = ma.shape, mb.shape
     if 0 in (rows, n, groups):
-        return None
-    strides = a_down, a_across, b_group, b_down, b_across = _scale_strides(what, a, n, groups, scales, masked)
-    usual = rows if expected is None else expected * groups
-    t = config or choose(usual, groups, n, multiprocessors, any(strides))
+        return work
+    blocks = (scale_a, scale_b) != (None, None)
+    t = config or choose(rows if expected is None else expected * groups, groups, n, multiprocessors, blocks)
     bk = K_BYTES // ma.dtype.bytes
-    bm, bn = t.computed(t.m, t.n)
-    descriptors = {"a": ma.descriptor(bm, bk), "b": mb.descriptor(bk, bn), "out": ragged(mc, bm, bn)}
-    require_tma(what, **descriptors)
-    tiles = (tilejit.cdiv(rows, bm) + groups) * tilejit.cdiv(n, bn)        # at most
-    capacity = a.shape[1] if masked else 0
-    kernel = grouped_kernel.partial(
-        groups=groups, N=n, K=k, capacity=capacity, a_down=a_down, a_across=a_across, b_group=b_group, b_down=b_down,
-        b_across=b_across, BM=bm, BN=bn, BK=bk, B_ROWS=mb.rows_first, MASKED=masked, SWAP=t.swap, num_warps=t.warps,
-        num_stages=t.stages)
-    return Launch(kernel, (min(multiprocessors, tiles),), tuple(descriptors.values()))
+    high, wide = t.computed(t.m, t.n)
+    step: Piece = (steps.accumulate, steps.SUMS)
+    if blocks:
+        if not ma.dtype.is_fp8():
+            raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {ma.dtype}")
+        scale_a, scale_b = scale_steps(what, (scale_a, (*a.shape[:-1], k)), (scale_b, (groups, n, k)))
+        if masked and groups > 1 and scale_a.strides[0] != a.shape[1] * scale_a.strides[1]:
+            raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
+        step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
+    of_rows: Piece = (loads.group_rows, (ma.descriptor(high, bk),))
+    of_b, seen = load(mb.T, wide, bk), mc.ragged(high, wide)
+    require_tma(what, a=of_rows[1][0], b=of_b[1][0], out=seen)
+    tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)        # at most
+    work.launches.append(product(
+        t, (*t.computed(0, n), k), bk, min(multiprocessors, tiles),
+        (walks.groups, (At(3), groups, a.shape[1] if masked else None)), *((of_b, of_rows) if t.swap else (
+            of_rows, of_b)), step, End().stored(seen), num_stages=t.stages))
+    return work

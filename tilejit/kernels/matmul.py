@@ -1,31 +1,42 @@
 """Matrix products of any shape: C = act(scale * A @ B + bias), or what a function of the caller's makes of the sums."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
 import tilejit
-import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Call, facts_of, infos_of, place, run
-from tilejit.kernels._operands import DTYPES, Matrix, check_operands, check_vector, in_reach, order_of, tensor_scales
+from tilejit.kernels._calls import At, Work, facts_of, given, infos_of, place
+from tilejit.kernels._operands import (
+    DTYPES,
+    Matrix,
+    check_one_of,
+    check_operands,
+    check_scale,
+    check_vector,
+    in_reach,
+    new,
+    order_of,
+)
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.copy import Copy, copy_matrices, pitched, pitched_facts
+from tilejit.kernels.copy import copy, made, pitched
+from tilejit.kernels.launches import POINTERS, End, add
 from tilejit.kernels.planning import Plan, choose, described, in_parts, likeliest
 from tilejit.kernels.problem import Problem, facts
-from tilejit.kernels.product import matmul_kernel
-from tilejit.kernels.steps import POINTERS, Step, meeting, step
+from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Part
 
-__all__ = ["matmul", "matmul_kernel", "plan"]
 _WHAT = "matmul"
+#: Arrays of a call: a, b, bias, result, both scales, arguments of an end.
+_ARRAYS = 7
 #: Tiles of numbers that pass through registers which a multiprocessor has at once: they wait a lot.
 _AT_ONCE = 2
 #: Plans that autotuning measures.
 _TUNED = 8
+#: What was found to be the fastest plan of a call, by its facts.
+_tuned: dict[tuple[Any, ...], str] = {}
 
 
 def _empty(a: Any, b: Any, dtype: Any = None) -> Any:
@@ -33,7 +44,7 @@ def _empty(a: Any, b: Any, dtype: Any = None) -> Any:
     ia, ib = infos_of(a, b)
     if len(ia.shape) != 2 or len(ib.shape) != 2:
         raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
-    return tilejit.empty_like(a, (ia.shape[0], ib.shape[1]), dtype or (tl.bfloat16 if ia.dtype.is_fp8() else ia.dtype))
+    return new(a, (ia.shape[0], ib.shape[1]), dtype)
 
 
 @tilejit.torch_op("tilejit::matmul", "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, ScalarType? "
@@ -61,23 +72,14 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     of some elements; what it loads it masks by their counts. end_args: arrays and numbers, its `args`. It has no
     gradient. autotune: the likeliest eight ways are measured once, and the fastest is remembered on disk, where there
     is a GPU. Raises LaunchError for what does not fit."""
-    ia, ib, ibias = infos_of(a, b, bias)
-    if out is None:
-        out = _empty(a, b, out_dtype)
-    ic = tilejit.array_info(out)
-    named = tensor_scales("matmul", scale_a, scale_b)
-    if end is not None:
-        if bias is not None or activation is not None:
-            raise tilejit.LaunchError("matmul: an end takes the place of a bias and an activation: leave those out")
-        named["end_args"] = end_args
-    found = None
-    if autotune:
-        found = _tuned((a, b, bias, out), (ia, ib, ibias, ic), activation, end, named)
-    found = found or launches((a, b, bias, out), (ia, ib, ibias, ic), activation, end, **named)
-    if found is None:
-        _copied((a, b, bias, out), (ia, ib, ibias, ic), activation, end, named)
-        return out
-    run(*found)
+    out = _empty(a, b, out_dtype) if out is None else out
+    if end is not None and (bias is not None or activation is not None):
+        raise tilejit.LaunchError("matmul: an end takes the place of a bias and an activation: leave those out")
+    arrays = a, b, bias, out, scale_a, scale_b
+    known = facts_of(*arrays)
+    options = activation, *place(known[0]), end
+    work = _work(*known, *options) if not autotune else _fastest((*arrays, end_args), known, options)
+    work.run(*arrays, end_args)
     return out
 
 
@@ -85,112 +87,80 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
          out_dtype: Any = None) -> str:
     """How `matmul` of these arrays is planned, to be printed: the likeliest of the ways considered, with their
     estimates, and the choice. Raises LaunchError as `matmul` does."""
-    ia, ib, ibias = infos_of(a, b, bias)
-    io = tilejit.array_info(_empty(a, b, out_dtype) if out is None else out)
-    ma, mb, mc = _matrices(*facts_of(ia, ib, ibias, io), activation)
-    chip, text = current(ia.device), ""
-    sms, knobs = place(ia)
-    if _plan(*facts_of(ia, ib, ibias, io), activation, False, sms, knobs) is None:
+    known = facts_of(a, b, bias, _empty(a, b, out_dtype) if out is None else out)
+    ma, mb, mc = _matrices(*known, activation)
+    chip, text = current(known[0].device), ""
+    problem = facts(ma, mb, mc.info)
+    if not _direct(ma, mb, mc):
+        if not _worth_copying(ma, mb, mc, problem, chip):
+            return f"{problem}: tiles of {POINTERS}, whose numbers come one by one"
         ma, mb, mc = (_readable(x, k) for x, k in ((ma, True), (mb, False), (mc, True)))
         text = "copies of what TMA cannot read or write, and:\n"
-    elif not _direct(ma, mb, mc):
-        return f"{facts(ma, mb, mc.info)}: tiles of {POINTERS}, whose numbers come one by one"
     return text + described(facts(ma, mb, mc.info, bias is not None, activation), chip, _hopper())
 
 
-def launches(arrays: tuple[Any, ...], infos: tuple[ArrayInfo | None, ...], activation: str | None,
-             end: Any = None, **named: Any) -> list[Call] | None:
-    """What `matmul` of a, b, bias (or None) and out, of which `infos` says what they are, and of `tensor_scales` and
-    end_args launches. None where an array is copied first."""
-    (a, b, bias, out), (ia, ib, _, io) = arrays, infos
-    assert ia is not None and ib is not None and io is not None
-    steps = _plan(*facts_of(*infos), activation, "scale_a" in named or "scale_b" in named, *place(ia), end)
-    return None if steps is None else [
-        c for s in steps for c in s.calls((a, b, out), (ia, ib, io), bias, named, meeting(_WHAT, a, s.way, None))]
-
-
-def _tuned(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | None, end: Any,
-           named: dict[str, Any]) -> list[Call] | None:
-    """The launches of the fastest of the likeliest plans; None where an array is copied first."""
-    (a, b, bias, out), (ia, ib, _, io) = arrays, infos
-    given = *facts_of(*infos), activation, "scale_a" in named or "scale_b" in named, *place(ia), end
-    plans = _plans(*given)
-
-    def calls(steps: tuple[Step, ...]) -> list[Call]:
-        return [c for s in steps for c in s.calls((a, b, out), (ia, ib, io), bias, named,
-                                                  meeting(_WHAT, a, s.way, None))]
-
-    if given not in _fastest and plans:
-        _fastest[given] = tilejit.fastest(matmul_kernel, f"{given[:4]} {activation} {end}", {
-            name: partial(_launch, calls, steps) for name, steps in plans.items()})
-    return calls(plans[_fastest[given]]) if plans else None
-
-
-def _launch(calls: Callable[[tuple[Step, ...]], list[Call]], steps: tuple[Step, ...]) -> None:
-    run(*calls(steps))
-
-
-#: What was found to be the fastest plan of a call, by its facts.
-_fastest: dict[tuple[Any, ...], str] = {}
+def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any, ...]) -> Work:
+    """The launches of the fastest of the likeliest plans, or where something is copied first those of `_work`."""
+    plans = _plans(*known, *options)
+    if not plans:
+        return _work(*known, *options)
+    key = *known, *options
+    if key not in _tuned:
+        _tuned[key] = tilejit.fastest(product_kernel, f"{known} {options[0]} {options[3]}", {
+            name: partial(work.run, *arrays) for name, work in plans.items()})
+    return plans[_tuned[key]]
 
 
 @lru_cache(maxsize=1024)
-def _plans(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, activation: str | None, scaled: bool,
-           sms: int, knobs: Any, end: Any) -> dict[str, tuple[Step, ...]]:
+def _plans(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
+           scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> dict[str, Work]:
     """The launches of the likeliest plans, by name; none where something is copied first."""
     ma, mb, mc = _matrices(a, b, bias, c, activation)
     if 0 in c.shape or not _direct(ma, mb, mc):
         return {}
-    problem, chip = facts(ma, mb, c, bias is not None or end is not None, activation, scaled), current(a.device, sms)
-    return {" + ".join(str(p.way) for p in plan.parts): tuple(
-        step(problem, p, ma, mb, mc, activation, chip, end=end) for p in plan.parts)
-        for plan in likeliest(problem, chip, _hopper(), _TUNED)}
+    end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
+    return {" + ".join(str(p.way) for p in plan.parts): _planned(Work(_ARRAYS), plan, problem, ma, mb, mc, chip, end)
+            for plan in likeliest(problem, chip, _hopper(), _TUNED)}
 
 
-def _copied(arrays: tuple[Any, ...], infos: tuple[Any, ...], activation: str | None, end: Any,
-            named: dict[str, Any]) -> None:
-    """The product of copies of what TMA cannot read, or into what is copied to a result that it cannot write."""
-    (a, b, bias, out), (ia, ib, ibias, io) = arrays, infos
-    ma, mb, _ = _matrices(*facts_of(*infos), activation)
-    copies: list[Copy] = []
-    made = []
-    for x, info, matrix, k_last in ((a, ia, ma, True), (b, ib, mb, False)):
-        if not _as_is(matrix, k_last):
-            base, copy = pitched(x, info, _copy_order(matrix, k_last))
-            copies.append((x, info, base, copy))
-            x, info = base, copy
-        made.append((x, info))
-    if copies:
-        copy_matrices(*copies)
-    (a, ia), (b, ib) = made
-    target, into = out, io
-    found = launches((a, b, bias, out), (ia, ib, ibias, io), activation, end, **named)
-    if found is None:
-        target, into = pitched(out, io, True)
-        found = launches((a, b, bias, target), (ia, ib, ibias, into._replace(spare=True)), activation, end,
-                         **named)
-        assert found is not None
-    run(*found)
-    if target is not out:
-        copy_matrices((target, into, out, io))
+def _end(a: Matrix, b: Matrix, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
+         scale_b: ArrayInfo | None, activation: str | None, sms: int, own: Any) -> tuple[End, Problem, Chip]:
+    """What follows the sums, and what they are to be planned by."""
+    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
+        check_scale(_WHAT, name, info)
+    scaled = scale_a is not None or scale_b is not None
+    return (End(given(2, bias), given(4, scale_a), given(5, scale_b), activation, own, None if own is None else At(6)),
+            facts(a, b, c, bias is not None or own is not None, activation, scaled), current(a.info.device, sms))
+
+
+def _planned(work: Work, plan: Plan, problem: Problem, a: Matrix, b: Matrix, c: Matrix, chip: Chip,
+             end: End = End()) -> Work:
+    for part in plan.parts:
+        add(work, problem, part, a, b, c, chip, end)
+    return work
+
+
+def into_sums(work: Work, a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> None:
+    """Add the launches of c = a @ b, all of which TMA reads and writes."""
+    problem = facts(a, b, c.info)
+    _planned(work, choose(problem, chip, _hopper()), problem, a, b, c, chip)
 
 
 @lru_cache(maxsize=1024)
 def _matrices(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo,
               activation: str | None) -> tuple[Matrix, Matrix, Matrix]:
     """Operands and result. Raises LaunchError for arrays that do not go together."""
-    ma, mb = _matrix("a", a), _matrix("b", b)
+    ma, mb = _matrix("a", a, 0), _matrix("b", b, 1)
     check_operands(_WHAT, ma, mb, DTYPES, in_place=False)
     m, n = a.shape[0], b.shape[1]
-    if activation not in ACTIVATIONS:
-        raise tilejit.LaunchError(f"matmul: activation {activation!r} is not one of {ACTIVATIONS}")
+    check_one_of(_WHAT, "activation", activation, ACTIVATIONS)
     check_vector(_WHAT, "bias", bias, n)
     if c.shape != (m, n) or c.strides[1] != 1 and n > 1:
         raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {c.shape}")
-    return ma, mb, Matrix(c, c.shape, c.strides, True)
+    return ma, mb, Matrix(c, c.shape, c.strides, True, 3)
 
 
-def _matrix(name: str, x: ArrayInfo) -> Matrix:
+def _matrix(name: str, x: ArrayInfo, at: int) -> Matrix:
     """An operand of any unit stride."""
     if len(x.shape) != 2:
         raise tilejit.LaunchError(f"matmul: {name} must be a matrix, found shape {x.shape}")
@@ -199,29 +169,52 @@ def _matrix(name: str, x: ArrayInfo) -> Matrix:
         if x.strides[1] != 1 and x.shape[1] != 1:
             raise tilejit.LaunchError(f"matmul: {name} has strides {x.strides}: one of them must be 1")
         order = True
-    return Matrix(x, x.shape, x.strides, order)
+    return Matrix(x, x.shape, x.strides, order, at)
 
 
 @lru_cache(maxsize=1024)
-def _plan(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, activation: str | None, scaled: bool,
-          sms: int, knobs: Any, end: Any = None) -> tuple[Step, ...] | None:
-    """The launches of a product, or None where what TMA cannot read or write is copied. Raises LaunchError for arrays
-    that do not go together."""
-    ma, mb, mc = _matrices(a, b, bias, c, activation)
-    problem, chip = facts(ma, mb, c, bias is not None or end is not None, activation, scaled), current(a.device, sms)
+def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
+          scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> Work:
+    """The launches of a product. Raises LaunchError for arrays that do not go together."""
+    work, (ma, mb, mc) = Work(_ARRAYS), _matrices(a, b, bias, c, activation)
+    end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
     if 0 in c.shape:
-        return ()
-    if _as_is(ma, True) and _as_is(mb, False):
-        chosen: Plan | None = choose(problem, chip, _hopper())
-        if not in_reach(c):              # the sum of parts is stored through pointers, other results are copied to it
-            parts = in_parts(problem, chip, _hopper())
-            copied = chip.second + problem.m * problem.n * problem.out_bytes / (chip.copy * chip.multiprocessors)
-            chosen = parts if parts is not None and chosen is not None and parts.ns < chosen.ns + copied else None
-        if chosen is not None:
-            return tuple(step(problem, p, ma, mb, mc, activation, chip, end=end) for p in chosen.parts)
-    if _worth_copying(ma, mb, mc, problem, chip):
+        return work
+    found = _in_place(ma, mb, mc, problem, chip)
+    if found is None and not _worth_copying(ma, mb, mc, problem, chip):
+        found = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
+    if found is not None:
+        return _planned(work, found, problem, ma, mb, mc, chip, end)
+    copies = []
+    for x, k_last in ((ma, True), (mb, False)):
+        if not _as_is(x, k_last):
+            copies.append((x, made(work, x, _copy_order(x, k_last))))
+    if copies:
+        work.launches.append(copy(*copies))
+        ma, mb = (dict(copies).get(x, x) for x in (ma, mb))
+    problem = facts(ma, mb, mc.info, problem.ended, activation, problem.scaled)
+    found, target = _in_place(ma, mb, mc, problem, chip), mc
+    if found is None:
+        target = made(work, mc, True, spare=True)
+        problem = facts(ma, mb, target.info, problem.ended, activation, problem.scaled)
+        found = choose(problem, chip, _hopper())
+    _planned(work, found, problem, ma, mb, target, chip, end)
+    if target is not mc:
+        work.launches.append(copy((target, mc)))
+    return work
+
+
+def _in_place(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Plan | None:
+    """The plan for operands that TMA reads and a result that it writes, or that sums of parts are stored to through
+    pointers where that takes less than a copy of it; None where there is none."""
+    if not (_as_is(a, True) and _as_is(b, False)):
         return None
-    return (step(problem, Part(0, 0, problem.m, problem.n, POINTERS), ma, mb, mc, activation, chip, end=end),)
+    found: Plan = choose(problem, chip, _hopper())
+    if in_reach(c):
+        return found
+    parts: Plan | None = in_parts(problem, chip, _hopper())
+    copied = chip.second + problem.m * problem.n * problem.out_bytes / (chip.copy * chip.multiprocessors)
+    return parts if parts is not None and parts.ns < found.ns + copied else None
 
 
 def _hopper() -> bool:
@@ -230,7 +223,7 @@ def _hopper() -> bool:
 
 def _direct(a: Matrix, b: Matrix, c: Matrix) -> bool:
     """Whether TMA reads and writes all three as they are."""
-    return _as_is(a, True) and _as_is(b, False) and in_reach(c.info)
+    return _as_is(a, True) and _as_is(b, False) and in_reach(c)
 
 
 def _worth_copying(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> bool:
@@ -240,7 +233,7 @@ def _worth_copying(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip
     if not p.k:
         return False
     read = sum(p.k * (p.m if x is a else p.n) * p.size for x, k in ((a, True), (b, False)) if not _as_is(x, k))
-    written = 0 if in_reach(c.info) else p.m * p.n * p.out_bytes
+    written = 0 if in_reach(c) else p.m * p.n * p.out_bytes
     tiles = tilejit.cdiv(p.m, t.m) * tilejit.cdiv(p.n, t.n)
     pointers = tilejit.cdiv(tiles, _AT_ONCE * chip.multiprocessors) * (
         chip.scalar_tile + tilejit.cdiv(p.k_bytes, t.k_bytes) * chip.scalar)
@@ -260,16 +253,13 @@ def product_ns(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> float:
 
 def _readable(x: Matrix, k_last: bool) -> Matrix:
     """The matrix, or its copy in lines that TMA reads and writes."""
-    if _as_is(x, k_last):
-        return x
-    info = pitched_facts(x.info, _copy_order(x, k_last))
-    return Matrix(info, info.shape, info.strides, _copy_order(x, k_last))
+    return x if _as_is(x, k_last) else pitched(x, _copy_order(x, k_last))
 
 
 def _as_is(x: Matrix, k_last: bool) -> bool:
     """Whether the tensor cores read an operand through TMA as it is: 16-bit ones in either order, others with K
     contiguous."""
-    return in_reach(x.info) and (x.dtype.bytes == 2 or x.rows_first == k_last)
+    return in_reach(x) and (x.dtype.bytes == 2 or x.rows_first == k_last)
 
 
 def _copy_order(x: Matrix, k_last: bool) -> bool:

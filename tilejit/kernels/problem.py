@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from tilejit import ArrayInfo, LaunchError
-from tilejit.kernels._operands import DTYPES, Matrix, check_operands, check_vector, operand, result
+from tilejit import ArrayInfo
+from tilejit.kernels._operands import Matrix, check_one_of, check_operands, check_vector, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 
 
@@ -50,17 +49,11 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
 
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            in_place: bool = True) -> tuple[Matrix, Matrix, Matrix]:
-    """Operands and result of activation(a @ b + bias). in_place: the tensor cores read both as they lie, else copies of
-    them will do. Raises LaunchError for arrays that do not go together."""
-    ma, mb = operand(what, "a", a), operand(what, "b", b)
-    check_operands(what, ma, mb, DTYPES, in_place)
-    if activation not in ACTIVATIONS:
-        raise LaunchError(f"{what}: activation {activation!r} is not one of {ACTIVATIONS}")
+            at: int = 3) -> tuple[Matrix, Matrix, Matrix]:
+    """Operands, arrays 0 and 1 of a call, and result, array `at`, of activation(a @ b + bias), which the tensor cores
+    read as they lie. Raises LaunchError for arrays that do not go together."""
+    ma, mb = operand(what, "a", a, 0), operand(what, "b", b, 1)
+    check_operands(what, ma, mb)
+    check_one_of(what, "activation", activation, ACTIVATIONS)
     check_vector(what, "bias", bias, mb.shape[1])
-    return ma, mb, result(what, out, (ma.shape[0], mb.shape[1]))
-
-
-def empty(problem: Problem) -> bool:
-    """Whether there is nothing to compute."""
-    return prod((problem.batches, problem.m, problem.n)) == 0
+    return ma, mb, result(what, out, (ma.shape[0], mb.shape[1]), at)

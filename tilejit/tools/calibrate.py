@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 import tilejit
-from tilejit.kernels import planning, steps
+from tilejit.kernels import launches, planning
+from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip, current, load
 from tilejit.kernels.estimate import Table, estimate
@@ -79,23 +80,28 @@ def picked(problem: Problem, chip: Chip, rng: random.Random) -> list[Way]:
     return list(dict.fromkeys(planning.settled(problem, tiles.ways[i], int(parts[i]), chip) for i in some))
 
 
-def step_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> steps.Step:
-    """The launch of a way."""
+def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
+    """The launches of a way, for a, b and the result."""
     a, b, c = matrices(problem.m, problem.n, problem.k, dtype, problem.b_rows)
-    part = Part(0, 0, *way.computed(problem.m, problem.n), way)
-    return steps.step(problem, part, a, b, Matrix(c, c.shape, c.strides, True), None, chip)
+    work = Work(3)
+    launches.add(work, problem, Part(0, 0, *way.computed(problem.m, problem.n), way), a, replace(b, at=1),
+                 Matrix(c, c.shape, c.strides, True, 2), chip)
+    return work
 
 
 def compiled(job: tuple[Problem, Way, Chip, str]) -> str:
     """Compile a way's kernel into the disk cache, in a process of its own; why it cannot be, or an empty text."""
     try:
-        launch = step_of(*job).launch
-        more = [tilejit.TensorDescriptor.template(tilejit.ArrayInfo(0, tilejit.language.float32, (8, 8), (8, 1), 0), (
-            job[1].met * job[1].m, job[1].n), (job[1].n, 1), (job[1].m, job[1].n))] if job[1].parts else [None]
-        launch.kernel.kernel.prepare(*launch.descriptors, *more, **launch.kernel.given)()
+        launch = work_of(*job).launches[0]
+        launch.kernel.kernel.prepare(*described(launch.arguments), **launch.kernel.given)()
     except tilejit.TileJitError as error:
         return str(error).split("\n")[0]
     return ""
+
+
+def described(x: Any) -> Any:
+    """Arguments of a launch with descriptors of no array in their places."""
+    return tuple(map(described, x)) if isinstance(x, tuple) else getattr(x, "descriptor", x)
 
 
 def measure(seconds: float, seed: int, chip: Chip, into: Callable[[Times], Any],
@@ -135,7 +141,7 @@ def measured(problem: Problem, dtype: str, chip: Chip, ways: Sequence[Way],
     b, c = b if p.b_rows else b.T, torch.empty(p.m, p.n, device="cuda", dtype=torch.bfloat16)
     want, found = a[:8].double() @ b.double(), []
     for w in ways:
-        graph = captured(step_of(p, w, chip, dtype), a, b, c, max(2, min(12, int(5e10 / (p.m * p.n * p.k)))))
+        graph = captured(work_of(p, w, chip, dtype), a, b, c, max(2, min(12, int(5e10 / (p.m * p.n * p.k)))))
         error = float((c[:8].double() - want).norm() / want.norm())
         if not error < 1e-2:
             say(f"{p} {w}: WRONG, relative error {error:.1e}")
@@ -145,22 +151,17 @@ def measured(problem: Problem, dtype: str, chip: Chip, ways: Sequence[Way],
     return [(w, t) for (w, _), t in zip(found, times)]
 
 
-def captured(found: steps.Step, a: Any, b: Any, c: Any, count: int) -> tuple[Any, int]:
+def captured(work: Work, a: Any, b: Any, c: Any, count: int) -> tuple[Any, int]:
     """A CUDA graph of `count` calls; the first was made before, so that its result is there."""
     import torch
 
-    from tilejit.kernels._calls import infos_of, run
-
-    def call() -> None:
-        run(*found.calls((a, b, c), infos_of(a, b, c), None, {}, steps.meeting("calibrate", a, found.way, None)))
-
     c.fill_(float("nan"))
-    call()
+    work.run(a, b, c)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(count):
-            call()
+            work.run(a, b, c)
     return graph, count
 
 

@@ -1,0 +1,51 @@
+"""Launches of products compiled from facts alone."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tilejit
+from tilejit import ArrayInfo
+from tilejit.kernels import chip as chips
+from tilejit.kernels import launches
+from tilejit.kernels._calls import At, Launch, Work
+from tilejit.kernels.launches import End
+from tilejit.kernels.problem import checked, facts
+from tilejit.kernels.way import Part, Way
+
+CHIP = chips.load(chips.FOLDER / "h200.json")
+
+
+def info(dtype: str, *shape: int, rows_first: bool = True) -> ArrayInfo:
+    """A dense array."""
+    *stack, m, n = (1, *shape)
+    strides = (n, 1) if rows_first else (1, m)
+    outer: list[int] = []
+    for size in reversed(stack):
+        outer.insert(0, m * n if not outer else outer[0] * size)
+    return ArrayInfo(0, getattr(tilejit.language, dtype), shape, (*outer, *strides)[-len(shape):], 0)
+
+
+def work_of(t: Way, m: int, n: int, k: int, dtype: str = "bfloat16", out: str = "bfloat16", b_rows: bool = False,
+            activation: str | None = None, bias: bool = False, into: bool = False) -> Work:
+    """The launches of a way for such arrays: a, b, bias and result."""
+    a, b, c = info(dtype, m, k), info(dtype, k, n, rows_first=b_rows), info(out, m, n)
+    ma, mb, mc = checked("test", a, b, None, c, activation)
+    work = Work(4)
+    launches.add(work, facts(ma, mb, c, bias, activation), Part(0, 0, *t.computed(m, n), t), ma, mb, mc, CHIP,
+                 End(At(2) if bias else None, activation=activation), into)
+    return work
+
+
+def compiled(launch: Launch, pointers: Mapping[int, str], **options: Any) -> Any:
+    """The kernel of a launch; `pointers`: types of its arrays, by their places."""
+    def filled(x: Any) -> Any:
+        if isinstance(x, At):
+            return x.descriptor or pointers[x.index]
+        if not isinstance(x, tuple):
+            return x
+        inside = [filled(e) for e in x]
+        return type(x)(*inside) if hasattr(x, "_fields") else tuple(inside)
+
+    with tilejit.knobs(target="emulator"):
+        return launch.kernel.kernel.compile(*filled(launch.arguments), **{**launch.kernel.given, **options})

@@ -1,0 +1,138 @@
+"""From a way to the launches that compute a product by it."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels._calls import At, Launch, Work
+from tilejit.kernels._operands import Matrix
+from tilejit.kernels.chip import Chip
+from tilejit.kernels.estimate import overlapping
+from tilejit.kernels.problem import Problem
+from tilejit.kernels.product import ends, loads, steps, walks
+from tilejit.kernels.product.kernel import product_kernel
+from tilejit.kernels.product.sums import sum_parts_kernel
+from tilejit.kernels.way import Part, Way
+
+#: For operands that TMA cannot read: tiles pass through registers, so they are small.
+POINTERS = Way(64, 64, 8, k_bytes=64)
+#: Rows of tiles of a group where K is divided: a wave's operands stay in L2.
+GROUP = 8
+#: Pieces of 32 columns of a part that wait to be stored: as many as the widest tile has.
+STORE_STAGES = 8
+#: Elements that a program sums of parts at least and at most: its threads have 2 or 4 each, side by side.
+LEAST, MOST = 512, 1024
+#: Columns of a block that a program sums of a tile of the result's transpose, at most. Parts are read in lines of so
+#: many numbers, the sums are written in columns: more columns cost more there, fewer cost more for each part.
+COLUMNS = 32
+#: Programs that are enough for a sum: a few a multiprocessor, so that all of the parts are on their way at once.
+PROGRAMS = 1024
+#: A function of a product's kernel, and its tuple.
+Piece = tuple[Any, tuple[Any, ...]]
+
+
+class End(NamedTuple):
+    """What follows a product's sums: scales, a bias, an activation; or a caller's function (`own`), its arguments."""
+
+    bias: At | None = None
+    scale_a: At | None = None
+    scale_b: At | None = None
+    activation: str | None = None
+    own: Any = None
+    args: At | None = None
+
+    def stored(self, out: At) -> Piece:
+        """As an END, into a result."""
+        if self.own is None:
+            return ends.store, (out, self.bias, self.scale_a, self.scale_b, self.activation)
+        return ends.custom, (out, self.scale_a, self.scale_b, self.own, self.args)
+
+
+def load(x: Matrix, rows: int, bk: int, eviction: str = "") -> Piece:
+    """A LOAD of rows of an operand [rows, K], or of stacks of them."""
+    if len(x.shape) == 3:
+        return loads.stack_rows if x.rows_first else loads.stack_columns, (x.descriptor(rows, bk),)
+    return loads.rows if x.rows_first else loads.columns, (x.descriptor(rows, bk), eviction)
+
+
+def product(t: Way, sizes: tuple[int, int, int], bk: int, grid: int, walk: Piece, a: Piece, b: Piece, step: Piece,
+            end: Piece, **options: Any) -> Launch:
+    """The launch for M, N and K as tiles see them."""
+    pieces = walk, a, b, step, end
+    kernel = product_kernel.partial(
+        **dict(zip("MNK", sizes)), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
+        **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), [f for f, _ in pieces])), **{**t.options, **options})
+    return Launch(kernel, (grid,), tuple([args for _, args in pieces]))
+
+
+def whole(group: int) -> Piece:
+    """The WALK over all tiles of a result, so many rows of them at a time."""
+    zero = tl.constexpr(0)
+    return walks.whole, (zero, zero, tl.constexpr(group))
+
+
+def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matrix, chip: Chip, end: End = End(),
+        into: bool = False) -> None:
+    """Add the launches for a part of c = a @ b. into: it is added to what c holds."""
+    m0, n0, m1, n1, t = part
+    first, second = (b.T, a) if t.swap else (a, b.T)
+    bk = t.k_bytes * t.k_ctas // a.dtype.bytes
+    count = tilejit.cdiv(m1 - m0, t.m) * tilejit.cdiv(n1 - n0, t.n)
+    grid = t.programs or (count if t == POINTERS else min(t.room(chip.multiprocessors), count))     # those wait a lot
+    group = tl.constexpr(GROUP if t.stream or t.k_ctas > 1 else t.group(m1 - m0, tilejit.cdiv(problem.k, bk)))
+    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(problem, t, grid, chip))
+    summed, left = bool(t.parts) and not into, 0
+    last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
+    walk: Piece = walks.whole, (m0, n0, group)
+    if summed:
+        at, last = parts(work, t)
+        walk = walks.parts, (tl.constexpr(t.parts), group)
+        options.update(store_stages=STORE_STAGES)
+    elif t.stream or into:
+        walk = walks.stream, (t.stream, group)
+        if into:
+            last = ends.added, (c.descriptor(*t.computed(t.m, t.n)),)
+        elif t.stream:
+            at, (_, seen) = parts(work, t)
+            last = ends.handed, (*seen, At(at), At(work.new((t.stream,), tl.int32, True)), *last)
+    else:
+        left = tail(problem, t, end.activation or end.own)
+    # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory (on an
+    # H200 1% at 512x512x65536, 8% at 256x256x131072).
+    evict = "evict_first" if summed else ""
+    work.launches.append(product(
+        t, (m1, n1, problem.k), bk, grid, walk, load(first, t.m, bk, evict), load(second, t.n, bk, evict),
+        (steps.accumulate, (tl.float32, tl.constexpr(left))), last, **options))
+    if summed:
+        work.launches.append(sum_parts(at, c, t, end))
+
+
+def parts(work: Work, t: Way) -> tuple[int, Piece]:
+    """New memory for the parts of tiles, and the END that stores them."""
+    at = work.new((t.met * t.m, t.n), tl.float32)
+    info = tilejit.ArrayInfo(0, tl.float32, (t.met * t.m, t.n), (t.n, 1), 0)
+    return at, (ends.part, (Matrix(info, info.shape, info.strides, True, at).descriptor(t.m, t.n),))
+
+
+def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
+    """The launch that makes c of the parts of its tiles, array `at`, in a fixed order."""
+    m, n = t.computed(*c.shape)
+    down, across = t.computed(*c.strides)
+    tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
+    columns = min(COLUMNS, t.n & -t.n) if t.swap else 0
+    elements = min(max(LEAST, tilejit.next_power_of_2(tiles * t.m * t.n // PROGRAMS)), MOST, t.m * (columns or t.n))
+    kernel = sum_parts_kernel.partial(
+        M=m, N=n, down=down, across=across, BM=t.m, BN=t.n, GROUP=GROUP, PARTS=t.parts, COLUMNS=columns,
+        ACTIVATION=end.activation, ELEMENTS=elements, END=end.own, num_warps=8, launch_pdl=True)
+    return Launch(kernel, (tiles * (t.m * t.n // elements),),
+                  (At(at), At(c.at), end.bias, end.scale_a, end.scale_b, end.args))
+
+
+def tail(problem: Problem, t: Way, end: Any = None) -> int:
+    """What is left of K behind whole blocks, in steps of the tensor cores, where a loop of its own can go on in the
+    slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
+    registers (beside an `end` some tiles have none)."""
+    left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
+    fits = not t.in_turn and t.k_ctas == 1 and t != POINTERS and tilejit.chip() == "sm_90a" and end is None
+    return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

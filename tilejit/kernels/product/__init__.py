@@ -1,0 +1,1 @@
+"""The kernel of all products, `kernel.py`, and the functions that it takes: walks, loads, steps and ends."""

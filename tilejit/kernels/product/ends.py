@@ -1,0 +1,104 @@
+"""END: what becomes of the sums [BM, BN] of a tile. end(p, at, sums); p.end is its tuple."""
+from __future__ import annotations
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels.activations import activate, biased, tensor_scale
+
+#: Coordinates of ragged descriptors: rows of a tile that ends at row `end` of the tensor, `rows` before the end of its
+#: group, are stored at [WRAP, end, WRAP - rows, column].
+WRAP = 2 ** 30
+_WRAP = tl.constexpr(WRAP)
+
+
+@tilejit.kernel
+def put(p, at, desc, y):
+    """Store y, a tile of the result or with p.SWAP of its transpose, where `desc` sees a matrix, a stack of them, or
+    (of rank 4, `_operands.ragged`) rows in groups, of which no other group's are written."""
+    RANK: tl.constexpr = len(desc.block_shape)
+    r = at.n if p.SWAP else at.m
+    c = at.m if p.SWAP else at.n
+    if p.SWAP:
+        y = y.T
+    if RANK == 2:
+        desc.store([r, c], y)
+    elif RANK == 3:
+        desc.store([at.batch, r, c], y.reshape(*desc.block_shape))
+    else:
+        desc.store([_WRAP, at.start + at.count, _WRAP - at.count + r, c], y.reshape(*desc.block_shape))
+
+
+@tilejit.kernel
+def store(p, at, acc):
+    """act(scale_a * scale_b * sums + bias). p.end: descriptor of the result, bias: of its columns, or None, where one
+    number is that scales, twice, or None, ACTIVATION."""
+    c_desc, bias, scale_a, scale_b, ACTIVATION = p.end
+    scale = tensor_scale(scale_a, scale_b)
+    if scale is not None:
+        acc *= scale
+    if p.SWAP:
+        acc = biased(acc, bias, at.m, p.M, p.BM, ROWS=True)
+    else:
+        acc = biased(acc, bias, at.n, p.N, p.BN)
+    put(p, at, c_desc, activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
+
+
+@tilejit.kernel
+def custom(p, at, acc):
+    """A caller's function of the (scaled) sums: END(sums, rows, columns, row_count, column_count, args), whose rows and
+    columns are the result's, shaped so that they broadcast against the sums. p.end: descriptor of the result, where two
+    scales are, or None, END, args."""
+    c_desc, scale_a, scale_b, END, args = p.end
+    scale = tensor_scale(scale_a, scale_b)
+    if scale is not None:
+        acc *= scale
+    high = at.m + tl.arange(0, p.BM)[:, None]
+    wide = at.n + tl.arange(0, p.BN)[None, :]
+    if p.SWAP:
+        y = END(acc, wide, high, p.N, p.M, args)
+    else:
+        y = END(acc, high, wide, p.M, p.N, args)
+    put(p, at, c_desc, y.to(c_desc.dtype))
+
+
+@tilejit.kernel
+def part(p, at, acc):
+    """Stored as they are, for `sums.sum_parts_kernel`. p.end: a descriptor of tiles [BM, BN] in fp32, one below the
+    other, at the place's slot."""
+    p.end[0].store([at.slot * p.BM, 0], acc)
+
+
+@tilejit.kernel
+def added(p, at, acc):
+    """Added to what the result, in fp32, holds, in no fixed order. p.end: its descriptor."""
+    if p.SWAP:
+        p.end[0].atomic_add([at.n, at.m], acc.T)
+    else:
+        p.end[0].atomic_add([at.m, at.n], acc)
+
+
+@tilejit.kernel
+def handed(p, at, acc):
+    """Parts of a tile meet in memory in the order of K: each waits for the tile's flag to say that the blocks before
+    its own are done, adds itself, and moves the flag on; the last one has the sum, goes on to END and clears the flag.
+    p.end: descriptor of tiles of parts [BM, BN], those, and flags: int32, zero, one a tile, its slot; END and its
+    tuple."""
+    part_desc, parts, flags, END, args = p.end
+    steps = tl.cdiv(p.K, p.BK)
+    shared = at.last - at.first < steps
+    if shared:
+        if at.first > 0:
+            while tl.atomic_cas(flags + at.slot, at.first, at.first, sem="acquire") != at.first:
+                pass
+        if at.last < steps:
+            if at.first == 0:
+                part_desc.store([at.slot * p.BM, 0], acc)
+            else:
+                part_desc.atomic_add([at.slot * p.BM, 0], acc)
+            tl.atomic_xchg(flags + at.slot, at.last, sem="release")
+    if at.last == steps:
+        if shared:
+            mine = parts + at.slot * (p.BM * p.BN)
+            acc += tl.load(mine + tl.arange(0, p.BM)[:, None] * p.BN + tl.arange(0, p.BN)[None, :])
+            tl.store(flags + at.slot, 0)
+        END(p._replace(end=args), at, acc)

@@ -1,0 +1,84 @@
+"""What ends a product in a launch of its own: the sum of its parts, or what follows sums in memory."""
+from __future__ import annotations
+
+import tilejit
+import tilejit.language as tl
+from tilejit.kernels.activations import activate, tensor_scale
+from tilejit.kernels.product.epilogues import block_at, fold_rows, plus_block, scaled_biased, store_block
+from tilejit.kernels.product.walks import tile_at
+
+#: Parts whose numbers are on their way at once (ptxas moves the loads up, if there are registers).
+_UNROLLED = tl.constexpr(32)
+
+
+@tilejit.kernel(do_not_specialize=("M",))
+def sum_parts_kernel(parts, out, bias, scale_a, scale_b, end_args, M, N, down, across, BM: tl.constexpr,
+                     BN: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+                     ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr, END: tl.constexpr):
+    """out = act(scale_a * scale_b * sum of parts + bias) for ELEMENTS elements of one tile (None: without).
+
+    parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
+    out has strides down and across. COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per
+    row (else per column), and ELEMENTS are a block of so many columns (else side by side).
+    END: None, or what is done with the sums instead of a bias and an activation (`ends.custom`)."""
+    shares: tl.constexpr = BM * BN // ELEMENTS
+    tile = tl.program_id(0) // shares
+    row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
+    share = tl.program_id(0) % shares
+    if COLUMNS:
+        high: tl.constexpr = ELEMENTS // COLUMNS
+        r = share // (BN // COLUMNS) * high + tl.arange(0, high)[:, None]
+        c = share % (BN // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+        at = r * BN + c
+        x = tl.zeros((high, COLUMNS), tl.float32)
+    else:
+        at = share * ELEMENTS + tl.arange(0, ELEMENTS)
+        r = at // BN
+        c = at % BN
+        x = tl.zeros((ELEMENTS,), tl.float32)
+    rows = row * BM + r
+    cols = column * BN + c
+    mine = parts + tile.to(tl.int64) * (PARTS * BM * BN)
+    for several in tl.range(0, PARTS // _UNROLLED, num_stages=1):
+        for i in tl.static_range(_UNROLLED):
+            x += tl.load(mine + (several * _UNROLLED + i) * (BM * BN) + at)
+    for part in tl.static_range(PARTS // _UNROLLED * _UNROLLED, PARTS):
+        x += tl.load(mine + part * (BM * BN) + at)
+    scale = tensor_scale(scale_a, scale_b)
+    if scale is not None:
+        x *= scale
+    if bias is not None:
+        if COLUMNS:
+            x += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)
+        else:
+            x += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)
+    if END is not None:
+        x = END(x, cols, rows, N, M, end_args) if COLUMNS else END(x, rows, cols, M, N, end_args)
+    x = activate(x, ACTIVATION, out.dtype.element_ty)
+    inside = (rows < M) & (cols < N)
+    tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
+
+
+@tilejit.kernel(do_not_specialize=("M",))
+def end_kernel(sums, e, M, sums_stride, out_stride, z_stride, z_apart, BM: tl.constexpr, BN: tl.constexpr):
+    """What `epilogues.fused` or `gated` do with a product's sums, for those in memory: fp32 [M, N], or gated: [M, 2 N].
+    e: `epilogues.Extras` of pointers.
+
+    All matrices are row-major, with the given strides of rows; z's second matrix starts z_apart behind its first."""
+    tiles_n = tl.cdiv(e.N, BN)
+    m = tl.program_id(0) // tiles_n * BM
+    n = tl.program_id(0) % tiles_n * BN
+    at, inside = block_at(sums, m, n, M, e.N, sums_stride, BM, BN)
+    y = scaled_biased(tl.load(at, inside, other=0.0), e, False, m, n, M, BM, BN)
+    if e.z is not None:
+        store_block(y, e.z, m, n, M, e.N, z_stride, BM, BN)
+    y = activate(y, e.ACTIVATION, e.out.dtype.element_ty)
+    if e.SIDE:
+        second = scaled_biased(tl.load(at + e.N, inside, other=0.0), e, True, m, n, M, BM, BN)
+        if e.z is not None:
+            store_block(second, e.z + z_apart, m, n, M, e.N, z_stride, BM, BN)
+        y *= second
+    if e.residual is not None:
+        y = plus_block(y, e.residual, m, n, M, e.N, e.stride, BM, BN)
+    fold_rows(y, e, m, n, M, BM, BN)
+    store_block(y, e.out, m, n, M, e.N, out_stride, BM, BN)
