@@ -21,13 +21,15 @@ POINTERS = Way(64, 64, 8, k_bytes=64)
 GROUP = 8
 #: Pieces of 32 columns of a part that wait to be stored: as many as the widest tile has.
 STORE_STAGES = 8
-#: Elements that a program sums of parts at least and at most: its threads have 2 or 4 each, side by side.
-LEAST, MOST = 512, 1024
+#: Numbers that a program that sums parts reads at once, at least and at most: its threads have 2 or 4 each, side by
+#: side; and elements that it makes of them at least, a line of L2 or two, where they are few.
+LEAST, MOST, NARROW = 512, 1024, 64
 #: Columns of a block that a program sums of a tile of the result's transpose, at most. Parts are read in lines of so
 #: many numbers, the sums are written in columns: more columns cost more there, fewer cost more for each part.
 COLUMNS = 32
-#: Programs that are enough for a sum: a few a multiprocessor, so that all of the parts are on their way at once.
-PROGRAMS = 1024
+#: Programs that are enough for a sum, a few a multiprocessor, so that all of the parts are on their way at once; and
+#: those below which they are too few.
+PROGRAMS, FEW = 1024, 256
 #: A function of a product's kernel, and its tuple.
 Piece = tuple[Any, tuple[Any, ...]]
 
@@ -121,11 +123,14 @@ def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
     down, across = t.computed(*c.strides)
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)
     columns = min(COLUMNS, t.n & -t.n) if t.swap else 0
-    elements = min(max(LEAST, tilejit.next_power_of_2(tiles * t.m * t.n // PROGRAMS)), MOST, t.m * (columns or t.n))
+    whole = tiles * t.m * t.n
+    elements = most = min(max(LEAST, tilejit.next_power_of_2(whole // PROGRAMS)), MOST, t.m * (columns or t.n))
+    while elements > NARROW and whole // elements < FEW and 2 * most // elements <= t.parts:
+        elements //= 2
     kernel = sum_parts_kernel.partial(
         M=m, N=n, down=down, across=across, BM=t.m, BN=t.n, GROUP=GROUP, PARTS=t.parts, COLUMNS=columns,
-        ACTIVATION=end.activation, ELEMENTS=elements, END=end.own, num_warps=8, launch_pdl=True)
-    return Launch(kernel, (tiles * (t.m * t.n // elements),),
+        ACTIVATION=end.activation, ELEMENTS=elements, WAYS=most // elements, END=end.own, num_warps=8, launch_pdl=True)
+    return Launch(kernel, (whole // elements,),
                   (At(at), At(c.at), end.bias, end.scale_a, end.scale_b, end.args))
 
 

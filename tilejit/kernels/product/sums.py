@@ -14,36 +14,44 @@ _UNROLLED = tl.constexpr(32)
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, bias, scale_a, scale_b, end_args, M, N, down, across, BM: tl.constexpr,
                      BN: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-                     ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr, END: tl.constexpr):
+                     ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr, WAYS: tl.constexpr, END: tl.constexpr):
     """out = act(scale_a * scale_b * sum of parts + bias) for ELEMENTS elements of one tile (None: without).
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
-    out has strides down and across. COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per
-    row (else per column), and ELEMENTS are a block of so many columns (else side by side).
+    WAYS parts are read side by side, and what those sum up to is added up behind. out has strides down and across.
+    COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per row (else per column), and ELEMENTS
+    are a block of so many columns (else side by side).
     END: None, or what is done with the sums instead of a bias and an activation (`ends.custom`)."""
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
     share = tl.program_id(0) % shares
+    which = tl.arange(0, WAYS)[:, None]
     if COLUMNS:
         high: tl.constexpr = ELEMENTS // COLUMNS
+        which = which[:, :, None]
         r = share // (BN // COLUMNS) * high + tl.arange(0, high)[:, None]
         c = share % (BN // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         at = r * BN + c
-        x = tl.zeros((high, COLUMNS), tl.float32)
+        x = tl.zeros((WAYS, high, COLUMNS), tl.float32)
     else:
         at = share * ELEMENTS + tl.arange(0, ELEMENTS)
         r = at // BN
         c = at % BN
-        x = tl.zeros((ELEMENTS,), tl.float32)
+        x = tl.zeros((WAYS, ELEMENTS), tl.float32)
     rows = row * BM + r
     cols = column * BN + c
-    mine = parts + tile.to(tl.int64) * (PARTS * BM * BN)
-    for several in tl.range(0, PARTS // _UNROLLED, num_stages=1):
+    mine = parts + tile.to(tl.int64) * (PARTS * BM * BN) + (which * (BM * BN) + at[None])
+    step: tl.constexpr = WAYS * BM * BN
+    count: tl.constexpr = PARTS // WAYS
+    for several in tl.range(0, count // _UNROLLED, num_stages=1):
         for i in tl.static_range(_UNROLLED):
-            x += tl.load(mine + (several * _UNROLLED + i) * (BM * BN) + at)
-    for part in tl.static_range(PARTS // _UNROLLED * _UNROLLED, PARTS):
-        x += tl.load(mine + part * (BM * BN) + at)
+            x += tl.load(mine + (several * _UNROLLED + i) * step)
+    for i in tl.static_range(count // _UNROLLED * _UNROLLED, count):
+        x += tl.load(mine + i * step)
+    if PARTS % WAYS:
+        x += tl.load(mine + count * step, which < PARTS % WAYS, other=0.0)
+    x = tl.sum(x, 0)
     scale = tensor_scale(scale_a, scale_b)
     if scale is not None:
         x *= scale
