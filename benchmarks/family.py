@@ -202,7 +202,7 @@ def matmuls() -> Iterator[Configuration]:
                 return matmul(a, b, **with_arrays(e, n))
             kind = " pointers" if t is launches.POINTERS else kind
             patches = ((module, "choose", lambda *a, part=part: planning.Plan((part,), 0.0)),
-                       (module, "_worth_copying", lambda *_: False))
+                       *(((module, "_route", lambda *_: None),) if t is launches.POINTERS else ()))
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(), patches, call)
             if launches.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, e.get("activation")):
                 def ragged(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:

@@ -49,6 +49,7 @@ def test_copy(from_rows, to_rows):
 def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     """All orders, odd lines, and an output that TMA cannot write: exact, through TMA."""
     monkeypatch.setattr(matmul, "_AT_ONCE", 1e-9)
+    monkeypatch.setattr(matmul, "_PIECE", 16)
     monkeypatch.setattr(product_kernel, "entries", {})
     a, b = numbers((69, 51), dtype, orders[0]), numbers((51, 75), dtype, orders[1])
     before = a.copy(), b.copy()
@@ -59,7 +60,7 @@ def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     assert "through pointers" not in entry.compiled.report()
 
 
-@pytest.mark.parametrize("m, n, k", [(4, 200, 1501), (19, 21, 1379), (137, 26, 1519), (130, 1343, 641), (1, 77, 2049)])
+@pytest.mark.parametrize("m, n, k", [(4, 201, 1501), (19, 21, 1379), (137, 27, 1519), (130, 1343, 641), (1, 77, 2049)])
 def test_few_ragged_rows_are_copied_and_divided(m, n, k):
     """However few the rows are: no product walks a deep K element by element."""
     a, b = numbers((m, k), ml_dtypes.bfloat16, True), numbers((k, n), ml_dtypes.bfloat16, True)
@@ -89,3 +90,26 @@ def test_nothing_is_written_beside_a_view(m, n, k):
     assert n * 2 % 16
     matmul.matmul(a, b, out=out)
     assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)) and (wide[:, n:] == 7).all()
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("dtype, orders", [
+    (np.float16, (True, True)), (np.float16, (False, False)), (np.float16, (False, True)), (np.float32, (True, False)),
+    (ml_dtypes.float8_e4m3fn, (True, False))])
+@pytest.mark.parametrize("m, n, k, piece", [(24, 402, 1030, 4), (70, 100, 516, 8), (3, 132, 2052, 8), (130, 36, 260, 8)])
+def test_pieces(dtype, orders, m, n, k, piece, target):
+    """Lines that begin at multiples of 4 or 8 bytes are copied in such pieces, straight into the blocks: with K and
+    columns that end within a block, an operand that TMA reads beside, K divided."""
+    unit = max(1, piece // np.dtype(dtype).itemsize)
+    m, n, k = (-(-x // unit) * unit for x in (m, n, k))
+    a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
+    with tilejit.knobs(target=target):
+        out = matmul.matmul(a, b, out_dtype=tilejit.language.float32)
+    assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_few_rows_and_large_lines_are_not_copied():
+    """What no copy is worth: weights whose lines begin at multiples of 4 bytes, for few rows."""
+    infos = [tilejit.ArrayInfo(0, tilejit.language.bfloat16, x, (x[1], 1), 0) for x in ((24, 8632), (8632, 4610), (24, 4610))]
+    work = matmul._work(*infos[:2], None, infos[2], None, None, None, 132, None, None)
+    assert [x.kernel.kernel for x in work.launches] == [product_kernel, sum_parts_kernel]

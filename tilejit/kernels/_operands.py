@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import tilejit
@@ -81,6 +82,16 @@ def order_of(info: ArrayInfo) -> bool | None:
 def in_reach(x: Matrix) -> bool:
     """Whether TMA can read a matrix in its order: its base and its lines at multiples of 16 bytes."""
     return order_of(x.info) is not None and x.info.address % 16 == 0 and x.pitch * x.dtype.bytes % 16 == 0
+
+
+def unit(x: Matrix) -> int:
+    """Elements that a matrix is read by at once: 16 bytes where TMA reads it, else what divides where lines begin and
+    their length."""
+    size: int = x.dtype.bytes
+    if in_reach(x):
+        return 16 // size
+    length = x.shape[-1] if x.rows_first else x.shape[-2]
+    return gcd(x.info.address, x.pitch * size, length * size, 8) // size or 1
 
 
 def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2) -> Matrix:

@@ -62,6 +62,8 @@ class Chip:
     copy: float
     scalar: float
     scalar_tile: float
+    #: Pieces of 4 or 8 bytes that a multiprocessor's threads copy into shared memory, where TMA does not.
+    pieces: float = 20.0
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
     speeds: dict[str, float] = field(default_factory=dict, hash=False)
     #: How the numbers came about, and how far off they were at shapes that they had not seen.

@@ -22,6 +22,8 @@ from tilejit.kernels.way import SHARED, Way
 LINE, SECTOR = 128, 32
 #: Share of the multiprocessors that are busy from which on launches overlap without harm to memory's share of each.
 BUSY = 0.9
+#: By how much more memory is slowed by the last few idle multiprocessors than by their share of it.
+UNEVEN = 2
 _Array = Any
 
 
@@ -51,7 +53,7 @@ class Table:
         # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
         f.update(results=high * wide, first=f["m"] // (f["ctas"] / f["k_ctas"]),
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
-        slots = (SHARED - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
+        slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
         return f
@@ -77,15 +79,17 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     f, e = table.columns, chip.hiding
     speeds = np.array([chip.speeds.get(str(w.tile), 1.0) for w in table.ways])
     room, split = whole_programs(table, chip), f["k_ctas"] > 1
-    products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
+    products = f["results"] * f["k_bytes"] * f["together"] / (chip.tensor * speeds)
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
         once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
         alone=products ** e + (chip.latency / f["slots"] + chip.block) ** e,
-        load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
+        load=f["k_bytes"] * f["together"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
+        # Sums of the transpose's parts are written, and read before, sector by sector.
+        turned=np.where(f["swap"], 2 * SECTOR / chip.multiprocessors / chip.part, 0.0),
         shown=np.where(f["turns"], chip.shown, 1.0), handed=chip.handed + f["area"] / chip.hand,
-        fixed=np.where(room > 0, chip.launch + np.where(f["ctas"] > 1, chip.cluster, 0.0), np.inf))
+        fixed=np.where(room > 0, chip.launch + chip.cluster * np.sqrt(np.log2(f["ctas"])), np.inf))
 
 
 def whole_programs(table: Table, chip: Chip) -> _Array:
@@ -132,13 +136,15 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
               - chip.resident) / 5e6
     memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
+    idle = np.maximum(0.0, 1 - programs * f["ctas"] / chip.multiprocessors)
+    time = time + memory + np.where(busy, UNEVEN * memory * idle, np.minimum(chip.overlap, chip.idle * memory))
 
     stored = f["stored"] * (p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
                             + (1 / chip.activation if p.activated else 0)) + chip.stored
     tiles = turns + np.ceil(streamed / programs)
     ends = stored * (1 + (tiles - 1) * np.where(tiles > 1, r["shown"], 1.0))
-    time = time + np.where(divided, chip.second + r["meeting"] * programs, ends) + turns * r["meet"]
+    meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
+    time = time + np.where(divided, meeting, ends) + turns * r["meet"]
     return r["fixed"] + time + np.where(shared, r["handed"], 0.0)
 
 
@@ -148,14 +154,19 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     nanoseconds of L2 for each program. high, wide: rows and columns that a tile has of the result; across, down: those
     programs that read the same block of the first and of the second operand."""
     f, r = table.columns, table.rates(chip)
-    a, b = ragged(p.pitches[0], chip), ragged(p.pitches[1], chip)
+    a, b = (ragged(pitch, chip) if unit == 16 else 1.0 for pitch, unit in zip(p.pitches, p.units))
     first, second = (a, b) if a == b else (np.where(f["swap"], b, a), np.where(f["swap"], a, b))
     strips: Any = second
     if p.b_rows or not p.a_rows:
         # TMA reads rows of a second operand that lie side by side a strip at a time.
         beside = np.where(f["swap"], not p.a_rows, p.b_rows)
         strips = second * np.where(beside, LINE / p.size / np.minimum(f["strip"], LINE / p.size), 1.0)
-    alone = r["alone"] + ((f["first"] * first + f["second"] * strips) * r["load"]) ** chip.hiding
+    loads = (f["first"] * first + f["second"] * strips) * r["load"]
+    for unit, turned in zip(p.units, (False, True)):         # a is the first operand where tiles are not turned
+        if unit < 16:
+            rows = np.where(f["swap"] == turned, f["first"], f["second"])
+            loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces
+    alone = r["alone"] + loads ** chip.hiding
     # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
     narrow_a = 1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
     narrow_b = LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0

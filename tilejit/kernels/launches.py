@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels._operands import Matrix
+from tilejit.kernels._operands import Matrix, in_reach, unit
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.estimate import overlapping
 from tilejit.kernels.problem import Problem
@@ -53,6 +53,10 @@ class End(NamedTuple):
 
 def load(x: Matrix, rows: int, bk: int, eviction: str = "") -> Piece:
     """A LOAD of rows of an operand [rows, K], or of stacks of them."""
+    if not in_reach(x):
+        lines, length = x.shape if x.rows_first else x.shape[::-1]
+        return loads.pointer_rows if x.rows_first else loads.pointer_columns, (
+            At(x.at), x.pitch, lines, length, tl.constexpr(unit(x)))
     if len(x.shape) == 3:
         return loads.stack_rows if x.rows_first else loads.stack_columns, (x.descriptor(rows, bk),)
     return loads.rows if x.rows_first else loads.columns, (x.descriptor(rows, bk), eviction)
@@ -74,6 +78,11 @@ def whole(group: int) -> Piece:
     return walks.whole, (zero, zero, tl.constexpr(group))
 
 
+def divided(t: Way, beside: bool = False) -> Piece:
+    """The WALK over the parts of tiles, of which those of one tile are side by side or not."""
+    return walks.parts, tuple(map(tl.constexpr, (t.parts, GROUP, beside)))
+
+
 def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matrix, chip: Chip, end: End = End(),
         into: bool = False) -> None:
     """Add the launches for a part of c = a @ b. into: it is added to what c holds."""
@@ -86,10 +95,11 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(problem, t, grid, chip))
     summed, left = bool(t.parts) and not into, 0
     last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
-    walk: Piece = walks.whole, (m0, n0, group)
+    # Where pieces of 4 or 8 bytes begin must be known.
+    walk: Piece = (walks.whole, (m0, n0, group)) if problem.units == (16, 16) else whole(group.value)
     if summed:
         at, last = parts(work, t)
-        walk = walks.parts, (tl.constexpr(t.parts), group)
+        walk = divided(t)
         options.update(store_stages=STORE_STAGES)
     elif t.stream or into:
         walk = walks.stream, (t.stream, group)
@@ -125,7 +135,7 @@ def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
     columns = min(COLUMNS, t.n & -t.n) if t.swap else 0
     whole = tiles * t.m * t.n
     elements = most = min(max(LEAST, tilejit.next_power_of_2(whole // PROGRAMS)), MOST, t.m * (columns or t.n))
-    while elements > NARROW and whole // elements < FEW and 2 * most // elements <= t.parts:
+    while elements > NARROW and whole // elements < FEW and 8 * most // elements <= t.parts:
         elements //= 2
     kernel = sum_parts_kernel.partial(
         M=m, N=n, down=down, across=across, BM=t.m, BN=t.n, GROUP=GROUP, PARTS=t.parts, COLUMNS=columns,
@@ -139,5 +149,5 @@ def tail(problem: Problem, t: Way, end: Any = None) -> int:
     slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
     registers (beside an `end` some tiles have none)."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
-    fits = not t.in_turn and t.k_ctas == 1 and t != POINTERS and tilejit.chip() == "sm_90a" and end is None
+    fits = not t.in_turn and t.k_ctas == 1 and problem.units == (16, 16) and tilejit.chip() == "sm_90a" and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

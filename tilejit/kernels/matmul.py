@@ -1,7 +1,10 @@
 """Matrix products of any shape: C = act(scale * A @ B + bias), or what a function of the caller's makes of the sums."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -18,6 +21,7 @@ from tilejit.kernels._operands import (
     in_reach,
     new,
     order_of,
+    unit,
 )
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
@@ -33,6 +37,8 @@ _WHAT = "matmul"
 _ARRAYS = 7
 #: Tiles of numbers that pass through registers which a multiprocessor has at once: they wait a lot.
 _AT_ONCE = 2
+#: Bytes that threads copy into shared memory at once, at least.
+_PIECE = 4
 #: Plans that autotuning measures.
 _TUNED = 8
 #: What was found to be the fastest plan of a call, by its facts.
@@ -89,14 +95,15 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
     estimates, and the choice. Raises LaunchError as `matmul` does."""
     known = facts_of(a, b, bias, _empty(a, b, out_dtype) if out is None else out)
     ma, mb, mc = _matrices(*known, activation)
-    chip, text = current(known[0].device), ""
-    problem = facts(ma, mb, mc.info)
-    if not _direct(ma, mb, mc):
-        if not _worth_copying(ma, mb, mc, problem, chip):
-            return f"{problem}: tiles of {POINTERS}, whose numbers come one by one"
-        ma, mb, mc = (_readable(x, k) for x, k in ((ma, True), (mb, False), (mc, True)))
-        text = "copies of what TMA cannot read or write, and:\n"
-    return text + described(facts(ma, mb, mc.info, bias is not None, activation), chip, _hopper())
+    chip, problem = current(known[0].device), facts(ma, mb, mc.info, bias is not None, activation)
+    if 0 in mc.shape:
+        return f"{problem}: nothing to compute"
+    found = _route(ma, mb, mc, problem, chip)
+    if found is None:
+        return f"{problem}: tiles of {POINTERS}, whose numbers come one by one"
+    what = [name for name, copied in zip(("a", "b", "the result"), found.copied) if copied]
+    told = f"copies of {' and '.join(what)}, and:\n" if what else ""
+    return told + described(found.problem, chip, _hopper())
 
 
 def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any, ...]) -> Work:
@@ -180,41 +187,78 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scal
     end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
     if 0 in c.shape:
         return work
-    found = _in_place(ma, mb, mc, problem, chip)
-    if found is None and not _worth_copying(ma, mb, mc, problem, chip):
-        found = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
-    if found is not None:
-        return _planned(work, found, problem, ma, mb, mc, chip, end)
-    copies = []
-    for x, k_last in ((ma, True), (mb, False)):
-        if not _as_is(x, k_last):
-            copies.append((x, made(work, x, _copy_order(x, k_last))))
-    if copies:
-        work.launches.append(copy(*copies))
-        ma, mb = (dict(copies).get(x, x) for x in (ma, mb))
-    problem = facts(ma, mb, mc.info, problem.ended, activation, problem.scaled)
-    found, target = _in_place(ma, mb, mc, problem, chip), mc
+    found = _route(ma, mb, mc, problem, chip)
     if found is None:
-        target = made(work, mc, True, spare=True)
-        problem = facts(ma, mb, target.info, problem.ended, activation, problem.scaled)
-        found = choose(problem, chip, _hopper())
-    _planned(work, found, problem, ma, mb, target, chip, end)
+        scalar = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
+        return _planned(work, scalar, problem, ma, mb, mc, chip, end)
+    pairs = [(x, made(work, x, _copy_order(x, k_last)))
+             for x, k_last, copied in zip((ma, mb), (True, False), found.copied) if copied]
+    if pairs:
+        work.launches.append(copy(*pairs))
+    ma, mb = (dict(pairs).get(x, x) for x in (ma, mb))
+    target = made(work, mc, True, spare=True) if found.copied[2] else mc
+    _planned(work, found.plan, found.problem, ma, mb, target, chip, end)
     if target is not mc:
         work.launches.append(copy((target, mc)))
     return work
 
 
-def _in_place(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Plan | None:
-    """The plan for operands that TMA reads and a result that it writes, or that sums of parts are stored to through
-    pointers where that takes less than a copy of it; None where there is none."""
-    if not (_as_is(a, True) and _as_is(b, False)):
+@dataclass(frozen=True)
+class Route:
+    """Which of a, b and the result are copied (to or from lines that TMA reads and writes), the problem that is left,
+    its plan, and what all of that should take, in nanoseconds."""
+
+    copied: tuple[bool, bool, bool]
+    problem: Problem
+    plan: Plan
+    ns: float
+
+
+def _route(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Route | None:
+    """The fastest one; None for tiles whose numbers come one by one."""
+    if not problem.k:
         return None
-    found: Plan = choose(problem, chip, _hopper())
-    if in_reach(c):
-        return found
-    parts: Plan | None = in_parts(problem, chip, _hopper())
-    copied = chip.second + problem.m * problem.n * problem.out_bytes / (chip.copy * chip.multiprocessors)
-    return parts if parts is not None and parts.ns < found.ns + copied else None
+    found = [r for copied in product(*(_ways_to_read(x, k_last) for x, k_last in ((a, True), (b, False))))
+             for r in _routes(a, b, c, copied, problem, chip)]
+    best = min(found, key=lambda r: r.ns)
+    tiles = POINTERS.tiles(problem.m, problem.n)
+    scalar = tilejit.cdiv(tiles, _AT_ONCE * chip.multiprocessors) * (
+        chip.scalar_tile + tilejit.cdiv(problem.k_bytes, POINTERS.k_bytes) * chip.scalar)
+    return best if best.ns < scalar or not any(best.copied) else None
+
+
+def _ways_to_read(x: Matrix, k_last: bool) -> tuple[bool, ...]:
+    """Whether an operand may be copied first: not where TMA reads it, always where nobody copies it in pieces."""
+    if _as_is(x, k_last):
+        return (False,)
+    pieces = (x.dtype.bytes == 2 or x.rows_first == k_last) and unit(x) * x.dtype.bytes >= _PIECE and _hopper()
+    return (False, True) if pieces else (True,)
+
+
+def _routes(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], problem: Problem, chip: Chip) -> Iterator[Route]:
+    """The routes that copy these operands: with a result that sums of parts, or pieces, are stored to through pointers,
+    or that is copied."""
+    x, y = (pitched(x, _copy_order(x, k)) if do else x for x, k, do in zip((a, b), (True, False), copied))
+    rate = chip.copy * chip.multiprocessors
+    before = any(copied) * chip.second + sum(
+        k * lines * problem.size for k, lines, do in zip((problem.k,) * 2, (problem.m, problem.n), copied) if do) / rate
+
+    def known(result: Matrix) -> Problem:
+        p = problem
+        return replace(facts(x, y, result.info), ended=p.ended, scaled=p.scaled, activated=p.activated)
+
+    there = known(c)
+    if in_reach(c) or there.units != (16, 16):
+        plan = choose(there, chip, _hopper())
+        yield Route((*copied, False), there, plan, before + plan.ns)
+        return
+    summed = in_parts(there, chip, _hopper())
+    if summed is not None:
+        yield Route((*copied, False), there, summed, before + summed.ns)
+    there = known(pitched(c, True))
+    plan = choose(there, chip, _hopper())
+    after = chip.second + problem.m * problem.n * problem.out_bytes / rate
+    yield Route((*copied, True), there, plan, before + plan.ns + after)
 
 
 def _hopper() -> bool:
@@ -226,22 +270,6 @@ def _direct(a: Matrix, b: Matrix, c: Matrix) -> bool:
     return _as_is(a, True) and _as_is(b, False) and in_reach(c)
 
 
-def _worth_copying(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> bool:
-    """Whether copies of what TMA cannot read or write, and the product of those, take less than pointer tiles, whose
-    blocks of K come one after another."""
-    p, t = problem, POINTERS
-    if not p.k:
-        return False
-    read = sum(p.k * (p.m if x is a else p.n) * p.size for x, k in ((a, True), (b, False)) if not _as_is(x, k))
-    written = 0 if in_reach(c) else p.m * p.n * p.out_bytes
-    tiles = tilejit.cdiv(p.m, t.m) * tilejit.cdiv(p.n, t.n)
-    pointers = tilejit.cdiv(tiles, _AT_ONCE * chip.multiprocessors) * (
-        chip.scalar_tile + tilejit.cdiv(p.k_bytes, t.k_bytes) * chip.scalar)
-    copied = ((read > 0) + (written > 0)) * chip.second + (read + written) / (chip.copy * chip.multiprocessors)
-    return copied < pointers and copied + product_ns(
-        _readable(a, True), _readable(b, False), _readable(c, True), chip) < pointers
-
-
 def product_ns(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> float:
     """Nanoseconds that a @ b is estimated to take where all three matrices are read and written in place, else
     infinite."""
@@ -249,11 +277,6 @@ def product_ns(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> float:
         return inf
     found: Plan = choose(facts(a, b, c.info), chip, _hopper())
     return found.ns
-
-
-def _readable(x: Matrix, k_last: bool) -> Matrix:
-    """The matrix, or its copy in lines that TMA reads and writes."""
-    return x if _as_is(x, k_last) else pitched(x, _copy_order(x, k_last))
 
 
 def _as_is(x: Matrix, k_last: bool) -> bool:

@@ -17,9 +17,9 @@ from tilejit.kernels._calls import At, Work, Workspace, called, facts_of, given
 from tilejit.kernels._operands import check_one_of, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.launches import GROUP, End, load, parts, product, sum_parts, whole
+from tilejit.kernels.launches import GROUP, End, divided, load, parts, product, sum_parts, whole
 from tilejit.kernels.planning import LEAST_BLOCKS
-from tilejit.kernels.product import loads, steps, walks
+from tilejit.kernels.product import loads, steps
 from tilejit.kernels.way import SHARED, Way, staged_part
 
 
@@ -120,7 +120,7 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     walk, end = whole(GROUP), after.stored(seen)
     if t.parts:
         at, end = parts(work, t)
-        walk = (walks.parts, (constant(t.parts), constant(GROUP)))
+        walk = divided(t, beside=True)
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
     work.launches.append(product(t, (n, m, k), bk, t.programs, walk, (loads.packed_rows, (of_w, constant(bits))), of_x,
                                  step, end, **options(t, bits, mc.dtype.bytes)))

@@ -53,6 +53,10 @@ LONG = tuple(Way(64, n, 4, k_bytes=256) for n in (16, 32, 48, 64, 80, 96, 112, 1
 #: Tiles whose K the CTAs of a program divide.
 BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m, k in ((128, 128), (64, 256))
              for ctas in (2, 4, 8))
+#: Tiles for operands that TMA does not read, which consumers copy in small pieces: where memory is the limit, two
+#: programs a multiprocessor wait for it in turn.
+POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8, together=2) for n in (16, 32, 48)),
+           Way(128, 64, 8), Way(128, 128, 8))
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,16 @@ def _table(ways: tuple[Way, ...]) -> Table:
 def ways_of(problem: Problem, hopper: bool = True) -> Table:
     """The tiles that there are for a problem."""
     p = problem
+    if p.units != (16, 16):
+        return _pointed()
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     return table(hopper, p.a_rows, p.b_rows, ended, None if ended is None else 4 if p.scaled else 2, p.scaled)
+
+
+@lru_cache(maxsize=1)
+def _pointed() -> Table:
+    return Table(tuple(replace(w, swap=swap) for w in POINTED for swap in (False, True)))
 
 
 def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
@@ -151,7 +162,8 @@ def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
     whole = Plan((Part(0, 0, *way.computed(p.m, p.n), way),), float(times[best]))
     waves = way.tiles(p.m, p.n) / way.room(chip.multiprocessors)
     full = ceil(waves) < (1 + _LOSS) * waves
-    if parts[best] > 1 or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full:
+    if parts[best] > 1 or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full or \
+            p.units != (16, 16):
         return whole
     found = divided(p, chip, whole.ns / _GAIN)
     return whole if found is None else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit import ArrayInfo
-from tilejit.kernels._operands import Matrix, check_one_of, check_operands, check_vector, operand, result
+from tilejit.kernels._operands import Matrix, check_one_of, check_operands, check_vector, operand, result, unit
 from tilejit.kernels.activations import ACTIVATIONS
 
 
@@ -13,8 +13,9 @@ class Problem:
     """A product of `batches` matrices a [m, k] and b [k, n] of `size` bytes an element.
 
     a_rows, b_rows: row-major, else column-major. pitches: bytes from a line to the next one, of a, b and the result,
-    whose elements have out_bytes. ended: a bias or an activation follows, `activated`: one of many instructions,
-    `scaled`: numbers that the sums are multiplied by."""
+    whose elements have out_bytes. units: bytes of a and b that are read at once, 16 by TMA, else 8 or 4. ended: a bias
+    or an activation follows, `activated`: one of many instructions, `scaled`: numbers that the sums are multiplied by.
+    """
 
     m: int
     n: int
@@ -28,6 +29,7 @@ class Problem:
     scaled: bool = False
     activated: bool = False
     batches: int = 1
+    units: tuple[int, int] = (16, 16)
 
     @property
     def k_bytes(self) -> int:
@@ -45,7 +47,8 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
     (m, k), n = a.shape[-2:], b.shape[-1]
     pitches = tuple(max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
     return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, pitches, out.dtype.bytes,
-                   biased or activation is not None, scaled, activation in ("gelu", "silu"), batches)
+                   biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
+                   (unit(a) * a.dtype.bytes, unit(b) * b.dtype.bytes))
 
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,

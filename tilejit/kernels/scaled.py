@@ -14,9 +14,9 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called, facts_of
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, require_tma, result
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.launches import GROUP, End, Piece, load, parts, product, sum_parts, whole
+from tilejit.kernels.launches import GROUP, End, Piece, divided, load, parts, product, sum_parts, whole
 from tilejit.kernels.planning import LEAST_BLOCKS
-from tilejit.kernels.product import steps, walks
+from tilejit.kernels.product import steps
 from tilejit.kernels.product.steps import SCALE_BLOCK
 from tilejit.kernels.way import SHARED, Way, staged_part
 
@@ -133,7 +133,8 @@ def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales:
     """The STEP for scales in arrays of a call: of so many rows, down and across, and of blocks, from matrix to matrix
     (if there are several), down and across. seen: what TMA sees of those of rows."""
     apart, down, across = block_strides if len(block_strides) == 3 else (0, *block_strides)
-    return steps.promote, (seen, At(row_scales), rows, *strides, At(block_scales), apart, down, across)
+    side_by_side = tl.constexpr(1) if strides[0] == 1 else strides[0]
+    return steps.promote, (seen, At(row_scales), rows, side_by_side, strides[1], At(block_scales), apart, down, across)
 
 
 @lru_cache(maxsize=1024)
@@ -160,7 +161,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
     walk, end = whole(GROUP), End().stored(seen)
     if t.parts:
         at, end = parts(work, t)
-        walk = (walks.parts, (tl.constexpr(t.parts), tl.constexpr(GROUP)))
+        walk = divided(t)
     step = promoted(m, 2, (down, across), 3, scale_b.strides, view)
     work.launches.append(product(
         t, (*t.computed(m, n), k), SCALE_BLOCK, t.programs if t.parts else min(t.room(multiprocessors), t.tiles(m, n)),

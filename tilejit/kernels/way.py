@@ -154,9 +154,11 @@ class Way:
         """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. Where blocks are small more
         are on their way, beside what is staged of the result (by each of two groups of consumers), or of parts, or
         where the parts of CTAs meet that divide K, in at most 64 KiB."""
+        whole, block = self.m * self.n * out_bytes, (self.m + self.n) * self.k_bytes
+        if self.together > 1:
+            return min(8, (SHARED // self.together - max(whole, staged_part(self.m, self.n))) // block)
         if self.stages or self.parts or self.beside:
             return self.stages
-        whole, block = self.m * self.n * out_bytes, (self.m + self.n) * self.k_bytes
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + whole // self.ctas
         else:
@@ -178,14 +180,3 @@ class Part(NamedTuple):
 def staged_part(rows: int, columns: int) -> int:
     """Bytes of shared memory through which a tile of fp32 sums is stored: one or two pieces of 32 columns."""
     return rows * min(columns, 32) * 4 * (1 + (columns > 32))
-
-
-def at_once(ctas: int, multiprocessors: int) -> int:
-    """Clusters of so many CTAs, one a multiprocessor, that run at once. The multiprocessors of a cluster are neighbours
-    (of a GPC): larger ones than 2 leave some alone (an H200 has room for 66, 30 and 15 of 2, 4 and 8)."""
-    return multiprocessors // ctas if ctas <= 2 else max(0, multiprocessors // 8 - 1) * 8 // ctas
-
-
-def evenly(tiles: int, most: int) -> int:
-    """The fewest programs, of `most`, that take no more turns for so many tiles: then all have as much to do."""
-    return cdiv(tiles, cdiv(tiles, most))

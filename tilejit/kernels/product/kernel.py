@@ -15,7 +15,7 @@ import tilejit.language as tl
 from tilejit.kernels.product.tile import Product
 
 
-@tilejit.kernel(do_not_specialize=("walk", "M", "N", "K"))
+@tilejit.kernel(do_not_specialize=("walk", "step", "M", "N", "K"))
 def product_kernel(walk, a, b, step, end, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                    SWAP: tl.constexpr, WALK: tl.constexpr, LOAD_A: tl.constexpr, LOAD_B: tl.constexpr,
                    STEP: tl.constexpr, END: tl.constexpr):

@@ -18,6 +18,33 @@ def columns(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 
 @tilejit.kernel
+def pieces(base, pitch, row, column, rows, columns, R: tl.constexpr, C: tl.constexpr, UNIT: tl.constexpr):
+    """The block [R, C] at (row, column) of a matrix [rows, columns], UNIT elements at a time: what everything here but
+    rows is a multiple of."""
+    BYTES: tl.constexpr = UNIT * base.dtype.element_ty.primitive_bitwidth // 8
+    pitch = tl.multiple_of(pitch, UNIT)
+    start = tl.multiple_of(base + (row.to(tl.int64) * pitch + column), BYTES)
+    r = tl.arange(0, R)[:, None]
+    c = tl.arange(0, C)[None, :]
+    inside = (r < rows - row) & (c < tl.multiple_of(columns - column, UNIT))
+    return tl.load(start + (r * pitch + c), inside, other=0.0)
+
+
+@tilejit.kernel
+def pointer_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
+    """Of a matrix [rows, K] that TMA cannot read. args: it, elements from row to row, its rows, its K, UNIT."""
+    base, pitch, count, length, UNIT = args
+    return pieces(base, pitch, first, k * BK, count, length, SIZE, BK, UNIT)
+
+
+@tilejit.kernel
+def pointer_columns(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
+    """The same of the transpose of a matrix [K, rows]. args: it, elements from line to line, its K, its rows, UNIT."""
+    base, pitch, count, length, UNIT = args
+    return pieces(base, pitch, k * BK, first, count, length, BK, SIZE, UNIT).T
+
+
+@tilejit.kernel
 def stack_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
     """Of the place's matrix of a stack [batches, rows, K], whose last one serves all others. args: its descriptor."""
     batch = tl.minimum(at.batch, args[0].shape[0] - 1)
