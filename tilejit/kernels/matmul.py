@@ -208,7 +208,7 @@ class Route:
     """Which of a, b and the result are copied (to or from lines that TMA reads and writes), the problem that is left,
     its plan, and what all of that should take, in nanoseconds."""
 
-    copied: tuple[bool, bool, bool]
+    copied: tuple[bool, ...]
     problem: Problem
     plan: Plan
     ns: float

@@ -45,8 +45,8 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
           scaled: bool = False, batches: int = 1) -> Problem:
     """The problem of checked operands and a result."""
     (m, k), n = a.shape[-2:], b.shape[-1]
-    pitches = tuple(max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
-    return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, pitches, out.dtype.bytes,
+    of_a, of_b, of_c = (max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
+    return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, (of_a, of_b, of_c), out.dtype.bytes,
                    biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
                    (unit(a) * a.dtype.bytes, unit(b) * b.dtype.bytes))
 

@@ -157,7 +157,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, ou
     if by_tma(t) and down == 1 and k > 0:
         shape = tilejit.cdiv(k, SCALE_BLOCK), m
         view = Matrix(scale_a, shape, (across, 1), True, 2).seen(shape, (across, 1), (1, high))
-        view = view if view.descriptor.tma else None
+        view = view if view.descriptor is not None and view.descriptor.tma else None
     walk, end = whole(GROUP), End().stored(seen)
     if t.parts:
         at, end = parts(work, t)
