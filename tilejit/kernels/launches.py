@@ -51,9 +51,9 @@ class End(NamedTuple):
         return ends.custom, (out, self.scale_a, self.scale_b, self.own, self.args)
 
 
-def load(x: Matrix, rows: int, bk: int, eviction: str = "") -> Piece:
-    """A LOAD of rows of an operand [rows, K], or of stacks of them."""
-    if not in_reach(x):
+def load(x: Matrix, rows: int, bk: int, eviction: str = "", pieces: bool = False) -> Piece:
+    """A LOAD of rows of an operand [rows, K], or of stacks of them; pieces: where TMA does not read it, by `unit`."""
+    if pieces and not in_reach(x):
         lines, length = x.shape if x.rows_first else x.shape[::-1]
         return loads.pointer_rows if x.rows_first else loads.pointer_columns, (
             At(x.at), x.pitch, lines, length, tl.constexpr(unit(x)))
@@ -96,7 +96,8 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     summed, left = bool(t.parts) and not into, 0
     last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
     # Where pieces of 4 or 8 bytes begin must be known.
-    walk: Piece = (walks.whole, (m0, n0, group)) if problem.units == (16, 16) else whole(group.value)
+    pieces = problem.units != (16, 16) and t != POINTERS
+    walk: Piece = whole(group.value) if pieces else (walks.whole, (m0, n0, group))
     if summed:
         at, last = parts(work, t)
         walk = divided(t)
@@ -114,8 +115,8 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     # H200 1% at 512x512x65536, 8% at 256x256x131072).
     evict = "evict_first" if summed else ""
     work.launches.append(product(
-        t, (m1, n1, problem.k), bk, grid, walk, load(first, t.m, bk, evict), load(second, t.n, bk, evict),
-        (steps.accumulate, (tl.float32, tl.constexpr(left))), last, **options))
+        t, (m1, n1, problem.k), bk, grid, walk, load(first, t.m, bk, evict, pieces),
+        load(second, t.n, bk, evict, pieces), (steps.accumulate, (tl.float32, tl.constexpr(left))), last, **options))
     if summed:
         work.launches.append(sum_parts(at, c, t, end))
 
@@ -149,5 +150,6 @@ def tail(problem: Problem, t: Way, end: Any = None) -> int:
     slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
     registers (beside an `end` some tiles have none)."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
-    fits = not t.in_turn and t.k_ctas == 1 and problem.units == (16, 16) and tilejit.chip() == "sm_90a" and end is None
+    fits = not t.in_turn and t.k_ctas == 1 and t != POINTERS and problem.units == (16, 16)
+    fits = fits and tilejit.chip() == "sm_90a" and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

@@ -121,13 +121,22 @@ def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any
 @lru_cache(maxsize=1024)
 def _plans(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
            scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> dict[str, Work]:
-    """The launches of the likeliest plans, by name; none where something is copied first."""
+    """The launches of the likeliest plans, by name; where TMA does not read or write all arrays, of every route."""
     ma, mb, mc = _matrices(a, b, bias, c, activation)
-    if 0 in c.shape or not _direct(ma, mb, mc):
+    if 0 in c.shape or not ma.shape[1]:
         return {}
     end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
-    return {" + ".join(str(p.way) for p in plan.parts): _planned(Work(_ARRAYS), plan, problem, ma, mb, mc, chip, end)
-            for plan in likeliest(problem, chip, _hopper(), _TUNED)}
+    routes = {str(r): r for found in _all_routes(ma, mb, mc, problem, chip) for r in _likeliest(found, mc, chip)}
+    return {str(r): _routed(Work(_ARRAYS), r, ma, mb, mc, chip, end)
+            for r in sorted(routes.values(), key=lambda r: r.ns)[:_TUNED]}
+
+
+def _likeliest(route: Route, c: Matrix, chip: Chip) -> list[Route]:
+    """The route with its likeliest plans (with its own, sums of parts, for a result that TMA cannot write)."""
+    if not (route.copied[2] or in_reach(c) or route.problem.units != (16, 16)):
+        return [route]
+    return [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns)
+            for plan in likeliest(route.problem, chip, _hopper(), _TUNED)]
 
 
 def _end(a: Matrix, b: Matrix, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
@@ -191,6 +200,11 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scal
     if found is None:
         scalar = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
         return _planned(work, scalar, problem, ma, mb, mc, chip, end)
+    return _routed(work, found, ma, mb, mc, chip, end)
+
+
+def _routed(work: Work, found: Route, ma: Matrix, mb: Matrix, mc: Matrix, chip: Chip, end: End) -> Work:
+    """Add the launches of a route: copies, the product, and a copy of its result."""
     pairs = [(x, made(work, x, _copy_order(x, k_last)))
              for x, k_last, copied in zip((ma, mb), (True, False), found.copied) if copied]
     if pairs:
@@ -213,26 +227,34 @@ class Route:
     plan: Plan
     ns: float
 
+    def __str__(self) -> str:
+        pieces = ["pieces of a", "pieces of b"], [unit < 16 for unit in self.problem.units]
+        copies = ["a copied", "b copied", "result copied"], self.copied
+        told = [name for names, there in (copies, pieces) for name, is_so in zip(names, there) if is_so]
+        return ", ".join([*told, " + ".join(str(p.way) for p in self.plan.parts)])
+
 
 def _route(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Route | None:
-    """The fastest one; None for tiles whose numbers come one by one."""
+    """The fastest of those that copy what TMA does not read; None for tiles whose numbers come one by one."""
     if not problem.k:
         return None
-    found = [r for copied in product(*(_ways_to_read(x, k_last) for x, k_last in ((a, True), (b, False))))
-             for r in _routes(a, b, c, copied, problem, chip)]
-    best = min(found, key=lambda r: r.ns)
+    best = min(_routes(a, b, c, (not _as_is(a, True), not _as_is(b, False)), problem, chip), key=lambda r: r.ns)
     tiles = POINTERS.tiles(problem.m, problem.n)
     scalar = tilejit.cdiv(tiles, _AT_ONCE * chip.multiprocessors) * (
         chip.scalar_tile + tilejit.cdiv(problem.k_bytes, POINTERS.k_bytes) * chip.scalar)
     return best if best.ns < scalar or not any(best.copied) else None
 
 
-def _ways_to_read(x: Matrix, k_last: bool) -> tuple[bool, ...]:
-    """Whether an operand may be copied first: not where TMA reads it, always where nobody copies it in pieces."""
-    if _as_is(x, k_last):
-        return (False,)
-    pieces = (x.dtype.bytes == 2 or x.rows_first == k_last) and unit(x) * x.dtype.bytes >= _PIECE and _hopper()
-    return (False, True) if pieces else (True,)
+def _all_routes(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Iterator[Route]:
+    """Those, too, in which threads copy operands in pieces, straight into the blocks."""
+    def choices(x: Matrix, k_last: bool) -> tuple[bool, ...]:
+        if _as_is(x, k_last):
+            return (False,)
+        pieces = (x.dtype.bytes == 2 or x.rows_first == k_last) and unit(x) * x.dtype.bytes >= _PIECE and _hopper()
+        return (True, False) if pieces else (True,)
+
+    for copied in product(choices(a, True), choices(b, False)):
+        yield from _routes(a, b, c, copied, problem, chip)
 
 
 def _routes(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], problem: Problem, chip: Chip) -> Iterator[Route]:

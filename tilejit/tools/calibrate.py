@@ -4,8 +4,9 @@
 
 Random products of 16- and 8-bit numbers are computed by the likeliest ways and by some others; device time alone, by
 CUDA graphs. The numbers that `kernels.estimate` reads are fitted to the times of two thirds of the products (least
-squares of the logarithms, in which ways near the best one count most); the other third says how far off they are, and
-that is written into the file. Needs torch and a GPU; `--times` also reads what was measured before.
+squares of the logarithms, in which ways near the best one count most, kept near the rates that were there as firmly as
+serves the choice of ways); the other third says how far off they are, and that is written into the file. Needs torch
+and a GPU; `--times` also reads what was measured before.
 """
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.way import Part, Way
 
 #: What is fitted. (The rest is counted, or of no consequence to these products.)
-FITTED = ("launch", "second", "overlap", "cluster", "tensor", "load", "l2", "memory", "resident", "line", "latency",
-          "block", "hiding", "sector", "ragged", "store", "ragged_result", "stored", "shown", "part", "meet",
-          "exchange")
+FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part")
+#: How firmly rates stay near those that a fit starts with: the weight is picked by which the best ways are found.
+PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
 #: The likeliest ways that are measured of a product, and others, of those that should take at most so much longer.
 LIKELY, OTHERS, WITHIN = 14, 8, 2.5
 #: M and N at most, K at most, multiplications, and elements of both operands.
@@ -184,7 +185,7 @@ def raced(graphs: Sequence[tuple[Any, int]], rounds: int = 4) -> list[float]:
     return [statistics.median(t) for t in times]
 
 
-def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
+def fit(times: Sequence[Times], chip: Chip, rounds: int = 30, prior: float = PRIORS[0]) -> Chip:
     """The chip with the numbers of `FITTED` that fit best (Levenberg-Marquardt, in logarithms)."""
     tables = [(p, Table(tuple(w for w, _ in rows)), np.array([t for _, t in rows])) for p, rows in times if rows]
     weights = [(t.min() / t) ** 0.75 for _, _, t in tables]
@@ -196,7 +197,7 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
     def off(v: Any) -> Any:
         c = made(v)
         near = [np.log(estimate(p, table, c) / t) * w for (p, table, t), w in zip(tables, weights)]
-        return np.concatenate([*near, 0.1 * (v - start)])
+        return np.concatenate([*near, prior * (v - start)])
 
     start = v = np.log([max(1e-6, getattr(chip, n)) for n in FITTED])
     r, damping = off(v), 1e-2
@@ -217,6 +218,15 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
         if done:
             break
     return made(v)
+
+
+def validated(times: Sequence[Times], chip: Chip, folds: int = 3) -> float:
+    """The one of `PRIORS` that makes the best choices for products that a fit has not seen."""
+    def choice(prior: float) -> float:
+        held = [(times[i::folds], [r for j, r in enumerate(times) if j % folds != i]) for i in range(folds)]
+        return sum(judged(test, fit(seen, chip, 12, prior))["choice"] for test, seen in held if test and seen)
+
+    return min(PRIORS, key=choice)
 
 
 def judged(times: Sequence[Times], chip: Chip) -> dict[str, float]:
@@ -260,8 +270,9 @@ def calibrate(seconds: float, seed: int | None, times: Path | None, out: Path | 
 
             measure(seconds, seed, chip, keep)
     seen, held = [r for i, r in enumerate(rows) if i % 3], rows[::3]
-    fitted = fit(seen, chip)
-    origin = {"gpu": tilejit.device_name(), "seed": seed, "fitted": judged(seen, fitted),
+    prior = validated(seen, chip)
+    fitted = fit(seen, chip, prior=prior)
+    origin = {"gpu": tilejit.device_name(), "seed": seed, "prior": prior, "fitted": judged(seen, fitted),
               "held out": judged(held, fitted), "held out, before": judged(held, chip)}
     print(json.dumps(origin))
     if out is not None:
