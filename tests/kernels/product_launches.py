@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
 import tilejit
 from tilejit import ArrayInfo
 from tilejit.kernels import chip as chips
-from tilejit.kernels import launches
+from tilejit.kernels import launches, mixed
 from tilejit.kernels._calls import At, Launch, Work
 from tilejit.kernels.launches import End
 from tilejit.kernels.problem import checked, facts
@@ -37,15 +38,31 @@ def work_of(t: Way, m: int, n: int, k: int, dtype: str = "bfloat16", out: str = 
     return work
 
 
+def typed(x: Any, pointers: Mapping[int, str]) -> Any:
+    """An argument of a launch with descriptors without arrays, and types of pointers, by their places."""
+    if isinstance(x, At):
+        return x.descriptor or pointers[x.index]
+    if not isinstance(x, tuple):
+        return x
+    inside = [typed(e, pointers) for e in x]
+    return type(x)(*inside) if hasattr(x, "_fields") else tuple(inside)
+
+
 def compiled(launch: Launch, pointers: Mapping[int, str], **options: Any) -> Any:
     """The kernel of a launch; `pointers`: types of its arrays, by their places."""
-    def filled(x: Any) -> Any:
-        if isinstance(x, At):
-            return x.descriptor or pointers[x.index]
-        if not isinstance(x, tuple):
-            return x
-        inside = [filled(e) for e in x]
-        return type(x)(*inside) if hasattr(x, "_fields") else tuple(inside)
-
     with tilejit.knobs(target="emulator"):
-        return launch.kernel.kernel.compile(*filled(launch.arguments), **{**launch.kernel.given, **options})
+        return launch.kernel.kernel.compile(*typed(launch.arguments, pointers), **{**launch.kernel.given, **options})
+
+
+def weights(t: Way, dtype: str, bits: int, steps: int, zeros: bool, bias: bool, activation: str | None) -> Any:
+    """The kernel that `weight_only_matmul` runs for a tile, a number for `steps` blocks (0: one for all)."""
+    n, m, k = 2 * t.m, t.n, 2048
+    scales = info("bfloat16", n, k // (steps * t.k_bytes // 2)) if steps else info("bfloat16", n)
+    weight = info("int8", n, k) if bits == 8 else info("uint8", n, k // 2)
+    mixed._work.cache_clear()
+    with patch.object(mixed, "BLOCKS", {t: mixed.BLOCKS[t]}):
+        mixed.choose.cache_clear()
+        work = mixed._work(info(dtype, m, k), weight, scales, scales if zeros else None,
+                           info("bfloat16", n) if bias else None, info(dtype, m, n), activation, 1, 132, None)
+    mixed.choose.cache_clear()
+    return compiled(work.launches[0], {2: "*bf16", 3: "*bf16", 4: "*bf16"})

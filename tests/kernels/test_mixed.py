@@ -4,11 +4,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from product_launches import compiled, info
+from product_launches import weights
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels import mixed
 from tilejit.kernels.mixed import BLOCKS, weight_only_matmul
 from tilejit.testing import rel_error
 
@@ -85,16 +84,9 @@ def test_rejects():
 @pytest.mark.parametrize("dtype, bits, steps, zeros", [
     ("bf16", 8, 0, None), ("bf16", 8, 1, None), ("bf16", 4, 1, "*bf16"), ("fp16", 8, 0, None), ("fp16", 4, 2, None)])
 @pytest.mark.parametrize("t", BLOCKS, ids=str)
-def test_compiles(t, dtype, bits, steps, zeros, monkeypatch):
+def test_compiles(t, dtype, bits, steps, zeros):
     """Every tile is specialised, takes the weight from registers, keeps products in flight, and assembles cleanly."""
-    n, m, k, bk = 2 * t.m, t.n, 2048, t.k_bytes // 2
-    name = {"bf16": "bfloat16", "fp16": "float16"}[dtype]
-    scales = info("bfloat16", n, k // (steps * bk)) if steps else info("bfloat16", n)
-    weight = info("int8", n, k) if bits == 8 else info("uint8", n, k // 2)
-    monkeypatch.setattr(mixed, "BLOCKS", {t: BLOCKS[t]})
-    work = mixed._work(info(name, m, k), weight, scales, zeros and scales, info("bfloat16", n), info(name, m, n), "gelu", 1,
-                       132, None)
-    kernel = compiled(work.launches[0], {2: "*bf16", 3: "*bf16", 4: "*bf16"})
+    kernel = weights(t, {"bf16": "bfloat16", "fp16": "float16"}[dtype], bits, steps, bool(zeros), True, "gelu")
     report = kernel.report()
     assert "specialised" in report and kernel.metadata.num_stages >= 3 and not kernel.warnings()
     assert "from registers, in 2 pieces" in report and "through registers" not in report

@@ -8,8 +8,9 @@ import re
 import subprocess
 
 import pytest
+from product_launches import weights
 
-from tilejit.kernels.mixed import BLOCKS, mixed_kernel, options
+from tilejit.kernels.mixed import BLOCKS
 from tilejit.runtime import miscompiles, ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -20,15 +21,6 @@ PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x\d+\.\S+ R(\d+), R(\d+), ")
 WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d+)")
 #: Opcodes whose first operand is no destination.
 NO_RESULT = re.compile(r"(ST|RED|BAR|BRA|EXIT|SYNCS\.ARRIVE|WARPGROUP|ATOMS|ISETP|FSETP|PLOP|UTMA|NOP|MEMBAR|FENCE)")
-
-
-def weights(t, bits, steps, zeros):
-    """The kernel that `weight_only_matmul` runs for a tile."""
-    m, n, bk = t.m, t.n, t.k_bytes // 2
-    w = f"desc<int8[{m}x{bk}]>" if bits == 8 else f"desc<uint8[{m}x{bk // 2}]>"
-    return mixed_kernel.compile(
-        w, f"desc<bf16[{n}x{bk}]>", f"desc<bf16[{n}x{m}]>", "*bf16", zeros, None, *["int32"] * 5, BM=m, BN=n, BK=bk,
-        GROUP=8, BITS=bits, STEPS=steps, RUN=4 if steps and not zeros else 1, PARTS=1, ACTIVATION=None, **options(t, bits, 2))
 
 
 def k_loop(sass):
@@ -71,7 +63,7 @@ def overwritten(loop):
 @pytest.mark.parametrize("bits, steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
 @pytest.mark.parametrize("t", BLOCKS, ids=str)
 def test_nothing_in_flight_is_written(t, bits, steps, zeros):
-    loop = k_loop(weights(t, bits, steps, zeros).sass())
+    loop = k_loop(weights(t, "bfloat16", bits, steps, bool(zeros), False, None).sass())
     products = [text for text in loop if PRODUCT.search(text)]
     assert products and all(PRODUCT.search(text) for text in loop if "GMMA" in text)
     assert overwritten(loop) == []
@@ -89,7 +81,7 @@ def test_widening_is_cheap():
     """Two numbers take four (of 4 bits: three) instructions besides their load, and no conversion."""
     for bits, each in (8, 4), (4, 3):
         text = " ".join(re.sub(r"^@!?U?P\d+ ", "", x).split(" ")[0].split(".")[0] for x in k_loop(
-            weights(next(iter(BLOCKS)), bits, 0, None).sass()))
+            weights(next(iter(BLOCKS)), "bfloat16", bits, 0, False, False, None).sass()))
         count = {name: text.split().count(name) for name in ("I2F", "F2FP", "LOP3", "HADD2", "PRMT", "IMAD", "SHF")}
         assert count["I2F"] == count["F2FP"] == 0 and count["HADD2"] == 64, (bits, count)
         assert sum(count.values()) <= each * 64 + 24, (bits, count)

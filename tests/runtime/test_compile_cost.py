@@ -6,14 +6,16 @@ import gc
 import pstats
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import tilejit
 from tilejit import passes
 from tilejit.frontend import build
-from tilejit.kernels import matmul_kernel
-from tilejit.kernels.fused import fused_kernel
+from tilejit.kernels import fused, matmul_kernel
+from tilejit.kernels._calls import At
+from tilejit.kernels.way import Way
 from tilejit.runtime import compile as line
 
 tl = tilejit.language
@@ -87,11 +89,24 @@ def test_linear_in_the_tile_of_a_product() -> None:
 
 def test_the_greatest_kernel() -> None:
     """The fused product with everything at 128 x 256."""
-    block = "desc<bf16[128x128]>"
-    count, calls = cost(
-        fused_kernel, "desc<bf16[128x64]>", "desc<bf16[256x64]>", block, block, "*fp32", "*fp32", "*bf16", "*bf16", "*fp32",
-        "int32", "int32:16", "int32", "int32:16", BM=128, BN=256, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, SCALE_A="rows",
-        SCALE_B="columns", ACTIVATION="gelu", GATED=False, REDUCE="max", num_warps=8, num_stages=3)
+    info = tilejit.ArrayInfo
+    bf16, fp32 = tl.bfloat16, tl.float32
+    m, n, k = 512, 1024, 512
+    flat = info(0, bf16, (m, n), (n, 1), 0)
+    extras = (info(0, fp32, (m, 1), (1, 1), 0), info(0, fp32, (1, n), (n, 1), 0), info(0, bf16, (n,), (1,), 0), flat, flat,
+              info(0, fp32, (m,), (1,), 0))
+    with patch.object(fused, "best", lambda *_: Way(128, 256, 8)), patch.object(fused, "_apart", lambda *_: False):
+        (launch,) = fused._work(info(0, bf16, (m, k), (k, 1), 0), info(0, bf16, (k, n), (1, k), 0), flat, *extras,
+                                "fused_matmul", False, "gelu", "max", 132, None).launches
+    types = {3: "*fp32", 4: "*fp32", 5: "*bf16", 6: "*bf16", 8: "*fp32"}
+
+    def typed(x: Any) -> Any:
+        if isinstance(x, tuple):
+            inside = [typed(e) for e in x]
+            return type(x)(*inside) if hasattr(x, "_fields") else tuple(inside)
+        return x if not isinstance(x, At) else x.descriptor or types[x.index]
+
+    count, calls = cost(launch.kernel.kernel, *typed(launch.arguments), **launch.kernel.given)
     assert count > 4000 and calls <= 47 * count, (count, calls)
 
 

@@ -59,7 +59,7 @@ def test_the_trace_is_chromes(drawn: Any) -> None:
     assert {e["pid"] for e in events} == {0, 1}
     waits = {e["name"] for e in events if e.get("cat") == "wait"}
     assert waits >= {"a_b.full[0]", "a_b.empty[0]", "wgmma"}
-    assert any(e.get("args", {}).get("source", "").startswith("product.py:") for e in events)
+    assert any(e.get("args", {}).get("source", "").startswith("plain.py:") for e in events)
 
 
 def test_units_do_the_work_that_there_is(drawn: Any) -> None:
