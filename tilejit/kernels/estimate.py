@@ -22,8 +22,6 @@ from tilejit.kernels.way import SHARED, Way
 LINE, SECTOR = 128, 32
 #: Share of the multiprocessors that are busy from which on launches overlap without harm to memory's share of each.
 BUSY = 0.9
-#: By how much more memory is slowed by the last few idle multiprocessors than by their share of it.
-UNEVEN = 2
 _Array = Any
 
 
@@ -136,8 +134,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
               - chip.resident) / 5e6
     memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    idle = np.maximum(0.0, 1 - programs * f["ctas"] / chip.multiprocessors)
-    time = time + memory + np.where(busy, UNEVEN * memory * idle, np.minimum(chip.overlap, chip.idle * memory))
+    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
 
     stored = f["stored"] * (p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
                             + (1 / chip.activation if p.activated else 0)) + chip.stored
