@@ -40,14 +40,13 @@ def test_addresses_with_a_type_are_arrays():
     assert (out == x[8:]).all()
 
 
-def test_views_that_repeat_lie_in_memory_that_kernels_may_reach():
+def test_kernels_reach_a_views_whole_storage():
     torch = pytest.importorskip("torch")
     whole, out = torch.arange(64.), torch.zeros(32)
-    tiled = torch.as_strided(whole[31:], (4, 1), (0, 1))
-    copy_back[(1,)](tiled, out, N=32)
+    copy_back[(1,)](whole[31:32], out, N=32)
     assert torch.equal(out, whole[:32].flip(0))
     with pytest.raises(EmulatorError, match="out-of-bounds"):
-        copy_back[(1,)](whole[31:], out, N=32)          # one that does not repeat ends where it ends
+        copy_back[(1,)](whole[30:31], out, N=32)
 
 
 def test_compiled_kernels_take_their_arguments_without_constants():
@@ -163,3 +162,32 @@ def test_peaks_of_a_gpu():
     assert testing.get_max_simd_tflops(tl.float32, 10 ** 6) == pytest.approx(256 * per_clock)
     with pytest.raises(RuntimeError, match="not supported"):
         testing.get_max_simd_tflops(tl.int8, 10 ** 6)
+
+
+@tilejit.kernel
+def row_under_a_mask(x, out, N: tl.constexpr):
+    rows, columns = tl.arange(0, 4)[:, None], tl.arange(0, N)[None, :]
+    tl.store(out + rows * N + columns, tl.load(x + columns, mask=columns < rows * 4, other=-rows.to(tl.float32)))
+
+
+def test_pointers_masks_and_others_of_a_load_are_broadcast():
+    x, out = np.arange(16, dtype=np.float32), np.zeros((4, 16), np.float32)
+    row_under_a_mask[(1,)](x, out, N=16)
+    i, j = np.indices((4, 16))
+    assert (out == np.where(j < i * 4, x, -i)).all()
+
+
+def around_it(factor):
+    @JITFunction
+    def kernel(out):
+        tl.store(out, factor)
+    return kernel
+
+
+def test_texts_and_surroundings_of_kernels():
+    kernel = around_it(5)
+    assert kernel.get_capture_scope()["factor"] == 5 and kernel.get_capture_scope()["np"] is np
+    assert kernel.file_name == __file__ and not kernel.is_gluon()
+    lines = open(__file__).read().split("\n")
+    assert lines[kernel.starting_line_number - 1].strip() == kernel.raw_src[0].strip() == "@JITFunction"
+    assert lines[kernel.def_file_line_number - 1][kernel.def_file_col_number:] == "def kernel(out):"

@@ -45,7 +45,9 @@ def _no_checks(what: str, boundary_check: Any, padding_option: Any) -> None:
 def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: Any = (),
          padding_option: str = "", cache_modifier: str = "", eviction_policy: str = "",
          volatile: bool = False, *, _b: KernelBuilder) -> tensor:
-    """Elements at `pointer` (a scalar or tile of pointers); where `mask` is false: `other`, or zero."""
+    """Elements at `pointer` (a scalar or tile of pointers); where `mask` is false: `other`, or zero.
+
+    Tiles of pointers, mask and other have one shape after broadcasting."""
     if isinstance(pointer, tensor_descriptor):
         raise CompilationError("load of a descriptor: write desc.load(offsets)")
     cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
@@ -60,9 +62,12 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
     mask, other = unwrap(mask), unwrap(other)
     if mask is None and other is not None:
         raise CompilationError("load: `other` needs a `mask`")
+    given = [x for x in (mask, other) if isinstance(x, tensor)]
+    if not pointer.shape and any(x.shape for x in given):
+        raise CompilationError(f"load: the mask or other has shape {[list(x.shape) for x in given if x.shape][0]}, "
+                               "the pointer is a scalar")
+    pointer = sem.broadcast(_b, pointer, *given)[0]
     shape = pointer.shape
-    if mask is not None and isinstance(mask, tensor) and not shape and mask.shape:
-        raise CompilationError(f"load: the mask has shape {list(mask.shape)}, the pointer is a scalar")
     operands = [pointer.value]
     if mask is not None:
         operands.append(mask_to(_b, mask, shape, "load").value)

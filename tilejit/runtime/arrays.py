@@ -62,11 +62,6 @@ class ArrayInfo(NamedTuple):
         """True for device memory."""
         return self.device != HOST
 
-    @property
-    def bounded(self) -> bool:
-        """Whether the elements tell where the memory ends: not those of a bare address, nor of a repeating view."""
-        return not any(s == 0 and n > 1 for n, s in zip(self.shape, self.strides))
-
     def span(self) -> tuple[int, int]:
         """First byte and one past the last byte that the elements occupy."""
         if 0 in self.shape:
@@ -96,6 +91,20 @@ def stand_in(kind: type) -> bool:
     """Whether a type of torch tensors stands for others: fake and functional tensors, and subclasses that dispatch."""
     torch = sys.modules["torch"]
     return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
+
+
+def is_address(x: Any) -> bool:
+    """Whether an array is but an address with an element type: where its memory ends is not known."""
+    return _describers[type(x)] is _of_pointer
+
+
+def extent(x: Any, info: ArrayInfo) -> tuple[int, int]:
+    """First byte and one past the last of the memory that a kernel may reach through an array: that of a torch tensor's
+    storage, which views share, or of the elements."""
+    if not is_torch(x):
+        return info.span()
+    storage = x.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def stands_in(*arguments: Any) -> bool:
@@ -178,12 +187,17 @@ class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
         found = (_of_traced if stand_in(kind) else _of_torch) if torch is not None and issubclass(
             kind, torch.Tensor) else \
             _of_ours if issubclass(kind, DeviceArray) else _of_numpy if issubclass(kind, np.ndarray) else \
-            _of_cupy if issubclass(kind, getattr(sys.modules.get("cupy"), "ndarray", ())) else _of_protocol
+            _of_cupy if issubclass(kind, getattr(sys.modules.get("cupy"), "ndarray", ())) else \
+            _of_pointer if _is_pointer(kind) else _of_protocol
         self[kind] = found
         if found is _of_torch:
             plain_tensors.add(kind)
             globals()["tracing"] = sys.modules["torch"].compiler.is_dynamo_compiling
         return found
+
+
+def _is_pointer(kind: type) -> bool:
+    return hasattr(kind, "data_ptr") and not any(hasattr(kind, n) for n in ("__cuda_array_interface__", "__dlpack__"))
 
 
 #: Types of torch tensors that have memory of their own, as far as they were met.
@@ -230,18 +244,16 @@ def _of_protocol(x: Any) -> ArrayInfo | None:
         return _from_interface(interface)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x)
-    if hasattr(x, "data_ptr") and hasattr(x, "dtype"):
-        return _of_pointer(x)
     return None
 
 
 def _of_pointer(x: Any) -> ArrayInfo:
-    """An address with an element type: an element that repeats, as what lies around it is not known."""
+    """An address with an element type: one element, of the memory that it lies in."""
     from tilejit.runtime import driver
     from tilejit.runtime.target import default_target
 
     device = driver.current_device().index if default_target() == "cuda" else HOST
-    return ArrayInfo(int(x.data_ptr()), as_dtype(x.dtype), (2,), (0,), device)
+    return ArrayInfo(int(x.data_ptr()), as_dtype(x.dtype), (), (), device)
 
 
 def _from_interface(interface: dict[str, Any]) -> ArrayInfo:

@@ -17,7 +17,16 @@ from tilejit.errors import LaunchError
 from tilejit.ir.target import target_named
 from tilejit.ptx.metadata import KernelMetadata
 from tilejit.runtime import driver
-from tilejit.runtime.arrays import ArrayInfo, DeviceArray, array_info, describe, is_torch, numpy_dtype
+from tilejit.runtime.arrays import (
+    ArrayInfo,
+    DeviceArray,
+    array_info,
+    describe,
+    extent,
+    is_address,
+    is_torch,
+    numpy_dtype,
+)
 from tilejit.runtime.bound import repeated
 from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
@@ -224,10 +233,11 @@ def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
     """Byte arrays over the memory of all array arguments; overlapping ones become one. `follow`: and what addresses in
     them point to, which may have other owners: to run in, never to put back."""
-    infos = [info for x in flat if (info := _memory_of(x)) is not None and info.span()[1] > info.span()[0]]
-    spans = [info.span() for info in infos]
+    bases = [x.base if isinstance(x, TensorDescriptor) else x for x in flat]
+    found = [(x, info) for x in bases if (info := _memory_of(x)) is not None and 0 not in info.shape]
+    spans = [extent(x, info) for x, info in found if not is_address(x)]
     if follow:
-        spans += pointed_at(infos) + around({info.address for info in infos if not info.bounded})
+        spans += pointed_at([info for _, info in found]) + around(info.address for x, info in found if is_address(x))
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low < merged[-1][1]:
@@ -238,8 +248,6 @@ def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
 
 
 def _memory_of(x: Any) -> ArrayInfo | None:
-    if isinstance(x, TensorDescriptor):
-        return array_info(x.base)
     if isinstance(x, (bool, int, float, str, tuple, type(None))):
         return None
     return describe(x)

@@ -1,9 +1,12 @@
 """`triton.testing`: timing, comparing, and tables of measurements."""
 from __future__ import annotations
 
+import gc
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +48,7 @@ def do_bench_cudagraph(fn: Callable[[], Any], rep: float = 20, grad_to_none: Any
 
     def captured(calls: int) -> Any:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with cuda_graph_without_gc(graph):
             for _ in range(calls):
                 for x in grad_to_none or ():
                     x.grad = None
@@ -60,6 +63,19 @@ def do_bench_cudagraph(fn: Callable[[], Any], rep: float = 20, grad_to_none: Any
         calls = max(1, int(rep / max(replayed(probe) / 5, 1e-4)))
         graph = captured(calls)
         return _summary([replayed(graph) / calls for _ in range(10)], quantiles, return_mode)
+
+
+@contextmanager
+def cuda_graph_without_gc(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    """`torch.cuda.graph(...)`, while which Python collects no garbage: unloading a kernel would break the capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with sys.modules["torch"].cuda.graph(*args, **kwargs) as graph:
+            yield graph
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _summary(times: list[float], quantiles: Sequence[float] | None, mode: str) -> Any:

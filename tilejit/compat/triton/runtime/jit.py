@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from tilejit.compat.triton import knobs
@@ -145,6 +145,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         super().__init__(fn, bool(debug), _known(fn, do_not_specialize), _known(fn, do_not_specialize_on_alignment))
         self.source.readable = _readable
         self.version, self.debug, self.noinline, self._repr = version, debug, noinline, repr
+        self.do_not_specialize, self.do_not_specialize_on_alignment = do_not_specialize, do_not_specialize_on_alignment
         self.launch_metadata, self.module = launch_metadata, fn.__module__
         self.__qualname__, self.__globals__, self.signature = fn.__qualname__, fn.__globals__, self.source.signature
         self.pre_run_hooks: list[Callable[..., Any]] = []
@@ -175,6 +176,41 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     def src(self, text: str) -> None:
         raise AttributeError("Cannot set attribute 'src' directly. Use '_unsafe_update_src()' and manually clear "
                              "`.hash` of all callers instead.")
+
+    @cached_property
+    def raw_src(self) -> list[str]:
+        """The lines of the text with its decorators."""
+        return list(self.source.lines[0])
+
+    @cached_property
+    def starting_line_number(self) -> int:
+        """The line of the file on which they begin."""
+        return self.source.lines[1]
+
+    @cached_property
+    def def_file_line_number(self) -> int:
+        """The line of the file with the `def`."""
+        return next(n for n, line in enumerate(self.raw_src, self.starting_line_number)
+                    if line.strip().startswith("def "))
+
+    @cached_property
+    def def_file_col_number(self) -> int:
+        """The column of the `def`, from 0."""
+        line = self.raw_src[self.def_file_line_number - self.starting_line_number]
+        return len(line) - len(line.lstrip())
+
+    @cached_property
+    def file_name(self) -> str:
+        """The file."""
+        return self.source.file
+
+    def is_gluon(self) -> bool:
+        """Whether it is written in Gluon, which tilejit does not have."""
+        return False
+
+    def get_capture_scope(self) -> dict[str, Any]:
+        """The variables that the function sees: its module's, and those of functions around it."""
+        return {**self.__globals__, **inspect.getclosurevars(self.fn).nonlocals}
 
     def _unsafe_update_src(self, text: str) -> None:
         """Replace the text; what was compiled from the old one is forgotten."""
