@@ -20,7 +20,8 @@ from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import block_type, constexpr, tensor
 
 #: Python's own functions that work on constants (and, for min, max and abs, on tensors).
-_SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod}
+_SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod,
+         DType}
 
 
 #: How deep a kernel may call itself, specialised by constants and shapes.
