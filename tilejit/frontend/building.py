@@ -11,6 +11,9 @@ from tilejit.ir.target import DEFAULT, Target, target_named
 from tilejit.ir.types import Desc, Ptr, Tile, elem_of, with_elem
 from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
 
+#: registers that instructions can name (PTX ISA, .maxnreg; SASS has eight bits for one)
+THREAD_REGISTERS = 255
+
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
     """The function of a kernel; `attrs` are its options (num_warps, num_stages, debug, ...).
@@ -43,8 +46,10 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"schedule={attrs['schedule']!r} is not legal: use the name of a file with what "
                                "kernel.schedule(...) gave", loc)
     registers = attrs.get("maxnreg")
-    if registers is not None and (not isinstance(registers, int) or not 24 <= registers <= 255):
-        raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers from 24 to 255", loc)
+    if registers is not None and (not isinstance(registers, int) or registers < 24):
+        raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers, 24 or more", loc)
+    if registers is not None and registers > THREAD_REGISTERS:
+        attrs = {**attrs, "maxnreg": None}
     names = [n for n in source.signature.parameters]
     for n in names:
         if n not in args:
@@ -55,6 +60,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     b = KernelBuilder(fn.body, loc=loc)
     b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
     b.notes = []
+    if registers is not None and registers > THREAD_REGISTERS:
+        b.note("maxnreg", f"maxnreg={registers} limits nothing: a thread has at most {THREAD_REGISTERS} registers")
     b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
     b.sanitize = b.debug and attrs.get("sanitize_overflow") is not False  # type: ignore[attr-defined]
     b.target = target                                               # type: ignore[attr-defined]
