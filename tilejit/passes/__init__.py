@@ -14,6 +14,7 @@ from tilejit.passes.chunks import chunk
 from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
+from tilejit.passes.folds import merge_folds
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.order import order_accesses
 from tilejit.passes.pointer_tma import raise_pointers
@@ -45,6 +46,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("divide_k", divide_k),
     ("chunks", chunk),
     ("layouts", layouts),
+    ("folds", merge_folds),
     ("order", order_accesses),
     ("sink", sink),
 )

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
 from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.folds import joined
 from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, Type, elem_of, int1, int32
 from tilejit.layout.clusters import strip_size
@@ -334,20 +335,8 @@ class _Strips:
 
     def reduce(self, folds: list[Op], values: list[Value], b: Builder) -> None:
         """One reduction for several: the threads meet once."""
-        olds = [r for op in folds for r in op.results]
-        region = Block([r.type for r in olds * 2], [r.name for r in olds * 2])
-        inner, ends, at = Builder(region, loc=folds[0].loc), [], 0
-        for op in folds:
-            n = len(op.operands)
-            env = dict(zip(op.regions[0].args, (*region.args[at:at + n], *region.args[len(olds) + at:][:n])))
-            for x in op.regions[0].ops[:-1]:
-                inner.insert(clone_op(x, env))
-            ends += [env[v] for v in op.regions[0].terminator.operands]
-            at += n
-        inner.op("yield", *ends)
-        whole = b.insert(Op("reduce", values, folds[0].attrs, [region], [r.type for r in olds], folds[0].loc))
-        for old, new in zip(olds, whole.results):
-            new.name, self.now[old] = old.name, new
+        whole = joined(folds, values, b)
+        self.now.update(zip((r for op in folds for r in op.results), whole.results))
 
     def loop(self, sinks: list[Op], start: Value, end: Value, at_once: int, whole: bool, sums: list[Value],
              b: Builder) -> list[Value]:

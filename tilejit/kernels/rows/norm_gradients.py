@@ -11,7 +11,7 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
 from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
-from tilejit.kernels.rows.tiles import put, row_sums, wide, wide_type
+from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 
 #: Elements of rows that a multiprocessor has at a time, and a warp of it (a quarter of fp64): sums, weights and rows
 #: are all in registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
@@ -30,8 +30,7 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
     plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
     of a program's ROWS rows always of the same one, to [programs * ROWS, columns].
 
-    Of sums along a row those that need one another's results are apart, the others are taken together: what threads
-    and CTAs wait for is how often they meet."""
+    Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both."""
     first = tl.program_id(0) * ROWS
     if ROWS == 1:
         cols, mine = tl.arange(0, BLOCK), first
@@ -56,16 +55,15 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
             g = grads * (w.to(v.dtype) if offset is None else w.to(v.dtype) + offset)
         level = 0.0
         if CENTRED:
-            mean, level = row_sums(v, g, ROWS)
-            v = tl.where(inside, v - mean / columns, 0.0)
-            level = level / columns
-        squares, slope = row_sums(v * v, g * v, ROWS)
-        r = tl.rsqrt(squares / columns + eps)
+            level = row_sum(g, ROWS) / columns
+            v = tl.where(inside, v - row_sum(v, ROWS) / columns, 0.0)
+        slope = row_sum(g * v, ROWS) / columns
+        r = tl.rsqrt(row_sum(v * v, ROWS) / columns + eps)
         if dw is not None:
             dw_sum += grads * (v * r)
         if db is not None:
             db_sum += grads
-        d = (g - level - v * (slope / columns * r * r)) * r
+        d = (g - level - v * (slope * r * r)) * r
         if more is not None:
             d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
         put(out + row * out_pitch + cols, d, inside)
@@ -199,7 +197,7 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
     stats = sums_like(m.array, (m.n, 2))
     long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, stats, m.columns, *pitches,
                                       float(eps), offset or None, m.columns, **constants,
-                                      BLOCK=STREAM_BLOCK, num_warps=8)
+                                      BLOCK=STREAM_BLOCK, num_warps=16 if m.columns % 16 else 8)
     if heads > 1 and (dw is not None or db is not None):
         raise tilejit.LaunchError(f"{what}: heads of {m.columns} columns have no gradient of their weights")
     if dw is not None:

@@ -64,20 +64,6 @@ def row_sum(x, ROWS: tl.constexpr):
 
 
 @tilejit.kernel
-def _both(a, b, c, d):
-    return a + c, b + d
-
-
-@tilejit.kernel
-def row_sums(x, y, ROWS: tl.constexpr):
-    """The same of two tiles at once: the threads of a row meet once."""
-    if ROWS == 1:
-        return tl.reduce((x, y), 0, _both)
-    both = tl.reduce((x, y), 1, _both)
-    return both[0][:, None], both[1][:, None]
-
-
-@tilejit.kernel
 def row_max(x, ROWS: tl.constexpr):
     """The greatest element of each row of such a tile, to be used with the tile."""
     if ROWS == 1:
