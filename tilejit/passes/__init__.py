@@ -22,6 +22,7 @@ from tilejit.passes.products import legalise
 from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
 from tilejit.passes.sink import sink
+from tilejit.passes.totals import shrink_totals
 
 
 def layouts(fn: Function) -> Function:
@@ -45,6 +46,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("contract", contract),
     ("divide_k", divide_k),
     ("chunks", chunk),
+    ("totals", shrink_totals),
     ("layouts", layouts),
     ("folds", merge_folds),
     ("order", order_accesses),

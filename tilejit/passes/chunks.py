@@ -1,8 +1,8 @@
 """Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers.
 
 What is loaded, computed element by element and stored again need not be in registers all at once. Where writing it out
-for every register would take more than `MOST` instructions (and the assembler minutes), the stores of a block and all
-that they need become a loop over the first dimension:
+for every register would take more than `MOST` instructions (and the assembler minutes), or what is loaded more than
+`REGISTERS`, the stores of a block and all that they need become a loop over the first dimension:
 
     %i = arange {start=0, end=65536}            for %c = 0, 32, 1 {(%c: int32)
     %v = load ptr_add(%x, %i)             ->      %i = add arange {start=0, end=2048}, splat(%c * 2048)
@@ -21,12 +21,14 @@ from tilejit.ir import Block, Builder, Function, Op, Value, total_warps, uses, w
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
-from tilejit.ir.types import Tile, int32, shape_of
-from tilejit.passes.axis import analyse
+from tilejit.ir.types import Ptr, Tile, elem_of, int32, shape_of
+from tilejit.passes.axis import AxisInfo, analyse
 
 #: Instructions that a block may take before its tiles go through a loop, and elements of a thread in a chunk: some
 #: vectors in flight.
 MOST, ELEMENTS = 20_000, 32
+#: Registers of a thread that loaded (and carried) tiles may take.
+REGISTERS = 200
 #: Instructions for an element: of ops that are worth recomputing, of functions, and of accesses.
 _CHEAP, _FUNCTION, _ACCESS = 1, 4, 2
 
@@ -38,15 +40,16 @@ def chunk(fn: Function) -> Function:
     threads, changed = 32 * total_warps(fn), False
     for block in list(_blocks(fn.body)):
         cost = sum(_cost(op, threads) for op in block.ops)
-        if cost <= MOST:
+        if cost <= MOST and not _loads_much(fn, block, threads):
             continue
-        group = _Group(fn, block)
+        group = Group(fn, block)
         problem = group.problem(ELEMENTS * threads)
         where = next((op.loc.short() for op in block.ops if _cost(op, threads) and op.loc), "?")
         report = fn.attrs.setdefault("report", [])
-        if problem:
+        if problem and cost > MOST:
             report.append(Record("long_code", f"tiles at {where}: about {cost} instructions, as every element of a "
                                  f"thread has its own: {problem}", where, instructions=cost))
+        if problem:
             continue
         group.loop()
         changed = True
@@ -56,6 +59,32 @@ def chunk(fn: Function) -> Function:
     if changed:
         drop_dead(fn)
     return fn
+
+
+def loaded(load: Op, threads: int, facts: dict[Value, AxisInfo]) -> int:
+    """Registers of a thread for what a load gives: elements of less than 32 bits take one each unless pairs of them,
+    and of their masks, are known to lie side by side."""
+    t = load.result.type
+    assert isinstance(t, Tile)
+    bits, d = max(8, elem_of(t).bits if not isinstance(elem_of(t), Ptr) else 64), len(t.shape) - 1
+    info = facts[load.operands[0]]
+    packed = bits < 32 and info.contiguity[d] > 1 and info.multiple(d, info.contiguity[d], bits // 8) % 4 == 0 and all(
+        facts[mask].constancy[d] > 1 for mask in load.operands[1:2])
+    return t.numel // threads * max(1, bits // 32) // (32 // bits if packed else 1)
+
+
+def loads_of(block: Block) -> list[Op]:
+    """A block's own loads of tiles."""
+    return [op for op in block.ops if op.name == "load" and isinstance(op.result.type, Tile)]
+
+
+def _loads_much(fn: Function, block: Block, threads: int) -> bool:
+    """Whether what a block loads takes more registers than a thread has."""
+    loads = loads_of(block)
+    if sum(op.result.type.numel // threads * 2 for op in loads) <= REGISTERS:  # type: ignore[union-attr]
+        return False
+    facts = analyse(fn)
+    return sum(loaded(op, threads, facts) for op in loads) > REGISTERS
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -74,7 +103,7 @@ def _cost(op: Op, threads: int) -> int:
     return each * (tiles[0].numel // threads)
 
 
-class _Group:
+class Group:
     """The stores of a block and all that they need."""
 
     def __init__(self, fn: Function, block: Block):
@@ -91,7 +120,7 @@ class _Group:
         for store in self.stores:
             self.members[store] = None
             for v in store.operands:
-                problem = self._need(v)
+                problem = self.need(v)
                 if problem:
                     return problem
         table = uses(self.fn.body)
@@ -115,7 +144,7 @@ class _Group:
         self.count = min(1 << max(0, chunks - 1).bit_length(), rows & -rows)
         return "" if self.count > 1 else "their first dimension is not long enough"
 
-    def _need(self, v: Value) -> str:
+    def need(self, v: Value) -> str:
         """Take in what makes a tile; what is wrong with it, or empty."""
         work = [v]
         while work:
@@ -160,13 +189,22 @@ class _Group:
         b = Builder(self.block, at, self.stores[-1].loc)
         region = Block([int32], ["chunk"])
         inner = Builder(region)
+        self.parts(region.args[0], inner)
+        inner.op("yield")
+        b.op("for", b.const(0, int32), b.const(self.count, int32), b.const(1, int32), regions=[region])
+        gone = set(self.stores)
+        self.block.ops = [op for op in self.block.ops if op not in gone]
+
+
+    def parts(self, which: Value, inner: Builder) -> dict[Value, Value]:
+        """Write what they need for one chunk; its values."""
         parts: dict[Value, Value] = {}
         for op in [op for op in walk(self.fn.body) if op in self.members]:
             inner.loc = op.loc
             operands = [parts.get(v, v) for v in op.operands]
             slice_ = _SLICES.get(op.name)
             if slice_ is not None:
-                new = slice_(op, operands, self.count, region.args[0], inner)
+                new = slice_(op, operands, self.count, which, inner)
             else:
                 made = inner.op(op.name, *operands, **op.attrs)
                 if not made.results:
@@ -174,10 +212,7 @@ class _Group:
                 new = made.result
             new.name = op.result.name
             parts[op.result] = new
-        inner.op("yield")
-        b.op("for", b.const(0, int32), b.const(self.count, int32), b.const(1, int32), regions=[region])
-        gone = set(self.stores)
-        self.block.ops = [op for op in self.block.ops if op not in gone]
+        return parts
 
 
 # -- ops whose attributes say the size: (op, sliced operands, chunks, which, builder) -> the part ---------------------
