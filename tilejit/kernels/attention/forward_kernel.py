@@ -118,6 +118,48 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
 
 
 @tilejit.kernel
+def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, head, kv_head, batch, part, heads,
+         batches, at, opts, GROUP: tl.constexpr, PACK: tl.constexpr, BM: tl.constexpr, DV: tl.constexpr):
+    """Store what BM rows from `begin` on come to, and the logarithms of their sums of weights (RAISED: those are so
+    much greater as `step` makes them for values in 8 bits)."""
+    rows = tl.arange(0, BM)
+    if RAISED:
+        most = most - _RAISED
+    of_rows = head
+    if PACK > 1:
+        of_rows = head * PACK + rows % PACK
+    if opts.sinks is not None:
+        sink = tl.load(opts.sinks + of_rows).to(tl.float32) * _LOG2E
+        new = tl.maximum(most, sink)
+        shrunk = tl.exp2(most - new)
+        total = total * shrunk + tl.exp2(sink - new)
+        acc = acc * shrunk[:, None]
+        most = new
+    some = total > 0
+    if lse is not None:
+        natural = tl.where(some, most * _LN2 + tl.log(total), float("-inf"))
+        query = begin // PACK + tl.arange(0, BM) // PACK
+        where = ((part * batches + batch) * heads + of_rows) * queries + query
+        if opts.sequences.queries is not None:
+            where = of_rows * queries + at.first_query + query
+        tl.store(lse + where, natural, query < at.queries)
+    over = tl.where(some, 1.0 / total, 0.0)
+    if opts.descales is not None:
+        over = over * tl.load(opts.descales[2] + batch * (heads // GROUP) + kv_head)
+    if opts.mods.dropout is not None:
+        over = over * (1.0 / (1.0 - opts.mods.dropout))
+    out = (acc * over[:, None]).to(out_desc.dtype)
+    if PACK > 1:
+        out_desc.store([part * batches + batch, begin // PACK, head, 0, 0], out.reshape([1, BM // PACK, 1, PACK, DV]))
+    elif opts.sequences.queries is not None:
+        # Rows behind the sequence's end are outside of what this descriptor stores (`_operands.ragged`).
+        length = at.first_query + at.queries
+        out_desc.store([_WRAP, length, _WRAP - at.queries + begin, head, 0], out.reshape([1, 1, BM, 1, DV]))
+    else:
+        out_desc.store([part * batches + batch, begin, head, 0], out.reshape([1, BM, 1, DV]))
+
+
+@tilejit.kernel
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTS: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
@@ -146,7 +188,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
     if opts.sequences.queries is not None:
         high = tl.where(least < at.queries, high, 0)
     if opts.descales is not None:
-        of_q, of_k, of_v = opts.descales
+        of_q, of_k, _ = opts.descales
         kv_at = batch * (heads // GROUP) + kv_head
         scale = scale * tl.load(of_q + batch * heads + kv_head * GROUP) * tl.load(of_k + kv_at)
     if opts.lists is not None:
@@ -178,40 +220,8 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         if TAIL:
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, high, None, scale, begin,
                                     prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
-    if k_desc.dtype.primitive_bitwidth == 8:
-        most = most - _RAISED
-    of_rows = head
-    if PACK > 1:
-        of_rows = head * PACK + rows % PACK
-    if opts.sinks is not None:
-        sink = tl.load(opts.sinks + of_rows).to(tl.float32) * _LOG2E
-        new = tl.maximum(most, sink)
-        shrunk = tl.exp2(most - new)
-        total = total * shrunk + tl.exp2(sink - new)
-        acc = acc * shrunk[:, None]
-        most = new
-    some = total > 0
-    if lse is not None:
-        natural = tl.where(some, most * _LN2 + tl.log(total), float("-inf"))
-        query = begin // PACK + tl.arange(0, BM) // PACK
-        where = ((part * batches + batch) * heads + of_rows) * queries + query
-        if opts.sequences.queries is not None:
-            where = of_rows * queries + at.first_query + query
-        tl.store(lse + where, natural, query < at.queries)
-    over = tl.where(some, 1.0 / total, 0.0)
-    if opts.descales is not None:
-        over = over * tl.load(of_v + kv_at)
-    if opts.mods.dropout is not None:
-        over = over * (1.0 / (1.0 - opts.mods.dropout))
-    out = (acc * over[:, None]).to(out_desc.dtype)
-    if PACK > 1:
-        out_desc.store([part * batches + batch, begin // PACK, head, 0, 0], out.reshape([1, BM // PACK, 1, PACK, DV]))
-    elif opts.sequences.queries is not None:
-        # Rows behind the sequence's end are outside of what this descriptor stores (`_operands.ragged`).
-        length = at.first_query + at.queries
-        out_desc.store([_WRAP, length, _WRAP - at.queries + begin, head, 0], out.reshape([1, 1, BM, 1, DV]))
-    else:
-        out_desc.store([part * batches + batch, begin, head, 0], out.reshape([1, BM, 1, DV]))
+    give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8, out_desc, lse, queries, begin, head, kv_head, batch,
+         part, heads, batches, at, opts, GROUP, PACK, BM, DV)
 
 
 @tilejit.kernel
