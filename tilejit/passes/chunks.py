@@ -81,7 +81,7 @@ def loads_of(block: Block) -> list[Op]:
 def _loads_much(fn: Function, block: Block, threads: int) -> bool:
     """Whether what a block loads takes more registers than a thread has."""
     loads = loads_of(block)
-    if sum(op.result.type.numel // threads * 2 for op in loads) <= REGISTERS:  # type: ignore[union-attr]
+    if sum(prod(shape_of(op.result.type)) // threads * 2 for op in loads) <= REGISTERS:
         return False
     facts = analyse(fn)
     return sum(loaded(op, threads, facts) for op in loads) > REGISTERS
