@@ -449,7 +449,7 @@ def _is_wide(pointer: Value) -> bool:
             work += edge[1].sources
         if isinstance(v.op, Op) and v.op.name != "load":
             e = elem_of(v.type)
-            if v.op.name in ("add", "sub", "mul", "shl") and isinstance(e, DType) and e.bits == 64:
+            if (v.op.name == "shl" or v.op.name in ("add", "sub", "mul")) and isinstance(e, DType) and e.bits == 64:
                 return True
             work += v.op.operands
     return False

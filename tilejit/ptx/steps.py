@@ -91,7 +91,8 @@ class Steps:
             return self.of(op.operands[0])
         if op.name == "cast" and _widens(op):
             return [(self.base(elem_of(v.type), base) if base else ZERO, n) for base, n in self.of(op.operands[0])]
-        if op.name in ("add", "sub", "ptr_add", "mul") and all(_counts(x) and _signed(x) for x in op.operands):
+        summed = op.name == "ptr_add" or op.name in ("add", "sub", "mul")
+        if summed and all(_counts(x) and _signed(x) for x in op.operands):
             return self._sums(op)
         return None
 

@@ -17,9 +17,6 @@ from tilejit.ir import Block, Function, Op, Value, enclosing, uses
 from tilejit.ir.report import Record
 from tilejit.schedule.plan import place
 
-#: What writes an operand from registers (`products.py`), with the constant and the view in front.
-_SEQUENCE = ["const", "view", "role_sync", "local_store", "fence_async", "role_sync"]
-
 
 def keep_operands(fn: Function, report: list[Record]) -> Function:
     """Move what writes unchanged operands before loops, in place; returns the function. `report` gets a line for each
@@ -58,13 +55,17 @@ def _block(block: Block, table: dict[Value, list[tuple[Op, int]]], moved: dict[O
 
 
 def _sequences(region: Block, table: dict[Value, list[tuple[Op, int]]]) -> list[list[Op]]:
-    """What writes operands in a block: buffers that nothing else writes."""
+    """What writes operands in a block (`products.py`), a constant and a view in front: buffers that nothing else
+    writes."""
     found = []
-    ops = region.ops
-    for i in range(len(ops) - len(_SEQUENCE) + 1):
-        part = ops[i:i + len(_SEQUENCE)]
-        if [op.name for op in part] == _SEQUENCE and part[1].operands[1] is part[0].result \
-                and part[3].operands[0] is part[1].result and len(table[part[1].operands[0]]) == 1:
+    for i, op in enumerate(region.ops):
+        part = region.ops[i - 3:i + 3]
+        if op.name != "local_store" or i < 3 or len(part) < 6:
+            continue
+        index, view, before, _, fence, after = part
+        if (index.name, view.name, fence.name) == ("const", "view", "fence_async") \
+                and before.name == after.name == "role_sync" and view.operands[1] is index.result \
+                and op.operands[0] is view.result and len(table[view.operands[0]]) == 1:
             found.append(part)
     return found
 
