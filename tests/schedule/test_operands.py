@@ -98,3 +98,10 @@ def test_the_same_results(target):
         products[(1,)](a, b, c, 3, M=64, N=64, K=64, num_warps=4)
     parts = [(a.astype(np.float32) * f).astype(np.float16).astype(np.float64) for f in (0.5, 0.25)]
     assert np.allclose(c, sum(np.exp2(part @ x.astype(np.float64)) for x in b for part in parts), rtol=1e-3)
+
+
+def test_no_schedule_of_the_emulator_finds_anything():
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(s).astype(np.float16) / 8 for s in ((64, 64), (3, 64, 64)))
+    with tilejit.knobs(target="emulator"):
+        assert tilejit.check(products, (1,), a, b, np.zeros((64, 64), np.float32), 3, M=64, N=64, K=64, num_warps=4).ok
