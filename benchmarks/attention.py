@@ -265,14 +265,14 @@ def form(q: Any, k: Any, v: Any, out: Any, causal: bool, tiles: tuple[int, int],
          **options: Any) -> Callable[[], Any]:
     """Our forward kernel with other constants and launch options."""
     from tilejit import active_knobs, multiprocessors
-    from tilejit.kernels._calls import facts_of, infos_of
+    from tilejit.kernels._calls import facts, infos_of
     from tilejit.kernels.attention import forward as host
     from tilejit.kernels.attention.cases import Case, Extras, factor
     from tilejit.kernels.attention.cases import options as given
 
     case, extras, infos = Case(q.shape[-1] ** -0.5, right=0 if causal else None), Extras(), (None,) * 8
     found = infos_of(q, k, v, out)
-    launch = host._launch(*facts_of(*found), None, None, infos, case, tiles, persistent,
+    launch = host._launch(*map(facts, found), None, None, infos, case, tiles, persistent,
                           multiprocessors(found[0].device), active_knobs())
     launch = dataclasses.replace(launch, kernel=launch.kernel.partial(**options))
     more = q.shape[1], k.shape[1], factor(case, extras), q.shape[2], q.shape[0], given(case, extras, infos)

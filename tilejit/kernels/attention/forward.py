@@ -1,12 +1,13 @@
 """The host's side of forward attention: tiles, descriptors and launches."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import Launch, facts, facts_of, infos_of
+from tilejit.kernels._calls import facts, infos_of
 from tilejit.kernels._operands import WRAP
 from tilejit.kernels.attention.cases import (
     WHAT,
@@ -53,8 +54,9 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         return out
     turned = _turned(v, iv) if iv.dtype.bytes == 1 and not case.page and infos[3] is None else None
     values, = infos_of(v if turned is None else turned)
-    launch = _launch(*facts_of(iq, ik, iv, io, il), None if turned is None else facts(values), facts_of(*infos), case,
-                     tiles, persistent, tilejit.multiprocessors(iq.device), active_knobs())
+    of_turned = None if turned is None else values
+    launch = _launch(*_facts(iq, ik, iv, io, il, of_turned), _facts(*infos), case, tiles, persistent,
+                     tilejit.multiprocessors(iq.device), active_knobs())
     if launch is not None:
         batch, queries, keys, heads, *_ = check(iq, ik, iv, case, infos)
         if infos[3] is not None:
@@ -63,6 +65,23 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         args = queries, keys, factor(case, extras), heads, batch, opts
         launch((q, k, v if turned is None else turned, out), (iq, ik, values, io), lse, *args)
     return out
+
+
+def _facts(*infos: ArrayInfo | None) -> tuple[Any, ...]:
+    return tuple([None if i is None else facts(i) for i in infos])
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The kernel with its constants, its grid, and descriptors to put over q, k, v and out."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    descriptors: tuple[tilejit.TensorDescriptor, ...]
+
+    def __call__(self, arrays: tuple[Any, ...], infos: tuple[Any, ...], *more: Any) -> None:
+        """Launch it for arrays in the descriptors' order, of which `infos` says what they are."""
+        self.kernel[self.grid](*[d.over(x, i) for d, x, i in zip(self.descriptors, arrays, infos)], *more)
 
 
 def _turned(v: Any, iv: ArrayInfo) -> Any:
@@ -149,7 +168,7 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
         turned, turned.shape, turned.strides, (1, 1, wide_v, bn))
     descriptors = (blocks_of(q, bm, wide), blocks_of(k, bn, wide), of_v,
                    ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v))
-    return Launch(kernel, grid, descriptors)  # type: ignore[arg-type]
+    return Launch(kernel, grid, descriptors)
 
 
 def check_results(q: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, case: Case,
