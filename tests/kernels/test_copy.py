@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilejit
-from tilejit.kernels._calls import Work, facts_of
+from tilejit.kernels._calls import Work, known_of
 from tilejit.kernels._operands import operand
 from tilejit.kernels.copy import copy, made
 from tilejit.kernels.product.copies import copy_kernel
@@ -104,7 +104,7 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     m, n, k = (-(-x // unit) * unit for x in (m, n, k))
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
-    plans = matmul._plans(*facts_of(a, b, None, out, None, None), None, 132, None, None)
+    plans = matmul._plans(*known_of(a, b, None, out, None, None), None, 132, None, None)
     found = [work for name, work in plans.items() if "pieces" in name]
     with tilejit.knobs(target=target):
         for work in found[:2]:

@@ -9,7 +9,7 @@ from product_launches import compiled, info
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import fused
-from tilejit.kernels._calls import facts_of
+from tilejit.kernels._calls import known_of
 from tilejit.kernels.fused import GATED_TILES, TILES, fitting, fused_matmul, gated_matmul, swiglu
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
@@ -261,6 +261,6 @@ def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     """Of one multiprocessor, or without clusters, programs are single CTAs."""
     a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
     with tilejit.knobs(arch=chip):
-        (launch,) = fused._work(*facts_of(a, b.transpose(0, 2, 1), out), *(None,) * 6, "gated_matmul", True, "silu", None,
+        (launch,) = fused._work(*known_of(a, b.transpose(0, 2, 1), out), *(None,) * 6, "gated_matmul", True, "silu", None,
                                 multiprocessors, tilejit.active_knobs()).launches
     assert launch.kernel.given.get("num_ctas", 1) == ctas and launch.grid == (max(1, multiprocessors // ctas),)

@@ -29,9 +29,14 @@ def infos_of(*arrays: Any) -> tuple[Any, ...]:
     return tuple([None if x is None else tilejit.array_info(x) for x in arrays])
 
 
-def facts_of(*arrays: Any) -> tuple[Any, ...]:
+def facts_of(*infos: ArrayInfo | None) -> tuple[Any, ...]:
     """The facts of each array that is there."""
-    return tuple([None if i is None else facts(i) for i in infos_of(*arrays)])
+    return tuple([None if i is None else facts(i) for i in infos])
+
+
+def known_of(*arrays: Any) -> tuple[Any, ...]:
+    """The same, of arrays."""
+    return facts_of(*infos_of(*arrays))
 
 
 def place(info: ArrayInfo) -> tuple[int, Any]:
@@ -126,7 +131,7 @@ def _filled(x: Any, arrays: list[Any]) -> Any:
 def called(work: Callable[..., Work | None], arrays: tuple[Any, ...], *options: Any,
            workspace: Workspace | None = None) -> None:
     """Launch what `work(*facts of the arrays, *options, multiprocessors, knobs)` says, if anything."""
-    known = facts_of(*arrays)
+    known = known_of(*arrays)
     found = work(*known, *options, *place(known[0]))
     if found is not None:
         found.run(*arrays, workspace=workspace)

@@ -8,7 +8,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Work, called, facts_of, given
+from tilejit.kernels._calls import Work, called, given, known_of
 from tilejit.kernels._operands import (
     K_BYTES,
     Matrix,
@@ -49,7 +49,7 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
     fp8) unless `out` or `out_dtype` says otherwise. tiles: instead of a choice. Raises LaunchError for what does not
     fit."""
     if out is None:
-        out = new(a, _operands(*facts_of(a, b))[2], out_dtype)
+        out = new(a, _operands(*known_of(a, b))[2], out_dtype)
     called(_work, (a, b, bias, out), activation, tiles)
     return out
 

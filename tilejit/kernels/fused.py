@@ -9,7 +9,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Launch, Work, called, facts_of, given, infos_of
+from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of, known_of
 from tilejit.kernels._operands import (
     DTYPES,
     K_BYTES,
@@ -120,7 +120,7 @@ def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: An
 def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
          reduction: str | None, out: Any, out_dtype: Any) -> Any:
     if out is None:
-        ma, mb = _operands(what, gated, *facts_of(a, b))
+        ma, mb = _operands(what, gated, *known_of(a, b))
         out = new(a, (ma.shape[0], mb.shape[-1]), out_dtype)
     called(_work, (a, b, out, *extras), what, gated, activation, reduction)
     return out

@@ -12,7 +12,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, called, facts_of
+from tilejit.kernels._calls import At, Work, called, known_of
 from tilejit.kernels._operands import K_BYTES, Matrix, check_operands, new, operand, require_tma, result
 from tilejit.kernels.launches import End, Piece, load, product
 from tilejit.kernels.product import loads, steps, walks
@@ -76,7 +76,7 @@ def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales
          expected: int | None, config: Way | None) -> Any:
     """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
     if out is None:
-        out = new(a, _operands(what, *facts_of(a, b, sizes), masked)[2], out_dtype)
+        out = new(a, _operands(what, *known_of(a, b, sizes), masked)[2], out_dtype)
     called(_work, (a, b, out, sizes, *scales), what, masked, expected, config)
     return out
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, facts_of, given, infos_of, place
+from tilejit.kernels._calls import At, Work, given, infos_of, known_of, place
 from tilejit.kernels._operands import (
     DTYPES,
     Matrix,
@@ -82,7 +82,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     if end is not None and (bias is not None or activation is not None):
         raise tilejit.LaunchError("matmul: an end takes the place of a bias and an activation: leave those out")
     arrays = a, b, bias, out, scale_a, scale_b
-    known = facts_of(*arrays)
+    known = known_of(*arrays)
     options = activation, *place(known[0]), end
     work = _work(*known, *options) if not autotune else _fastest((*arrays, end_args), known, options)
     work.run(*arrays, end_args)
@@ -93,7 +93,7 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
          out_dtype: Any = None) -> str:
     """How `matmul` of these arrays is planned, to be printed: the likeliest of the ways considered, with their
     estimates, and the choice. Raises LaunchError as `matmul` does."""
-    known = facts_of(a, b, bias, _empty(a, b, out_dtype) if out is None else out)
+    known = known_of(a, b, bias, _empty(a, b, out_dtype) if out is None else out)
     ma, mb, mc = _matrices(*known, activation)
     chip, problem = current(known[0].device), facts(ma, mb, mc.info, bias is not None, activation)
     if 0 in mc.shape:

@@ -13,7 +13,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, Workspace, called, facts_of, given
+from tilejit.kernels._calls import At, Work, Workspace, called, given, known_of
 from tilejit.kernels._operands import check_one_of, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
@@ -82,7 +82,7 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. workspace:
     reused memory for the parts. Raises LaunchError for what does not fit."""
     if out is None:
-        ix, iw = facts_of(x, weight)
+        ix, iw = known_of(x, weight)
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
     called(_work, (x, weight, scales, zeros, bias, out), activation, split, workspace=workspace)
     return out

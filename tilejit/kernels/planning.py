@@ -189,7 +189,7 @@ def divided(problem: Problem, chip: Chip, least: float) -> Plan | None:
     alone = estimate(problem, tiles, chip)
     if _without_loss(problem, tiles, alone, chip) >= least:
         return None
-    mains = tiles.take(np.flatnonzero(alone < _NEAR * alone.min()), chip)
+    mains = tiles.take(np.flatnonzero(alone < _NEAR * alone.min()).tolist(), chip)
     swapped = mains.columns["swap"]
     rows, columns, taken = _mains(np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n),
                                   mains, chip)

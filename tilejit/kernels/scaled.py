@@ -11,7 +11,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, called, facts_of
+from tilejit.kernels._calls import At, Work, called, known_of
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, require_tma, result
 from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.launches import GROUP, End, Piece, divided, load, parts, product, sum_parts, whole
@@ -100,7 +100,7 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     Both scales may have any strides; those of A are read fastest column by column (M contiguous, columns at multiples
     of 16 bytes, as DeepGEMM has them). config: instead of a choice. Raises LaunchError for what does not fit."""
     if out is None:
-        ma, mb = _operands(*facts_of(a, b))
+        ma, mb = _operands(*known_of(a, b))
         out = new(a, (ma.shape[0], mb.shape[1]), out_dtype)
     called(_work, (a, b, scale_a, scale_b, out), config)
     return out

@@ -7,7 +7,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Work, called, facts_of, given, place
+from tilejit.kernels._calls import Work, called, given, known_of, place
 from tilejit.kernels._calls import Workspace as Workspace
 from tilejit.kernels._operands import Matrix, check_operands, check_scale, new, operand, require_tma
 from tilejit.kernels.chip import current
@@ -37,7 +37,7 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     if out is None:
         if accumulate:
             raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
-        ma, mb = _operands(*facts_of(a, b))
+        ma, mb = _operands(*known_of(a, b))
         out = new(a, (ma.shape[0], mb.shape[1]), out_dtype)
     called(_work, (a, b, bias, out, scale_a, scale_b), activation, accumulate, split, ctas, config, workspace=workspace)
     return out
@@ -84,7 +84,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, sc
 def workspace_for(a: Any, b: Any, split: int | None = None, ctas: int | None = None,
                   config: Way | None = None) -> Workspace:
     """A workspace that is large enough for `matmul_streamk(a, b, split=split, ctas=ctas, config=config)`."""
-    ia, ib = facts_of(a, b)
+    ia, ib = known_of(a, b)
     m, n = ia.shape[0], ib.shape[1]
     out = tilejit.ArrayInfo(0, tl.float32, (m, n), (tilejit.cdiv(n, 4) * 4, 1), ia.device)
     work = _work(ia, ib, None, out, None, None, None, False, split, ctas, config, *place(ia))
