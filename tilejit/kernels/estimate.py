@@ -64,7 +64,7 @@ class Table:
             self.__dict__["_rates"] = chip, found
         return found
 
-    def take(self, places: Sequence[int], chip: Chip) -> Table:
+    def take(self, places: Sequence[int] | _Array, chip: Chip) -> Table:
         """The table of some of the ways, in this order."""
         found = Table(tuple([self.ways[i] for i in places]))
         at = np.array(places, int)
