@@ -101,7 +101,6 @@ class Emitter:
         self.rank = ""               # register: index of the CTA in its cluster, if that has several
         self.written: Written | None = None      # tensor maps that the program writes
         self.alone = False           # one thread runs what is emitted (`elect`)
-        self.ahead = False           # the kernel ahead in the stream may still run (`kernel.follow`)
         self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
 
     @cached_property
@@ -247,10 +246,6 @@ class Emitter:
         for op in block.ops:
             if runs.step(self, op):
                 continue
-            if self.ahead and (op.regions or op.define.effects & {"read", "write"}) \
-                    and op.define.regions != "warps":
-                self.p("griddepcontrol.wait")
-                self.ahead = False
             self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)

@@ -5,7 +5,6 @@ from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Op, Value, walk
 from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr
-from tilejit.ptx.dependent import dependent
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
@@ -54,24 +53,14 @@ def prologue(e: Emitter) -> None:
         elif "query" in op.define.traits:
             desc_query(e, op)
     init_barriers(e)
-    follow(e)
+    if e.fn.attrs.get("dependent_launch"):
+        e.p("griddepcontrol.launch_dependents")
 
 
 def count_warps(e: Emitter) -> None:
     """Number the role's warps as layouts do, one CTA of the cluster after another."""
     e.role.local_warp = e.role.warp
     e.role.warp = e.p.new("b32", "mad.lo.u32", e.rank, 1 << e.role.warp_bits, e.role.warp)
-
-
-def follow(e: Emitter) -> None:
-    """Programmatic dependent launch (PTX ISA, griddepcontrol): a kernel overlaps with the end of the one ahead of it in
-    the stream; nothing is read or written before that one has ended and its writes are visible: each role waits for
-    that before its first op that touches global memory, or may (`Emitter.block`).
-
-    The kernel that follows may start as soon as all CTAs of this one run: it waits in the same way."""
-    if dependent(e.fn)[0]:
-        e.p("griddepcontrol.launch_dependents")
-        e.ahead = True
 
 
 def name_buffers(e: Emitter) -> None:
@@ -278,6 +267,11 @@ def _turn(e: Emitter, op: Op) -> None:
     p("bar.arrive", p.new("b32", "selp.b32", NAMED_BARRIERS - groups, number, beyond), 256)
 
 
+@emits("launch_wait")
+def _launch_wait(e: Emitter, op: Op) -> None:
+    e.p("griddepcontrol.wait")
+
+
 @emits("elect")
 def _elect(e: Emitter, op: Op) -> None:
     """Branch around for all but one thread of the CTA; the losers of the first warp wait for the winner."""
@@ -290,9 +284,9 @@ def _elect(e: Emitter, op: Op) -> None:
     won = p.reg("pred")
     p("elect.sync", f"_|{won}", -1)
     p("bra", join, pred=f"!{won}")
-    ahead, alone, e.alone = e.ahead, e.alone, True
+    alone, e.alone = e.alone, True
     e.block(op.regions[0])
-    e.ahead, e.alone = ahead, alone  # the other threads have not waited
+    e.alone = alone
     p.place(join)
     p("bar.warp.sync", -1)
     p.place(skip)
@@ -301,7 +295,7 @@ def _elect(e: Emitter, op: Op) -> None:
 @emits("roles")
 def _roles(e: Emitter, op: Op) -> None:
     """Top-level branches by warp index, one section per role; registers are shared out between warpgroups."""
-    p, outer, ahead = e.p, e.role, e.ahead
+    p, outer = e.p, e.role
     first, barrier, end, beyond = 0, 1, p.label("roles_end"), ""
     starts = [sum(op.attrs["warps"][:i]) for i in range(len(op.regions))]
     for i, (name, warps, groups, regs) in enumerate(zip(*(op.attrs[k] for k in ("names", "warps", "groups",
@@ -330,7 +324,7 @@ def _roles(e: Emitter, op: Op) -> None:
             _enter_group(e, op, barrier, warps // groups)
         if e.rank and i == 0:        # the consumers compute on tiles
             count_warps(e)
-        e.role.mark, e.ahead = len(p.lines), ahead
+        e.role.mark = len(p.lines)
         e.block(op.regions[i])
         e.private = e.smem
         if not last:
@@ -403,7 +397,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
                     target.name, f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                (ctas, 1, 1), target.name, dependent(e.fn)[0],
+                                (ctas, 1, 1), target.name, bool(e.fn.attrs.get("dependent_launch")),
                                 bool(attrs.get("launch_cooperative_grid")))
 
 

@@ -185,14 +185,11 @@ def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[s
 
 def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], stages: Stages,
               key: dict[str, Any], settings: knobs.Knobs, meanwhile: Callable[[], Any]) -> CompiledKernel:
-    from tilejit.ptx.dependent import dependent
-
     with collector_paused():
         options, fn, (ptx, metadata) = _emitted(source, args, options, stages)
     ptx = stages.text("kernel.ptx", ptx)
     cubin, resources = assemble(ptx, metadata.target, meanwhile)
-    lines = [*fn.attrs.get("report", ()), Record("dependent_launch", dependent(fn)[1])]
-    report = tuple(line if isinstance(line, Record) else Record.of(line) for line in lines)
+    report = tuple(line if isinstance(line, Record) else Record.of(line) for line in fn.attrs.get("report", ()))
     made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, report)
     if not stages.override:
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))

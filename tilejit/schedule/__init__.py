@@ -24,6 +24,7 @@
     fit         candidates, and the first that fits shared memory
     allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
                 (liveness, packing), behind separations that are there or that it puts in (separate)
+    launch      when the kernel may begin, and where it waits for the one ahead of it
 """
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ from tilejit.schedule.allocate import check_size
 from tilejit.schedule.annotate import annotate
 from tilejit.schedule.fit import Candidate, See, fitted
 from tilejit.schedule.in_flight import in_flight
+from tilejit.schedule.launch import await_launch
 from tilejit.schedule.rotate import copy_function, is_staged, rotate
 
 __all__ = ["run"]
@@ -73,5 +75,6 @@ def _finished(found: Candidate) -> Function:
     flight = in_flight(found.new)
     if flight is not None:
         found.new.attrs["report"].append(flight)
+    await_launch(found.new)
     found.new.attrs["num_stages"] = max((r.slots for r in found.plan.rings), default=1)
     return found.new

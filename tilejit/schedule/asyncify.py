@@ -51,6 +51,10 @@ def asyncify(fn: Function, plan: Plan) -> Function:
     if stores:
         Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
     replace(fn.body, c.renamed)
+    for op in walk(fn.body):
+        if op.name == "fill":                # what it yields is what it loads, not what was read from the slot
+            *loads, end = op.regions[0].ops
+            end.operands = [load.result for load in loads]
     return fn
 
 
@@ -133,6 +137,7 @@ def _load(op: Op, b: Builder, c: Context) -> None:
         return
     buffers = [c.buffers[load] for load in ring.loads]
     wanted = {load: _results(load, c) for load in ring.loads if not ring.views and load not in c.piecewise}
+    fence = ring.kind == "async" and any(_is_multiplied(load, c) for load in ring.loads)
     region = Block()
     copies = Builder(region)
     for load in ring.loads:
@@ -146,7 +151,7 @@ def _load(op: Op, b: Builder, c: Context) -> None:
     found = b.op("await", *buffers, ring=ring.channel.name).results
     for load, view in zip(ring.loads, found):
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
-    if ring.kind == "async" and any(_is_multiplied(load, c) for load in ring.loads):
+    if fence:
         b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
     for load, results in wanted.items():
         _to_registers(load, results, b, c)

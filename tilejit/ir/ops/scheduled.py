@@ -218,6 +218,12 @@ def local_store(o: Op) -> list[Type]:
     return []
 
 
+@op("launch_wait", effects="sync", traits="scheduled")
+def launch_wait(o: Op) -> list[Type]:
+    """Wait until the kernel ahead in the stream has ended and what it wrote is visible (griddepcontrol.wait)."""
+    return []
+
+
 @op("fence_async", "", "space?", effects="sync", traits="scheduled")
 def fence_async(o: Op) -> list[Type]:
     """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the

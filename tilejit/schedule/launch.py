@@ -1,0 +1,61 @@
+"""When a launch may begin: behind the kernel ahead of it in the stream, or before that one has ended.
+
+The latter is programmatic dependent launch (PTX ISA, griddepcontrol; CUDA programming guide, section of that name):
+nothing is read or written before the kernel ahead has ended and its writes are visible, so each role waits for that
+before its first op that touches global memory, or may. The kernel that follows may start as soon as all CTAs of this
+one run: it waits in the same way.
+
+    producer                                          producer
+      %s = mul %x, 64                                   %s = mul %x, 64
+      tma_load %a, ..                       ->          launch_wait
+                                                        tma_load %a, ..
+"""
+from __future__ import annotations
+
+from tilejit.ir import Block, Builder, Function, walk
+from tilejit.ir.report import Record
+from tilejit.ir.target import target_of
+
+
+def await_launch(fn: Function) -> Function:
+    """Decide when the kernel may begin, in its attributes and the report, and put in the waits, in place; returns the
+    function."""
+    begins_early, why = dependent(fn)
+    fn.attrs["dependent_launch"] = begins_early
+    fn.attrs["report"].append(Record("dependent_launch", why))
+    if begins_early:
+        _place(fn.body)
+    return fn
+
+
+def _place(block: Block) -> None:
+    """Put in one wait for all threads of a block, ahead of what may touch global memory; those of a role, or one that
+    is elected, wait for themselves."""
+    for i, op in enumerate(block.ops):
+        if op.define.regions == "warps":
+            for region in op.regions:
+                _place(region)
+        elif op.regions or op.define.effects & {"read", "write"}:
+            while "pieces" in op.define.traits and i and block.ops[i - 1].define.pure:
+                i -= 1                       # the store computes its value piece by piece
+            Builder(block, i, op.loc).op("launch_wait")
+            return
+
+
+def dependent(fn: Function) -> tuple[bool, str]:
+    """Whether a kernel may start before the one ahead of it has ended, and a line of the report that says why.
+
+    Unless the author says so, products and clusters may: kernels that are bound by memory then share it with the end of
+    the one ahead (on an H200, softmax and layer norm of 65536 rows of 1024 take 82 and 84 us so, 69 and 71 without)."""
+    asked, ctas = fn.attrs.get("launch_pdl", "auto"), fn.attrs.get("num_ctas", 1)
+    if not target_of(fn).hopper:
+        return False, f"dependent launch: off, {target_of(fn).name} has none"
+    if fn.attrs.get("launch_cooperative_grid"):
+        return False, "dependent launch: off, a cooperative grid begins when there is room for all of it"
+    if asked != "auto":
+        return bool(asked), f"dependent launch: {'on' if asked else 'off'}, as launch_pdl says"
+    if ctas > 1:
+        return True, f"dependent launch: on, programs are clusters of {ctas}"
+    if any(op.name.startswith("dot") for op in walk(fn.body)):
+        return True, "dependent launch: on, there are products: set-up overlaps with the end of the kernel ahead"
+    return False, "dependent launch: off, there are no products: memory would be shared with the kernel ahead"
