@@ -18,6 +18,7 @@ def demo(size: int) -> int:
 
     import tilejit
     from tilejit import kernels
+    from tilejit.kernels.product.kernel import product_kernel
     from tilejit.runtime import driver
     from tilejit.testing import rel_error
 
@@ -33,7 +34,7 @@ def demo(size: int) -> int:
     where = "on the GPU, compilation included" if gpu else "on the CPU"
     print(f"{size} x {size} x {size} bf16 matmul {where}: {seconds:.2f} s, "
           f"relative error {rel_error(result, reference):.1e}")
-    for report in (getattr(entry, "report", None) for entry in kernels.matmul_kernel.entries.values()):
+    for report in (getattr(entry, "report", None) for entry in product_kernel.entries.values()):
         if report is not None:
             print(f"emulated: {report}")
     tiles = kernels.matmul_kernel.compile(*(tilejit.TensorDescriptor.from_tensor(a, s) for s in

@@ -92,7 +92,7 @@ def test_annotated_types():
 
 def test_stand_in():
     """Compiling and launching take an object that only knows its dtype and an address."""
-    mock = types.SimpleNamespace(dtype=np.dtype(np.float32), data_ptr=lambda: 4)
+    mock = type("Address", (), {"dtype": np.dtype(np.float32), "data_ptr": lambda self: 4})()
     assert describe_argument("x", mock, FULL, typed=True) == Param(Ptr(fp32), 4)
     assert describe_argument("x", mock, FULL) == Param(Ptr(fp32), 4)
 
