@@ -35,8 +35,8 @@ _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
 
 def asyncify(fn: Function, plan: Plan) -> Function:
     """Write what the plan says, in place; returns the function. The plan's ops are those of the function."""
-    stores = any(is_store(op) for op in walk(fn.body))
-    c = Context(fn, plan, uses(fn.body), Builder(fn.body, 0, fn.loc), stores)
+    stores = [op for op in walk(fn.body) if "tma" in op.define.traits and "write" in op.define.effects]
+    c = Context(fn, plan, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
     for ring in plan.rings:
         _allocate(ring, c)
     for store_ring in plan.store_rings:
@@ -51,10 +51,9 @@ def asyncify(fn: Function, plan: Plan) -> Function:
     if stores:
         Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
     replace(fn.body, c.renamed)
-    for op in walk(fn.body):
-        if op.name == "fill":                # what it yields is what it loads, not what was read from the slot
-            *loads, end = op.regions[0].ops
-            end.operands = [load.result for load in loads]
+    for fill in c.fills:                     # what it yields is what it loads, not what was read from the slot
+        *loads, end = fill.regions[0].ops
+        end.operands = [load.result for load in loads]
     return fn
 
 
@@ -147,7 +146,7 @@ def _load(op: Op, b: Builder, c: Context) -> None:
     how: dict[str, Any] = {"ahead": ring.slots - 1} if ring.ahead else {}
     if c.plan.specialised and not ring.local:
         how["role"] = "producer"
-    b.op("fill", *buffers, regions=[region], ring=ring.channel.name, **how)
+    c.fills.append(b.op("fill", *buffers, regions=[region], ring=ring.channel.name, **how))
     found = b.op("await", *buffers, ring=ring.channel.name).results
     for load, view in zip(ring.loads, found):
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view

@@ -26,6 +26,7 @@ class Context:
     stores: bool
     renamed: dict[Value, Value] = field(default_factory=dict)
     buffers: dict[Op, Value] = field(default_factory=dict)         # load -> its ring's buffer
+    fills: list[Op] = field(default_factory=list)
     views: dict[Op, Value] = field(default_factory=dict)           # load -> the slot that holds it
     issued: dict[Op, Value] = field(default_factory=dict)          # product that stays in flight -> its sums
     flying: dict[Op, Value | None] = field(default_factory=dict)   # product that a loop carries -> what it carries

@@ -287,7 +287,7 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     handed over more often, lose 1 to 3%, and so do groups that take turns, which hide their stores anyway, and loops
     whose products are issued an iteration ahead (1 to 5%)."""
     stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
-    ahead = any(op.attrs.get("pairs") for op in walk(fn.body))
+    ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in plan.rings)
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in walk(fn.body))
     return plan.groups == 1 and not kept and not ahead and all(
         staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))

@@ -181,8 +181,10 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
     fn = copy_function(fn)
     plan = make_plan(fn, wishes, list(notes))
     fn.attrs["report"] = plan.report
+    ahead = any(ring.ahead for ring in plan.rings)
     passes: dict[str, Callable[[Function], Function]] = {
-        "asyncify": lambda f: asyncify(f, plan), "prefetch": prefetch, "split": lambda f: split(f, plan),
+        "asyncify": lambda f: asyncify(f, plan),
+        "prefetch": lambda f: prefetch(f) if ahead else f, "split": lambda f: split(f, plan),
         "release": release, "operands": lambda f: keep_operands(f, plan.report) if wishes.keep_operands else f,
         "sink_waits": sink_waits, "turns": order,
         "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}

@@ -24,7 +24,8 @@ from tilejit.schedule.tickets import Channel, channels, write_tickets
 def split(fn: Function, plan: Plan) -> Function:
     """Write the roles, in place; returns the function."""
     warps = fn.attrs["num_warps"]
-    rings = channels(fn, plan.groups)
+    ops = [*walk(fn.body)]
+    rings = channels(ops, plan.groups)
     fn.attrs.update(uncounted=True, num_threads=32 * warps)
     count = next(i for i, op in enumerate(fn.body.ops) if op.name not in ("alloc", "barriers"))
     body, fn.body.ops = fn.body.ops[count:], fn.body.ops[:count]
@@ -35,29 +36,30 @@ def split(fn: Function, plan: Plan) -> Function:
     for op in body:
         op.parent = block
     if plan.specialised:
-        _write_roles(fn, plan, block, rings, top)
+        _write_roles(fn, plan, block, ops, rings, top)
     else:
         consumer = _consumer(fn, plan, block, rings, top)
         for op in consumer.ops:
             top.insert(op)
     top.insert(end)
-    if any(op.name == "write_desc" for op in walk(fn.body)):
+    if "write_desc" in {op.name for op in ops}:
         drop_dead(fn)                        # each role writes the descriptors that it uses
         Builder(fn.body, 0, fn.loc).op("tensor_maps")
     return fn
 
 
-def _write_roles(fn: Function, plan: Plan, block: Block, rings: list[Channel], top: Builder) -> None:
+def _write_roles(fn: Function, plan: Plan, block: Block, ops: list[Op], rings: list[Channel], top: Builder) -> None:
     """One region for each role; registers for all of them."""
     consumers = fn.attrs["num_warps"] * plan.groups
     launch, producer, consumer = plan.registers
     streams = plan.store_rings[0].streams if plan.store_rings else 0
     roles = [("consumer", consumers, plan.groups, consumer),
              ("producer", 1 if streams else plan.producers, 1, producer)]
-    regions = [_producer(fn, plan, block, rings)]
+    regions = [_producer(fn, plan, block, ops, rings)]
     if streams:
         roles.append(("store", streams, streams, producer))
-        regions.append(_store_role(fn, plan, block))
+        regions.append(_store_role(fn, plan, block, ops))
+    erase({op for op in ops if op.attrs.get("role") == "producer"}, block)
     regions.insert(0, _consumer(fn, plan, block, rings, top))
     names, counts, groups, registers = zip(*roles)
     top.op("roles", regions=regions, names=names, warps=counts, groups=groups, registers=registers)
@@ -74,23 +76,23 @@ def _write_roles(fn: Function, plan: Plan, block: Block, rings: list[Channel], t
 
 def _consumer(fn: Function, plan: Plan, block: Block, rings: list[Channel], top: Builder) -> Block:
     """All but what other roles do, in place."""
-    erase({op for op in walk(block) if op.attrs.get("role") == "producer"}, block)
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
-    skips = take_turns(fn, block, plan.groups, top, b, first)
+    skips = take_turns(fn, block, plan.groups, top, b, first) if plan.groups > 1 else {}
     write_tickets(block, rings, first, skips=skips)
-    write_parities(block, first[0])
+    if plan.exchanges:
+        write_parities(block, first[0])
     if plan.store_rings:
         block.ops.pop()                                  # the wait for all stores is the store role's
         write_stores(block, Side(False, plan.groups, plan.ctas), _barriers(fn), b)
     return block
 
 
-def _producer(fn: Function, plan: Plan, source: Block, rings: list[Channel]) -> Block:
+def _producer(fn: Function, plan: Plan, source: Block, ops: list[Op], rings: list[Channel]) -> Block:
     """What fills rings: one thread, or all where all copy."""
-    fills = [op for op in walk(source) if op.attrs.get("role") == "producer"]
+    fills = [op for op in ops if op.attrs.get("role") == "producer"]
     body = _slice(source, {op: [v for x in op.regions[0].ops[:-1] for v in x.operands] for op in fills})
-    for op in walk(body):
+    for op in walk(body) if plan.groups > 1 else ():
         op.attrs.pop("dealt", None)
     block = Block()
     b = Builder(block, loc=fn.loc)
@@ -105,10 +107,10 @@ def _producer(fn: Function, plan: Plan, source: Block, rings: list[Channel]) -> 
     return block
 
 
-def _store_role(fn: Function, plan: Plan, source: Block) -> Block:
+def _store_role(fn: Function, plan: Plan, source: Block, ops: list[Op]) -> Block:
     """What stores."""
-    stores = [op for op in walk(source) if op.attrs.get("role") == "store"]
-    drains = [op for op in walk(source) if op.name == "store_wait"][:-1]
+    stores = [op for op in ops if op.attrs.get("role") == "store"]
+    drains = [op for op in ops if op.name == "store_wait"][:-1]
     body = _slice(source, {**{op: [op.operands[0], *op.operands[3:]] for op in stores}, **{op: [] for op in drains}})
     own_turns(body, plan.groups)
     block = Block()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, walk
+from tilejit.ir import Block, Builder, Op, Value, walk
 from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
 from tilejit.schedule.plan import kind_of, written_by
 from tilejit.schedule.thread import Step, thread
@@ -44,11 +44,11 @@ class Channel:
         return b.op("ticket_next", *ticket, slots=self.slots, ring=self.name).results
 
 
-def channels(fn: Function, groups: int) -> list[Channel]:
-    """The rings that fills name, in the order of their barriers; those that `groups` of consumers fill themselves have
-    slots for each."""
-    made = {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
-    fills = {op.attrs["ring"]: op for op in walk(fn.body) if op.name == "fill"}
+def channels(ops: list[Op], groups: int) -> list[Channel]:
+    """The rings that fills name among a function's ops, in the order of their barriers; those that `groups` of
+    consumers fill themselves have slots for each."""
+    made = {op.attrs["name"]: op.result for op in ops if op.name == "barriers"}
+    fills = {op.attrs["ring"]: op for op in ops if op.name == "fill"}
     found = []
     for full in made:
         name = full.removesuffix(".full")
