@@ -137,6 +137,7 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "attention": lambda: kernels.attention(random(1, 70, 2, 64), random(1, 100, 1, 64, seed=1), random(1, 100, 1, 64, seed=2),
                                            causal=True, lse=poison(1, 2, 70, dtype=F32)),
     "attention's blocks": lambda: kernels.attention_blocks(poison(1), 1, 2, 200, 300, window=(64, 0)),
+    "attention to latent vectors": lambda: kernels.latent_attention(random(1, 1, 16, 576), random(1, 130, 576, seed=1), parts=2),
     "softmax": lambda: kernels.softmax(random(3, 700, dtype=F32)),
     "long softmax": lambda: kernels.softmax(random(1, 20000, dtype=F16)),
     "layernorm": lambda: kernels.layernorm(random(3, 700), random(700), random(700, seed=1)),
