@@ -7,7 +7,7 @@ from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import facts, infos_of
+from tilejit.kernels._calls import facts_of, infos_of
 from tilejit.kernels._operands import WRAP
 from tilejit.kernels.attention.cases import (
     WHAT,
@@ -55,7 +55,7 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
     turned = _turned(v, iv) if iv.dtype.bytes == 1 and not case.page and infos[3] is None else None
     values, = infos_of(v if turned is None else turned)
     of_turned = None if turned is None else values
-    launch = _launch(*_facts(iq, ik, iv, io, il, of_turned), _facts(*infos), case, tiles, persistent,
+    launch = _launch(*facts_of(iq, ik, iv, io, il, of_turned), facts_of(*infos), case, tiles, persistent,
                      tilejit.multiprocessors(iq.device), active_knobs())
     if launch is not None:
         batch, queries, keys, heads, *_ = check(iq, ik, iv, case, infos)
@@ -65,10 +65,6 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         args = queries, keys, factor(case, extras), heads, batch, opts
         launch((q, k, v if turned is None else turned, out), (iq, ik, values, io), lse, *args)
     return out
-
-
-def _facts(*infos: ArrayInfo | None) -> tuple[Any, ...]:
-    return tuple([None if i is None else facts(i) for i in infos])
 
 
 @dataclass(frozen=True)
