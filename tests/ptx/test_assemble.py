@@ -125,6 +125,6 @@ def test_roles_set_their_own_registers():
 def test_ptx_is_for_people():
     """Roles and barriers go by their names, and `.loc` names the user's file and line."""
     ptx = compile_matmul("bf16", TILES[0]).ptx
-    assert ".target sm_90a" in ptx and ".loc" in ptx and "product.py" in ptx
+    assert ".target sm_90a" in ptx and ".loc" in ptx and "plain.py" in ptx
     for name in ("role producer", "role consumer", "a_b.full[3]", "a_b.empty[0]"):
         assert any("//" in line and name in line for line in ptx.splitlines()), name

@@ -312,11 +312,12 @@ def calls():
 
     import tilejit
     from tilejit import kernels
+    from tilejit.kernels.product.kernel import product_kernel
     from tilejit.ptx.metadata import TensorMapParam
 
     a, b, c, d = tensors(4, (256, 256), HALF)
     kernels.matmul(a, b, out=c)
-    (entry,) = kernels.matmul_kernel.entries.values()
+    (entry,) = product_kernel.entries.values()
     sizes = [128 if isinstance(p, TensorMapParam) else 4 for p in entry.compiled.metadata.params]
     expect(sizes)
 

@@ -5,7 +5,7 @@
                                                       %c = dot %a0, %b0, (%acc + %s')
 
 * A product of its own that is added to something is summed from there, as in Triton (unless `enable_fp_fusion` is
-  False, or sums are promoted): `acc += dot(a, b)` is `acc = dot(a, b, acc)`.
+  False, sums are promoted, or CTAs divide K and each has a part): `acc += dot(a, b)` is `acc = dot(a, b, acc)`.
 * A batch of one is a matrix.
 * fp32 by parts: the sum of several products of narrower parts of each number (`numeric.PARTS`).
 * fp32 as it is (`ieee`) becomes `dot_fma`.
@@ -30,7 +30,7 @@ MOST_SUMS = 208
 
 def legalise(fn: Function) -> Function:
     """Rewrite products in place; returns the function."""
-    if fn.attrs.get("enable_fp_fusion", True):
+    if fn.attrs.get("enable_fp_fusion", True) and not divides_k(fn):
         _accumulate(fn)
     for op in [op for op in walk(fn.body) if op.name == "dot"]:
         assert op.parent is not None

@@ -76,8 +76,7 @@ KINDS: dict[str, str] = {
     REGISTER_BUDGET: "a warp's wgmmas in flight own more registers a thread than its setmaxnreg leaves it",
     PEER_EXITED: "shared memory of another CTA of the cluster is used when that CTA may have exited",
     EXIT_IN_FLIGHT: "a CTA may exit while a copy or wgmma uses its shared memory: nothing in it waits for that",
-    MAP_FENCE: "a tensor map that the kernel writes is used without fence.proxy.tensormap: a release by who writes, "
-               "then an acquire of its address by the CTA that uses it",
+    MAP_FENCE: "a written tensor map is used without fence.proxy.tensormap: the writer's release, the user's acquire",
     MAP_IN_USE: "a tensor map is written while a copy that uses it may not have read it yet",
     STALE_MAP: "a tensor map has been written since its CTA fetched it, and not been acquired since",
     GLOBAL_RACE: "a CTA reads or writes global bytes that another one writes, not both atomically, and unordered",
