@@ -107,7 +107,8 @@ def test_the_greatest_kernel() -> None:
         return x if not isinstance(x, At) else x.descriptor or types[x.index]
 
     count, calls = cost(launch.kernel.kernel, *typed(launch.arguments), **launch.kernel.given)
-    assert count > 4000 and calls <= 47 * count, (count, calls)
+    # 46.6 an instruction; 47.2 where caches of what the compiler keeps for all kernels are empty
+    assert count > 4000 and calls <= 48 * count, (count, calls)
 
 
 def test_the_collector_rests_meanwhile() -> None:
