@@ -15,7 +15,7 @@ torch.cuda.device_count = lambda: 1
 torch._C._dynamo.guards._empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cpu
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "runtime"))
 
-from driver_checks import expect, parameter, state  # noqa: E402
+from stub_driver import expect, parameter, state  # noqa: E402
 
 import tilejit  # noqa: E402
 from tilejit import kernels  # noqa: E402

@@ -14,7 +14,7 @@ COMPILER = ("tilejit.frontend.walker", "tilejit.frontend.building", "tilejit.pas
 START = "import sys, json, numpy\nbefore = set(sys.modules)\n{}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
 LAUNCH = """
 sys.path.insert(0, {tests!r})
-from driver_checks import HALF, fake_torch, state, tensors
+from stub_driver import HALF, fake_torch, state, tensors
 fake_torch()
 from tilejit import kernels
 x, y = tensors(2, (256, 256), HALF)

@@ -1,8 +1,9 @@
 """Bound launches (`Kernel.bind`): a launch that is repeated with the arguments that it had.
 
-A kernel launched so is a CUDA graph of one node, whose launch takes the driver half as long as a kernel's (on an H200
-1.7 us against 3.9). It goes the kernel's way where a graph cannot: while a stream is being captured, and for kernels
-that are launched as dependents of the one ahead, whose set-up a graph would not overlap with that one's end.
+A kernel launched so is a CUDA graph of one node, whose launch is less work for the driver than a kernel's
+(`benchmarks/gpu_smoke.py --only launch` prints both). It goes the kernel's way where a graph cannot: while a stream is
+being captured, and for kernels that are launched as dependents of the one ahead, whose set-up a graph would not overlap
+with that one's end.
 """
 from __future__ import annotations
 
