@@ -49,7 +49,7 @@ def test_a_small_gpt_trains_as_with_torch(steps, monkeypatch):
     if steps == 2:
         monkeypatch.setenv("TILEJIT_TARGET", "evaluator")
     elif not torch.cuda.is_available():
-        pytest.skip("no GPU")
+        pytest.skip("this torch is built without CUDA")
     train = runpy.run_path(str(EXAMPLES[0].parent / "gpt" / "train.py"))
     curves = train["main"](["--tiny", "--steps", str(steps)])
     near, seeds = (train["distance"](curves["torch"], curves[x]) for x in ("tilejit", "torch, another seed"))

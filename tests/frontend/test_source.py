@@ -139,7 +139,7 @@ def test_module_constant_is_in_the_fingerprint(monkeypatch):
     assert scaled_by_module.source.fingerprint() != before
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated where they stand")
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="before Python 3.14 none is deferred")
 def test_deferred_annotations(tmp_path):
     """Annotations of names that are not there (yet), and the fields of value classes, where Python defers them."""
     (tmp_path / "deferred_annotations.py").write_text("""
