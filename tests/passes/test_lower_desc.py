@@ -141,3 +141,33 @@ kernel @f(%a: desc<fp32[8]>, %b: desc<fp32[8]>, %c: int1, %i: int32) {
 """)
     with pytest.raises(CompilationError, match="chosen while the kernel runs"):
         lower_desc(fn)
+
+
+def test_facts_are_those_of_the_function_before_anything_is_rewritten():
+    """The first load becomes pointers; whether the second descriptor is worth writing asks about the whole function."""
+    fn = parse_function("""
+kernel @f(%a: ptr<fp32>, %o: ptr<fp32>, %M: int32, %K: int32, %i: int32) {
+  %pid = program_id {axis=0} : int32
+  %0 = const {value=0} : int32
+  %1 = const {value=1} : int32
+  %s = mul %pid, %K
+  %d = make_desc %a, %M, %K, %s, %1 {block_shape=(4, 8), padding="zero"}
+  %t = desc_load %d, %i, %i
+  %u = neg %t
+  for %0, %M, %1 {(%n: int32)
+    %b = ptr_add %a, %pid
+    %e = make_desc %b, %M, %K, %s, %1 {block_shape=(4, 8), padding="zero"}
+    for %0, %M, %1 {(%m: int32)
+      %v = desc_load %e, %m, %i
+      %w = add %u, %v
+      %x = make_desc %o, %M, %K, %K, %1 {block_shape=(4, 8), padding="zero"}
+      desc_store %x, %w, %m, %i
+      yield
+    }
+    yield
+  }
+  return
+}
+""")
+    names, report = lowered(fn)
+    assert "desc_load" not in names and [line.split()[1] for line in report] == ["d", "e"]

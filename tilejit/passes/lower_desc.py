@@ -55,6 +55,9 @@ class _Parts:
 def lower_desc(fn: Function) -> Function:
     """Rewrite, in place, every use of a descriptor that TMA cannot serve; returns the function."""
     pass_ = _Lowering(fn)
+    for op in list(walk(fn.body)):  # all before the first rewrite: the facts are those of the whole function
+        if op.name == "make_desc":
+            pass_.reason(op.result)
     pass_.block(fn.body)
     replace(fn.body, pass_.mapping)
     return fn
@@ -179,8 +182,6 @@ class _Lowering:
         for op in list(block.ops):
             for region in op.regions:
                 self.block(region)
-            if op.name == "make_desc":
-                self.reason(op.result)
             if not op.define.traits & {"tma", "query"}:
                 continue
             desc = op.operands[0]
