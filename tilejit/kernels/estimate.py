@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp, log1p
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Table:
             k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), stream=of(lambda w: w.stream), programs=of(lambda w: w.programs),
-            parts=of(lambda w: max(1, w.parts)))
+            parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
         # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
@@ -108,8 +109,8 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     """Nanoseconds that each way takes, infinite for those that do not run on the chip. rows, columns: of the result as
     the way sees it, instead of all; parts: programs a tile, instead of the way's own."""
     p, f, r = problem, table.columns, table.rates(chip)
-    high = np.where(f["swap"], float(p.n), float(p.m)) if rows is None else rows
-    wide = np.where(f["swap"], float(p.m), float(p.n)) if columns is None else columns
+    whole = rows is None or columns is None
+    high, wide = _sizes(p, table) if whole else (rows, columns)
     down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
     count = p.batches * down * across
     split, room = f["parts"] if parts is None else parts, r["room"]
@@ -130,11 +131,11 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     time = (turns * mine + np.ceil(streamed * blocks / programs)) * full
     time = time - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
-    excess = (p.batches * (p.m + p.n if rows is None and columns is None else high + wide) * p.k_bytes
-              - chip.resident) / 5e6
-    memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
+    excess = (p.batches * (p.m + p.n if whole else high + wide) * p.k_bytes - chip.resident) / 5e6
+    memory = 5e6 * (_softly(excess) if whole else np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
+    idle = min(chip.overlap, chip.idle * memory) if whole else np.minimum(chip.overlap, chip.idle * memory)
+    time = time + memory + np.where(busy, 0.0, idle)
 
     stored = f["stored"] * (p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
                             + (1 / chip.activation if p.activated else 0)) + chip.stored
@@ -143,6 +144,23 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
     time = time + np.where(divided, meeting, ends) + turns * r["meet"]
     return r["fixed"] + time + np.where(shared, r["handed"], 0.0)
+
+
+def _sizes(p: Problem, table: Table) -> tuple[_Array, _Array]:
+    """Rows and columns of the result as each way sees it."""
+    wider = table.columns["turned"] * float(p.n - p.m)
+    return p.m + wider, p.n - wider
+
+
+def grids(problem: Problem, table: Table) -> tuple[_Array, _Array]:
+    """Rows and columns of tiles of each way."""
+    high, wide = _sizes(problem, table)
+    return np.ceil(high / table.columns["m"]), np.ceil(wide / table.columns["n"])
+
+
+def _softly(x: float) -> float:
+    """log(1 + exp(x)), of one number (numpy's logaddexp takes as long as for hundreds)."""
+    return max(x, 0.0) + log1p(exp(-abs(x)))
 
 
 def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.estimate import Table, estimate
+from tilejit.kernels.estimate import Table, estimate, grids
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import Part, Way
 
@@ -119,10 +119,10 @@ def _pointed() -> Table:
 def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
     """Programs that divide K of each tile evenly, as many as run at once."""
     f = tiles.columns
-    high, wide = np.where(f["swap"], problem.n, problem.m), np.where(f["swap"], problem.m, problem.n)
-    count = np.ceil(high / f["m"]) * np.ceil(wide / f["n"])
-    most = np.minimum(tiles.rates(chip)["room"] // count, np.ceil(problem.k_bytes / f["k_bytes"]) // LEAST_BLOCKS)
-    return np.where(f["k_ctas"] > 1, 1.0, np.maximum(most, 1.0))
+    down, across = grids(problem, tiles)
+    most = np.minimum(tiles.rates(chip)["room"] / (down * across),
+                      np.ceil(problem.k_bytes / f["k_bytes"]) * (1 / LEAST_BLOCKS))
+    return np.maximum(np.floor(np.where(f["k_ctas"] > 1, 1.0, most)), 1.0)
 
 
 def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table, Any, Any]:
@@ -130,9 +130,10 @@ def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table
     tiles = ways_of(problem, hopper)
     once = tiles.rates(chip)["once"]
     parts = parts_of(problem, tiles, chip) if problem.batches == 1 else once
-    if (parts == once).all():
+    if parts[parts.argmax()] == 1:
         return tiles, once, estimate(problem, tiles, chip, parts=once)
-    both = np.stack([once, parts])
+    both = np.empty((2, len(once)))
+    both[0], both[1] = 1, parts
     times = estimate(problem, tiles, chip, parts=both)
     times[1, parts == 1] = np.inf
     return _twice(tiles), both.ravel(), times.ravel()
@@ -148,8 +149,8 @@ def settled(problem: Problem, way: Way, parts: int, chip: Chip) -> Way:
     if parts > 1:
         return way.divided(problem.m, problem.n, parts)
     count = problem.batches * way.tiles(problem.m, problem.n)
-    one = count <= way.room(chip.multiprocessors)
-    return replace(way, single=one and way.warps == 4 and (way.ctas == 1 or way.columns))
+    one = count <= way.room(chip.multiprocessors) and way.warps == 4 and (way.ctas == 1 or way.columns)
+    return way.once if one else way
 
 
 @lru_cache(maxsize=4096)
@@ -157,7 +158,7 @@ def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
     """The plan with the least estimated time."""
     p = problem
     tiles, parts, times = considered(p, chip, hopper)
-    best = int(np.argmin(times))
+    best = int(times.argmin())
     way = settled(p, tiles.ways[best], int(parts[best]), chip)
     whole = Plan((Part(0, 0, *way.computed(p.m, p.n), way),), float(times[best]))
     waves = way.tiles(p.m, p.n) / way.room(chip.multiprocessors)
@@ -175,7 +176,7 @@ def in_parts(problem: Problem, chip: Chip, hopper: bool = True) -> Plan | None:
     where there is none."""
     tiles, parts, times = considered(problem, chip, hopper)
     times = np.where(parts > 1, times, np.inf)
-    best = int(np.argmin(times))
+    best = int(times.argmin())
     if times[best] == np.inf:
         return None
     way = settled(problem, tiles.ways[best], int(parts[best]), chip)
@@ -218,9 +219,8 @@ def _undivided(tiles: Table) -> Table:
 
 def _without_loss(problem: Problem, tiles: Table, alone: Any, chip: Chip) -> float:
     """What no division takes less than: two launches of the tiles that take the least if all waves of them are full."""
-    f, room = tiles.columns, tiles.rates(chip)["room"]
-    high, wide = np.where(f["swap"], problem.n, problem.m), np.where(f["swap"], problem.m, problem.n)
-    waves = np.ceil(high / f["m"]) * np.ceil(wide / f["n"]) / room
+    down, across = grids(problem, tiles)
+    waves = down * across / tiles.rates(chip)["room"]
     return chip.launch + chip.second + float(np.min((alone - chip.launch) * waves / np.ceil(waves)))
 
 
@@ -291,7 +291,7 @@ def restricted(problem: Problem, chip: Chip, hopper: bool, split: int | None = N
     else:
         parts = np.minimum(split, -(-max(1, problem.k_bytes) // tiles.columns["k_bytes"]))
         times = np.where(tiles.columns["k_ctas"] == 1, estimate(problem, tiles, chip, parts=parts), np.inf)
-    best = int(np.argmin(times))
+    best = int(times.argmin())
     return settled(problem, tiles.ways[best], int(parts[best]), chip)
 
 

@@ -87,6 +87,11 @@ class Way:
         """Tiles of partial sums that meet in memory."""
         return self.programs if self.parts else self.stream
 
+    @cached_property
+    def once(self) -> Way:
+        """The same where every program has one tile."""
+        return replace(self, single=True)
+
     # -- CTAs and threads ---------------------------------------------------------------------------------------
     @property
     def beside(self) -> bool:
