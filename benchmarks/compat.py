@@ -1,13 +1,14 @@
 """Other people's kernels, run through `tilejit.compat.triton`: kernel by kernel, whether it runs, whether the results
 that it has a part in are right, and on a GPU its speed against Triton on the same source.
 
-    python benchmarks/compat.py [--only WORD ...] [--large] [--speed] [--unchecked] [--configs N] [--jobs N]
-                                [--json FILE]
+    python benchmarks/compat.py [--only WORD ...] [--part I/N] [--large] [--unchecked] [--configs N] [--json FILE]
+    python benchmarks/compat.py --speed [--seconds N] [--jobs N] ...
 
 The kernels are those of installed packages (Liger-Kernel, flash-linear-attention) and of Triton's tutorials
 (--tutorials FOLDER); none of their code is here. What is right is told by formulas in torch, or by a package's own
-reference in Python. Without a GPU everything runs in the emulator, at small sizes. `--speed` runs every kernel under
-Triton too, in a process of its own (`--triton`), and compares the times of single launches; with `--jobs` both have been compiled before by so many processes.
+reference in Python. Without a GPU everything runs in the emulator, at small sizes. `--speed` compares the times of
+single launches, and samples of the results, with Triton's (`compat_speed.py`). Cases run in an order in which the most
+different ones come first; `--part 1/3` takes every third of them.
 """
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ class Sizes:
     large: bool
     tutorials: Path
     dtype: torch.dtype = torch.float32
-    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
+    generator: torch.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator(self.device).manual_seed(7)
 
     def pick(self, small: int, large: int) -> int:
         """One of two sizes."""
@@ -50,15 +54,15 @@ class Sizes:
 
     def randn(self, *shape: int, scale: float = 1.0) -> torch.Tensor:
         """Normal numbers."""
-        return (torch.randn(shape, generator=self.generator) * scale).to(self.device, self.dtype)
+        return (torch.randn(shape, generator=self.generator, device=self.device) * scale).to(self.dtype)
 
     def rand(self, *shape: int) -> torch.Tensor:
         """Numbers between 0 and 1."""
-        return torch.rand(shape, generator=self.generator).to(self.device, self.dtype)
+        return torch.rand(shape, generator=self.generator, device=self.device).to(self.dtype)
 
     def randint(self, high: int, *shape: int) -> torch.Tensor:
         """Integers below `high`."""
-        return torch.randint(0, high, shape, generator=self.generator).to(self.device)
+        return torch.randint(0, high, shape, generator=self.generator, device=self.device)
 
 
 @dataclass
@@ -90,8 +94,8 @@ def results(function: Callable[..., Any], inputs: tuple, grads: bool, wide: bool
     found = [o.detach().clone() for o in outs]
     if grads:
         roots = [o for o in outs if o.requires_grad]
-        wave = torch.Generator().manual_seed(1)
-        into = [torch.randn(o.shape, generator=wave).to(o.device, o.dtype) for o in roots]
+        wave = torch.Generator(roots[0].device if roots else "cpu").manual_seed(1)
+        into = [torch.randn(o.shape, generator=wave, device=o.device).to(o.dtype) for o in roots]
         torch.autograd.backward(roots, into)
         found += [x.grad for x in leaves if isinstance(x, torch.Tensor) and x.grad is not None]
     return found
@@ -141,29 +145,6 @@ class Recorder:
         """Remember a launch."""
         self.found.setdefault(f"{fn.fn.__module__.split('.')[0]}:{fn.__name__}", (fn, grid, args, dict(kwargs)))
 
-    def times(self) -> dict[str, float]:
-        """Microseconds of one launch of each kernel, with the arguments of its first (median of bursts)."""
-        out = {}
-        for name, (fn, grid, args, kwargs) in list(self.found.items()):
-            bursts = []
-            for _ in range(7):
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                graph = torch.cuda.CUDAGraph()
-                fn[grid](*args, **kwargs)
-                torch.cuda.synchronize()
-                with torch.cuda.graph(graph):
-                    for _ in range(20):
-                        fn[grid](*args, **kwargs)
-                graph.replay()
-                torch.cuda.synchronize()
-                start.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                bursts.append(start.elapsed_time(end) * 1e3 / 20)
-            out[name] = sorted(bursts)[len(bursts) // 2]
-        return out
-
 
 def fewer_configurations(count: int) -> None:
     """Autotuners take the first `count` configurations: in the emulator nobody waits for the best of forty."""
@@ -177,46 +158,72 @@ def fewer_configurations(count: int) -> None:
     Autotuner.__init__ = init
 
 
-def work(options: argparse.Namespace) -> None:
-    """Run cases in this process; each row goes to the file at once. Ends where a case has broken the GPU's context."""
+def opened(options: argparse.Namespace, triton: bool) -> tuple[bool, dict[str, Callable[[Sizes], Check]], Recorder]:
+    """Make this process one of tilejit's or of Triton's: whether there is a GPU, the cases, and who notes launches."""
     gpu = torch.cuda.is_available() and not options.spills
     sys.path.insert(0, str(HERE))
     if not gpu:
         importlib.import_module("compat_host").pretend()
-    if not options.triton:
+    if not triton:
         importlib.import_module("tilejit.compat.triton").install()
-    import triton
+    import triton as package
 
     if options.configs or not gpu:
         fewer_configurations(options.configs or 1)
-    recorder = Recorder(triton)
-    done = {json.loads(line)["case"] for line in options.work.read_text().splitlines()}
+    return gpu, chosen(options), Recorder(package)
+
+
+def apart(index: int) -> float:
+    """Numbers whose every beginning is spread evenly between 0 and 1 (van der Corput's sequence)."""
+    bits = f"{index:b}"[::-1]
+    return int(bits, 2) / (1 << len(bits))
+
+
+def chosen(options: argparse.Namespace) -> dict[str, Callable[[Sizes], Check]]:
+    """The cases asked for. Cases beside each other in a family's file are alike, so the order goes by steps."""
+    ordered: list[tuple[int, str, Callable[[Sizes], Check]]] = []
     for family in FAMILIES:
         try:
             cases = importlib.import_module(family).CASES
         except ImportError as error:
             print(f"{family}: left out ({error})", flush=True)
             continue
-        for index, (name, make) in enumerate(cases.items()):
-            full = f"{family.removeprefix('compat_')}.{name}"
-            if full in done or options.only and not any(w in full for w in options.only):
-                continue
-            if options.part is not None and index % options.jobs != options.part:
-                continue
-            sizes = Sizes("cuda" if gpu else "cpu", options.large, options.tutorials,
-                          torch.bfloat16 if options.large else torch.float32)
-            row = compiled(full, make, sizes, options) if options.spills else one(full, make, sizes, recorder, options)
-            with options.work.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            right = "" if (options.unchecked or options.spills) and row["runs"] else "right" if row["right"] else "WRONG"
-            print(f"{full:38} {'runs' if row['runs'] else 'FAILS':6} {right:6}{row['error']:10.2e}  "
-                  f"{len(row['kernels']):2} kernels {row['seconds']:6.1f} s  {row['why']}", flush=True)
-            if gpu:
-                try:
-                    torch.cuda.synchronize()
-                except Exception:
-                    print("the GPU's context is broken: a new process goes on", flush=True)
-                    os._exit(3)
+        names = list(cases)
+        steps = [int(apart(i) * len(names)) for i in range(1 << len(names).bit_length())]
+        ordered += [(rank, f"{family.removeprefix('compat_')}.{names[i]}", cases[names[i]])
+                    for rank, i in enumerate(dict.fromkeys(steps))]
+    ordered.sort(key=lambda found: found[0])
+    found = {name: make for _, name, make in ordered if not options.only or any(w in name for w in options.only)}
+    part, parts = map(int, options.part.split("/"))
+    return dict(list(found.items())[part - 1::parts])
+
+
+def work(options: argparse.Namespace) -> None:
+    """Run cases in this process; each row goes to the file at once. Ends where a case has broken the GPU's context."""
+    gpu, cases, recorder = opened(options, options.triton)
+    done = {json.loads(line)["case"] for line in options.work.read_text().splitlines()}
+    for name, make in cases.items():
+        if name in done:
+            continue
+        sizes = sizes_of(options, gpu)
+        row = compiled(name, make, sizes, options) if options.spills else one(name, make, sizes, recorder, options)
+        with options.work.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        right = "" if (options.unchecked or options.spills) and row["runs"] else "right" if row["right"] else "WRONG"
+        print(f"{name:38} {'runs' if row['runs'] else 'FAILS':6} {right:6}{row['error']:10.2e}  "
+              f"{len(row['kernels']):2} kernels {row['seconds']:6.1f} s  {row['why']}", flush=True)
+        if gpu:
+            try:
+                torch.cuda.synchronize()
+            except Exception:
+                print("the GPU's context is broken: a new process goes on", flush=True)
+                os._exit(3)
+
+
+def sizes_of(options: argparse.Namespace, gpu: bool) -> Sizes:
+    """New sizes, with a new generator, for a case."""
+    return Sizes("cuda" if gpu else "cpu", options.large, options.tutorials,
+                 torch.bfloat16 if options.large else torch.float32)
 
 
 def collect(triton: bool) -> list[dict[str, Any]]:
@@ -238,26 +245,13 @@ def command(triton: bool, rows: Path) -> list[str]:
     return [sys.executable, __file__, *given, *(["--triton"] if triton else []), "--work", str(rows)]
 
 
-def compile_beforehand(jobs: int, triton: bool) -> None:
-    """Every case once, untimed, by `jobs` processes: what is timed later comes from the caches on disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for part in range(jobs):
-            rows = Path(folder, f"{part}.jsonl")
-            rows.write_text("")
-            given = [a for a in command(triton, rows) if a != "--speed"]
-            running.append(subprocess.Popen([*given, "--part", str(part)], stdout=subprocess.DEVNULL))
-        for process in running:
-            process.wait()
-
-
 def one(name: str, make: Callable[[Sizes], Check], sizes: Sizes, recorder: Recorder,
         options: argparse.Namespace) -> dict[str, Any]:
-    """One case: does it run, is it right, how long does each of its kernels take."""
+    """One case: does it run, is it right."""
     def late(*_: Any) -> None:
         raise TimeoutError(f"over {options.limit} s")
 
-    row: dict[str, Any] = {"case": name, "runs": False, "right": False, "error": math.inf, "why": "", "times": {}}
+    row: dict[str, Any] = {"case": name, "runs": False, "right": False, "error": math.inf, "why": ""}
     recorder.found.clear()
     began = time.perf_counter()
     signal.signal(signal.SIGALRM, late)
@@ -270,8 +264,6 @@ def one(name: str, make: Callable[[Sizes], Check], sizes: Sizes, recorder: Recor
             theirs = results(check.reference, check.inputs, check.grads, not check.exact)
             row["error"] = worst(ours, theirs)
             row["right"] = row["error"] <= (max(check.tolerance, 3e-2) if sizes.large else check.tolerance)
-        if options.speed:
-            row["times"] = recorder.times()
     except Exception as error:
         row["why"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:150]
         if options.verbose:
@@ -303,33 +295,27 @@ def compiled(name: str, make: Callable[[Sizes], Check], sizes: Sizes, options: a
     return row
 
 
-def table(rows: list[dict[str, Any]], theirs: list[dict[str, Any]] | None) -> None:
-    """Kernel by kernel: runs, right, speed."""
-    peer = {(r["case"], k): t for r in theirs or () for k, t in r["times"].items()}
-    seen: dict[str, dict[str, Any]] = {}
+def table(rows: list[dict[str, Any]]) -> None:
+    """Kernel by kernel: whether every case that launches it is right."""
+    seen: dict[str, bool] = {}
     for r in rows:
         for k in r["kernels"]:
-            mine = seen.setdefault(k, {"right": True, "ratio": []})
-            mine["right"] &= r["right"]
-            if (r["case"], k) in peer and k in r["times"]:
-                mine["ratio"].append((peer[r["case"], k] / r["times"][k], r["times"][k]))
-    print(f"\n{'kernel':56} right  speed of Triton's (microseconds)")
-    ratios = []
-    for k, found in sorted(seen.items()):
-        speed = "  ".join(f"{q:.2f} ({t:.1f})" for q, t in found["ratio"])
-        ratios += [q for q, _ in found["ratio"]]
-        print(f"{k:56} {'yes' if found['right'] else 'NO':5}  {speed}")
-    right = sum(f["right"] for f in seen.values())
-    print(f"\n{len(seen)} kernels ran, {right} of them in right results only; {sum(r['right'] for r in rows)} of {len(rows)} "
-          "cases are right" + (f"; geomean of speed {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}, least "
-                               f"{min(ratios):.2f}" if ratios else ""))
+            seen[k] = seen.get(k, True) and r["right"]
+    print(f"\n{'kernel':56} right")
+    for k, right in sorted(seen.items()):
+        print(f"{k:56} {'yes' if right else 'NO'}")
+    print(f"\n{len(seen)} kernels ran, {sum(seen.values())} of them in right results only; "
+          f"{sum(r['right'] for r in rows)} of {len(rows)} cases are right")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="cases whose names contain one of these words")
     parser.add_argument("--large", action="store_true", help="sizes of real use, in bf16 (a GPU is needed)")
+    parser.add_argument("--part", default="1/1", help="part I of N of the cases")
     parser.add_argument("--speed", action="store_true", help="time each kernel, under Triton too")
+    parser.add_argument("--seconds", type=float, default=600, help="seconds that --speed may take: half of them to compile")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile before --speed times")
     parser.add_argument("--spills", action="store_true", help="what is assembled at sizes of real use, beside Triton's")
     parser.add_argument("--unchecked", action="store_true", help="no references: they take long at large sizes")
     parser.add_argument("--configs", type=int, help="autotuners take so many of their configurations (CPU: 1)")
@@ -338,25 +324,24 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=120, help="seconds for a case")
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--verbose", action="store_true", help="print tracebacks")
-    parser.add_argument("--jobs", type=int, default=0, help="compile by so many processes before anything is timed")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.large |= options.spills
     if options.work:
         return work(options)
-    if options.jobs:
-        for triton in {options.triton, options.triton or options.speed}:
-            compile_beforehand(options.jobs, triton)
+    if options.speed:
+        import compat_speed
+
+        return compat_speed.compare(options)
     rows = collect(options.triton)
-    theirs = collect(True) if (options.speed or options.spills) and not options.triton else None
+    theirs = collect(True) if options.spills and not options.triton else None
     if options.json:
         options.json.write_text(json.dumps([rows, theirs]))
     if options.spills:
         import compat_spills
 
         return compat_spills.table(rows, theirs)
-    table(rows, theirs)
+    table(rows)
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ def module_rotary(s: Sizes) -> Check:
     from fla.modules.rotary import rotary_embedding
 
     b, t, h, d = 2, s.pick(20, 2048), 3, s.pick(32, 128)
-    turn = torch.rand(t, d // 2, generator=s.generator).to(s.device)
+    turn = torch.rand(t, d // 2, generator=s.generator, device=s.device)
 
     def reference(x: Any) -> Any:
         a, b = x.chunk(2, -1)

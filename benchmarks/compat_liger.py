@@ -183,7 +183,7 @@ def llama4_rope(s: Sizes) -> Check:
     from liger_kernel.ops.llama4_rope import LigerLlama4RopeFunction
 
     b, h, g, t, d = 2, s.pick(3, 32), s.pick(2, 8), s.pick(9, 2048), s.pick(32, 128)
-    turn = torch.rand(t, d // 2, generator=s.generator).to(s.device)
+    turn = torch.rand(t, d // 2, generator=s.generator, device=s.device)
     around = torch.polar(torch.ones_like(turn), turn)
 
     def reference(q: Any, k: Any) -> Any:
