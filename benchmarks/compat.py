@@ -186,7 +186,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Callable[[Sizes], Check]]:
         try:
             cases = importlib.import_module(family).CASES
         except ImportError as error:
-            print(f"{family}: left out ({error})", flush=True)
+            print(f"{family}: left out ({error})", file=sys.stderr, flush=True)
             continue
         names = list(cases)
         steps = [int(apart(i) * len(names)) for i in range(1 << len(names).bit_length())]
