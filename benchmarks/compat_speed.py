@@ -23,8 +23,9 @@ from typing import Any
 NAMES = {False: "tilejit", True: "Triton"}
 #: seconds that a process may take to start, and a burst of launches
 START, BURST = 90.0, 15.0
-#: pairs of bursts, launches in one, and how many numbers of a result are compared
-PAIRS, LAUNCHES, SAMPLE = 7, 20, 4096
+#: pairs of bursts; launches in one, and the microseconds after which it has enough; how many numbers of a result are
+#: compared
+PAIRS, LAUNCHES, ENOUGH, SAMPLE = 7, 20, 3000.0, 4096
 #: rows, and the cases left out with the reasons
 Measured = tuple[list[dict[str, Any]], dict[str, str]]
 
@@ -39,23 +40,28 @@ class Timed:
     def __init__(self, fn: Any, grid: Any, args: tuple, kwargs: dict):
         import torch
 
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         fn[grid](*args, **kwargs)
-        torch.cuda.synchronize()
+        once = self.elapsed(lambda: fn[grid](*args, **kwargs))
+        self.launches = int(min(max(ENOUGH / once, 1), LAUNCHES))
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            for _ in range(LAUNCHES):
+            for _ in range(self.launches):
                 fn[grid](*args, **kwargs)
-        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         self.graph.replay()
+
+    def elapsed(self, work: Callable[[], Any]) -> float:
+        """Microseconds of the GPU for what `work` launches."""
+        start, end = self.events
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
 
     def burst(self) -> float:
         """Microseconds a launch."""
-        start, end = self.events
-        start.record()
-        self.graph.replay()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / LAUNCHES
+        return self.elapsed(self.graph.replay) / self.launches
 
 
 class Host:
