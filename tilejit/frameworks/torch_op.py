@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
+from types import SimpleNamespace
 from typing import Any
 
 from tilejit.errors import LaunchError
@@ -83,6 +84,8 @@ class TorchOp:
         if self.node is None:
             self.define()
             self.node = _node(self) or self._dispatched
+            if self.calls is not None:
+                self.calls.wanted = self.node           # what such calls go to from now on
         return self.node(*args, **kwargs)
 
     def _dispatched(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +138,9 @@ class TorchOp:
         with self.lock:
             if self.mutates:
                 self._refuse_gradient()
-            self.backward, self.setup_context = backward, setup_context
+            self.backward, self.setup_context, self.node = backward, setup_context, None
+            if self.calls is not None:
+                self.calls.wanted = self._graded
 
     def define(self) -> None:
         """Register the operator with torch, if that is not done. Raises LaunchError for a function without types."""
@@ -202,40 +207,41 @@ def _node(op: TorchOp) -> Callable[..., Any] | None:
     import torch
 
     arguments = op.overload_of(torch)._schema.arguments
-    parameters = inspect.signature(op.fn).parameters.values()
+    parameters = list(inspect.signature(op.fn).parameters.values())
     simple = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     if op.overload_of(torch)._schema.is_mutable or not {p.kind for p in parameters} <= simple or \
             any(a.kwarg_only for a in arguments):
         return None
     lists = [a.name for a in arguments if "List[" in str(a.type) and "Tensor" in str(a.type)]
     dtypes = [a.name for a in arguments if "ScalarType" in str(a.real_type)]
-    run = op.run.calls if isinstance(op.run, Replayed) else None
-    whole = op.taken is None or op.taken == op.names[:len(op.taken)]
-
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        output = run.fast(*inputs) if run is not None and whole else op._run(*inputs)
-        op._setup_context(ctx=ctx, inputs=inputs, output=output)
-        return output
-
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        found = op._backward(ctx, *gradients)
-        return tuple([None if a.name in lists else x for a, x in zip(arguments, found)]) if lists else found
-
-    node = type(op.short, (torch.autograd.Function,),
-                {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    # What `node.apply` comes to where no function transform is active: those calls went another way.
-    space = {"_apply": super(torch.autograd.Function, node).apply, "_general": op._dispatched, "_DType": DType,
-             "_torch_dtype": to_torch_dtype, "_wants": _wants_grad}
     taken = [a.name for a in arguments]
     others = [p.name for p in parameters if p.name not in taken]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    passed = ", ".join([n if taken[:i] == positional[:i] else f"{n}={n}" for i, n in enumerate(taken, 1)])
+    space: dict[str, Any] = {"_general": op._dispatched, "_DType": DType, "_torch_dtype": to_torch_dtype,
+                             "_wants": _wants_grad, "_keep": op.setup_context, "_backward": op.backward or op._backward,
+                             "_run": op.run.calls if isinstance(op.run, Replayed) else SimpleNamespace(fast=op.fn)}
     head, onward = spelled(parameters, space)
-    lines = [f"def {op.short}({head}):",
+    found = [f"None if {n in lists} else _found[{i}]" for i, n in enumerate(taken)]
+    lines = [f"def forward(_ctx, {', '.join(taken)}):",
+             f"    _output = _run.fast({passed})",
+             *([f"    _keep(ctx=_ctx, inputs=({', '.join(taken)},), output=_output)"] if op.setup_context else []),
+             "    return _output",
+             "def without_lists(_ctx, *_gradients):",
+             "    _found = _backward(_ctx, *_gradients)",
+             f"    return {', '.join(found)},",
+             f"def {op.short}({head}):",
              *(f"    if {n} is not _d_{n}: return _general({onward})" for n in others),
              *(f"    if {n} and _wants({n}, {{}}): return _general({onward})" for n in lists),
              *(f"    if type({n}) is _DType: {n} = _torch_dtype({n})" for n in dtypes),
              f"    return _apply({', '.join(taken)})"]
     exec("\n".join(lines), space)
-    return space[op.short]  # type: ignore[return-value]
+    node = type(op.short, (torch.autograd.Function,), {
+        "forward": staticmethod(space["forward"]),
+        "backward": staticmethod(space["without_lists" if lists else "_backward"])})
+    # What `node.apply` comes to where no function transform is active: those calls went another way.
+    space["_apply"] = super(torch.autograd.Function, node).apply
+    return space[op.short]  # type: ignore[no-any-return]
 
 
 def _wants_grad(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -168,34 +168,34 @@ def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
     unknown = {*kept} - {*names, *results} | {n for group in of for n in group} - {*names}
     if unknown:
         raise TypeError(f"{g.name}: {', '.join(sorted(unknown))}: neither arguments nor results of {op.name}")
-    # Places of what is kept among arguments and results, and of what `g` takes among that, gradients and what is asked.
-    values = [*names, *results]
     plain = {p.name for p in declared.arguments if not p.annotation.startswith("Array")}
-    arrays, rest = ([values.index(n) for n in kept if (n in plain) is not_array] for not_array in (False, True))
-    pool = [*[values[i] for i in (*arrays, *rest)], *gradients, *[f"wants_{n}" for n in names]]
-    taken, groups = [pool.index(n) for n in needed], [[names.index(n) for n in group] for group in of]
-    lacking = [i for i in range(len(names)) if not any(i in group for group in groups)]
+    arrays, rest = ([n for n in kept if (n in plain) is not_array] for not_array in (False, True))
+    at = {**{n: f"inputs[{i}]" for i, n in enumerate(names)},
+          **{r: "output" if len(results) == 1 else f"output[{i}]" for i, r in enumerate(results)}}
+    asked = {n: f"_asked[{i}]" for i, n in enumerate(names)}
+    lacking = [n for n in names if not any(n in group for group in of)]
+    alone = len(g.fn.declared.results) == 1
+    found = {n: "_found" if alone else f"_found[{i}]" for i, group in enumerate(of) for n in group}
+    text = [
+        "def keep(ctx, inputs, output):",
+        f"    ctx.save_for_backward({', '.join(at[n] for n in arrays)})",
+        *([f"    ctx.rest = {', '.join(at[n] for n in rest)},"] if rest else []),
+        f"def backward(_ctx, {', '.join(gradients)}):",
+        "    _asked = _ctx.needs_input_grad",
+        f"    if len(_asked) < {len(names)}: _asked += (False,) * ({len(names)} - len(_asked))",     # what was left out
+        *([f"    if {' or '.join(asked[n] for n in lacking)}: _refuse(_asked)"] if lacking else []),
+        *([f"    {', '.join(arrays)}, = _ctx.saved_tensors"] if arrays else []),
+        *([f"    {', '.join(rest)}, = _ctx.rest"] if rest else []),
+        f"    _found = _g({', '.join(asked[n[6:]] if n.startswith('wants_') else n for n in needed)})",
+        "    return " + ", ".join(f"{found[n]} if {asked[n]} else None" if n in found else "None" for n in names)]
 
-    def keep(ctx: Any, inputs: tuple, output: Any) -> None:
-        values = (*inputs, *output) if type(output) is tuple else (*inputs, output)
-        ctx.save_for_backward(*[values[i] for i in arrays])
-        ctx.rest = [values[i] for i in rest]
+    def refuse(asked: tuple[bool, ...]) -> None:
+        name = next(n for n, is_so in zip(names, asked) if is_so and n in lacking)
+        raise tilejit.LaunchError(f"{declared.name} has no gradient of {name}: detach it")
 
-    def backward(ctx: Any, *grads: Any) -> Any:
-        asked = ctx.needs_input_grad
-        asked += (False,) * (len(names) - len(asked))               # torch leaves out what was left out
-        for i in lacking:
-            if asked[i]:
-                raise tilejit.LaunchError(f"{declared.name} has no gradient of {names[i]}: detach it")
-        pool = (*ctx.saved_tensors, *ctx.rest, *grads, *asked)
-        found = g(*[pool[i] for i in taken])
-        out: list[Any] = [None] * len(names)
-        for group, x in zip(groups, found if type(found) is tuple else (found,)):
-            for i in group:
-                out[i] = x if asked[i] else None
-        return out[0] if len(out) == 1 else tuple(out)
-
-    op.register_autograd(backward, setup_context=keep)
+    space: dict[str, Any] = {"_g": g, "_refuse": refuse}
+    exec("\n".join(text), space)
+    op.register_autograd(space["backward"], setup_context=space["keep"])
 
 
 def _spelled(value: Any) -> str:

@@ -16,8 +16,8 @@ def wants(x: Any) -> bool:
 
 
 def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
-    a, b, bias, ctx.activation, _, *scales = inputs
-    ctx.scaled = any(x is not None for x in scales)
+    a, b, bias, ctx.activation, _, scale_a, scale_b = inputs
+    ctx.scaled = scale_a is not None or scale_b is not None
     ctx.save_for_backward(a, b, bias, output if ctx.activation == "relu" else None)
 
 

@@ -202,7 +202,7 @@ class Calls(dict[tuple, Callable[..., Any]]):
         lines = [f"def {name}({head}):",
                  f"    if not ({' and '.join(same) or 'True'}): return _next({onward})",
                  f"    if {' or '.join(guards)}: return _around({call})",
-                 *([f"    if {graded}: return _wanted({call})"] if tensors and self.wanted is not None else []),
+                 *([f"    if {graded}: return _calls.wanted({call})"] if tensors and self.wanted is not None else []),
                  *(f"    {line}" for line in known),
                  "    if _replay is None:",
                  f"        return _first(_key, ({''.join(f'{p}, ' for p in params)}), "
@@ -210,7 +210,7 @@ class Calls(dict[tuple, Callable[..., Any]]):
                  f"    return _replay({given})"]
         form = _Known(self, params, kinds, fetched, call)
         space |= {
-            "_hooks": HOOKS.active, "_around": self.around, "_wanted": self.wanted, "_fn": self.fn,
+            "_hooks": HOOKS.active, "_around": self.around, "_calls": self, "_fn": self.fn,
             "_overrides": knobs.overrides, "_table": form.table, "_first": form.first, "_nested": nested,
             "_alike": alike, "_Unknown": _Unknown,
             "_transforms": transforms, "_modes": _never, "_grad": _never,
