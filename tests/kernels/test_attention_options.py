@@ -179,3 +179,4 @@ def test_weights_in_8_bits_stay_in_registers(d: int, keys: int) -> None:
                                  PERSISTENT=d < 256, TURNED=True, BM=128, BN=keys, D=d, DV=d, num_warps=8)
     assert "of the next iteration is in flight with acc of this one" in k.report()
     assert "goes through registers into" not in k.report()
+    assert "0x0040" not in k.asm["ptx"]          # pairs of weights are put together, never single ones

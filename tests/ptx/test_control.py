@@ -247,3 +247,27 @@ def test_debug_barrier(seed):
     meant, made = k.run(policy="random", seed=seed)
     same(meant, made)
     assert (made["y"] == x[::-1]).all()
+
+
+@tilejit.kernel
+def exchanged(x, y, n, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = tl.load(x + at), tl.load(x + N + at)
+    for _ in range(n):
+        a, b = b, a
+        if n > 3:
+            a, b = b, (a.to(tl.float32) * 2).to(x.dtype.element_ty)
+    tl.store(y + at, a)
+    tl.store(y + N + at, b)
+
+
+@pytest.mark.parametrize("n", [0, 3, 5])
+def test_8_bits_travel_in_words(n):
+    """Tiles that change places in a loop and behind a branch, four elements to a register."""
+    x = np.random.default_rng(0).standard_normal(1024).astype(np.float32).astype(numeric.np_dtype(T.fp8e4nv))
+    found = {}
+    for target in ("evaluator", "emulator"):
+        found[target] = np.zeros_like(x)
+        with tilejit.knobs(target=target):
+            exchanged[(1,)](x, found[target], n, 512, num_warps=4)
+    same(found["evaluator"], found["emulator"])

@@ -152,7 +152,8 @@ def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
 
 
 def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: str = "rn") -> list[str]:
-    """Two neighbouring elements; see `has_pairs`. fp8 goes to other floats through fp16, which is exact."""
+    """Two neighbouring elements; see `has_pairs`. fp8 goes to other floats through fp16, which is exact; of two that
+    become fp8 there is also the register with both."""
     p = e.p
     if src.is_fp8():
         both = p.new("b16", "mad.lo.u16", hi, 256, lo)
@@ -166,9 +167,9 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
         both = p.new("b16", f"cvt.rn.satfinite.{_F8[dst.name]}x2.{'f16x2' if src.bits == 16 else 'f32'}", *source)
         p("and.b16", out[0], both, 255)
         p("shr.u16", out[1], both, 8)
-    else:
-        pair = p.new("b32", f"cvt.{rounding}.{_F[dst.name]}x2.f32", hi, lo)
-        p("mov.b32", f"{{{out[0]}, {out[1]}}}", pair)
+        return [*out, both]
+    pair = p.new("b32", f"cvt.{rounding}.{_F[dst.name]}x2.f32", hi, lo)
+    p("mov.b32", f"{{{out[0]}, {out[1]}}}", pair)
     return out
 
 
@@ -186,7 +187,8 @@ def _cast(e: Emitter, op: Op) -> None:
     rounding = {"rtz": "rz"}.get(op.attrs.get("rounding") or "", "rn")
     if has_pairs(src, dst, rounding) and len(regs) % 2 == 0 and len(set(regs)) == len(regs):
         pairs = e.p.repeat(lambda lo, hi: cast_pair(e, lo, hi, src, dst, rounding), list(zip(regs[::2], regs[1::2])))
-        e.set(op.result, [r for pair in pairs for r in pair])
+        e.packed.update((tuple(pair[:2]), pair[2]) for pair in pairs if len(pair) > 2)
+        e.set(op.result, [r for pair in pairs for r in pair[:2]])
         return
     different = list(dict.fromkeys(regs))
     made = e.p.repeat(lambda r: cast_element(e, r, src, dst, rounding), [(r,) for r in different])

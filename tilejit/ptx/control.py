@@ -1,14 +1,16 @@
 """Emitters of control flow. Loop-carried values have registers of their own, written at the loop's end;
-pending accumulators keep the registers they came with, since wgmma results must never be moved."""
+pending accumulators keep the registers they came with, since wgmma results must never be moved. What products read four
+to a word travels so."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from tilejit.ir import Op, Value, edges
 from tilejit.ir.core import Edge
-from tilejit.ir.types import DType, Pending, Ptr, Type, elem_of, uint64
+from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
 from tilejit.ptx.kernel import cluster_sync
+from tilejit.ptx.pack import unpack, words
 
 
 def move(e: Emitter, t: Type, dst: str, src: str) -> None:
@@ -44,10 +46,31 @@ def carried(e: Emitter, init: Value, arg: Value) -> None:
     e.set(arg, regs)
 
 
-def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = ()) -> None:
-    """Write the next carried values into the registers of `args`; of those that `kept` names, if it does."""
+def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = (),
+            more: Sequence[tuple[Type, str, str]] = ()) -> None:
+    """Write the next carried values into the registers of `args`; of those that `kept` names, if it does. more: what
+    else moves at once."""
     kept = kept or [range(len(e.get(a))) for a in args]
-    parallel_move(e, [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which])
+    parallel_move(e, [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which]
+                  + [*more])
+
+
+def _in_words(e: Emitter, t: Type) -> bool:
+    """Whether a value travels four elements to a word: fp8, with which nothing is computed but products."""
+    return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.is_fp8() and e.count(t) % 4 == 0
+
+
+def _words(e: Emitter, v: Value) -> list[str]:
+    """The words of such a value."""
+    return words(e, elem_of(v.type), e.get(v))
+
+
+def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
+    """Such a value lives in these words: its elements are made of them, which costs nothing if none is used alone."""
+    regs = e.fresh(v.type)
+    unpack(e, elem_of(v.type), whole, regs)
+    e.packed.update((tuple(regs[4 * i:4 * i + 4]), word) for i, word in enumerate(whole))
+    e.set(v, regs)
 
 
 def _moved(e: Emitter, way: Edge) -> dict[int, str]:
@@ -74,9 +97,12 @@ def _for(e: Emitter, op: Op) -> None:
     e.set(iv, at)
     ways = edges(op)
     roots = {way.index: _moved(e, way) for way in e.steps.carried(ways)}
+    whole: dict[int, list[str]] = {}
     for way in ways:
         assert way.init is not None
-        if way.index not in roots:
+        if _in_words(e, way.init.type):
+            whole[way.index] = [p.new("b32", "mov.b32", word) for word in _words(e, way.init)]
+        elif way.index not in roots:
             carried(e, way.init, way.args[0])
     loop, end = p.label("loop"), p.label("loop_end")
     leave = "le" if down else "ge"
@@ -85,14 +111,20 @@ def _for(e: Emitter, op: Op) -> None:
     p.place(loop)
     for i in roots:
         e.set(ways[i].args[0], e.spread(ways[i].args[0], roots[i]))
+    for i in whole:
+        _apart(e, ways[i].args[0], whole[i])
     e.block(region)
-    advance(e, [way.args[0] for way in ways], [way.ends[0] for way in ways],
-            [roots.get(way.index, range(len(e.get(way.args[0])))) for way in ways])
+    others = [way for way in ways if way.index not in whole]
+    advance(e, [way.args[0] for way in others], [way.ends[0] for way in others],
+            [roots.get(way.index, range(len(e.get(way.args[0])))) for way in others],
+            [(int32, to, word) for i in whole for to, word in zip(whole[i], _words(e, ways[i].ends[0]))])
     p(f"add.{kind}", at, at, e.scalar(step))
     p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
     p.place(end)
-    for way in ways:
+    for way in others:
         e.set(way.result, e.spread(way.result, roots[way.index]) if way.index in roots else e.get(way.args[0]))
+    for i in whole:
+        _apart(e, ways[i].result, whole[i])
 
 
 @emits("while")
@@ -119,21 +151,25 @@ def _while(e: Emitter, op: Op) -> None:
 def _if(e: Emitter, op: Op) -> None:
     p = e.p
     otherwise, end = p.label("else"), p.label("endif")
-    results = [e.fresh(r.type) for r in op.results]
+    whole = [_in_words(e, r.type) for r in op.results]
+    results = [p.regs("b32", e.count(r.type) // 4) if all_ else e.fresh(r.type) for r, all_ in zip(op.results, whole)]
     has_else = len(op.regions) > 1
     p("bra", otherwise, pred=f"!{e.scalar(op.operands[0])}")
     for i, region in enumerate(op.regions):
         e.block(region)
-        for regs, value in zip(results, region.terminator.operands):
-            for d, s in zip(regs, e.get(value)):
-                move(e, value.type, d, s)
+        for regs, value, all_ in zip(results, region.terminator.operands, whole):
+            for d, s in zip(regs, _words(e, value) if all_ else e.get(value)):
+                move(e, int32 if all_ else value.type, d, s)
         if i == 0:
             if has_else:
                 p("bra", end)
             p.place(otherwise)
     p.place(end)
-    for r, regs in zip(op.results, results):
-        e.set(r, regs)
+    for r, regs, all_ in zip(op.results, results, whole):
+        if all_:
+            _apart(e, r, regs)
+        else:
+            e.set(r, regs)
 
 
 @emits("yield", "condition")

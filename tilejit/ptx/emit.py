@@ -92,7 +92,7 @@ class Emitter:
         self.folds: list[Op] = []                # over CTAs: the first one awaits all of them, the last one tells them
         self.shifts: dict[Value, str] = {}       # view of an unaligned row -> how far behind 16 bytes it begins
         self.matrices: dict[tuple[Op, int], str] = {}    # product, operand -> register with the slot's descriptor
-        self.packed: dict[tuple[str, ...], str] = {}     # elements read together -> the 32-bit register of all
+        self.packed: dict[tuple[str, ...], str] = {}     # elements made together -> the register of all
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA

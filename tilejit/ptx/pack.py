@@ -21,6 +21,10 @@ def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
         if pack == 2:
             out.append(p.new("b32", "mov.b32", f"{{{regs[i]}, {regs[i + 1]}}}"))
             continue
+        pairs = [e.packed.get(tuple(regs[j:j + 2])) for j in (i, i + 2)]
+        if None not in pairs:
+            out.append(p.new("b32", "mov.b32", f"{{{pairs[0]}, {pairs[1]}}}"))
+            continue
         wide = [p.new("b32", "cvt.u32.u16", r) for r in regs[i:i + 4]]
         low = p.new("b32", "prmt.b32", wide[0], wide[1], "0x0040")
         high = p.new("b32", "prmt.b32", wide[2], wide[3], "0x0040")

@@ -106,13 +106,16 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
             wanted.update(e.run[v].operands)
     ops = [op for v, op in e.run.items() if v in wanted and v not in e.values]
     leaves = {v: e.get(v) for v in dict.fromkeys((*values, *(x for op in ops for x in op.operands))) if v in e.values}
+    packed: list[int] = []                       # which of the values have a register with a pair, too
 
     def make(*regs: str) -> list[str]:
         for i, leaf in enumerate(leaves):
             e.set(leaf, list(regs[_PAIR * i:_PAIR * (i + 1)]))
         for op in ops:
             EMITTERS[op.name](e, op)
-        return [r for v in values for r in e.get(v)]
+        both = [e.packed.pop(tuple(e.get(v)), "") for v in values]
+        packed[:] = [i for i, r in enumerate(both) if r]
+        return [*(r for v in values for r in e.get(v)), *filter(None, both)]
 
     for op in ops:
         e.at(op)
@@ -125,6 +128,9 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
         now = _pinned(e, leaves) if pinned else leaves
         columns = [map(regs.__getitem__, registers[i::_PAIR]) for regs in now.values() for i in range(_PAIR)]
         made = pair(list(zip(*columns)))
+        for regs in made:
+            e.packed.update((tuple(regs[_PAIR * i:_PAIR * (i + 1)]), both)
+                            for i, both in zip(packed, regs[_PAIR * len(values):]))
         return [[r for regs in made for r in regs[_PAIR * i:_PAIR * (i + 1)]] for i in range(len(values))]
 
     return compute

@@ -31,15 +31,18 @@ from tilejit.kernels.attention.forward_kernel import attention_kernel
 ROWS = 64
 #: Parts of the keys at most.
 PARTS = 128
+#: Numbers that a program weighs at once, at most: a thread has registers for 64 of them.
+WEIGHED = 8192
 
 
 @tilejit.kernel
 def combine_kernel(parts, logs, out, lse, sinks, queries, heads, batches, d, batch_stride, row_stride, head_stride,
-                   PARTS: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr):
+                   PARTS: tl.constexpr, COUNT: tl.constexpr, PIECES: tl.constexpr, D: tl.constexpr):
     """out, and lse if given, of PARTS parts [parts, batch, queries, heads, d] with logarithms [parts, batch, heads,
-    queries] of their sums, and sinks if given; COUNT: the next power of two. Programs (queries, heads, batches)."""
-    i, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    part, columns = tl.arange(0, COUNT), tl.arange(0, D)
+    queries] of their sums, and sinks if given; COUNT: the next power of two. Programs (queries * PIECES, heads,
+    batches) with D elements each."""
+    i, head, batch = tl.program_id(0) // PIECES, tl.program_id(1), tl.program_id(2)
+    part, columns = tl.arange(0, COUNT), tl.program_id(0) % PIECES * D + tl.arange(0, D)
     where = ((part * batches + batch) * heads + head) * queries + i
     log = tl.load(logs + where, part < PARTS, other=float("-inf"))
     most = tl.max(log, 0)
@@ -84,7 +87,7 @@ def decodes(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, case: Case, infos: tuple[A
 
 def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: Any, parts: int = 0) -> None:
     """Attention of few queries into out, and lse if given. parts: of the keys, instead of a choice."""
-    iq, ik, iv, io = infos_of(q, k, v, out)
+    iq, ik, iv = infos_of(q, k, v)
     infos = infos_of(*flat(extras))
     batch, queries, keys, heads, kv_heads, d, dv = check(iq, ik, iv, case, infos)
     if 0 in iq.shape or not dv:
@@ -110,9 +113,20 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
         opts, GROUP=group, PACK=pack, TAIL=ends or masked, SPLIT=0 if masked else 1,
         PARTS=parts, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v, num_warps=4)
     if parts > 1:
-        combine_kernel[(queries, heads, batch)](
-            to, logs, out, lse, extras.sinks, queries, heads, batch, dv, *io.strides[:3], PARTS=parts,
-            COUNT=tilejit.next_power_of_2(parts), D=wide_v, num_warps=4)
+        combine(to, logs, out, lse, extras.sinks, parts)
+
+
+def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int) -> None:
+    """Weigh parts [parts * batch, queries, heads, dv] by logs [parts, batch, heads, queries] into out [batch, queries,
+    heads, dv], and lse if given."""
+    io, = infos_of(out)
+    batch, queries, heads, dv = io.shape
+    count, wide = tilejit.next_power_of_2(parts), tilejit.next_power_of_2(dv)
+    columns = max(16, min(wide, WEIGHED // count))
+    pieces = tilejit.cdiv(dv, columns)
+    combine_kernel[(queries * pieces, heads, batch)](
+        of_parts, logs, out, lse, sinks, queries, heads, batch, dv, *io.strides[:3], PARTS=parts, COUNT=count,
+        PIECES=pieces, D=columns, num_warps=4)
 
 
 def _rows(x: ArrayInfo, pack: int, columns: int) -> tilejit.TensorDescriptor:

@@ -11,7 +11,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import infos_of
 from tilejit.kernels.attention.cases import LEAST_KEYS, readable
-from tilejit.kernels.attention.decode import combine_kernel, parts_of
+from tilejit.kernels.attention.decode import combine, parts_of
 from tilejit.kernels.attention.scores import LOG2E, Pages, Rows
 
 _LN2 = tl.constexpr(1 / LOG2E)
@@ -168,10 +168,7 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         queries, keys, scale * LOG2E, heads, batch, CAUSAL=causal, PARTS=parts,
         BM=ROWS, BN=bn, DV=dv, HALF=HALF, REST=REST, num_warps=8)
     if parts > 1:
-        strides = tilejit.array_info(out).strides
-        combine_kernel[(queries, heads, batch)](
-            to, logs, out, lse, None, queries, heads, batch, dv, *strides[:3], PARTS=parts,
-            COUNT=tilejit.next_power_of_2(parts), D=dv, num_warps=4)
+        combine(to, logs, out, lse, None, parts)
     return out, lse
 
 
