@@ -225,11 +225,11 @@ kernel @w(%a: ptr<bf16> {{divisible=16}}, %b: ptr<bf16> {{divisible=16}}, %c: pt
 
 
 def test_copies_that_do_not_fit():
-    """Three slots, two, or ordinary loads; a depth that the author gives and that does not fit is an error."""
+    """Three slots, two, or ordinary loads; of a depth that the author gives, what fits."""
     for columns, said in ((256, "ring x_y: 3 slots"), (384 + 128, "load x at ?: not pipelined, there is no shared memory")):
         report = schedule.run(passes.run(parse_function(wide(columns)))).attrs["report"]
         assert any(line.startswith(said) for line in report)
     assert not any(line.startswith("ring") for line in report)
-    with pytest.raises(CompilationError, match="bytes needed") as error:
-        schedule.run(passes.run(parse_function(wide(256, 4))))
-    assert "num_stages=3 fits" in str(error.value)
+    for columns, said in ((256, "num_stages=3: more do not fit"), (512, "num_stages=1: more do not fit")):
+        report = schedule.run(passes.run(parse_function(wide(columns, 4)))).attrs["report"]
+        assert any(line.startswith(said) for line in report)

@@ -129,6 +129,10 @@ class Allocator:
         """The most slots that these rings can have; 0 if not even one."""
         return next((n for n in range(most, 0, -1) if self.place(level, rings, n, lean).total <= self.limit), 0)
 
+    def fewer(self, rings: Mapping[str, int], asked: int) -> int:
+        """The most slots below `asked` that these rings can have, whatever has to be waited for; at least one."""
+        return self.deepest(WAIT, rings, asked - 1) or self.deepest(DRAIN, rings, min(2, asked - 1)) or 1
+
 
 def fixed_bytes(op: Op) -> int:
     """Bytes of an op that share with nobody: mbarriers, the address of a CTA's tensor maps."""
@@ -187,15 +191,11 @@ def allocate(fn: Function, plan: Plan, allocator: Allocator | None = None) -> Fu
 
 
 def check_size(fn: Function, plan: Plan) -> None:
-    """Raise SharedMemoryError for too much shared memory: what takes it, and the largest num_stages that fits."""
+    """Raise SharedMemoryError for too much shared memory, and say what takes it."""
     total, most = fn.attrs["shared_bytes"], limit(fn)
     if total <= most:
         return
-    rings = {r.name: r.groups for r in plan.rings if r.slots > 1}
     notes = [f"{name}: {size} bytes" for _, size, name, _ in plan.map]
-    if rings:
-        allocator = Allocator(fn)
-        deep = max(r.slots for r in plan.rings) - 1
-        found = allocator.deepest(WAIT, rings, deep) or allocator.deepest(DRAIN, rings, min(2, deep))
-        notes.append(f"num_stages={found} fits" if found >= 1 else "no num_stages fits: use smaller blocks")
+    if plan.rings:
+        notes.append("no num_stages fits: use smaller blocks")
     raise SharedMemoryError(total, most, fn.loc, tuple(notes))

@@ -41,12 +41,13 @@ ADDRESS_REGISTERS = 32
 @dataclass(frozen=True)
 class Wishes:
     """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
-    side rings (None: open); staging tiles of stores whose number the author leaves open; whether stores may have a role
+    side rings and of any (None: open); staging tiles of stores whose number the author leaves open; whether stores may have a role
     that the author does not ask for; whether operands that a loop does not change may stay in shared memory."""
 
     slots: int | None
     groups: int | None
     side: int | None = None
+    most: int | None = None
     staging: int = STORE_STAGES
     store_role: bool = True
     keep_operands: bool = True
@@ -66,6 +67,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
         depth = 1
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
+            depth = min(depth, wishes.most or depth)
         kind = kind_of(op)
         if op.name == "load":
             depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked

@@ -75,8 +75,8 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
     The function stays as it is."""
     found = _candidate(fn, Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups")),
                        list(fn.attrs.get("report", ())))
-    for change in (_with_operands_each_time, _without_store_role, _with_one_staging_tile, _with_fewer_slots,
-                   _with_one_group, _without_copies):
+    for change in (_with_operands_each_time, _without_store_role, _with_one_staging_tile, _with_one_group,
+                   _with_fewer_slots, _without_copies):
         while (other := change(found)) is not None:
             found = other
     if see is None:
@@ -108,13 +108,15 @@ def _with_one_staging_tile(c: Candidate) -> Candidate | None:
 
 
 def _with_fewer_slots(c: Candidate) -> Candidate | None:
-    """Depths that were chosen for Hopper's larger shared memory."""
-    slots, target = c.wishes.slots, target_of(c.fn)
-    if not slots or slots == 1 or c.fits or target.hopper:
+    """Rings less deep than asked for: depths are often chosen for other chips and other ways to use shared memory."""
+    given = {r.name: r for r in c.plan.rings if r.slots > 1 and not r.open}
+    if c.fits or not given or c.wishes.most == 1:
         return None
+    asked = c.wishes.most or max(r.slots for r in given.values())
+    slots = Allocator(c.new).fewer({name: r.groups for name, r in given.items()}, asked)
     notes = [note for note in c.notes if note.kind != "fewer_slots"]
     return replace(c, notes=notes).but(Record(
-        "fewer_slots", f"num_stages={slots - 1}: more do not fit {target.name}", slots=slots - 1), slots=slots - 1)
+        "fewer_slots", f"num_stages={slots}: more do not fit {target_of(c.fn).name}", slots=slots), most=slots)
 
 
 def _with_one_group(c: Candidate) -> Candidate | None:
@@ -126,10 +128,12 @@ def _with_one_group(c: Candidate) -> Candidate | None:
 
 def _without_copies(c: Candidate) -> Candidate | None:
     """Loads through pointers that are copies (`passes/copies.py` marks them) stay ordinary ones."""
-    if c.fits or not any(r.open and "copy" in op.attrs for r in c.plan.rings for op in r.loads):
+    shallow = c.wishes.most == 1
+    if c.fits or not any((r.open or shallow) and "copy" in op.attrs for r in c.plan.rings for op in r.loads):
         return None
     fn, notes = copy_function(c.fn), list(c.notes)
-    for op in [op for r in make_plan(fn, c.written, []).rings if r.open for op in r.loads if "copy" in op.attrs]:
+    for op in [op for r in make_plan(fn, c.written, []).rings if r.open or shallow for op in r.loads
+               if "copy" in op.attrs]:
         del op.attrs["copy"]
         notes.append(Record(
             "not_pipelined", f"load {op.result.name or 'of a tile'} at {place(op)}: not pipelined, there is no shared "
