@@ -240,17 +240,14 @@ def test_too_much_shared_memory_is_out_of_resources(triton):
 
     @triton.jit
     def product(a, b, out, K: tl.constexpr):
-        i, k = tl.arange(0, 128), tl.arange(0, 256)
-        total = tl.zeros((128, 128), tl.float32)
-        for at in tl.range(0, 4 * K, K, num_stages=4):
-            total = tl.dot(tl.load(a + i[:, None] * 4 * K + at + k[None, :]), tl.load(b + (at + k[:, None]) * 128 + i[None, :]),
-                           total)
+        i, k = tl.arange(0, 128), tl.arange(0, K)
+        total = tl.dot(tl.load(a + i[:, None] * K + k[None, :]), tl.load(b + k[:, None] * 128 + i[None, :]))
         tl.store(out + i[:, None] * 128 + i[None, :], total)
 
     x, y, z = np.zeros((128, 1024), np.float16), np.zeros((1024, 128), np.float16), np.zeros((128, 128), np.float32)
     with pytest.raises(triton.runtime.errors.OutOfResources, match="out of resource: shared memory, Required") as caught:
-        product[(1,)](x, y, z, 256)
-    assert caught.value.required > caught.value.limit and "num_stages" in str(caught.value.__cause__)
+        product[(1,)](x, y, z, 1024)
+    assert caught.value.required > caught.value.limit and "bytes" in str(caught.value.__cause__)
 
 
 def test_what_would_change_a_kernel_is_refused(triton):

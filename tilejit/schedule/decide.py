@@ -41,8 +41,9 @@ ADDRESS_REGISTERS = 32
 @dataclass(frozen=True)
 class Wishes:
     """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
-    side rings and of any (None: open); staging tiles of stores whose number the author leaves open; whether stores may have a role
-    that the author does not ask for; whether operands that a loop does not change may stay in shared memory."""
+    side rings and of any (None: open); staging tiles of stores whose number the author leaves open; whether stores may
+    have a role that the author does not ask for; whether operands that a loop does not change may stay in shared
+    memory."""
 
     slots: int | None
     groups: int | None
