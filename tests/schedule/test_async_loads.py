@@ -4,7 +4,6 @@ import re
 import pytest
 
 from tilejit import passes, schedule
-from tilejit.errors import CompilationError
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function, print_function
 from tilejit.ir.verify import verify
