@@ -12,11 +12,13 @@ class range:
     """A loop that runs on the device; a step that is no constant must be positive.
 
     `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the
-    computing warps. The other options are hints."""
+    computing warps. `split_masks`: whether iterations in which masks hide nothing are a loop of their own, without
+    masks (None: where that is worth while). The other options are hints."""
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,
                  loop_unroll_factor: int | None = None, disallow_acc_multi_buffer: bool = False,
-                 flatten: bool = False, warp_specialize: bool | None = None, disable_licm: bool = False):
+                 flatten: bool = False, warp_specialize: bool | None = None, disable_licm: bool = False,
+                 split_masks: bool | None = None):
         self.lo: Any
         self.hi: Any
         self.lo, self.hi = (0, arg1) if arg2 is None else (arg1, arg2)
@@ -27,8 +29,9 @@ class range:
             if not isinstance(stages, int) or stages < 0:
                 raise CompilationError(f"num_stages must be a constant from 0 on, found {stages!r}")
             self.attrs["num_stages"] = max(1, stages)         # none is one: nothing runs ahead
-        if unwrap(warp_specialize) is not None:
-            self.attrs["warp_specialize"] = bool(unwrap(warp_specialize))
+        for name, v in (("warp_specialize", warp_specialize), ("split_masks", split_masks)):
+            if unwrap(v) is not None:
+                self.attrs[name] = bool(unwrap(v))
         if unwrap(flatten):
             self.attrs["flatten"] = True
         if unwrap(loop_unroll_factor):

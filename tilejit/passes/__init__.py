@@ -22,6 +22,7 @@ from tilejit.passes.products import legalise
 from tilejit.passes.rows import find_rows
 from tilejit.passes.simplify import simplify
 from tilejit.passes.sink import sink
+from tilejit.passes.split_masks import split_masks
 from tilejit.passes.totals import shrink_totals
 
 
@@ -44,6 +45,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("rows", find_rows),
     ("simplify2", simplify),
     ("contract", contract),
+    ("split_masks", split_masks),
     ("divide_k", divide_k),
     ("chunks", chunk),
     ("totals", shrink_totals),

@@ -47,7 +47,7 @@ _overrides = knobs.overrides
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
-                           "check_signs": True,
+                           "check_signs": True, "split_masks": True,
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
                            "enable_fp_fusion": True, "debug": False, "sanitize_overflow": None, "target": None}
 _DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})

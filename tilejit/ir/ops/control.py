@@ -12,8 +12,8 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 
 @op("for", "lo hi step inits*",
-    "num_stages? unroll? warp_specialize? flatten? joined? pairs? turns? pipelined? dealt?", effects="control",
-    traits="structural carries loop optional takes_pending", regions="for")
+    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? turns? pipelined? dealt?",
+    effects="control", traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
     the next carried values; results are the last ones. A constant negative step counts down; any other step

@@ -121,7 +121,7 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
     """Blocks of queries from `start` to `stop` for a block of keys. Tiles are transposed: keys are rows."""
     NARROW: tl.constexpr = D + DV <= 128
     columns = tl.arange(0, BM)[None, :]
-    for m in tl.range(start, stop, BM):
+    for m in tl.range(start, stop, BM, split_masks=False):
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
         scores = tl.dot(k, q.T)
         grad = grad_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, DV])
@@ -220,7 +220,7 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
         stop = tl.where(begin < at.queries, stop, 0)
     dq = tl.zeros([BM, D], tl.float32)
     columns = tl.arange(0, BN)[None, :]
-    for n in tl.range(start // BN * BN, stop, BN):
+    for n in tl.range(start // BN * BN, stop, BN, split_masks=False):
         k = k_desc.load([at.row, at.first_key + n, head // GROUP, 0]).reshape([BN, D])
         v = v_desc.load([at.row, at.first_key + n, head // GROUP, 0]).reshape([BN, DV])
         scores = tl.dot(q, k.T)

@@ -101,7 +101,7 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
     """The keys from `start` to `stop`; with numbers, the blocks whose numbers lie there from `start` to `stop`."""
     columns = tl.arange(0, BN)[None, :]
     query = begin // PACK + tl.arange(0, BM)[:, None] // PACK
-    for i in tl.range(start, stop, BN if numbers is None else 1):
+    for i in tl.range(start, stop, BN if numbers is None else 1, split_masks=False):
         n = i
         if numbers is not None:
             n = tl.load(numbers + i) * BN

@@ -66,7 +66,7 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
         last = row // heads + (count - queries) + 1
     else:
         last = count + row * 0
-    for n in tl.range(low, high, BN):
+    for n in tl.range(low, high, BN, split_masks=False):
         k0 = part_of_keys(cache, n, 0, batch, count, pages, BN, HALF)
         k1 = part_of_keys(cache, n, HALF, batch, count, pages, BN, HALF)
         k2 = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
