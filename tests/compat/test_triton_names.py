@@ -262,6 +262,33 @@ def test_what_would_change_a_kernel_is_refused(triton):
     assert np.array_equal(out, x + 1)
 
 
+def test_libraries_and_subnormals_are_part_of_a_kernels_key(triton):
+    import triton.language as tl
+
+    @triton.jit
+    def power(x):
+        at = x + tl.arange(0, 16)
+        tl.store(at, tl.math.exp2(tl.load(at)))
+
+    asked = []
+
+    def hook(*, compile, **_):
+        asked.append(compile["extern_libs"])
+
+    x = np.full(16, -127, np.float32)
+    triton.knobs.runtime.jit_cache_hook = hook
+    try:
+        for options, result in (({}, 0), ({"extern_libs": {"libdevice": "a.bc"}}, 0), ({"extern_libs": {}}, 0),
+                                ({"enable_reflect_ftz": False}, 2.0 ** -127)):
+            for _ in range(2):
+                x[:] = -127
+                power[(1,)](x, **options)
+                assert (x == np.float32(result)).all()
+    finally:
+        triton.knobs.runtime.jit_cache_hook = None
+    assert asked == [(), (("libdevice", "a.bc"),), ()]
+
+
 def test_settings(triton, monkeypatch):
     """Of the environment until they are set, and then in the environment too; of a program's own groups as well."""
     import triton.knobs as knobs

@@ -398,8 +398,13 @@ def _ptr_add(e: Emitter, op: Op) -> None:
 
 
 # -- functions of one float -----------------------------------------------------------------------------
+def _exp2(e: Emitter, x: str) -> str:
+    """Subnormal results are flushed to zero, as by Triton, unless `enable_reflect_ftz` is False."""
+    return e.p.new("f32", "ex2.approx.ftz.f32" if e.fn.attrs.get("enable_reflect_ftz", True) else "ex2.approx.f32", x)
+
+
 def _exp(e: Emitter, x: str) -> str:
-    return e.p.new("f32", "ex2.approx.ftz.f32", e.p.new("f32", "mul.rn.f32", x, LOG2E))
+    return _exp2(e, e.p.new("f32", "mul.rn.f32", x, LOG2E))
 
 
 def _log(e: Emitter, x: str) -> str:
@@ -457,7 +462,7 @@ def _simple(opcode: str) -> Callable[[Emitter, str], str]:
 
 _FP32: dict[str, Callable[[Emitter, str], str]] = {
     "exp": _exp, "log": _log, "tanh": _tanh, "sigmoid": _sigmoid, "erf": _erf,
-    "exp2": _simple("ex2.approx.ftz.f32"), "log2": _simple("lg2.approx.f32"),
+    "exp2": _exp2, "log2": _simple("lg2.approx.f32"),
     "sqrt": _simple("sqrt.approx.f32"), "rsqrt": _simple("rsqrt.approx.f32"),
     "floor": _simple("cvt.rmi.f32.f32"), "ceil": _simple("cvt.rpi.f32.f32"),
     "sin": lambda e, x: _reduced(e, "sin", x), "cos": lambda e, x: _reduced(e, "cos", x),

@@ -49,7 +49,8 @@ OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "c
                            "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
                            "check_signs": True, "split_masks": True,
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
-                           "enable_fp_fusion": True, "debug": False, "sanitize_overflow": None, "target": None}
+                           "enable_fp_fusion": True, "enable_reflect_ftz": True, "debug": False,
+                           "sanitize_overflow": None, "target": None}
 _DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})
 
 

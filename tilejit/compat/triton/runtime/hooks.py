@@ -78,8 +78,9 @@ def compile_info(fn: JITFunction, described: Mapping[str, Any], options: Mapping
             "attrs_vals": list(divisible.values()), "options": {k: _plain(v) for k, v in options.items()}, "key": key,
             "target": vars(driver.active.get_current_target())}
     return {"key": key, "repr": f"{fn.fn.__qualname__}[{settings}]({arguments})", "signature": signature,
-            "device": driver.active.get_current_device(), "constants": constants, "extern_libs": (),
-            "configs": [divisible], "specialization_data": json.dumps(data), "is_warmup": warmup, **shown}
+            "device": driver.active.get_current_device(), "constants": constants,
+            "extern_libs": options.get("extern_libs", ()), "configs": [divisible],
+            "specialization_data": json.dumps(data), "is_warmup": warmup, **shown}
 
 
 def _plain(value: Any) -> Any:

@@ -29,10 +29,10 @@ from tilejit.runtime.launch import Entry
 from tilejit.runtime.signature import ArgumentError
 
 #: Options of Triton's compilers, the last ones for other makers' GPUs, that tilejit lacks: accepted, no effect.
-ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override", "extern_libs",
+ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override",
                       "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
                       "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name",
-                      "instrumentation_mode", "enable_reflect_ftz", "cluster_dims",
+                      "instrumentation_mode", "cluster_dims",
                       "grf_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
 #: how often a kernel's text was replaced: every kernel may have been built from it
 _EDITS = [0]
@@ -143,6 +143,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
                  noinline: bool | None = None, repr: Callable[..., str] | None = None,
                  launch_metadata: Callable[..., dict[str, Any]] | None = None):
         super().__init__(fn, bool(debug), _known(fn, do_not_specialize), _known(fn, do_not_specialize_on_alignment))
+        self.defaults["extern_libs"] = None             # part of a kernel's key, and no more: libdevice's are our own
         self.source.readable = _readable
         self.version, self.debug, self.noinline, self._repr = version, debug, noinline, repr
         self.do_not_specialize, self.do_not_specialize_on_alignment = do_not_specialize, do_not_specialize_on_alignment
@@ -282,12 +283,14 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
             elif k == "ir_override" and v:
                 raise LaunchError("ir_override: Triton's IR cannot take the place of a kernel, which tilejit compiles "
                                   "from its source; TILEJIT_OVERRIDE replaces stages of tilejit's own")
-            elif k == "extern_libs" and set(dict(v or ())) - {"libdevice"}:
-                other = ", ".join(sorted(set(dict(v)) - {"libdevice"}))
-                raise LaunchError(f"extern_libs: {other}: bitcode cannot be linked to what tilejit compiles; "
-                                  "libdevice's functions are its own")
             elif k != "arch" and k not in ACCEPTED:
                 raise KeyError(f"Keyword argument {k} was specified but unrecognised")
+        if "extern_libs" in out:
+            libraries = dict(out["extern_libs"] or ())
+            out["extern_libs"] = tuple(libraries.items()) or None
+            if other := ", ".join(sorted(libraries.keys() - {"libdevice"})):
+                raise LaunchError(f"extern_libs: {other}: bitcode cannot be linked to what tilejit compiles; "
+                                  "libdevice's functions are its own")
         warps = out.get("num_warps")
         if isinstance(warps, int) and warps & (warps - 1) and warps != 12:
             raise AssertionError(f"num_warps must be a power of 2, found {warps}")
