@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value
+from tilejit.ir.core import Block
 from tilejit.ir.types import Buffer, DType, Pending, Tile
 from tilejit.layout.clusters import divided_dim, own
 from tilejit.layout.linear import LinearLayout
@@ -60,9 +61,13 @@ class Operand:
 @emits("pend")
 def _pend(e: Emitter, op: Op) -> None:
     """Give the accumulator its own registers, which then never move; a product that starts at zero fills them. Sums of
-    fp16 are two to a register until they are waited for."""
+    fp16 are two to a register until they are waited for. What a loop carries for this product only stays where it is:
+    left to itself, the assembler copies it to and fro wherever registers are scarce."""
     t = op.operands[0].type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    if t.elem.bits == 32 and _is_carried_for(e, op):
+        e.set(op.result, e.get(op.operands[0]))
+        return
     cls = "b32" if t.elem.bits == 16 else reg_class(t.elem)
     regs = e.p.regs(cls, e.count(t) * t.elem.bits // 32)
     if _starts_at_zero(e, op):
@@ -72,6 +77,14 @@ def _pend(e: Emitter, op: Op) -> None:
     for d, s in zip(regs, words(e, t.elem, source) if t.elem.bits == 16 else source):
         e.p(f"mov.{cls}", d, s)
     e.set(op.result, regs)
+
+
+def _is_carried_for(e: Emitter, pend: Op) -> bool:
+    """Whether a loop carries this value, in registers of its own, for nothing else than what its body does with it."""
+    source = pend.operands[0]
+    block = source.op
+    return (isinstance(block, Block) and block is pend.parent and block.parent is not None
+            and block.parent.name == "for" and len(e.uses.get(source, ())) == 1)
 
 
 def _starts_at_zero(e: Emitter, pend: Op) -> bool:
