@@ -87,6 +87,16 @@ def test_products_of_keys_overlap(deterministic: bool, causal: bool) -> None:
     assert re.findall(r"ring (\S+): ", k.report()) == ["k", "v", "q", "grad", "log", "delta"]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_sums_of_wide_heads_are_not_copied(causal: bool) -> None:
+    """A thread has 128 registers of them for 112 others: copies are spilled."""
+    k = key_kernel.compile(*shapes(128, 64, 128), "desc<fp32[1x1x64]>", "desc<fp32[256x32]>", *["desc<bf16[1x128x1x128]>"] * 2,
+                           "int32:16", "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)),
+                           GROUP=1, TAIL=causal, SPLIT=1, BM=64, BN=128, D=128, DV=128, num_warps=8)
+    body = k.asm["ptx"].split("$loop_")[2]       # up to the jump back
+    assert body.count("wgmma.mma_async") == 32 and body.count("mov.f32") < 64
+
+
 def test_a_slot_that_is_read_again_needs_another_one() -> None:
     k = query_kernel.compile(*shapes(64, 128, 64), "desc<fp32[1x1x128]>", "desc<bf16[1x128x1x64]>", "int32:16",
                              "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0)), GROUP=1, MASKED=True, PAD=64,

@@ -211,3 +211,32 @@ def test_sums_of_fp16(m, n, unit):
                 halves[(1,)](a, b, c, m, n, k, 32)
             assert rel_error(c, want) < 2e-3 if k else not c.any()
         assert unit in halves.compile(a, b, c, m, n, k, 32).ptx or not k
+
+
+@tilejit.kernel
+def running(a, b, c, before, n, N: tl.constexpr, KEPT: tl.constexpr):
+    """Sums of products, and, KEPT, what they were ahead of the last one."""
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    total = tl.zeros([N, N], tl.float32)
+    last = total
+    for k in range(n):
+        new = tl.dot(tl.load(a + k * N * N + at), tl.load(b + k * N * N + at), total)
+        if KEPT:
+            last = total
+        total = tl.where(new > 1e9, 0.0, new)    # so that the product is awaited in every iteration
+    tl.store(c + at, total)
+    tl.store(before + at, last)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_sums_that_something_else_needs(kept):
+    """A loop's sum that only its product reads is added to where it is; any other is not lost."""
+    rng, n = np.random.default_rng(3), 64
+    a, b = (rng.standard_normal((3, n, n), F32).astype(BF16) for _ in range(2))
+    c, before = np.zeros((n, n), F32), np.zeros((n, n), F32)
+    with tilejit.knobs(target="emulator"):
+        running[(1,)](a, b, c, before, 3, n, kept, num_warps=4)
+    each = np.einsum("kij,kjl->kil", a.astype(F64), b.astype(F64))
+    assert rel_error(c, each.sum(0)) < 1e-6
+    assert rel_error(before, each[:2].sum(0)) < 1e-6 if kept else not before.any()
