@@ -110,7 +110,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     the way sees it, instead of all; parts: programs a tile, instead of the way's own."""
     p, f, r = problem, table.columns, table.rates(chip)
     whole = rows is None or columns is None
-    high, wide = _sizes(p, table) if whole else (rows, columns)
+    high, wide = _sizes(p, table) if whole else (rows, columns)       # type: tuple[_Array, _Array]
     down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
     count = p.batches * down * across
     split, room = f["parts"] if parts is None else parts, r["room"]
