@@ -1,5 +1,5 @@
-"""The command line: `python -m tilejit demo | ops [--page | --ptx | --findings] | stages KERNEL | cache ls, why,
-clear | info | calibrate`."""
+"""The command line: `python -m tilejit demo | ops | stages KERNEL | cache ls, why, clear | info |
+calibrate`."""
 from __future__ import annotations
 
 import argparse
@@ -45,31 +45,13 @@ def demo(size: int) -> int:
     return 0
 
 
-def ops(page: str) -> int:
-    """Print the op table of tile IR, as lines or as its page, or the pages of what the emulator runs and finds."""
-    if page == "page":
-        from tilejit.tools.ops_page import ops_page
-
-        print(ops_page())
-        return 0
-    if page:
-        from tilejit.emulator import status
-
-        print(status.instructions_page() if page == "ptx" else status.findings_page())
-        return 0
+def ops() -> int:
+    """Print the op table of tile IR."""
     from tilejit.ir import OPS
 
     for op in sorted(OPS.values(), key=lambda o: (o.family, o.name)):
         effects = ", ".join(sorted(op.effects)) or "pure"
         print(f"{op.family:10s} {op.name:14s} ({' '.join(op.operands)}) [{effects}] {op.doc.splitlines()[0]}")
-    return 0
-
-
-def ready() -> int:
-    """Print the page of the row kernels: how each is called, and what it computes."""
-    from tilejit.tools.kernels_page import kernels_page
-
-    print(kernels_page())
     return 0
 
 
@@ -166,14 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tilejit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help=demo.__doc__).add_argument("--size", type=int, default=512)
-    table = commands.add_parser("ops", help=ops.__doc__)
-    page = table.add_mutually_exclusive_group()
-    page.add_argument("--page", action="store_const", dest="page", const="page",
-                      help="the op table as the page docs/ops.md")
-    page.add_argument("--ptx", action="store_const", dest="page", const="ptx", default="",
-                      help="the PTX instructions that the emulator runs")
-    page.add_argument("--findings", action="store_const", dest="page", const="findings",
-                      help="the kinds of findings of the emulator and its sanitizer")
+    commands.add_parser("ops", help=ops.__doc__)
     stored = commands.add_parser("cache", help=cache.__doc__)
     stored.add_argument("action", choices=["ls", "why", "clear"])
     stored.add_argument("kernel", nargs="?", default="", help="only this kernel")
@@ -181,7 +156,6 @@ def main() -> int:
     shown.add_argument("kernel", choices=["matmul", "attention"])
     shown.add_argument("--only", default="", help="only stages whose names have this")
     commands.add_parser("info", help=info.__doc__)
-    commands.add_parser("kernels", help=ready.__doc__)
     rates = commands.add_parser("calibrate", help="measure the chip's rates, by which products are planned")
     rates.add_argument("--seconds", type=float, default=150, help="to measure; 0: fit what --times holds")
     rates.add_argument("--seed", type=int, help="of the products; a fresh one without")
@@ -198,9 +172,7 @@ def main() -> int:
         return stages(args.kernel, args.only)
     if args.command == "cache":
         return cache(args.action, args.kernel)
-    if args.command == "kernels":
-        return ready()
-    return ops(args.page) if args.command == "ops" else info()
+    return ops() if args.command == "ops" else info()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """The instruction table, the decoder and the executors know the same forms."""
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tilejit.emulator import Program
@@ -15,25 +13,6 @@ def test_every_form_has_a_decoder() -> None:
     from tilejit.emulator import handlers, handlers_memory  # noqa: F401
 
     assert {f.name for f in isa.FORMS} == set(HANDLERS)
-
-
-@pytest.mark.parametrize("page,option", (("instructions", "ptx"), ("findings", "findings")))
-def test_generated_pages_are_current(page: str, option: str) -> None:
-    from tilejit.emulator import status
-
-    text = getattr(status, f"{page}_page")()
-    path = Path(__file__).parents[2] / "docs" / f"{page}.md"
-    assert path.read_text() == text + "\n", f"run `python -m tilejit ops --{option} > docs/{page}.md`"
-
-
-def test_status_follows_what_carries_a_form_out() -> None:
-    from tilejit.emulator.status import HINT, LIMITS, ORDER, UNIT, VM, spelled, status
-
-    forms = {f.name: f for f in isa.FORMS}
-    assert status(forms["fma"]) == VM and status(forms["wgmma.mma_async.sync.aligned"]) == UNIT
-    assert status(forms["fence.proxy"]) == ORDER and status(forms["prefetch.tensormap"]) == HINT
-    assert set(LIMITS) <= set(forms)
-    assert spelled(isa.Form("add[sat:sat]<type:u16|u32>", "daa")) == ("add[.sat].type", "type: u16 u32")
 
 
 @pytest.mark.parametrize("body", ["ld.global.b128 %q, [%rd1];", "st.global.b128 [%rd1], %q;", "mov.b128 %q, {%rd1, %rd1};",

@@ -66,10 +66,3 @@ def test_no_second_list_of_ops(room):
                   if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and (names := _op_names(node))
                   and (len(names) > 3 or id(node) in kept and len(names) > 1)]
     assert found == []
-
-
-def test_the_page_is_current():
-    from tilejit.tools.ops_page import ops_page
-
-    path = PACKAGE.parent / "docs" / "ops.md"
-    assert path.read_text() == ops_page() + "\n", "run `python -m tilejit ops --page > docs/ops.md`"

@@ -56,13 +56,6 @@ def test_unknown_subcommand(run):
         run("compile")
 
 
-def test_ops_of_the_emulator(run):
-    status, text = run("ops", "--ptx")
-    assert status == 0 and "| `wgmma.commit_group.sync.aligned` |" in text
-    status, text = run("ops", "--findings")
-    assert status == 0 and "| `deadlock` | always |" in text and "| `proxy-fence` | sanitizer |" in text
-
-
 def test_demo_says_what_the_emulator_did(run, monkeypatch):
     monkeypatch.setenv("TILEJIT_TARGET", "emulator")
     monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
