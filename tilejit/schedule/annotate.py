@@ -21,7 +21,7 @@ from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
 from tilejit.schedule.products_ahead import find_products_ahead
-from tilejit.schedule.registers import BESIDE, register_split
+from tilejit.schedule.registers import Shares, register_split, room
 from tilejit.schedule.rotate import TIMES, copy_function, rotate
 from tilejit.schedule.stores import is_store
 
@@ -40,7 +40,7 @@ def annotate(fn: Function) -> Function:
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     turns = bool(fn.attrs.get("ping_pong")) and groups > 1
     report: list[Record] = []
-    ahead = find_products_ahead(fn, report)
+    ahead, shares = find_products_ahead(fn, report)
     if not ahead and not report and (not found or not overlaps and not turns):
         return fn
     new = copy_function(fn)
@@ -48,9 +48,7 @@ def annotate(fn: Function) -> Function:
     loops = dict(zip(walk(fn.body), walk(new.body)))
     rings: dict[str, tuple] = {}
     for loop, first in ahead.items():
-        body = loop.regions[0].ops[:-1]
-        _mark(loop, loops, {op: (0, 0) if op in first else (1, 1) for op in body}, rings)
-        loops[loop].attrs["pairs"] = True
+        _ahead(new, loop, loops, first, shares, rings)
     for loop, times in found:
         if overlaps:
             report.append(_overlap(new, loop, loops, times, rings))
@@ -62,6 +60,23 @@ def annotate(fn: Function) -> Function:
     return new
 
 
+def _ahead(new: Function, loop: Op, loops: dict[Op, Op], first: set[Op], shares: Shares,
+           rings: dict[str, tuple]) -> None:
+    """Mark the copy of a loop in `new` whose product is issued ahead, with all of `first`; not where registers do not
+    suffice for two sets of results, unless the author asks for it (`products_ahead`)."""
+    body, twin = loop.regions[0].ops[:-1], loops[loop]
+    _mark(loop, loops, {op: (0, 0) if op in first else (1, 1) for op in body}, rings)
+    twin.attrs["pairs"] = True
+    if new.attrs.get("products_ahead") is None and _registers(new, twin) > room(shares.computing, "loop"):
+        _unmark(twin)
+        del twin.attrs["pairs"]
+        return
+    dot = next(op for op in body if op.name == "dot")
+    new.attrs["report"].append(Record(
+        "products_ahead", f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration is in "
+        "flight while this one's is used (products_ahead)", place(loop)))
+
+
 def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple[int, int]],
              rings: dict[str, tuple]) -> Record:
     """Mark the copy of a loop in `new` with its times if it can be expanded; says what comes of it."""
@@ -69,13 +84,13 @@ def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple
     if not problem:
         _mark(loop, loops, times, rings)
         need, share = _registers(new, loops[loop]), _share(new)
-        if need <= share - BESIDE:
+        if need <= room(share, "loop"):
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
             return Record("overlap", f"loop at {place(loop)}: {first} of the next iteration is in flight with {second} "
                           f"of this one (2 stages; {need} registers a thread for tiles at once)", place(loop), stages=2,
                           registers=need, share=share)
-        problem = f"{need} registers a thread for tiles at once, {share - BESIDE} of {share} are there for them"
+        problem = f"{need} registers a thread for tiles at once, {room(share, 'loop')} of {share} are there for them"
         _unmark(loops[loop])
     return Record("no_overlap", f"loop at {place(loop)}: products and what is between them do not overlap: {problem}",
                   place(loop))
@@ -83,8 +98,8 @@ def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple
 
 def _share(fn: Function) -> int:
     """Registers of a consumer's thread."""
-    launch, _, consumer = register_split(fn, fn.attrs["num_warps"])
-    return min(consumer or launch, fn.attrs.get("maxnreg") or 255)
+    share = register_split(fn, fn.attrs["num_warps"]).computing
+    return min(share, fn.attrs.get("maxnreg") or share)
 
 
 def _dots(loop: Op) -> list[Op]:

@@ -2,17 +2,14 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, edges, enclosing, total_warps, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, enclosing, walk
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
-from tilejit.ir.types import DType, Tile
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.ping_pong import tickets
 from tilejit.schedule.plan import PingPong, Plan, kind_of, place, reads_slot
-
-#: fp32 accumulator registers a thread may have when its group owns whole tiles; the rest is addresses and epilogue.
-TURN_REGISTERS = 128
+from tilejit.schedule.registers import accumulators, register_split, room
 
 
 def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]]]) -> None:
@@ -74,7 +71,7 @@ def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
         return
     loop, problem = _turn_loop(fn, plan)
-    if not problem and asked is None and accumulators(fn) > TURN_REGISTERS:
+    if not problem and asked is None and accumulators(fn) > room(register_split(fn, 8).computing, "tile"):
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
     if loop is not None and not problem:
         plan.ping_pong, plan.groups = PingPong(loop), asked or 2
@@ -118,15 +115,3 @@ def _turn_problem(loop: Op, plan: Plan) -> str:
             return f"how often it loads {ring.name} is not known before an iteration"
     return ""
 
-
-def accumulators(fn: Function) -> int:
-    """Registers a thread needs for the largest set of accumulators of one loop, those aside that are issued an
-    iteration ahead."""
-    most = 0
-    for op in walk(fn.body):
-        if "loop" in op.define.traits:
-            tiles = [e.result.type for e in edges(op) if not all(isinstance(v.op, Op) and v.op.name == "dot"
-                                                                 for v in e.sources)]
-            most = max(most, sum(t.numel for t in tiles if isinstance(t, Tile) and isinstance(t.elem, DType))
-                       // (32 * total_warps(fn)))
-    return most

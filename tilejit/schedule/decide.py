@@ -11,7 +11,7 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.consumers import accumulators, check_warpgroups, choose_ping_pong, find_chains
+from tilejit.schedule.consumers import check_warpgroups, choose_ping_pong, find_chains
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Drain,
@@ -26,16 +26,13 @@ from tilejit.schedule.plan import (
     place,
     reads_slot,
 )
-from tilejit.schedule.registers import register_split
+from tilejit.schedule.registers import accumulators, register_split, room
 from tilejit.schedule.stores import LINE, STORE_STAGES, is_store, staging_of
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
 #: Warps of the producer's warpgroup that have nothing to do.
 IDLE_WARPS = 3
-
-#: Registers of a thread beside its accumulators, at least.
-ADDRESS_REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ def _choose_form(fn: Function, plan: Plan) -> None:
 def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) -> str:
     """Choose which rings a role of its own fills; why there can be none, or empty."""
     warps = fn.attrs["num_warps"]
-    if threads and accumulators(fn) > 65536 // (64 * warps) - ADDRESS_REGISTERS:
+    if threads and accumulators(fn) > room(65536 // (64 * warps), "copies"):
         return f"{accumulators(fn)} accumulators a thread leave no registers for {warps} producer warps"
     for ring in copied:
         ring.local = not threads

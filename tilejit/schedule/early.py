@@ -15,9 +15,7 @@ from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of
 from tilejit.schedule.plan import place
-
-#: Registers of a thread that loads leave to addresses, masks and tickets.
-_SPARE = 36
+from tilejit.schedule.registers import MOST, room
 
 
 def issue_early(fn: Function, report: list[Record]) -> Function:
@@ -26,9 +24,9 @@ def issue_early(fn: Function, report: list[Record]) -> Function:
     They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
     registers for beside the products; `report` gets a line for each. Returns the function."""
     threads = fn.attrs["num_threads"]
-    for block, registers in _blocks(fn.body, min(255, 65536 // threads)):
+    for block, registers in _blocks(fn.body, min(MOST, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
-            loads = _advance(block, wait, registers - _SPARE - sum(map(_registers, wait.results)))
+            loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
             report += [Record("early", f"load at {place(op)} is issued while the last products are computed", place(op))
                        for op in loads]
     return fn

@@ -16,6 +16,7 @@ from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import strip_size
+from tilejit.schedule.registers import MOST, Shares
 from tilejit.schedule.stores import STORE_STAGES, Staging
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Plan:
     store_rings: list[StoreRing] = field(default_factory=list)    # rings of the store role; none: consumers store
     drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
     producers: int = 4                    # warps of the producer role
-    registers: tuple[int, int, int] = (255, 0, 0)    # of a thread: at launch, of the producer, of a consumer (0: as is)
+    registers: Shares = Shares(MOST, 0, 0)
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[Record] = field(default_factory=list)

@@ -16,24 +16,22 @@ answer (tens of cycles) comes while sums are made.
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, Value, walk
+from tilejit.ir import Function, Op, walk
 from tilejit.ir.report import Record
-from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
-from tilejit.schedule.registers import BESIDE
+from tilejit.schedule.registers import MOST, Shares
 from tilejit.schedule.rotate import copy_function
 
 
-def find_products_ahead(fn: Function, report: list[Record]) -> dict[Op, set[Op]]:
-    """The loops whose products are to be issued ahead, with what that takes: stage 0.
+def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, set[Op]], Shares]:
+    """The loops whose products may be issued ahead, with what that takes: stage 0. Registers as they are shared then.
 
-    By default where the registers suffice; `products_ahead` says otherwise (True: where it can be, with a line in the
-    report where it cannot)."""
+    `products_ahead=True`: `report` gets a line for each that cannot be."""
     asked = fn.attrs.get("products_ahead")
     loops = [op for op in walk(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)]
     if asked is False or not asked and not any(_from_zero(loop) for loop in loops):
-        return {}
+        return {}, Shares(MOST, 0, 0)
     trial = copy_function(fn)
     twins = dict(zip(walk(trial.body), walk(fn.body)))
     plan = make_plan(trial, Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups")), [])
@@ -43,18 +41,12 @@ def find_products_ahead(fn: Function, report: list[Record]) -> dict[Op, set[Op]]
             continue
         dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
         problem = _problem(loop, dots, plan)
-        if not problem and asked is None and \
-                _registers(loop, dots[0], fn) > (plan.registers[2] or plan.registers[0]) - BESIDE:
-            problem = "registers do not suffice for two sets of results"
         if not problem:
             found[twins[loop]] = {twins[op] for op in _first(loop, dots[0])}
-            report.append(Record("products_ahead", f"loop at {place(loop)}: {dots[0].result.name or 'the product'} of "
-                                 "the next iteration is in flight while this one's is used (products_ahead)",
-                                 place(loop)))
         elif asked:
             report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
                                  f"{problem}", place(loop)))
-    return found
+    return found, plan.registers
 
 
 def _from_zero(loop: Op) -> bool:
@@ -104,17 +96,3 @@ def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
             return f"{op.name} ({place(op)}) may have to wait for others"
     return ""
 
-
-def _registers(loop: Op, dot: Op, fn: Function) -> int:
-    """A thread's registers for what the loop carries, the tiles from outside that it reads, and two results."""
-    def of(v: Value) -> int:
-        t, elem = v.type, elem_of(v.type)  # type: ignore[arg-type]
-        if not isinstance(t, Tile) or t.layout is None:
-            return 0 if isinstance(t, Tile) else 1
-        each = elem.bytes / 4 if isinstance(elem, DType) else 2
-        return int(t.layout.num_registers * each)
-
-    body = loop.regions[0]
-    read = {v for op in body.ops for v in op.operands if isinstance(v.type, Tile) and not (
-        v.op is body or isinstance(v.op, Op) and (v.op.parent is body or v.op.name in ("const", "splat")))}
-    return sum(map(of, loop.results)) + sum(map(of, read)) + 2 * of(dot.result)
