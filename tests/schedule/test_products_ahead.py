@@ -63,6 +63,20 @@ def unused(a_desc, b_desc, c_desc, weights, M, N, FIRST, K, BM: tl.constexpr, BN
     c_desc.store([0, 0], acc)
 
 
+@tilejit.kernel
+def weighed_ahead(a_desc, b_desc, c_desc, weights, M, N, FIRST, K, BM: tl.constexpr, BN: tl.constexpr,
+                  STEP: tl.constexpr):
+    """`weighed`, the next weight loaded behind the product, without the one."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    weight = tl.load(weights)
+    for k in range(FIRST, K, STEP):
+        part = tl.dot(a_desc.load([0, k]), b_desc.load([0, k]).T)
+        twice = weight + weight
+        weight = tl.load(weights + tl.minimum(k + STEP, K - 1) // 64)
+        acc += part * twice
+    c_desc.store([0, 0], acc)
+
+
 def problem(blocks, bm=64, bn=64, first=0, step=1, tiles=(2, 1), **options):
     """Arguments, constants, the result's array, and what `weighed` should write there."""
     rng = np.random.default_rng(blocks)
@@ -137,6 +151,18 @@ def test_what_is_written():
     moved = {r for pair in re.findall(r"mov\.f32 (%f\d+), (%f\d+);", kernel.ptx) for r in pair}
     assert not sums & moved
     assert "part of the next iteration is in flight while this one's is used (products_ahead)" in kernel.report()
+
+
+def test_what_was_loaded_is_used_before_more_is():
+    """What is made of the iteration before's loads stands in front of the product, the next loads behind it."""
+    args, constants, out, want = problem(4, tiles=(1, 1))
+    tilejit.check(weighed_ahead, (1,), *args, seeds=[0], **constants).check()
+    np.testing.assert_array_equal(out, 2 * (want - 4))
+    ops = walk(parse_function(compiled(weighed_ahead, tiles=(1, 1)).scheduled).body)
+    loop = next(op for op in ops if op.name == "for" and any(x.name == "dot_async" for x in op.regions[0].ops))
+    inside = [op for op in loop.regions[0].ops if op.name in ("mbar_wait", "dot_async", "load") or op.name == "add"
+              and op.operands[0] is op.operands[1]]
+    assert [op.name for op in inside] == 2 * ["add", "mbar_wait", "dot_async", "load"]
 
 
 @pytest.mark.remarks("spills", "stack", reason="one kernel issues products ahead although registers do not suffice")

@@ -65,7 +65,8 @@ def _ahead(new: Function, loop: Op, loops: dict[Op, Op], first: set[Op], shares:
     """Mark the copy of a loop in `new` whose product is issued ahead, with all of `first`; not where registers do not
     suffice for two sets of results, unless the author asks for it (`products_ahead`)."""
     body, twin = loop.regions[0].ops[:-1], loops[loop]
-    _mark(loop, loops, {op: (0, 0) if op in first else (1, 1) for op in body}, rings)
+    early = _of_loads_before(loop, first)
+    _mark(loop, loops, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
     twin.attrs["pairs"] = True
     if new.attrs.get("products_ahead") is None and _registers(new, twin) > room(shares.computing, "loop"):
         _unmark(twin)
@@ -75,6 +76,22 @@ def _ahead(new: Function, loop: Op, loops: dict[Op, Op], first: set[Op], shares:
     new.attrs["report"].append(Record(
         "products_ahead", f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration is in "
         "flight while this one's is used (products_ahead)", place(loop)))
+
+
+def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
+    """What is made of numbers that the iteration before loaded ahead, and of nothing newer. It stands at the head of a
+    trip, in front of the wait for the product's operands: behind the next loads it would wait for those too, with which
+    it shares a scoreboard, and only a branch keeps ptxas from moving it there."""
+    body = loop.regions[0]
+    loaded = {arg for arg, v in zip(body.args[1:], body.terminator.operands)
+              if isinstance(v.op, Op) and v.op.name == "load" and v.op.attrs.get("ahead")}
+    found: set[Op] = set()
+    for op in body.ops[:-1]:
+        inside = [v for v in op.operands if v.op is body or isinstance(v.op, Op) and v.op.parent is body]
+        if op not in first and inside and not op.regions and not op.define.effects and \
+                all(v in loaded or v.op in found for v in inside):
+            found.add(op)
+    return found
 
 
 def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple[int, int]],
