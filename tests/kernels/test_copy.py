@@ -1,5 +1,6 @@
 """Operands whose lines TMA cannot read are copied first."""
 import importlib
+import re
 
 import ml_dtypes
 import numpy as np
@@ -42,6 +43,16 @@ def test_copy(from_rows, to_rows):
     Work(4, work.launches).run(x, other, *bases)
     assert np.array_equal(bases[0][:, :150] if to_rows else bases[0][:, :37].T, x)
     assert np.array_equal(bases[1][:, :300] if from_rows else bases[1][:, :5].T, other)
+
+
+@pytest.mark.parametrize("columns, at_once", [(4610, "b32"), (4612, "v2.b32"), (4611, "b16"), (10, "b32")])
+def test_lines_are_copied_in_units_that_divide_them(columns, at_once):
+    x = operand("copy", "x", tilejit.ArrayInfo(0, tilejit.language.bfloat16, (33, columns), (columns, 1), 0))
+    launch = copy((x, made(Work(1), x, True)))
+    first, (_, _, *rest), _ = launch.arguments
+    with tilejit.knobs(target="emulator"):
+        ptx = copy_kernel.compile(first, ("*bf16:16", "*bf16:16", *rest), None, **launch.kernel.given).ptx
+    assert {found for found in re.findall(r"(?:ld|st)\.global\.(\S+)", ptx)} == {at_once}
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32])

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 import tilejit
 from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels._operands import Matrix
+from tilejit.kernels._operands import Matrix, unit
 from tilejit.kernels.product.copies import copy_kernel
 
 #: Bytes of a line of L2; bytes between rows of a copy are a multiple of this.
@@ -33,7 +34,9 @@ def copy(*pairs: tuple[Matrix, Matrix]) -> Launch:
     for x, y in pairs:
         (m, n), x_rows, y_rows = x.shape, x.strides[1] == 1, y.strides[1] == 1
         r, c = (16, 128) if x_rows and y_rows else (128, 16) if not x_rows and not y_rows else (64, 64)
-        constants = map(tilejit.language.constexpr, (x_rows, y_rows, r, c))
+        # Turned blocks are read along other lines than they are written.
+        pieces = gcd(unit(x), unit(y), n if x_rows else m) if x_rows == y_rows else 1
+        constants = map(tilejit.language.constexpr, (x_rows, y_rows, r, c, pieces))
         found.append((At(x.at), At(y.at), m, n, x.strides[0 if x_rows else 1],
                       y.strides[0 if y_rows else 1], *constants))
         grid.append(tilejit.cdiv(m, r) * tilejit.cdiv(n, c))

@@ -8,8 +8,16 @@ import tilejit.language as tl
 @tilejit.kernel
 def copy_block(pair, tile):
     """Block `tile`, of R x C, of y [rows, columns] = x. pair: x, y, rows, columns, pitches of both: elements between
-    rows (X_ROWS, Y_ROWS), or between columns without; X_ROWS, Y_ROWS, R, C."""
-    x, y, rows, columns, x_pitch, y_pitch, X_ROWS, Y_ROWS, R, C = pair
+    rows (X_ROWS, Y_ROWS), or between columns without; X_ROWS, Y_ROWS, R, C; UNIT: elements that lines begin and end at
+    multiples of, of both."""
+    x, y, rows, columns, x_pitch, y_pitch, X_ROWS, Y_ROWS, R, C, UNIT = pair
+    BYTES: tl.constexpr = UNIT * x.dtype.element_ty.primitive_bitwidth // 8
+    x, y = tl.multiple_of(x, BYTES), tl.multiple_of(y, BYTES)
+    x_pitch, y_pitch = tl.multiple_of(x_pitch, UNIT), tl.multiple_of(y_pitch, UNIT)
+    if X_ROWS:
+        columns = tl.multiple_of(columns, UNIT)
+    else:
+        rows = tl.multiple_of(rows, UNIT)
     across = tl.cdiv(columns, C)
     r = ((tile // across) * R + tl.arange(0, R)).to(tl.int64)[:, None]
     c = ((tile % across) * C + tl.arange(0, C)).to(tl.int64)[None, :]
