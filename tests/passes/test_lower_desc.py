@@ -10,6 +10,7 @@ from tilejit.ir import walk
 from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function
 from tilejit.ir.verify import verify
+from tilejit.passes.axis import analyse
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.simplify import simplify
 
@@ -111,7 +112,9 @@ kernel @f(%a: desc<fp32[8], no_tma> {padding="nan"}, %b: desc<fp32[8], no_tma>, 
 }
 """)
     names, report = lowered(fn)
-    assert not {"desc_load", "desc_store"} & set(names) and len(report) == 2
+    assert not {"desc_load", "desc_store", "desc_stride"} & set(names) and len(report) == 2
+    store = next(op for op in walk(fn.body) if op.name == "store")
+    assert analyse(fn)[store.operands[0]].contiguity == (8,)     # the host takes no other last strides than 1
     a, b = np.arange(5, dtype=np.float32), np.zeros(12, np.float32)
     args = {k: SimpleNamespace(base=v, shape=v.shape, strides=(1,), block_shape=(8,)) for k, v in
             {"a": a, "b": b}.items()}

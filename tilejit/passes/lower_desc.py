@@ -326,7 +326,8 @@ class _Lowering:
         else:
             base = b("desc_base", desc)
             dims = [b("desc_shape", desc, dim=i) for i in range(rank)]
-            dims += [b("desc_stride", desc, dim=i) for i in range(rank)]
+            # The host takes tensors whose last stride is 1.
+            dims += [*(b("desc_stride", desc, dim=i) for i in range(rank - 1)), b.const(1, int64)]
             padding = self.fn.arg_attrs[self.fn.body.args.index(desc)].get("padding", "zero")
         shape = [v if v.type == int32 else _int64(b, v) for v in dims[:rank]]
         return _Parts(base, shape, [_int64(b, v) for v in dims[rank:]], padding)
