@@ -1,12 +1,14 @@
 """The library's row kernels on one GPU, forward and backward: bytes that must move over the time, as a share of a copy.
 
     PYTHONPATH=. python benchmarks/row_kernels.py [--kernels softmax,rmsnorm,...] [--columns 1024,4096,...] [--mebibytes 128]
-        [--dtype bf16] [--ways tilejit,torch,compile,liger,quack] [--seconds 80] [--out FOLDER] [--check]
+        [--dtype bf16] [--ways tilejit,torch,compile,liger,quack] [--seconds 80] [--out FOLDER] [--check [--rows 64]]
 
 Each is a call of torch tensors; the backward pass is that of autograd, alone. Everyone's results and gradients are
 compared with torch's in fp64 on the same inputs before they are timed; who fails, or is not installed, is named and
 left out. Times are medians of interleaved short bursts. Launches of the backward passes include autograd's own work.
-With --check nothing is timed: every case is compared, and what is wrong ends the command with 1.
+With --check nothing is timed: every case is compared, and what is wrong ends the command with 1. Of more --rows (40960
+of 65536 columns are 5 GB) the first, those of the 2^31st element and the last are compared, where rows are results of
+their own.
 """
 from __future__ import annotations
 
@@ -28,6 +30,8 @@ WAYS = ("tilejit", "torch", "compile", "liger", "quack")
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 #: Rows that are compared.
 COMPARED = 64
+#: Cases whose rows have more to do with one another than gradients of weights.
+TOGETHER = ("cross_entropy", "rope", "transpose")
 #: What a peer makes of the module's name: a function of the inputs.
 Maker = Callable[[], Callable[..., Any]]
 
@@ -174,8 +178,10 @@ def made_for(case: Case, way: str) -> Callable[..., Any] | None:
     return None if maker is None else maker()
 
 
-def evaluated(f: Callable[..., Any], case: Case, inputs: Sequence[Any], double: bool) -> tuple[Any, ...]:
-    """Results and gradients on copies of inputs (in fp64, if double), for gradients that are the same for everyone."""
+def evaluated(f: Callable[..., Any], case: Case, inputs: Sequence[Any], double: bool,
+              grads: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """Results and gradients on copies of inputs (in fp64, if double), for the results' gradients, or some that are the
+    same for everyone."""
     import torch
 
     xs = [x.detach().clone().to(torch.float64 if double and x.is_floating_point() else x.dtype)
@@ -184,8 +190,8 @@ def evaluated(f: Callable[..., Any], case: Case, inputs: Sequence[Any], double: 
     found = [o.detach() for o in out]
     if case.backward is not None:
         torch.manual_seed(1)
-        grads = [torch.randn(o.shape, device=o.device).to(inputs[0].dtype).to(o.dtype) for o in out]
-        found += torch.autograd.grad(out, xs[:case.leaves], grads)
+        grads = grads or [torch.randn(o.shape, device=o.device).to(inputs[0].dtype) for o in out]
+        found += torch.autograd.grad(out, xs[:case.leaves], [g.to(o.dtype) for g, o in zip(grads, out)])
     return tuple(found)
 
 
@@ -213,6 +219,30 @@ def check(name: str, columns: int, kind: str, ways: list[str]) -> list[str]:
                 agrees(evaluated(f, case, inputs, False), wanted, dtype)
         except Exception as why:
             found.append(f"{way} {name} of {COMPARED} x {columns} {kind}: {type(why).__name__} {str(why)[:300]}")
+    return found
+
+
+def check_many(name: str, rows: int, columns: int, kind: str) -> list[str]:
+    """The same of tilejit's kernel of so many rows, of which some are compared."""
+    import torch
+
+    case, dtype, found = cases()[name], getattr(torch, DTYPES[kind]), []
+    torch.manual_seed(0)
+    inputs = case.inputs(rows, columns, dtype)
+    f = case.tilejit()
+    with torch.no_grad():
+        grads = [torch.randn_like(o).to(dtype) for o in several(f(*inputs))]
+    ours = evaluated(f, case, inputs, False, grads)
+    middle = min(rows - 1, (1 << 31) // columns)
+    for first in (0, max(0, middle - 4), rows - 8):
+        def part(x: Any, first: int = first) -> Any:
+            return x[first:first + 8] if x.shape[0] == rows else x
+
+        wanted = evaluated(case.torch, case, [part(x) for x in inputs], True, [part(g) for g in grads])
+        try:
+            agrees(*zip(*((part(a), b) for a, b in zip(ours, wanted, strict=True) if a.shape[0] == rows)), dtype)
+        except ArithmeticError as why:
+            found.append(f"tilejit {name} of {rows} x {columns} {kind}, rows {first}..: {why}")
     return found
 
 
@@ -280,6 +310,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=80, help="stop after so long")
     parser.add_argument("--out", default="benchmarks/results")
     parser.add_argument("--check", action="store_true", help="compare, and time nothing")
+    parser.add_argument("--rows", type=int, default=COMPARED, help="of what is compared; tilejit alone, if more than that")
     options = parser.parse_args()
     try:
         import torch._functorch.config
@@ -291,7 +322,10 @@ def main() -> int:
     until, rows = time.monotonic() + options.seconds, []
     names, widths = options.kernels.split(",") if options.kernels else list(cases()), list(map(int, options.columns.split(",")))
     if options.check:
-        wrong = [line for n in names for w in widths for line in check(n, w, options.dtype, options.ways.split(","))]
+        many = options.rows > COMPARED
+        names = [n for n in names if not many or n not in TOGETHER]
+        wrong = [line for n in names for w in widths for line in (check_many(n, options.rows, w, options.dtype) if many else
+                                                                  check(n, w, options.dtype, options.ways.split(",")))]
         print("\n".join(wrong) or f"right: {', '.join(names)} at {options.columns} {options.dtype}")
         return bool(wrong)
     for name in names:

@@ -144,3 +144,14 @@ def test_more_than_four_gigabytes():
             want = theirs(x[at:at + 1].double())
             assert float((y[at:at + 1].double() - want).norm() / want.norm()) < 2e-2
         del y
+    y = kernels.transpose(x)
+    for at in (0, 32767, 32768, 39999):
+        assert bool((y[:, at] == x[at]).all())
+    del y
+    t = target(x)
+    some = {at: x[at:at + 1].double() for at in (0, 32767, 32768, 39999)}
+    loss = kernels.cross_entropy_(x, t, reduction="none")              # and the gradient in the place of x
+    for at, v in some.items():
+        assert abs(float(loss[at]) - float(F.cross_entropy(v, t[at:at + 1]))) < 1e-3
+        want = torch.softmax(v, 1) - F.one_hot(t[at:at + 1], x.shape[1])
+        assert float((x[at:at + 1].double() - want).norm() / want.norm()) < 2e-2
