@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tilejit.runtime.check import check
     from tilejit.runtime.compile import CompiledKernel
     from tilejit.runtime.descriptor import TensorDescriptor
-    from tilejit.runtime.driver import device_name, multiprocessors
+    from tilejit.runtime.driver import clusters, device_name, multiprocessors
     from tilejit.runtime.hooks import HOOKS as hooks
     from tilejit.runtime.jit import Kernel, kernel
     from tilejit.runtime.jit import kernel as jit
@@ -58,7 +58,7 @@ _HOMES = {
     "runtime.check": "check",
     "runtime.compile": "CompiledKernel",
     "runtime.descriptor": "TensorDescriptor",
-    "runtime.driver": "device_name multiprocessors",
+    "runtime.driver": "clusters device_name multiprocessors",
     "runtime.hooks": "HOOKS=hooks",
     "runtime.jit": "Kernel kernel kernel=jit",
     "runtime.knobs": "chip knobs overrides=active_knobs",
@@ -104,7 +104,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["ArrayInfo", "AssemblyError", "AutotuneError", "CompilationError", "CompiledKernel", "Config", "CudaError",
-           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs",
-           "aggregate", "array_info", "autotune", "cdiv", "check", "chip", "constexpr_function", "device_name",
-           "empty", "empty_like", "fastest", "heuristics", "hooks", "jax", "jit", "kernel", "knobs", "multiprocessors",
+           "DeviceArray", "Kernel", "LaunchError", "TensorDescriptor", "TileJitError", "active_knobs", "aggregate",
+           "array_info", "autotune", "cdiv", "check", "chip", "clusters", "constexpr_function", "device_name", "empty",
+           "empty_like", "fastest", "heuristics", "hooks", "jax", "jit", "kernel", "knobs", "multiprocessors",
            "must_use_result", "next_power_of_2", "replayed", "timeline", "to_device", "torch_op", "zeros", "zeros_like"]

@@ -56,6 +56,14 @@ def launch():
     assert state.stream == 99
 
 
+def room():
+    """The driver knows how many clusters run at once; it is asked once a size."""
+    import tilejit
+
+    assert tilejit.clusters(1) == 132 and tilejit.clusters(8, -1) == 16
+    assert tilejit.clusters(8) == tilejit.clusters(8, 0) == 60 and state.loads == 1
+
+
 def descriptors():
     """Tensor maps are encoded once an address, and reach the launch as 128 aligned bytes."""
     fake_torch()

@@ -193,6 +193,24 @@ def multiprocessors(index: int | None = None) -> int:
     return 132 if index < 0 else device(index).multiprocessors
 
 
+def clusters(ctas: int, index: int | None = None) -> int:
+    """How many clusters of so many CTAs run at once on the GPU with an index (default: the current one) if each CTA has
+    a multiprocessor to itself: fewer than multiprocessors over CTAs where those of a GPC are no multiple (an H200 has
+    room for 14 clusters of 8). Where there is no GPU, and for host memory (-1), that quotient."""
+    if ctas == 1 or (not available() if index is None else index < 0):
+        return multiprocessors(index) // ctas
+    return _clusters(ctas, current_device() if index is None else device(index))
+
+
+@lru_cache(maxsize=64)
+def _clusters(ctas: int, dev: Device) -> int:
+    return LoadedKernel(dev, _NOTHING, "nothing", 32, dev.max_shared, (ctas, 1, 1)).resident()
+
+
+#: A kernel to ask the driver about.
+_NOTHING = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n"
+
+
 def device_name(index: int | None = None) -> str:
     """The name of the GPU with an index (default: of the current one); an empty text where there is none."""
     if index is None:

@@ -226,7 +226,7 @@ def walk(heads: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, 
     size = block * rows // ctas
     warps = max(4, size // warp)
     resident = min(cta // size, REGISTERS // (32 * warps * LEAST_REGISTERS[uneven]))
-    programs = tilejit.multiprocessors(infos[0].device) * resident // ctas
+    programs = tilejit.clusters(ctas, infos[0].device) * resident
     whole = heads // gcd(heads, rows)
     programs = tilejit.cdiv(max(1, min(programs, tilejit.cdiv(m.n, rows))), whole) * whole
     room = SHARED // resident - 4096 - size * tilejit.array_info(out.array).dtype.bytes
