@@ -61,17 +61,17 @@ def long_quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: t
 
 @tilejit.kernel
 def quantise_blocks_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.constexpr, SIZE: tl.constexpr,
-                           ROWS: tl.constexpr):
-    """ROWS blocks of SIZE columns a program, a scale each."""
-    across = tl.cdiv(columns, SIZE)
-    block = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-    row = block // across
-    cols = block % across * SIZE + tl.arange(0, SIZE)[None, :]
-    inside = (row < n) & (cols < columns)
+                           BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """BLOCK columns of ROWS rows a program, a scale for SIZE of them."""
+    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_pitch + cols, inside, other=0.0).to(tl.float32)
-    greatest = tl.max(tl.abs(v), 1)[:, None]
-    tl.store(scale + block, greatest / MOST, row < n)
-    tl.store(q + row * q_pitch + cols, narrow(v, inverse_of(greatest, MOST), q.dtype.element_ty, MOST), inside)
+    v = tl.reshape(v, (ROWS, BLOCK // SIZE, SIZE))
+    greatest = tl.max(tl.abs(v), 2)
+    first = tl.program_id(0) % tl.cdiv(columns, BLOCK) * (BLOCK // SIZE)
+    block = first + tl.arange(0, BLOCK // SIZE)[None, :]
+    tl.store(scale + row * tl.cdiv(columns, SIZE) + block, greatest / MOST, (row < n) & (block * SIZE < columns))
+    y = narrow(v, inverse_of(greatest, MOST)[:, :, None], q.dtype.element_ty, MOST)
+    put(q + row * q_pitch + cols, tl.reshape(y, inside.shape), inside)
 
 
 @tilejit.kernel
@@ -135,9 +135,9 @@ def quantise(q, scale, x: Array, of: str, dtype: DType) -> None:
         kernel[launch.grid](m.array, o.array, scale, m.n, m.columns, m.pitch, o.pitch, MOST=most, ROWS=launch.rows,
                             **launch.options)
     elif of == "block":
-        blocks = m.n * tilejit.cdiv(m.columns, SCALE_BLOCK)
-        quantise_blocks_kernel[(tilejit.cdiv(blocks, 32),)](m.array, o.array, scale, m.n, m.columns, m.pitch, o.pitch,
-                                                            MOST=most, SIZE=SCALE_BLOCK, ROWS=32)
+        (m, o), grid, sizes = elements(m, o, flat=m.columns % SCALE_BLOCK == 0)
+        quantise_blocks_kernel[grid](m.array, o.array, scale, m.n, m.columns, m.pitch, o.pitch, MOST=most,
+                                     SIZE=min(SCALE_BLOCK, sizes["BLOCK"]), **sizes)
     else:
         _tensor(m, o, scale, most)
 
