@@ -196,7 +196,7 @@ def multiprocessors(index: int | None = None) -> int:
 def clusters(ctas: int, index: int | None = None) -> int:
     """How many clusters of so many CTAs run at once on the GPU with an index (default: the current one) if each CTA has
     a multiprocessor to itself: fewer than multiprocessors over CTAs where those of a GPC are no multiple (an H200 has
-    room for 14 clusters of 8). Where there is no GPU, and for host memory (-1), that quotient."""
+    room for 15 clusters of 8). Where there is no GPU, and for host memory (-1), that quotient."""
     if ctas == 1 or (not available() if index is None else index < 0):
         return multiprocessors(index) // ctas
     return _clusters(ctas, current_device() if index is None else device(index))
