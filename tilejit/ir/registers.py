@@ -7,8 +7,13 @@ product's sums are used.
 """
 from __future__ import annotations
 
+from collections.abc import Container
+
 from tilejit.ir.core import Block, Op, Value, walk
 from tilejit.ir.types import DType, Pending, Tile, elem_of
+
+#: Registers that instructions can name (PTX ISA, .maxnreg; SASS has eight bits for one).
+THREAD_REGISTERS = 255
 
 
 def size(v: Value) -> int:
@@ -28,8 +33,9 @@ def root(v: Value) -> list[Value]:
     return [v]
 
 
-def peak(body: Block) -> int:
-    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside."""
+def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
+    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside;
+    tiles that are `elsewhere` take none."""
     steps = [step for step in _runs(body) if step]
     at = {op: i for i, step in enumerate(steps) for op in step}
     ends: dict[Value, int] = {}              # value -> the step of its last use
@@ -41,6 +47,7 @@ def peak(body: Block) -> int:
             used = min((at[x] for x in body.ops if op.result in x.operands), default=len(steps))
             ends.update((r, max(ends[r], used)) for r in root(op.operands[0]))
     inside = {v for op in walk(body) for v in op.results} | set(body.args)
+    ends = {v: end for v, end in ends.items() if v not in elsewhere}
     alive = {v for v in ends if v not in inside or v.op is body}
     ends.update((v, len(steps)) for v in ends if v not in inside)
     ends.update((r, len(steps)) for v in body.terminator.operands for r in root(v))

@@ -15,6 +15,7 @@
                 that take turns (ping_pong), CTAs that come together; thread carries what goes from one to the next
     release     gives slots back behind their last readers
     operands    operands that a loop does not change, written to shared memory once
+    fragments   operands of mma.sync that stay in shared memory
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
     order       products of warpgroups that take turns inside a loop
     early       loads that follow products, issued before the wait for them

@@ -23,6 +23,7 @@ from tilejit.layout.named import default_blocked
 from tilejit.schedule.cluster_barrier import write_atomic, write_barrier
 from tilejit.schedule.context import Context
 from tilejit.schedule.exchange import write_exchange, write_reduce
+from tilejit.schedule.fragments import write_fragments
 from tilejit.schedule.plan import Plan, Ring, StoreRing, check_descriptor, in_place, kind_of, reads_slot, shared_operand
 from tilejit.schedule.products import write_dot, write_reuse
 from tilejit.schedule.stores import describe, is_store, staging_of
@@ -102,6 +103,8 @@ def _block(block: Block, c: Context) -> None:
             (_name_again if "again" in op.attrs else _load)(op, b, c)
         elif op in c.piecewise or _is_read_from_slot(op, c):
             continue                          # made where it is needed
+        elif op in c.plan.fragments:
+            write_fragments(op, b, c)
         elif op.name in _WRITERS:
             _WRITERS[op.name](op, b, c)
         elif "atomic" in op.define.traits:

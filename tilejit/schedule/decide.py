@@ -13,6 +13,7 @@ from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.cluster_barrier import releases
 from tilejit.schedule.consumers import check_warpgroups, choose_ping_pong, find_chains
 from tilejit.schedule.pieces import find_pieces
+from tilejit.schedule.fragments import fragment_reads
 from tilejit.schedule.plan import (
     Drain,
     Plan,
@@ -90,6 +91,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
             ring.name += f".{named[ring.name]}"
     dots = [op for op in walk(fn.body) if op.name == "dot"]
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
+    plan.fragments = fragment_reads(fn) if wishes.keep_operands else set()
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
     check_warpgroups(fn, plan)

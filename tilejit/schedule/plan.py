@@ -161,6 +161,7 @@ class Plan:
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
+    fragments: set[Op] = field(default_factory=set)                  # conversions whose results mma.sync reads in place
     specialised: bool = False
     ping_pong: PingPong | None = None     # of the consumers' groups; none: one group
     groups: int = 1                       # groups of num_warps consumer warps

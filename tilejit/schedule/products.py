@@ -13,7 +13,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
     """A product, issued and waited for; in a chain it stays in flight."""
     extra = {k: v for k, v in op.attrs.items() if k in ("precision", "begin", "depth")}
     if "unit" in op.attrs:
-        operands = [_view(op, i, b, c) or c.now(op.operands[i]) for i in (0, 1)]
+        operands = [_view(op, i, b, c) or c.fragments.get(v) or c.now(v) for i, v in enumerate(op.operands[:2])]
         result = b("dot_mma", *operands, op.operands[2], **extra)
         result.name, result.type = op.result.name, op.result.type
         c.renamed[op.result] = result

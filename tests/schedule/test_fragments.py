@@ -1,0 +1,68 @@
+"""Operands of mma.sync that go through shared memory stay there where registers are few, or where products follow."""
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.frontend import Const, Param
+from tilejit.ir import walk
+from tilejit.ir.types import Ptr, fp32, int32
+from tilejit.runtime.compile import schedule, tile_ir
+
+
+@tilejit.jit
+def rows_times(q, k, v, out, n, R: tl.constexpr, K: tl.constexpr, S: tl.constexpr):
+    """out = sum over blocks of S rows of (q k^T) v, q held by every iteration."""
+    i, j, s = tl.arange(0, R), tl.arange(0, K), tl.arange(0, S)
+    held = tl.load(q + i[:, None] * K + j[None, :])
+    acc = tl.zeros((R, K), tl.float32)
+    for at in range(0, n, S):
+        keys = tl.load(k + (at + s[:, None]) * K + j[None, :])
+        scores = tl.dot(held, tl.trans(keys))
+        acc = tl.dot(scores.to(held.dtype), tl.load(v + (at + s[:, None]) * K + j[None, :]), acc)
+    tl.store(out + i[:, None] * K + j[None, :], acc)
+
+
+@tilejit.jit
+def twice(x, out, N: tl.constexpr):
+    """x (x x^T): the first product's right operand is transposed on its way, the second's is x."""
+    i = tl.arange(0, N)
+    a = tl.load(x + i[:, None] * N + i[None, :])
+    a = a + a
+    tl.store(out + i[:, None] * N + i[None, :], tl.dot(tl.dot(a, tl.trans(a)).to(a.dtype), a))
+
+
+def reads(kernel, warps, *args, **constants):
+    """Which operands each product reads in shared memory."""
+    names = list(kernel.source.signature.parameters)
+    found = {n: a for n, a in zip(names, args)} | {n: Const(c) for n, c in constants.items()}
+    fn = schedule(tile_ir(kernel.source, found, {"num_warps": warps}))
+    kept = [line.split(" at ")[0] for line in fn.attrs["report"] if "mma.sync reads fragments of it" in line]
+    return kept, [[type(v.type).__name__ for v in op.operands[:2]] for op in walk(fn.body) if op.name == "dot_mma"]
+
+
+@pytest.mark.parametrize("rows, kept", [(128, True), (32, False)])
+def test_what_a_loop_holds_stays_in_registers_where_there_is_room(rows, kept):
+    pointer = Param(Ptr(tl.float16), 16)
+    found, _ = reads(rows_times, 2, pointer, pointer, pointer, Param(Ptr(fp32), 16), Param(int32, 16), R=rows, K=128, S=32)
+    assert ("held" in found) == kept
+
+
+def test_an_operand_whose_products_follow_takes_no_registers():
+    kept, operands = reads(twice, 2, Param(Ptr(tl.float16), 16), Param(Ptr(fp32), 16), N=64)
+    assert len(kept) >= 2 and all(kind == "Buffer" for _, kind in operands)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_results(dtype):
+    """In the emulator, sanitized; fp32 as tf32, whose operands ldmatrix cannot transpose."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(-2, 3, (64, 64)).astype(dtype)
+    out = np.zeros((64, 64), np.float32)
+    twice[(1,)](x, out, 64, num_warps=2)
+    wide = 2 * x.astype(np.float64)
+    assert np.array_equal(out, wide @ wide.T @ wide)
+    q, k, v = (rng.integers(-1, 2, shape).astype(dtype) for shape in ((64, 64), (96, 64), (96, 64)))
+    tilejit.check(rows_times, (1,), q, k, v, out, 96, 64, 64, 32, num_warps=2, seeds=[0]).check()
+    rows_times[(1,)](q, k, v, out, 96, 64, 64, 32, num_warps=2)
+    assert np.array_equal(out, q.astype(np.float64) @ k.T.astype(np.float64) @ v)

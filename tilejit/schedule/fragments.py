@@ -1,0 +1,75 @@
+"""Operands of mma.sync that lie in shared memory, of which products read a fragment at a time.
+
+    role_sync                                             %v = view %buffer, 0
+    %a.1 = convert %a {scratch=..}                        role_sync
+    ...                                                   local_store %v, %a
+    %s = dot_mma %a.1, ..                          ->     role_sync
+                                                          ...
+                                                          %s = dot_mma %v, ..
+
+An operand whose layout changes goes through shared memory anyway. Where its products follow in the same block it need not
+be in registers at all. One that a loop does not change costs fewer instructions in registers, and stays there if there is
+room for it.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Block, Builder, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.registers import THREAD_REGISTERS, peak, size
+from tilejit.ir.report import Record
+from tilejit.ir.scratch import of_convert
+from tilejit.ir.types import Buffer, DType, Ptr, Tile, int32
+from tilejit.schedule.context import Context, Uses
+from tilejit.schedule.plan import in_place, place
+from tilejit.schedule.registers import BESIDE
+
+
+def fragment_reads(fn: Function) -> set[Op]:
+    """The conversions whose results products read from shared memory, fragment by fragment."""
+    table = uses(fn.body)
+    able = [op for op in walk(fn.body) if op.name == "convert" and _able(op, table)]
+    found = {op for op in able if all(user.parent is op.parent for user, _ in table[op.result])}
+    free = _without_registers(fn, table) | {op.result for op in found}
+    for loop in (op for op in walk(fn.body) if "loop" in op.define.traits):
+        held = [op for op in able if op not in found and loop not in enclosing(op)
+                and any(loop in enclosing(user) for user, _ in table[op.result])]
+        for op in sorted(held, key=lambda op: -size(op.result)):
+            if peak(loop.regions[-1], free) + BESIDE <= THREAD_REGISTERS:
+                break
+            found.add(op)
+            free.add(op.result)
+    return found
+
+
+def _able(op: Op, table: Uses) -> bool:
+    """Whether an operand goes through shared memory to products by mma.sync alone, which can read it there."""
+    t = op.result.type
+    return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.bits in (8, 16, 32) and len(t.shape) == 2 \
+        and bool(table.get(op.result)) and of_convert(op) > 0 and not in_place(op.result, table) \
+        and all(user.name == "dot" and "unit" in user.attrs and i < 2 for user, i in table[op.result]) \
+        and len({i for _, i in table[op.result]}) == 1
+
+
+def _without_registers(fn: Function, table: Uses) -> set[Value]:
+    """Tiles that products read from the slots of rings, and pointers, which are few bases and many offsets."""
+    return {v for op in walk(fn.body) for v in op.results
+            if isinstance(v.type, Tile) and (isinstance(v.type.elem, Ptr) or in_place(v, table))}
+
+
+def write_fragments(op: Op, b: Builder, c: Context) -> None:
+    """Write what a conversion would write to scratch to a buffer of its own, for its products."""
+    value = c.now(op.operands[0])
+    t, index = value.type, c.uses[op.result][0][1]
+    assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
+    along_k = (1, 0) if index == 0 else (0, 1)
+    bases = t.layout.bases_of("register")
+    order = ((1, 0) if bases and bases[0] == (0, 1) else (0, 1)) if t.elem.bits == 16 else along_k
+    name = op.operands[0].name or f"operand_{'ab'[index]}"
+    buffer = c.alloc(name, Buffer.of(t, 1, order), private=True)
+    bytes_ = buffer.type.slot_bytes                                                     # type: ignore[union-attr]
+    c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {bytes_} bytes: mma.sync reads fragments "
+                 "of it", name))
+    view = b("view", buffer, b.const(0, int32))
+    b.op("role_sync")
+    b.op("local_store", view, value)
+    b.op("role_sync")
+    c.fragments[op.result] = view
