@@ -78,6 +78,7 @@ class Host:
             self.only_compiles.enter_context((compat_spills.theirs if triton else compat_spills.ours)({}))
         self.gpu, self.cases, self.recorder = compat.opened(options, triton)
         self.timed: dict[str, Any] = {}
+        self.kept: list[Any] = []           # what a case works on: kernels may have no more than addresses of it
 
     def names(self) -> list[str]:
         """The cases, in their order."""
@@ -87,8 +88,15 @@ class Host:
         """Run a case: the kernels that it launched, and a sample of each of its results."""
         self.timed.clear()
         self.recorder.found.clear()
+        self.kept.clear()
         check = self.cases[name](self.compat.sizes_of(self.options, self.gpu))
-        made = self.compat.results(check.ours, check.inputs, check.grads, False)
+
+        def ours(*given: Any) -> Any:
+            made = check.ours(*given)
+            self.kept += [given, made]
+            return made
+
+        made = self.compat.results(ours, check.inputs, check.grads, False)
         steps = [x.flatten()[::max(1, x.numel() // SAMPLE)][:SAMPLE] for x in made]
         return sorted(self.recorder.found), [x.double().cpu().tolist() for x in steps]
 
@@ -115,7 +123,8 @@ class Host:
 
 
 def serve(pipe: Any, options: argparse.Namespace, triton: bool) -> None:
-    """A process of one side: (method of Host, arguments) in; (True, answer) or (False, why not) out."""
+    """A process of one side: (method of Host, arguments) in; (True, answer), (False, why not) or, if it ends now because
+    the GPU no longer answers, (None, why) out."""
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.stdout = open(os.devnull, "w")                  # noqa: SIM115  (the cases' prints)
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -126,8 +135,9 @@ def serve(pipe: Any, options: argparse.Namespace, triton: bool) -> None:
             pipe.send((True, getattr(host, method)(*given)))
         except Exception as error:
             text = str(error).strip()
-            pipe.send((False, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:160]))
-            if not host.sound():
+            sound = host.sound()
+            pipe.send((False if sound else None, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:160]))
+            if not sound:
                 os._exit(3)
 
 
@@ -158,6 +168,8 @@ class Side:
         except Failed:
             self.end()
             raise
+        if well is None:
+            self.end()
         if not well:
             raise Failed(answer)
         return answer

@@ -1,7 +1,7 @@
 """Triton's own unit tests, run with tilejit as their Triton: counts by file, and failures grouped by message.
 
     python benchmarks/triton_tests.py FOLDER/python/test/unit [language/test_core.py ...] [--sample 30] [--seed 2]
-                                      [--workers 16] [--limit 20] [--failures FILE] [--record]
+                                      [--workers 16] [--limit 20] [--seconds N] [--failures FILE] [--record]
 
 None of the tests is here; pytest and pytest-xdist run them where they lie. `--sample` takes so many cases, drawn at
 random, of each test function. Without a GPU kernels run in the emulator, on host tensors that answer as if they were a
@@ -23,6 +23,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ def pytest_addoption(parser: Any) -> None:
     parser.addoption("--sample", type=int, default=0)
     parser.addoption("--seed", type=int, default=0)
     parser.addoption("--limit", type=int, default=20)
+    parser.addoption("--seconds", type=float, default=0)
     parser.addoption("--rows", default="")
 
 
@@ -56,6 +58,8 @@ def pytest_configure(config: Any) -> None:
     from tilejit.compat.triton import install
 
     install()
+    if config.option.seconds and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Budget(config.option.seconds))
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
 
@@ -85,6 +89,7 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
 
 
 _ROWS: list[dict[str, Any]] = []
+_BEGAN = time.monotonic()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,6 +98,17 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     if report.failed and call.excinfo is not None:
         report.sections.append(("what", f"{call.excinfo.type.__name__}: {call.excinfo.value}"[:2000]))
     return report
+
+
+class Budget:
+    """Ends the session when its seconds are over; what was run by then counts."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def pytest_runtest_logfinish(self) -> None:
+        if time.monotonic() - _BEGAN > self.seconds:
+            pytest.exit(f"{self.seconds:.0f} seconds are over")
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -201,6 +217,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="processes (pytest-xdist)")
     parser.add_argument("--limit", type=int, default=20, help="seconds for a test")
+    parser.add_argument("--seconds", type=float, default=0, help="seconds for all (0: as long as it takes)")
     parser.add_argument("--failures", type=Path, help="write them there, with their whole messages")
     parser.add_argument("--record", action="store_true", help="append the counts to the results")
     options = parser.parse_args()
@@ -209,7 +226,7 @@ def main() -> None:
     workers = ["-n", str(options.workers), "--dist", "worksteal"] if options.workers else []
     subprocess.run([sys.executable, "-m", "pytest", "-p", "triton_tests", "-c", os.devnull, "--rootdir",
                     str(options.folder), "-p", "no:cacheprovider", "-q", "--no-header", "--tb=no", *workers,
-                    *(f"--{k}={getattr(options, k)}" for k in ("sample", "seed", "limit")), f"--rows={rows_at}",
+                    *(f"--{k}={getattr(options, k)}" for k in ("sample", "seed", "limit", "seconds")), f"--rows={rows_at}",
                     *(str(options.folder / f) for f in options.files or FILES)],
                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path)})
     rows = json.loads(rows_at.read_text())

@@ -67,6 +67,9 @@ def hangs(pipe, seconds):
     while (request := pipe.recv()) is not None:
         if request[0] == "hang":
             time.sleep(seconds)
+        if request[0] == "break":
+            pipe.send((None, request[-1]))
+            return
         pipe.send((request[0] != "fail", request[-1]))
 
 
@@ -81,6 +84,9 @@ def test_a_process_that_hangs_is_replaced(speed):
             side.ask(0.1, "hang", 1)
         assert side.process is None
         assert side.ask(30, "echo", 6) == 6
+        with pytest.raises(speed.Failed, match="no GPU"):
+            side.ask(30, "break", "no GPU")
+        assert side.ask(30, "echo", 7) == 7
     finally:
         side.end()
 
