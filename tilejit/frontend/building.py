@@ -7,10 +7,12 @@ from tilejit.errors import CompilationError, Loc
 from tilejit.frontend.arguments import Arg, Const, Group, Param, run_time
 from tilejit.frontend.source import KernelSource
 from tilejit.ir import Function, product_warps, walk
-from tilejit.ir.registers import THREAD_REGISTERS
 from tilejit.ir.target import DEFAULT, Target, target_named
 from tilejit.ir.types import Desc, Ptr, Tile, elem_of, with_elem
 from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
+
+#: registers that instructions can name (PTX ISA, .maxnreg; SASS has eight bits for one)
+THREAD_REGISTERS = 255
 
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:

@@ -12,9 +12,6 @@ from collections.abc import Container
 from tilejit.ir.core import Block, Op, Value, walk
 from tilejit.ir.types import DType, Pending, Tile, elem_of
 
-#: Registers that instructions can name (PTX ISA, .maxnreg; SASS has eight bits for one).
-THREAD_REGISTERS = 255
-
 
 def size(v: Value) -> int:
     """32-bit registers of a thread for a tile (or sums in flight); 0 for what is no tile."""

@@ -12,8 +12,8 @@ from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
 from tilejit.schedule.cluster_barrier import releases
 from tilejit.schedule.consumers import check_warpgroups, choose_ping_pong, find_chains
-from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.fragments import fragment_reads
+from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
     Drain,
     Plan,

@@ -7,20 +7,21 @@
                                                           ...
                                                           %s = dot_mma %v, ..
 
-An operand whose layout changes goes through shared memory anyway. Where its products follow in the same block it need not
-be in registers at all. One that a loop does not change costs fewer instructions in registers, and stays there if there is
-room for it.
+An operand whose layout changes goes through shared memory anyway. Where its products follow in the same block it need
+not be in registers at all. One that a loop does not change costs fewer instructions in registers, and stays there if
+there is room for it.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, enclosing, uses, walk
-from tilejit.ir.registers import THREAD_REGISTERS, peak, size
+from tilejit.ir import Builder, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir.registers import peak
+from tilejit.ir.registers import size as registers_of
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import of_convert
 from tilejit.ir.types import Buffer, DType, Ptr, Tile, int32
 from tilejit.schedule.context import Context, Uses
 from tilejit.schedule.plan import in_place, place
-from tilejit.schedule.registers import BESIDE
+from tilejit.schedule.registers import MOST, room
 
 
 def fragment_reads(fn: Function) -> set[Op]:
@@ -32,8 +33,8 @@ def fragment_reads(fn: Function) -> set[Op]:
     for loop in (op for op in walk(fn.body) if "loop" in op.define.traits):
         held = [op for op in able if op not in found and loop not in enclosing(op)
                 and any(loop in enclosing(user) for user, _ in table[op.result])]
-        for op in sorted(held, key=lambda op: -size(op.result)):
-            if peak(loop.regions[-1], free) + BESIDE <= THREAD_REGISTERS:
+        for op in sorted(held, key=lambda op: -registers_of(op.result)):
+            if peak(loop.regions[-1], free) <= room(MOST, "loop"):
                 break
             found.add(op)
             free.add(op.result)
@@ -65,9 +66,9 @@ def write_fragments(op: Op, b: Builder, c: Context) -> None:
     order = ((1, 0) if bases and bases[0] == (0, 1) else (0, 1)) if t.elem.bits == 16 else along_k
     name = op.operands[0].name or f"operand_{'ab'[index]}"
     buffer = c.alloc(name, Buffer.of(t, 1, order), private=True)
-    bytes_ = buffer.type.slot_bytes                                                     # type: ignore[union-attr]
-    c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {bytes_} bytes: mma.sync reads fragments "
-                 "of it", name))
+    size = buffer.type.slot_bytes                                                       # type: ignore[union-attr]
+    c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {size} bytes: mma.sync reads "
+                 "fragments of it", name))
     view = b("view", buffer, b.const(0, int32))
     b.op("role_sync")
     b.op("local_store", view, value)
