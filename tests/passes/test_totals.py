@@ -11,22 +11,22 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def layernorm(x, w, out, columns, stride, BLOCK: tl.constexpr):
-    """Triton's tutorial 05: three loops over a row."""
+    """Triton's tutorial 05: three loops over a row (to an end that is computed, so that it stays walked)."""
     row = tl.program_id(0)
     x += row * stride
     out += row * stride
     total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, columns, BLOCK):
+    for start in range(0, columns + 0, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         total += tl.load(x + cols, cols < columns, other=0.0).to(tl.float32)
     mean = tl.sum(total, 0) / columns
     squares = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, columns, BLOCK):
+    for start in range(0, columns + 0, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         v = tl.where(cols < columns, tl.load(x + cols, cols < columns, other=0.0).to(tl.float32) - mean, 0.0)
         squares += v * v
     r = 1 / tl.sqrt(tl.sum(squares, 0) / columns + 1e-5)
-    for start in range(0, columns, BLOCK):
+    for start in range(0, columns + 0, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         inside = cols < columns
         v = tl.load(x + cols, inside, other=0.0).to(tl.float32)

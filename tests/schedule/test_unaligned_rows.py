@@ -46,7 +46,7 @@ def test_what_is_written_in_vectors_is_read_in_vectors(columns, dtype, begin, ct
         norm[(2,)](*args, **kw)
     close(out[:, :columns], normed(x[:, :columns], None, w[:columns], True), dtype)
     assert np.isnan(out[:, columns:].astype(np.float32)).all()
-    assert "shf.r.wrap" in norm.compile(*args, **kw).ptx
+    assert dtype == np.float32 or "shf.r.wrap" in norm.compile(*args, **kw).ptx
 
 
 @pytest.mark.parametrize("columns, begin, ctas", [(2001, 1, 1), (2048, 0, 1), (4003, 5, 2), (4096, 0, 2), (1040, 0, 2)])

@@ -14,13 +14,14 @@ class Param:
     integer known not to be negative.
 
     `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may
-    end within a unit of 16 bytes."""
+    end within a unit of 16 bytes. `most`: a power of two that an integer is at most, where that is known, else 0."""
 
     type: Type
     divisible: int = 1
     nonnegative: bool = False
     padding: str = "zero"
     ragged: bool = False
+    most: int = 0
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ def _known(p: Param) -> dict[str, Any]:
     return {**({"divisible": p.divisible} if p.divisible > 1 else {}),
             **({"nonnegative": True} if p.nonnegative else {}),
             **({"padding": p.padding} if isinstance(p.type, Desc) else {}),
-            **({"ragged": True} if p.ragged else {})}
+            **({"ragged": True} if p.ragged else {}),
+            **({"most": p.most} if p.most else {})}
 
 
 def check_target(attrs: dict[str, Any], loc: Loc) -> Target:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import hashlib
 import inspect
 import io
@@ -167,6 +168,26 @@ class KernelSource:
     def constexprs(self) -> set[str]:
         """Names of the parameters annotated as tl.constexpr."""
         return self._annotated("constexpr")
+
+    @cached_property
+    def walked(self) -> set[str]:
+        """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked block by block,
+        more than once. As the bytecode has them, so that no source is read for it."""
+        if "range" not in self.fn.__code__.co_names:
+            return set()
+        loads: list[object] = []                 # what is loaded behind `range`, up to its call
+        found: list[tuple[object, ...]] = []
+        for op in dis.get_instructions(self.fn.__code__):
+            if op.argval == "range":
+                loads = []
+            elif op.opname.startswith(("LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT")):
+                loads += op.argval if isinstance(op.argval, tuple) else [op.argval]
+            elif op.opname.startswith(("PRECALL", "CALL")):
+                found += [tuple(loads[1:])] if len(loads) == 3 and loads[0] == 0 else []
+                loads = []
+            elif op.opname not in ("CACHE", "PUSH_NULL"):
+                loads = []
+        return {str(end) for end, step in found if found.count((end, step)) > 1}
 
     @cached_property
     def consts(self) -> set[str]:

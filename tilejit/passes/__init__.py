@@ -24,6 +24,7 @@ from tilejit.passes.simplify import simplify
 from tilejit.passes.sink import sink
 from tilejit.passes.split_masks import split_masks
 from tilejit.passes.totals import shrink_totals
+from tilejit.passes.walked_rows import whole_rows
 
 
 def layouts(fn: Function) -> Function:
@@ -37,6 +38,7 @@ def layouts(fn: Function) -> Function:
 #: (name, pass) in order. Descriptors are lowered after one round of simplify, which folds their strides.
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
+    ("walked_rows", whole_rows),
     ("products", legalise),
     ("flatten", flatten),
     ("assumptions", check_signs),

@@ -38,14 +38,14 @@ def shrink_totals(fn: Function) -> Function:
             taken = sum(t.numel // threads * max(1, t.elem.bits // 32) for t in carried)
             taken += sum(loaded(op, threads, facts) for op in loads_of(body))
             table = uses(fn.body)
-            found = [i for i in range(len(loop.results)) if _is_total(loop, i, table)] if taken > REGISTERS else []
+            found = [i for i in range(len(loop.results)) if adds_up(loop, i, table)] if taken > REGISTERS else []
             changed |= bool(found) and _Totals(fn, loop, found, threads).write()
     if changed:
         drop_dead(fn)
     return fn
 
 
-def _is_total(loop: Op, i: int, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+def adds_up(loop: Op, i: int, table: dict[Value, list[tuple[Op, int]]]) -> bool:
     """Whether a carried tile starts as nothing, is only added to, and only summed behind the loop."""
     body, init = loop.regions[0], loop.operands[3 + i]
     carried, end, t = body.args[1 + i], body.terminator.operands[i], init.type

@@ -149,12 +149,22 @@ def load_shifted(e: Emitter, elem: Scalar, regs: list[str], address: str, shift:
     body, _, offset = address[1:-1].partition("+")
     for i in (0, 4):
         p("ld.shared.v4.b32", _vector(both[i:i + 4]), f"[{body}+{int(offset) + 4 * i}]", pred=pred)
-    for bit, count in ((8, 6), (4, 5)):
-        far = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", shift, bit), 0)
-        both = [p.new("b32", "selp.b32", both[i + bit // 4], both[i], far) for i in range(count)]
-    bits = p.new("b32", "shl.b32", p.new("b32", "and.b32", shift, 3), 3)
-    found = [p.new("b32", "shf.r.wrap.b32", lo, hi, bits) for lo, hi in zip(both, both[1:])]
+    found = shift_words(e, both, shift, max(1, elem.bits // 8))
     if elem.bits < 32:
         unpack(e, elem, found, regs)
     for i, r in enumerate(regs if elem.bits >= 32 else ()):
         p(f"mov.b{elem.bits}", r, found[i] if elem.bits == 32 else f"{{{found[2 * i]}, {found[2 * i + 1]}}}")
+
+
+def shift_words(e: Emitter, both: list[str], shift: str, unit: int = 1) -> list[str]:
+    """Of eight words the four that begin `shift` bytes, 0 to 15 and a multiple of `unit`, behind the first."""
+    p = e.p
+    for bit, count in ((8, 6), (4, 5)):
+        if bit < unit:
+            return both[:4]
+        far = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", shift, bit), 0)
+        both = [p.new("b32", "selp.b32", both[i + bit // 4], both[i], far) for i in range(count)]
+    if unit >= 4:
+        return both[:4]
+    bits = p.new("b32", "shl.b32", p.new("b32", "and.b32", shift, 3), 3)
+    return [p.new("b32", "shf.r.wrap.b32", lo, hi, bits) for lo, hi in zip(both, both[1:])]

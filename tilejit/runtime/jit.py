@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -209,8 +209,7 @@ class Kernel(Partial):
         self.defaults = {**OPTIONS, "debug": debug}
         plain, unaligned = self._names(do_not_specialize), self._names(do_not_specialize_on_alignment)
         self.plain = plain
-        kinds = {k: ArgumentKeys(*k) for k in ((True, True), (False, True), (False, False))}
-        self.keys = {n: kinds[n not in plain and n not in unaligned, n not in plain] for n in self.names}
+        self.unaligned = unaligned
         self.forms: dict[tuple, Plan] = {}
         self.entries: dict[tuple, Entry] = {}
         self.prepared: dict[tuple, CompiledKernel] = {}
@@ -220,6 +219,15 @@ class Kernel(Partial):
                                    if p.default is not p.empty}
         self.number = traced.number_of(self)
         self.launch_metadata = launch_metadata
+
+    @cached_property
+    def keys(self) -> dict[str, ArgumentKeys]:
+        """What each parameter's arguments are told apart by."""
+        kinds = {k: ArgumentKeys(*k) for k in ((True, True, False), (False, True, False), (False, False, False),
+                                               (True, True, True))}
+        walked = self.source.walked - self.plain - self.unaligned - self.constexprs
+        return {n: kinds[n not in self.plain and n not in self.unaligned, n not in self.plain, n in walked]
+                for n in self.names}
 
     def _names(self, given: tuple) -> set[str]:
         out = {self.names[i] if isinstance(i, int) else i for i in given}

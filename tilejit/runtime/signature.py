@@ -43,6 +43,8 @@ class UnknownOption(ArgumentError, KeyError):
 
 
 Keyer = Callable[[Any], Hashable]
+#: Elements of rows at most that kernels which walk them several times may keep (`passes/walked_rows.py`).
+WIDEST = 1 << 20
 
 
 # -- keys ---------------------------------------------------------------------------------------------------------
@@ -81,12 +83,14 @@ def constant_key(x: Any) -> Hashable:
 
 
 class ArgumentKeys(Keys):
-    """Keys of run-time arguments; `align` and `ones`: specialise on divisibility by 16, and on being 1."""
+    """Keys of run-time arguments; `align` and `ones`: specialise on divisibility by 16, and on being 1; `most`: and on
+    the power of two that an integer is at most."""
 
-    def __init__(self, align: bool, ones: bool):
-        self.align, self.ones = align, ones
-        self.guards = _GUARDS if align and ones else _GUARDS_VALUE if ones else _GUARDS_PLAIN
-        super().__init__({int: _int_key if align and ones else _int_key_value if ones else _int_key_plain,
+    def __init__(self, align: bool, ones: bool, most: bool = False):
+        self.align, self.ones, self.most = align, ones, most
+        self.guards = {} if most else _GUARDS if align and ones else _GUARDS_VALUE if ones else _GUARDS_PLAIN
+        ints = _int_key if align and ones else _int_key_value if ones else _int_key_plain
+        super().__init__({int: (lambda x: (ints(x), most_of(x))) if most else ints,
                           float: lambda x: "fp32", bool: lambda x: "int1", TensorDescriptor: lambda x: x.signature,
                           DeviceArray: lambda x: x.signature, type(None): lambda x: None})
 
@@ -115,6 +119,11 @@ def _int_key(x: int) -> Hashable:
     if 0 <= x < 2 ** 31:
         return "i32" if x & 7 else "i32:8" if x & 8 else "i32:16"
     return (-2 ** 31 <= x < 0, x < 2 ** 63, _divisor(x), x < 0)
+
+
+def most_of(x: int) -> int:
+    """The power of two that a number of columns is at most; 0 for what is none, or more than rows are kept of."""
+    return 1 << (x - 1).bit_length() if 1 < x <= WIDEST else 0
 
 
 #: key of an integer -> the same as a comparison, for launchers (`launcher.py`)
@@ -214,7 +223,8 @@ def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> 
     elif x == 1 and keys.ones:
         return Const(1)
     t = annotated or (int32 if -2 ** 31 <= x < 2 ** 31 else int64 if x < 2 ** 63 else uint64)
-    return Param(t, _divisor(x) if keys.align else 1, keys.align and keys.ones and x >= 0)
+    return Param(t, _divisor(x) if keys.align else 1, keys.align and keys.ones and x >= 0,
+                 most=most_of(x) if keys.most else 0)
 
 
 def _scalar(name: str, x: Any, natural: DType, annotated: DType | None) -> Param:

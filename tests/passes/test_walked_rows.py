@@ -1,0 +1,143 @@
+"""Rows that are walked block by block more than once: whole where nothing depends on the blocks, right in any case."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+
+
+@tilejit.kernel
+def norm(x, out, columns, pitch, BLOCK: tl.constexpr):
+    """As tutorials have it: a mean, a variance and the result, in three loops."""
+    x += tl.program_id(0) * pitch
+    out += tl.program_id(0) * pitch
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / columns
+    squares = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        v = tl.where(at < columns, tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32) - mean, 0.0)
+        squares += v * v
+    scale = 1 / tl.sqrt(tl.sum(squares, axis=0) / columns + 1e-5)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        v = tl.load(x + start + tl.arange(0, BLOCK), mask=at < columns).to(tl.float32)
+        tl.store(out + at, ((v - mean) * scale).to(out.dtype.element_ty), mask=at < columns)
+
+
+@tilejit.kernel
+def greatest(x, out, columns, pitch, BLOCK: tl.constexpr):
+    """x less its greatest element, which is 1 at least."""
+    x += tl.program_id(0) * pitch
+    top = tl.full([BLOCK], 1.0, tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        top = tl.maximum(top, tl.load(x + at, mask=at < columns, other=-float("inf")).to(tl.float32))
+    m = tl.max(top, axis=0)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        v = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32) - m
+        tl.store(out + tl.program_id(0) * pitch + at, v.to(out.dtype.element_ty), mask=at < columns)
+
+
+@tilejit.kernel
+def odd_ways(x, out, columns, pitch, BLOCK: tl.constexpr, HOW: tl.constexpr):
+    """x less its mean, in ways that blocks matter to."""
+    x += tl.program_id(0) * pitch
+    out += tl.program_id(0) * pitch
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    if HOW == "carried":
+        last = 0.0
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        v = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
+        if HOW == "counted":
+            v = tl.where(at < columns, v, v + 1.0)
+        if HOW == "blocks":
+            v = v + start * 0.0
+        if HOW == "carried":
+            last += tl.sum(v, axis=0)
+        total += v
+    mean = (last if HOW == "carried" else tl.sum(total, axis=0)) / columns
+    if HOW == "counted":
+        mean -= (tl.cdiv(columns, BLOCK) * BLOCK - columns) / columns
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        v = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32) - mean
+        if HOW == "in place":
+            tl.store(x + at, v.to(x.dtype.element_ty), mask=at < columns)
+        else:
+            tl.store(out + at, v.to(out.dtype.element_ty), mask=at < columns)
+
+
+def rows(columns, dtype):
+    x = np.random.default_rng(columns).standard_normal((2, columns)).astype(dtype)
+    return x, np.full((3, columns), np.nan, dtype)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("columns, block, size", [(1000, 1024, 1024), (257, 128, 512), (4097, 1024, 8192), (64, 32, 64)])
+def test_normalised(columns, block, size, dtype, target):
+    x, out = rows(columns, dtype)
+    args, kw = (x, out, columns, columns, block), {"num_warps": 1 if block < 1024 else 4}
+    with tilejit.knobs(target=target):
+        norm[(2,)](*args, **kw)
+    v = x.astype(np.float64)
+    want = (v - v.mean(1, keepdims=True)) / np.sqrt(v.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(out[:2].astype(np.float64), want, atol=1e-5 if dtype is np.float32 else 2e-2)
+    assert np.isnan(out[2].astype(np.float32)).all()
+    made = norm.compile(*args, **kw)
+    (line,) = [r for r in made.report_lines if r.kind == "whole_row"]
+    assert line.numbers["size"] == size and line.numbers["loops"] == 3
+    assert str(made.ir).count("= row_load") + str(made.ir).count("= load") == 1           # loops' loads are one
+    assert " for " not in str(made.ir)
+
+
+def test_the_sanitizer_finds_nothing():
+    x, out = rows(4097, np.float16)
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(norm, (2,), x, out, 4097, 4097, 1024, num_warps=4, seeds=[0]).check()
+
+
+@pytest.mark.parametrize("shift", [0.0, -9.0])
+def test_extrema_keep_what_they_start_from(shift):
+    x, out = rows(300, np.float32)
+    x += shift
+    with tilejit.knobs(target="emulator"):
+        greatest[(2,)](x, out, 300, 300, 128, num_warps=1)
+    np.testing.assert_array_equal(out[:2], x - np.maximum(x.max(1, keepdims=True), np.float32(1)))
+    assert "whole_row" in [r.kind for r in greatest.compile(x, out, 300, 300, 128).report_lines]
+
+
+@pytest.mark.parametrize("how, why", [("in place", "may be written meanwhile"), ("counted", "behind the end count"),
+                                      ("blocks", "the number of a block"), ("carried", "more than a sum")])
+def test_blocks_that_matter_stay(how, why):
+    x, out = rows(300, np.float32)
+    want = x - x.astype(np.float64).mean(1, keepdims=True)
+    with tilejit.knobs(target="emulator"):
+        odd_ways[(2,)](x, out, 300, 300, 128, how, num_warps=1)
+    np.testing.assert_allclose(x if how == "in place" else out[:2], want, atol=1e-5)
+    (line,) = [r for r in odd_ways.compile(x, out, 300, 300, 128, how).report_lines if r.kind == "walked_row"]
+    assert why in str(line)
+
+
+def test_rows_too_wide_to_keep_are_walked():
+    x = np.zeros((1, 1 << 20), np.float32)
+    made = norm.compile(x, x.copy(), 1 << 20, 1 << 20, 4096)
+    assert [r.kind for r in made.report_lines].count("walked_row") == 1
+    made = norm.compile("*fp32", "*fp32", "int32:16", "int32:16", 4096)              # nothing is known of the width
+    assert "row is read once" not in made.report()
+
+
+def test_widths_are_told_apart_by_powers_of_two():
+    """2^k-1 and 2^k are one compilation, 2^k+1 is another; equal keys have equal descriptions."""
+    keys, ints = norm.keys["columns"], norm.keys["pitch"]
+    assert keys[int](1001) == keys[int](1023) and keys[int](1023) != keys[int](1025)
+    assert keys[int](1024) == keys[int](1008) and ints[int](1001) == ints[int](5001)
+    assert keys[int]((1 << 20) + 1)[1] == 0
+    assert norm.source.walked == {"columns"} and "columns" in greatest.source.walked
