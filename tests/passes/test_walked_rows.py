@@ -80,8 +80,9 @@ def rows(columns, dtype):
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-@pytest.mark.parametrize("columns, block, size", [(1000, 1024, 1024), (257, 128, 512), (4097, 1024, 8192), (64, 32, 64)])
+@pytest.mark.parametrize("columns, block, size, dtype", [
+    (1000, 1024, 1024, np.float16), (257, 128, 512, np.float32), (4097, 1024, 8192, ml_dtypes.bfloat16),
+    (64, 32, 64, np.float32)])
 def test_normalised(columns, block, size, dtype, target):
     x, out = rows(columns, dtype)
     args, kw = (x, out, columns, columns, block), {"num_warps": 1 if block < 1024 else 4}
@@ -132,6 +133,53 @@ def test_rows_too_wide_to_keep_are_walked():
     assert [r.kind for r in made.report_lines].count("walked_row") == 1
     made = norm.compile("*fp32", "*fp32", "int32:16", "int32:16", 4096)              # nothing is known of the width
     assert "row is read once" not in made.report()
+
+
+@tilejit.kernel
+def strided(x, out, columns, step, BLOCK: tl.constexpr):
+    """The mean is taken from elements that lie apart."""
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(x + at * step, mask=at < columns, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / columns
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at * step, mask=at < columns).to(tl.float32) - mean, mask=at < columns)
+
+
+def test_what_a_thread_has_no_registers_for():
+    """64 elements of a thread at most where a row is not kept in shared memory: what lies apart, and older chips."""
+    def kinds(kernel, columns, **kw):
+        made = kernel.compile("*fp32", "*fp32", columns, 3 if kernel is strided else columns, 512, num_warps=4, **kw)
+        assert made.resources is None or made.resources.spill_stores == 0
+        return [r.kind for r in made.report_lines if r.kind in ("whole_row", "walked_row")]
+
+    assert kinds(strided, 8192) == ["whole_row"] and kinds(strided, 8193) == ["walked_row"]
+    assert kinds(norm, 8193) == ["whole_row"]
+    assert kinds(norm, 8192, target="sm_80") == ["whole_row"] and kinds(norm, 8193, target="sm_80") == ["walked_row"]
+
+
+@tilejit.kernel
+def counted(x, out, count, columns, BLOCK: tl.constexpr):
+    """As `norm`, and how many are not zero: clusters do not sort."""
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / columns
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        v = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
+        tl.store(out + at, v - mean, mask=at < columns)
+    tl.store(count + tl.arange(0, 1024), tl.cumsum(tl.load(count + tl.arange(0, 1024)), 0))
+
+
+def test_what_a_cluster_cannot_do_is_walked():
+    made = counted.compile("*fp32", "*fp32", "*fp32", 100000, 1024, num_warps=4)
+    assert made.metadata.num_ctas == 1 and "rows are not divided by" in made.report()
+    assert made.resources is None or made.resources.spill_stores == 0
+    assert "is read once" not in made.report()
 
 
 def test_widths_are_told_apart_by_powers_of_two():

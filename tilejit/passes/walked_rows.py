@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from tilejit.ir import Block, Function, Op, Value, replace, uses, walk
+from tilejit.ir import Block, Function, Op, Value, replace, total_warps, uses, walk
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.core import computes
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
+from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, Type, elem_of
 from tilejit.passes.copies import is_volatile
 from tilejit.passes.rules import const_of
@@ -29,6 +30,8 @@ from tilejit.passes.totals import adds_up
 
 #: Bytes of a row at most that is kept: a cluster has so much shared memory for a few of them.
 MOST_BYTES = 1 << 20
+#: Elements of a thread at most where a row stays in registers.
+REGISTERS = 64
 #: What adds nothing.
 _NOTHING: dict[str, float] = {"add": 0.0, "maximum": float("-inf"), "minimum": float("inf")}
 _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
@@ -70,6 +73,7 @@ class _Row:
     def __init__(self, fn: Function, loops: list[Op], end: Value, step: int, size: int):
         self.fn, self.loops, self.end, self.step, self.size = fn, loops, end, step, size
         self.table = uses(fn.body)
+        self.each = size // (32 * total_warps(fn))       # elements of a thread
         self.body = Block()                              # what stands for the loop that is looked at
         self.made: dict[Hashable, Value] = {}            # what is computed already
         self.env: dict[Value, Value] = {}                # value of the loop -> of the whole row
@@ -78,6 +82,8 @@ class _Row:
 
     def write(self) -> None:
         """Put the whole row in place of the loops, or raise _NotWhole."""
+        if self.each > REGISTERS and not target_of(self.fn).hopper:
+            raise _NotWhole(f"a thread has no registers for {self.each} elements")
         self._check_memory()
         bodies: dict[Op, list[Op]] = {}
         totals: dict[Value, Value] = {}
@@ -199,6 +205,8 @@ class _Row:
 
     def _computed(self, op: Op, operands: list[Value]) -> Value:
         attrs = dict(op.attrs)
+        if op.name == "load" and self.each > REGISTERS and not _counts_up(operands[0], self.size):
+            raise _NotWhole(f"its elements do not follow one another, and a thread has no registers for {self.each}")
         if op.name == "load" and len(operands) > 2 and str(const_of(operands[2])) in ("0", "0.0"):
             operands = operands[:2]                      # as without it
         if "shape" in attrs:
@@ -247,6 +255,13 @@ class _Row:
         if op.name in _FOLDS and None not in known:
             return _FOLDS[op.name](*known)
         return None
+
+
+def _counts_up(pointer: Value, size: int) -> bool:
+    """Whether addresses are those of a row."""
+    op = pointer.op
+    return isinstance(op, Op) and op.name == "ptr_add" and isinstance(op.operands[0].op, Op) and \
+        op.operands[0].op.name == "splat" and _is_range(op.operands[1], size)
 
 
 def _is_range(v: Value, size: int) -> bool:

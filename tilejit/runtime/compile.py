@@ -7,14 +7,14 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from tilejit.errors import ClusterError, CompilationError, LaunchError
-from tilejit.frontend import Arg, Const, Group, KernelSource, build
+from tilejit.frontend import Arg, Const, Group, KernelSource, Param, build
 from tilejit.ir.core import Function, walk
 from tilejit.ir.report import Record
 from tilejit.ir.target import DEFAULT, target_named
@@ -217,6 +217,8 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
                 return emitted(wider)
             except ClusterError as why:
                 line = f"rows are not divided by {wider['num_ctas']} CTAs, as {why.message}"
+                if any(x.kind == "whole_row" for x in fn.attrs["report"]):       # they are too wide for one
+                    fn = tile_ir(source, unbounded(args), options, stages)
                 fn.attrs.setdefault("report", []).insert(0, Record("not_divided", line, ctas=wider["num_ctas"]))
         return emitted(options, fn)
     except ClusterError as why:
@@ -231,6 +233,11 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
             found[1].attrs.setdefault("report", []).insert(0, Record("one_cta", line, ctas=ctas, warps=warps))
             return found
         raise problem from None
+
+
+def unbounded(args: Mapping[str, Arg]) -> dict[str, Arg]:
+    """Arguments of which nothing is known of how great they are: rows that are walked stay walked."""
+    return {n: replace(a, most=0) if isinstance(a, Param) else a for n, a in args.items()}
 
 
 def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
