@@ -13,9 +13,14 @@ from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
 from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 
-#: Elements of rows that a multiprocessor has at a time, and a warp of it (a quarter of fp64): sums, weights and rows
-#: are all in registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
-CTA, WARP, CTAS, LEAST, STAGES = 8192, 512, 16, 2048, 4
+#: Elements of rows that a multiprocessor has at a time (a quarter of fp64): sums, weights and rows are all in
+#: registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
+CTA, CTAS, LEAST, STAGES = 8192, 16, 2048, 4
+#: Elements of a warp: where registers allow it, twice as many where warps that meet hold a multiprocessor up, since what
+#: meeting costs does not depend on them: where a program has the multiprocessor alone, or rows are summed twice, one
+#: sum after the other (layernorm of 4096 columns on an H200: 0.71 and 0.87 of a copy, rmsnorm 0.98 and 0.89; of 8192
+#: 0.63 and 0.99, 0.87 and 0.90; of 16384 on two CTAs 0.48 and 0.73, 0.71 and 0.99).
+WARP = 512
 #: Shared memory of a multiprocessor in bytes, its registers, and those of a thread at least: of rows that are loaded in
 #: vectors, or by single elements.
 SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
@@ -186,7 +191,7 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
     pitches = m.pitch, g.pitch, p.pitch, o.pitch
     constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
     if m.columns <= cta_of(m) * (1 if tilejit.chip() == "sm_80" else CTAS):
-        programs, rows, options = walk(heads, o, m, g, *(() if more is None else (p,)))
+        programs, rows, options = walk(heads, centred, o, m, g, *(() if more is None else (p,)))
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
@@ -212,8 +217,8 @@ def cta_of(m: Matrix) -> int:
     return CTA // (4 if size == 8 else 2 if size == 4 and m.columns % 16 else 1)
 
 
-def walk(heads: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
-    """How programs walk over rows of inputs and a result: how many programs (what the chip holds, and such a number
+def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
+    """How programs walk over rows of inputs and a result, which are summed twice if centred: how many programs (what the chip holds, and such a number
     that a program's rows keep their heads), rows of each at a time, and the options of the launch."""
     m = inputs[0]
     block = max(16, tilejit.next_power_of_2(m.columns))
@@ -221,10 +226,10 @@ def walk(heads: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, 
     infos = [tilejit.array_info(x.array) for x in inputs]
     cta, uneven = cta_of(m), m.columns % 16 > 0
     ctas, warp = max(1, block // cta), WARP * cta // CTA
-    if ctas > 1 or uneven:                              # threads need more beside their elements: fewer of them
-        warp *= 2
     size = block * rows // ctas
-    warps = max(4, size // warp)
+    if centred or size == cta or uneven:
+        warp *= 2
+    warps = max(4 if uneven else 2, size // warp)
     resident = min(cta // size, REGISTERS // (32 * warps * LEAST_REGISTERS[uneven]))
     programs = tilejit.clusters(ctas, infos[0].device) * resident
     whole = heads // gcd(heads, rows)

@@ -14,8 +14,11 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, same
 from tilejit.kernels.rows.tiles import element_tile, put
 
-#: The widest row that one program sorts, columns of a block of one whose greatest are looked for, and most of those.
-WIDEST, COLUMNS, MOST_K = 8192, 2048, 1024
+#: The widest row that one program sorts.
+WIDEST = 8192
+#: Of rows whose greatest elements are looked for: columns of a block, so that each of a program's warps has a row of its
+#: own and lists meet within it; how many; the most elements.
+COLUMNS, ROW_WARPS, MOST_K = 256, 4, 1024
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024
 #: The most columns that keys of 64 bits know.
@@ -128,17 +131,18 @@ def sorted_kernel(x, keys, values, indices, n, columns, pitch, values_pitch, BLO
 @tilejit.kernel
 def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, NARROW: tl.constexpr, K: tl.constexpr,
                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of columns at a time: its K best join those before, of which K stay."""
+    """Runs of K elements of a block keep the K best of all that were at their place in blocks; of these lists the best
+    are found last. (Two falling runs, one of them turned round: the greater ones are bitonic, and the K greatest.)"""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
-    inside = (row < n) & (cols < columns)
-    key = key_of(tl.load(x + row * pitch + cols, inside, other=0), cols, cols < columns, LARGEST, NARROW)
-    best = tl.topk(key, K)
-    for start in range(BLOCK, columns, BLOCK):
+    none = -(1 << 31) if NARROW else -(1 << 62) * 2
+    best = tl.full((ROWS, BLOCK // K, K), none, tl.int32 if NARROW else tl.int64)
+    for start in tl.range(0, columns, BLOCK, num_stages=4):
         at = start + cols
         v = tl.load(x + row * pitch + at, (row < n) & (at < columns), other=0)
-        new = tl.topk(key_of(v, at, at < columns, LARGEST, NARROW), K)
-        best = tl.topk(tl.reshape(tl.join(best, new), (ROWS, 2 * K)), K)
+        key = tl.reshape(key_of(v, at, at < columns, LARGEST, NARROW), (ROWS, BLOCK // K, K))
+        best = tl.bitonic_merge(tl.maximum(best, tl.sort(key, 2)), 2, descending=True)
+    best = tl.topk(tl.reshape(best, (ROWS, BLOCK)), K)
     i = tl.arange(0, K)[None, :]
     kept = (row < n) & (i < k)
     at = column_of(best)
@@ -190,10 +194,10 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
     if not 1 <= k <= min(MOST_K, m.columns):
         raise tilejit.LaunchError(f"topk: k must be from 1 to {min(MOST_K, m.columns)}, found {k}")
     most = tilejit.next_power_of_2(k)
-    grid, sizes = _rows(m.n, min(m.columns, max(COLUMNS, 2 * most)))
-    sizes["BLOCK"] = max(sizes["BLOCK"], most)
-    topk_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest, NARROW=_narrow(m),
-                      K=most, **sizes)
+    block = max(COLUMNS, 2 * most)
+    rows = max(1, min(ROW_WARPS * COLUMNS // block, tilejit.next_power_of_2(m.n)))
+    topk_kernel[(tilejit.cdiv(m.n, rows),)](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest,
+                                            NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, num_warps=ROW_WARPS)
 
 
 @gradient(sort, "x")
