@@ -16,10 +16,10 @@ from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 #: Elements of rows that a multiprocessor has at a time (a quarter of fp64): sums, weights and rows are all in
 #: registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
 CTA, CTAS, LEAST, STAGES = 8192, 16, 2048, 4
-#: Elements of a warp: where registers allow it, twice as many where warps that meet hold a multiprocessor up, since what
-#: meeting costs does not depend on them: where a program has the multiprocessor alone, or rows are summed twice, one
-#: sum after the other (layernorm of 4096 columns on an H200: 0.71 and 0.87 of a copy, rmsnorm 0.98 and 0.89; of 8192
-#: 0.63 and 0.99, 0.87 and 0.90; of 16384 on two CTAs 0.48 and 0.73, 0.71 and 0.99).
+#: Elements of a warp; twice as many where warps that meet hold a multiprocessor up, since what meeting costs does not
+#: depend on them: where a program has the multiprocessor alone, or rows are summed twice, one sum after the other
+#: (layernorm of 4096 columns on an H200: 0.71 and 0.87 of a copy, rmsnorm 0.98 and 0.89; of 8192 0.63 and 0.99, 0.87
+#: and 0.90; of 16384 on two CTAs 0.48 and 0.73, 0.71 and 0.99).
 WARP = 512
 #: Shared memory of a multiprocessor in bytes, its registers, and those of a thread at least: of rows that are loaded in
 #: vectors, or by single elements.
@@ -218,8 +218,9 @@ def cta_of(m: Matrix) -> int:
 
 
 def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
-    """How programs walk over rows of inputs and a result, which are summed twice if centred: how many programs (what the chip holds, and such a number
-    that a program's rows keep their heads), rows of each at a time, and the options of the launch."""
+    """How programs walk over rows of inputs and a result, summed twice if centred: how many programs (what the
+    chip holds, and such a number that a program's rows keep their heads), rows of each at a time, and the options of
+    the launch."""
     m = inputs[0]
     block = max(16, tilejit.next_power_of_2(m.columns))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))

@@ -16,8 +16,8 @@ from tilejit.kernels.rows.tiles import element_tile, put
 
 #: The widest row that one program sorts.
 WIDEST = 8192
-#: Of rows whose greatest elements are looked for: columns of a block, so that each of a program's warps has a row of its
-#: own and lists meet within it; how many; the most elements.
+#: Of rows whose greatest elements are looked for: columns of a block, so that each of a program's warps has a row of
+#: its own and lists meet within it; warps; the most elements.
 COLUMNS, ROW_WARPS, MOST_K = 256, 4, 1024
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024

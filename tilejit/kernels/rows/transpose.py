@@ -8,8 +8,8 @@ import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import contiguous
 
-#: Rows and columns of a block, and its warps: lines of 256 bytes of what has two (on an H200 0.95 of a copy, with lines of
-#: 128 bytes 0.88).
+#: Rows and columns of a block, and its warps: lines of 256 bytes where elements have two (on an H200 0.95 of a copy, by
+#: lines of 128 bytes 0.88).
 SIDE, WARPS = 128, 8
 
 
