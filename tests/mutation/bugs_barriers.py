@@ -92,8 +92,8 @@ def wrong_stage_barrier(p: Ptx) -> Iterator[Ptx]:
 def arrive_twice(p: Ptx) -> Iterator[Ptx]:
     """An arrival too many."""
     for ins in p.find(ARRIVE):
-        if p.use(ins) == "order" and "// turn[" in p.text:
-            continue                    # turns that follow each other too soon cost time, and most often only that
+        if p.use(ins) == "order" and "// order[" in p.text:
+            continue                    # groups that follow each other too soon cost time, and most often only that
         yield p.after(ins, f"{ins.text};")
 
 

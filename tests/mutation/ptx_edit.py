@@ -96,8 +96,8 @@ class Ptx:
         full = {_offset(i) for i in self.find(r"mbarrier\.(arrive\.)?expect_tx")}
         for ins in self.find(r"mbarrier\.init"):
             comment = self.entry.comments.get(ins.line - 1, "")
-            turn = "turn" in comment or int(ins.text.split(",")[-1]) >= 128
-            found[_offset(ins)] = "staged" if "_stage.full" in comment else "full" if _offset(ins) in full else "order" if turn else "empty"
+            order = "order" in comment or int(ins.text.split(",")[-1]) >= 128
+            found[_offset(ins)] = "staged" if "_stage.full" in comment else "full" if _offset(ins) in full else "order" if order else "empty"
         return found
 
 

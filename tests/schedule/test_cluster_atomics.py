@@ -120,13 +120,13 @@ def no_fence(text, names):
 
 
 def one_cta_arrives(text, names):
-    """The threads of the other CTA do not come to the meeting."""
-    return re.sub(rf"@(%p\d+) (mbarrier\.arrive\.shared::cluster\S+ _, \[\S+\+{names['meeting[0]']}\];)",
+    """The threads of the other CTA do not come to the barrier."""
+    return re.sub(rf"@(%p\d+) (mbarrier\.arrive\.shared::cluster\S+ _, \[\S+\+{names['all_ctas[0]']}\];)",
                   r"setp.lt.and.u32 \1, %cluster_ctarank, 1, \1; @\1 \2", text)
 
 
 @pytest.mark.parametrize("edit, kinds", [
-    (unchanged, set()), (no_wait("told[0]"), {"slot-read-early"}), (no_wait("meeting[0]"), {"global-race"}),
+    (unchanged, set()), (no_wait("told[0]"), {"slot-read-early"}), (no_wait("all_ctas[0]"), {"global-race"}),
     (no_fence, {"global-race"}), (one_cta_arrives, {"deadlock"})])
 def test_the_sanitizer_knows_the_protocol(edit, kinds):
     found = handed(edit)
@@ -140,11 +140,11 @@ def added(counter, total, x, SEM: tl.constexpr):
 
 
 @pytest.mark.parametrize("ctas", [1, 2])
-@pytest.mark.parametrize("sem, meetings", [("relaxed", 0), ("release", 1), ("acquire", 1)])
-def test_who_meets(ctas, sem, meetings):
+@pytest.mark.parametrize("sem, barriers", [("relaxed", 0), ("release", 1), ("acquire", 1)])
+def test_who_waits_for_the_cluster(ctas, sem, barriers):
     """Nobody meets for an atomic that orders nothing and whose result nobody wants; it takes no shared memory then."""
     k = added.compile("*int32", "*fp32", "*fp32", SEM=sem, num_ctas=ctas)
-    assert k.scheduled.count("cluster_meet") == (ctas > 1 and meetings)
-    assert k.scheduled.count("cluster_tell") == (ctas > 1 and sem == "acquire")
+    assert k.scheduled.count("cluster_barrier") == (ctas > 1 and barriers)
+    assert k.scheduled.count("cluster_broadcast") == (ctas > 1 and sem == "acquire")
     assert k.scheduled.count("alone=true") == 2 - (ctas == 1 and sem == "release")
-    assert ("fence.acq_rel.gpu" in k.ptx) == (ctas > 1 and meetings > 0)
+    assert ("fence.acq_rel.gpu" in k.ptx) == (ctas > 1 and barriers > 0)

@@ -17,7 +17,7 @@ ROWS = (64, 0, 100, 300, 1, 128)
 def in_turn(loop):
     """What the report says of a loop that begins so."""
     line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.strip().startswith(loop))
-    return f"which take the iterations of the loop at test_ping_pong.py:{line} in turn"
+    return f"which take the iterations of the loop at test_ping_pong.py:{line} by turns (ping-pong)"
 
 
 @tilejit.kernel
@@ -105,4 +105,4 @@ def test_why_not():
     with pytest.raises(tilejit.CompilationError, match=f"num_consumer_groups=2: .*{reason}"):
         run_grouped("emulator", outside=True, num_consumer_groups=2)
     report = run_grouped("emulator", store_role=True).report()
-    assert "no store role: groups of consumers take turns in a loop that is in another one" in report
+    assert "no store role: ping-pong groups of consumers take a loop that is in another one" in report

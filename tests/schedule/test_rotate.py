@@ -198,7 +198,7 @@ def test_every_stage_computes_the_same_bits(case):
     found = {}
     for stage, fn in seen.items():
         verify(fn)
-        if stage in ("split", "sink_waits", "turns", "early", "strips"):       # no slot comes back yet; alike
+        if stage in ("split", "sink_waits", "ping_pong", "early", "strips"):       # no slot comes back yet; alike
             continue
         args[3].base[...] = np.nan
         evaluate(fn, grid, dict(zip(names, args)))
@@ -337,7 +337,7 @@ def test_every_pass_can_be_replaced_by_what_it_printed(tmp_path):
     _, args, constants = arguments(512, num_warps=8, bm=128, ping_pong=True)
     with tilejit.knobs(dump=str(tmp_path / "dump")):
         first = attend.compile(*args, **constants)
-    names = ["annotated", "rotated", "split", "release", "sink_waits", "turns", "early", "strips", "scheduled"]
+    names = ["annotated", "rotated", "split", "release", "sink_waits", "ping_pong", "early", "strips", "scheduled"]
     found = [p for name in names for p in (tmp_path / "dump" / "attend").glob(f"*-{name}.tile")]
     assert [p.name.partition("-")[2] for p in sorted(found)] == [f"{n}.tile" for n in names]
     for path in found[2:]:

@@ -51,7 +51,7 @@ TRAITS = {
     # threads and registers
     "packs": "takes several elements of a thread at a time",
     "collective": "the threads of a program exchange values for it",
-    "meets": "begins with a meeting of all threads of the role",
+    "barrier": "begins with a barrier of all threads of the role",
     "registers": "names registers anew or makes constants",
     "takes_pending": "may take accumulators that products are in flight to",
     # scheduling

@@ -22,7 +22,7 @@ def verify(fn: Function) -> None:
     try:
         _block(fn.body, set())
         _in_flight(fn)
-        _turns(fn.body)
+        _ordered(fn.body)
         if not fn.body.ops or fn.body.terminator.name not in ("return", "roles"):
             raise VerificationError(f"the body of {fn.name} must end in return or roles")
     except _Broken as e:
@@ -51,22 +51,22 @@ def _in_flight(fn: Function) -> None:
         follow(fn, check)
 
 
-def _turns(block: Block) -> None:
-    """Every turn that is taken is passed on in the same block, so that all warpgroups take equally many."""
+def _ordered(block: Block) -> None:
+    """Every `order_wait` has its `order_arrive` in the same block, so that all warpgroups have equally many."""
     mine: Op | None = None
     for op in block.ops:
-        if op.name == "turn_take":
+        if op.name == "order_wait":
             if mine is not None:
-                raise _Broken(op, "a turn is taken that was not passed on")
+                raise _Broken(op, "order_wait without an order_arrive for the one before")
             mine = op
-        elif op.name == "turn_pass":
+        elif op.name == "order_arrive":
             if mine is None:
-                raise _Broken(op, "a turn is passed on that was not taken")
+                raise _Broken(op, "order_arrive without an order_wait")
             mine = None
         for region in op.regions:
-            _turns(region)
+            _ordered(region)
     if mine is not None:
-        raise _Broken(mine, "a turn is taken that is not passed on in the same block")
+        raise _Broken(mine, "order_wait without an order_arrive in the same block")
 
 
 def _dot(op: Op) -> str:

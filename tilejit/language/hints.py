@@ -41,7 +41,7 @@ def promote_reuse(input: tensor, *, _b: KernelBuilder) -> tensor:
     """Promise that the shared memory behind a tile is not needed from here on, and ask for its bytes to be used again.
 
     Behind a tile are the blocks that TMA loaded for it and the operands of the products that it is a sum of. Returns
-    the tile. Later buffers then take those bytes even where they would not otherwise, behind a separation (a meeting of
+    the tile. Later buffers then take those bytes even where they would not otherwise, behind a separation (a barrier of
     the threads here, or an mbarrier between roles) if there is none. nvFuser has the idea under the same name."""
     return tensor(_b("promote_reuse", to_tensor(_b, input).value))
 

@@ -20,7 +20,7 @@ from tilejit.ptx.tensor_maps import give_back, is_written, take_place, written_m
 _LD = {"int8": "s8", "uint8": "u8", "fp8e4b15": "u8", "fp8e4nv": "u8", "fp8e5": "u8", "int16": "s16", "uint16": "u16",
        "fp16": "b16", "bf16": "b16", "fp32": "f32", "fp64": "f64", "int32": "s32", "uint32": "u32",
        "int64": "s64", "uint64": "u64"}
-#: Named barriers of a CTA; the last ones order the turns of warpgroups.
+#: Named barriers of a CTA; the last ones order the products of warpgroups (ping-pong).
 NAMED_BARRIERS = 16
 
 
@@ -215,7 +215,7 @@ def _folds(e: Emitter) -> list[Op]:
 
 
 def cluster_sync(e: Emitter) -> None:
-    """All threads of the cluster meet."""
+    """A barrier of all threads of the cluster."""
     e.p("barrier.cluster.arrive.release")
     e.p("barrier.cluster.wait.acquire")
 
@@ -245,22 +245,22 @@ def _role_sync(e: Emitter, op: Op) -> None:
     e.sync()
 
 
-@emits("turn_begin", "turn_end")
-def _turn_begin(e: Emitter, op: Op) -> None:
-    """The last warpgroup arrives for the first turn of the first one, which waits for what it passes on at last."""
-    groups, begins = op.attrs["groups"], op.name == "turn_begin"
+@emits("order_begin", "order_end")
+def _order_begin(e: Emitter, op: Op) -> None:
+    """The last warpgroup arrives for the first one, which waits for that one's last arrival."""
+    groups, begins = op.attrs["groups"], op.name == "order_begin"
     skip = e.p.label(op.name)
     e.p("bra", skip, pred=e.p.new("pred", "setp.ne.u32", e.warpgroup(), groups - 1 if begins else 0))
     e.p("bar.arrive" if begins else "bar.sync", NAMED_BARRIERS - groups, 256)
     e.p.place(skip)
 
 
-@emits("turn_take", "turn_pass")
-def _turn(e: Emitter, op: Op) -> None:
+@emits("order_wait", "order_arrive")
+def _order(e: Emitter, op: Op) -> None:
     """A ring of the last named barriers, one for each warpgroup: it waits at its own, the one before arrives there."""
     p, groups = e.p, op.attrs["groups"]
-    number = p.new("b32", "add.u32", e.warpgroup(), NAMED_BARRIERS - groups + (op.name == "turn_pass"))
-    if op.name == "turn_take":
+    number = p.new("b32", "add.u32", e.warpgroup(), NAMED_BARRIERS - groups + (op.name == "order_arrive"))
+    if op.name == "order_wait":
         p("bar.sync", number, 256)
         return
     beyond = p.new("pred", "setp.eq.u32", number, NAMED_BARRIERS)
@@ -309,7 +309,7 @@ def _roles(e: Emitter, op: Op) -> None:
                 beyond = p.label("role")
                 p("bra", beyond, pred=p.new("pred", "setp.ge.u32", outer.warp, section))
         p.banner(f"role {name}: warps {first}..{after - 1}"
-                 + (f", {groups} groups that take turns" if groups > 1 and i == 0 else ""))
+                 + (f", {groups} ping-pong groups" if groups > 1 and i == 0 else ""))
         if regs and first % 4 == 0:
             launch = e.fn.attrs["launch_registers"]
             p(f"setmaxnreg.{'inc' if regs > launch else 'dec'}.sync.aligned.u32", regs)

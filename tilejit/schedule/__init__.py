@@ -5,19 +5,19 @@
     rotate      expands such loops: prologue, steady state, epilogue
     plan        the schedule as data
     decide      which loads go through which ring, how deep, inline or specialised, and why
-    consumers   products that stay in flight, groups of warps that take turns
-    cluster     programs of several CTAs, and how they sum (exchange) and meet for atomics (cluster_barrier)
+    consumers   products that stay in flight, ping-pong groups of warps
+    cluster     programs of several CTAs, how they sum (exchange) and what orders their atomics (cluster_barrier)
     stores      how TMA stores are staged
     asyncify    fills and awaits of rings in place of loads, products (products, pieces) and stores that are issued and
                 waited for: still in order (context: what its parts share)
     prefetch    fills ahead of time, where one role does all
     split       roles, each a slice, and the protocol between them: rings (tickets), the store role (store_role), groups
-                that take turns (ping_pong), CTAs that come together; thread carries what goes from one to the next
+                (ping_pong), CTAs that come together; thread carries what goes from one to the next
     release     gives slots back behind their last readers
     operands    operands that a loop does not change, written to shared memory once
     fragments   operands of mma.sync that stay in shared memory
     sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
-    order       products of warpgroups that take turns inside a loop
+    order       ping-pong inside a loop: products of one warpgroup behind another's
     early       loads that follow products, issued before the wait for them
     strips      wide rows, which stay in shared memory, worked on strip by strip
     in_flight   how much a kernel without products asks of memory at once, for the report

@@ -1,8 +1,8 @@
 """Decides what of a loop runs when: `stage`, `cycle` and `ring` on the ops of loops whose products wait for each other.
 
-In attention the second product needs the first one's sums, behind a softmax, so that tensor cores and arithmetic take
-turns. In two stages (FlashAttention-3, arXiv 2407.08608, section 3.2) they overlap: the first product of the next
-iteration and the second one of this iteration are issued together, and the softmax runs under the second one.
+In attention the second product needs the first one's sums, behind a softmax, so that tensor cores and arithmetic
+wait for each other. In two stages (FlashAttention-3, arXiv 2407.08608, section 3.2) they overlap: the first product
+of the next iteration and the second one of this iteration are issued together, and the softmax runs under the second.
 
     cycle 0   stage 0   what the products at stage 0 need, and they themselves
     cycle 1   stage 1   what the products at stage 1 need that is no result of stage 0, and they themselves
@@ -33,15 +33,15 @@ JOINED = 3
 def annotate(fn: Function) -> Function:
     """A copy of the function with the times of overlapped loops; the function itself where there is none.
 
-    `products_ahead=False` leaves all loops as they are; `ping_pong` asks for turns. Reasons against are lines of the
+    `products_ahead=False` leaves all loops as they are; `ping_pong` asks for that. Reasons against are lines of the
     report."""
     found = [(loop, times) for loop in walk(fn.body) if loop.name == "for"
              for times in [_times(loop)] if times is not None]
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
-    turns = bool(fn.attrs.get("ping_pong")) and groups > 1
+    ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
     report: list[Record] = []
     ahead, shares = find_products_ahead(fn, report)
-    if not ahead and not report and (not found or not overlaps and not turns):
+    if not ahead and not report and (not found or not overlaps and not ping_pong):
         return fn
     new = copy_function(fn)
     report = new.attrs["report"] = [*new.attrs["report"], *report]
@@ -53,10 +53,10 @@ def annotate(fn: Function) -> Function:
         if overlaps:
             report.append(_overlap(new, loop, loops, times, rings))
             loops[loop].attrs.update({"joined": True} if fn.attrs["num_warps"] // 4 < JOINED else {})
-        if turns:
-            loops[loop].attrs["turns"] = groups
-            report.append(Record("ping_pong", f"loop at {place(loop)}: {groups} warpgroups issue its products in turn "
-                                 "(ping-pong)", place(loop), groups=groups))
+        if ping_pong:
+            loops[loop].attrs["ping_pong"] = groups
+            report.append(Record("ping_pong", f"loop at {place(loop)}: {groups} warpgroups issue its products one "
+                                 "after the other (ping-pong)", place(loop), groups=groups))
     return new
 
 

@@ -77,7 +77,7 @@ def _allocate(ring: Ring, c: Context) -> None:
 
 
 def _allocate_stores(ring: StoreRing, c: Context) -> None:
-    """The barriers and the staging (private to groups that take turns) of a ring that a store role empties."""
+    """The barriers and the staging (private to ping-pong groups) of a ring that a store role empties."""
     staging = ring.staging
     count = staging.slots * ring.streams
     _barriers(ring.name, "full", count, c.fn.attrs["num_warps"] // staging.stripes, c)

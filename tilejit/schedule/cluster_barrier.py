@@ -1,9 +1,9 @@
 """Atomics of one number, and what they order: writes of the async proxy, and the other CTAs of a cluster.
 
 A cluster is one program, so its atomic of one number happens once, in the first thread of the first CTA. Before one
-that releases, or whose result is needed, all threads of the role meet, those of all CTAs; after one that acquires, or
-whose result is needed, that thread tells all of them. The meeting also says that all have read what they were told
-before. A `debug_barrier` is such a meeting too.
+that releases, or whose result is needed, there is a barrier of the role in all CTAs; after one that acquires, or whose
+result is needed, that thread tells all of them. The barrier also says that all have read what they were told
+before. A `debug_barrier` is such a barrier too.
 """
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def acquires(op: Op) -> bool:
 
 
 def plan_cluster_barriers(fn: Function, plan: Plan) -> None:
-    """The meetings of all CTAs of a cluster, and what one of them tells all."""
+    """The barriers of all CTAs of a cluster, and what one of them tells all."""
     table = uses(fn.body)
     atomics = [op for op in walk(fn.body) if of_one_number(op)]
     told = [op for op in atomics if acquires(op) or op.result in table]
-    meeting = [op for op in walk(fn.body) if op in told or op in atomics and releases(op)
+    waiting = [op for op in walk(fn.body) if op in told or op in atomics and releases(op)
                or op.name == "debug_barrier" and plan.specialised]
-    if meeting:
-        plan.exchanges.append(Exchange("meeting", meeting, 1, 1, 0))
+    if waiting:
+        plan.exchanges.append(Exchange("all_ctas", waiting, 1, 1, 0))
     if told:
         plan.exchanges.append(Exchange("told", told, 1, 1, TOLD))
     if atomics:
@@ -71,8 +71,8 @@ def _once(op: Op, b: Builder, c: Context) -> None:
     """An atomic of one number in a cluster."""
     scope = op.attrs.get("scope") or "gpu"
     scope = "cluster" if scope == "cta" else scope
-    if _gathers(op, "meeting", c):
-        _meet(b, c, {"release": scope} if releases(op) else {})
+    if _gathers(op, "all_ctas", c):
+        _barrier_of_all(b, c, {"release": scope} if releases(op) else {})
     b.insert(op)
     op.attrs["alone"] = True
     if not _gathers(op, "told", c):
@@ -81,26 +81,26 @@ def _once(op: Op, b: Builder, c: Context) -> None:
         c.gathered["area"] = c.alloc("told", Buffer((TOLD,), uint8, 1, 0, (0,)), private=True)
     (old,) = c.replaced(op)
     scopes = {"acquire": scope} if acquires(op) else {}
-    value = b("cluster_tell", op.result, c.gathered["area"], _barrier("told", 1, c), b.const(0, int32), **scopes)
+    value = b("cluster_broadcast", op.result, c.gathered["area"], _barrier("told", 1, c), b.const(0, int32), **scopes)
     value.name = old.name
     c.renamed[old] = value
 
 
 def write_barrier(op: Op, b: Builder, c: Context) -> None:
-    """`debug_barrier`: all CTAs of a cluster meet."""
-    if _gathers(op, "meeting", c):
-        _meet(b, c, {"release": "cluster", "acquire": "cluster"})
+    """`debug_barrier`: a barrier of all CTAs of a cluster."""
+    if _gathers(op, "all_ctas", c):
+        _barrier_of_all(b, c, {"release": "cluster", "acquire": "cluster"})
     else:
         b.insert(op)
 
 
 def _gathers(op: Op, name: str, c: Context) -> bool:
-    """Whether the CTAs come together for an op, to meet or to be told something."""
+    """Whether the CTAs come together for an op, to wait for one another or to be told something."""
     return any(x.name == name and op in x.loads for x in c.plan.exchanges)
 
 
-def _meet(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
-    b.op("cluster_meet", _barrier("meeting", c.plan.ctas, c), b.const(0, int32), **scopes)
+def _barrier_of_all(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
+    b.op("cluster_barrier", _barrier("all_ctas", c.plan.ctas, c), b.const(0, int32), **scopes)
 
 
 def _barrier(name: str, arrivals: int, c: Context) -> Value:

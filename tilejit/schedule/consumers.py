@@ -1,4 +1,4 @@
-"""How the consumers work: chains of products that stay in flight, and groups of warps that take turns."""
+"""How the consumers work: chains of products that stay in flight, and ping-pong groups."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
@@ -63,14 +63,14 @@ def check_warpgroups(fn: Function, plan: Plan) -> None:
 
 
 def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
-    """Two groups of consumers that take the iterations of a persistent loop in turn (ping-pong): the stores of
+    """Two groups of consumers that take the iterations of a persistent loop by turns (ping-pong): the stores of
     one tile happen behind the products of the next (CUTLASS calls the scheme so).
 
     By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise.
     Raises CompilationError where it was asked for and cannot be."""
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
         return
-    loop, problem = _turn_loop(fn, plan)
+    loop, problem = _dealt_loop(fn, plan)
     if not problem and asked is None and accumulators(fn) > room(register_split(fn, 8).computing, "tile"):
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
     if loop is not None and not problem:
@@ -78,10 +78,10 @@ def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:
-        plan.report.append(Record("no_ping_pong", f"consumers do not take turns: {problem}"))
+        plan.report.append(Record("no_ping_pong", f"no ping-pong: {problem}"))
 
 
-def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
+def _dealt_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
     """The loop whose iterations may be dealt to groups, the outermost of those, or why there is none."""
     if not plan.specialised:
         return None, "the kernel is not specialised"
@@ -95,13 +95,13 @@ def _turn_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         loop = loops[0]
         if any(op is not loop and op is not block.terminator and op.define.effects - {"read"} for op in block.ops):
             return None, problem or "something is stored outside of the loop over tiles"
-        within = _turn_problem(loop, plan)
+        within = _deal_problem(loop, plan)
         if not within:
             return loop, ""
         block, problem = loop.regions[0], problem or within
 
 
-def _turn_problem(loop: Op, plan: Plan) -> str:
+def _deal_problem(loop: Op, plan: Plan) -> str:
     """Why a loop's iterations may not be dealt to groups; empty if they may."""
     if len(loop.operands) > 3:
         return f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"

@@ -286,7 +286,7 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     memory is free (`promote_reuse`), consumers store there; and where atomics release stores they would wait.
 
     Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
-    handed over more often, lose 1 to 3%, and so do groups that take turns, which hide their stores anyway, and loops
+    handed over more often, lose 1 to 3%, and so do ping-pong groups, which hide their stores anyway, and loops
     whose products are issued an iteration ahead (1 to 5%)."""
     stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
     ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in plan.rings)
@@ -309,7 +309,7 @@ def _store_problem(fn: Function, plan: Plan) -> str:
     if plan.threads_produce:
         return "all warps of the producer copy"
     if plan.ping_pong and plan.ping_pong.loop.parent is not fn.body:
-        return "groups of consumers take turns in a loop that is in another one"
+        return "ping-pong groups of consumers take a loop that is in another one"
     found: dict[tuple, StoreRing] = {}
     for op in stores:
         t = op.operands[1].type
@@ -370,7 +370,7 @@ def _say(plan: Plan, warps: int) -> None:
     producer = f"{plan.producers} producer warps" if plan.threads_produce else "producer warp"
     if plan.ping_pong:
         say(Record("specialised", f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which "
-                   f"take the iterations of the loop at {place(plan.ping_pong.loop)} in turn",
+                   f"take the iterations of the loop at {place(plan.ping_pong.loop)} by turns (ping-pong)",
                    place(plan.ping_pong.loop), producers=plan.producers, groups=plan.groups, warps=warps))
     elif plan.specialised:
         say(Record("specialised", f"specialised: {producer} + {warps // 4} consumer warpgroups",

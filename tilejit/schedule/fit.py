@@ -122,7 +122,7 @@ def _with_fewer_slots(c: Candidate) -> Candidate | None:
 def _with_one_group(c: Candidate) -> Candidate | None:
     if c.plan.groups == 1 or c.wishes.groups is not None or c.fits:
         return None
-    return c.but(Record("no_ping_pong", "consumers do not take turns: there is no shared memory for two to store their "
+    return c.but(Record("no_ping_pong", "no ping-pong: there is no shared memory for two to store their "
                         "tiles"), groups=1)
 
 
@@ -190,7 +190,7 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
         "asyncify": lambda f: asyncify(f, plan),
         "prefetch": lambda f: prefetch(f) if ahead else f, "split": lambda f: split(f, plan),
         "release": release, "operands": lambda f: keep_operands(f, plan.report) if wishes.keep_operands else f,
-        "sink_waits": sink_waits, "turns": order,
+        "sink_waits": sink_waits, "ping_pong": order,
         "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}
     for name, step in passes.items():
         fn = step(fn)

@@ -27,7 +27,7 @@ class Area:
     private: bool                        # exists once for every group of the role
     accesses: list[list[Op]]             # by role: the ops that touch it or its barriers, in order
     generic: bool                        # loads or stores of threads touch it, and no proxy fence of its own follows
-    meets: bool                          # each of its first accesses is right behind a meeting of the role
+    barrier: bool                        # each of its first accesses is right behind a barrier of the role
     ring: str = ""                       # the channel whose barriers guard it
     stripes: int = 1                     # of a store's staging: slots that it has at least
     scratch: list[tuple[Op, int]] = field(default_factory=list)      # ops that use it as scratch, and bytes
@@ -97,7 +97,7 @@ class Liveness:
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
                        bool(op.attrs.get("private")), accesses, generic,
-                       all(self.begins_with_meeting(x) for x in accesses[0] if "shared_write" in x.define.effects)
+                       all(self.begins_with_barrier(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring,
                        max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1))
 
@@ -139,9 +139,9 @@ class Liveness:
             area.name = f"scratch of {', '.join(sorted({op.name for op, _ in area.scratch}))}"
         return found
 
-    def begins_with_meeting(self, op: Op) -> bool:
-        """Whether all threads of the role meet after what came before `op` and before it touches shared memory."""
-        if self.meets(op):
+    def begins_with_barrier(self, op: Op) -> bool:
+        """Whether there is a barrier of the role after what came before `op` and before it touches shared memory."""
+        if self.barrier(op):
             return True
         assert op.parent is not None
         for before in reversed(op.parent.ops[:op.parent.ops.index(op)]):
@@ -151,9 +151,9 @@ class Liveness:
                 return False
         return False
 
-    def meets(self, op: Op) -> bool:
-        """Whether an op itself is, or begins with, a meeting of all threads of the role."""
-        return ("meets" in op.define.traits or op in self.scratch
+    def barrier(self, op: Op) -> bool:
+        """Whether an op itself is, or begins with, a barrier of all threads of the role."""
+        return ("barrier" in op.define.traits or op in self.scratch
                 or op.name == "tma_store" and op.attrs["stripes"] == 1 and "now" not in op.attrs)
 
     # -- positions --------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Liveness:
 
     def _find_steps(self, x: Area, y: Area) -> list[Step] | None:
         if x.kind == y.kind == "scratch" and bool(x.accesses[0]) == bool(y.accesses[0]):
-            return []                    # every use of scratch begins with a meeting
+            return []                    # every use of scratch begins with a barrier
         if not x.accesses[0] or not y.accesses[0] or self.groups > 1 and not (x.private and y.private):
             return None
         chains = [self.chain(op, 0) for area in (x, y) for op in area.accesses[0]]
@@ -203,7 +203,7 @@ class Liveness:
             return None
         first, then = (x, y) if x1 < y0 else (y, x)
         if len(self.frames) == 1 and self.fn.attrs.get("num_ctas", 1) > 1 and "ring" in (x.kind, y.kind):
-            return None                  # the CTAs of a cluster fill each other's slots, and meet nowhere on the way
+            return None                  # the CTAs of a cluster fill each other's slots, no barrier on the way
         around = [b.parent.name for b in chains[0][1:depth + 1] if b.parent is not None]
         loops = sum("loop" in OPS[name].traits for name in around)
         if loops and not all(self._in_loops_of_its_own(a, block) for a in (x, y)):

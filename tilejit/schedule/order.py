@@ -1,14 +1,14 @@
-"""Ping-pong inside a loop: warpgroups that share a role issue their products in turn.
+"""Ping-pong inside a loop: warpgroups that share a role issue their products one after the other.
 
 While one warpgroup's products run, the others do what is between products (FlashAttention-3, arXiv 2407.08608, section
 3.1, and CUTLASS's order barrier). Asked for (`ping_pong`), never chosen: in a loop that overlaps in two stages
-warpgroups fall into step by themselves. Works on loops that say so (`turns`, the number of warpgroups), once waits
-stand where they belong: products that are issued with no wait between them are one turn.
+warpgroups fall into step by themselves. Works on loops that say so (`ping_pong`, the number of warpgroups), once waits
+stand where they belong: products that are issued with no wait between them go together.
 
-    %p = dot_async %q, %k, %s                  turn_take {groups=2}
+    %p = dot_async %q, %k, %s                  order_wait {groups=2}
     %o = dot_async %w, %v, %a                  %p = dot_async %q, %k, %s
     %x = dot_wait %p {pending=1}       ->      %o = dot_async %w, %v, %a
-                                               turn_pass {groups=2}
+                                               order_arrive {groups=2}
                                                %x = dot_wait %p {pending=1}
 """
 from __future__ import annotations
@@ -22,27 +22,27 @@ def order(fn: Function) -> Function:
     for block in [region for op in roles for region in op.regions] or [fn.body]:
         most = 0
         for loop in walk(block):
-            groups = loop.attrs.get("turns", 0) if loop.name == "for" else 0
+            groups = loop.attrs.get("ping_pong", 0) if loop.name == "for" else 0
             if groups > 1 and _deal(loop.regions[0], groups):
                 most = max(most, groups)
         if most:
-            Builder(block, 0, block.ops[0].loc).op("turn_begin", groups=most)
+            Builder(block, 0, block.ops[0].loc).op("order_begin", groups=most)
             ends = "terminator" in block.ops[-1].define.traits
-            Builder(block, len(block.ops) - ends, block.ops[-1].loc).op("turn_end", groups=most)
+            Builder(block, len(block.ops) - ends, block.ops[-1].loc).op("order_end", groups=most)
     return fn
 
 
 def _deal(body: Block, groups: int) -> bool:
-    """Put turns around the products of a loop's body; whether there are any."""
-    turns: list[tuple[Op, Op]] = []          # the first and last product of each turn
+    """Order the products of a loop's body; whether there are any."""
+    together: list[tuple[Op, Op]] = []          # the first and last of products that go together
     goes_on = False
     for op in body.ops:
         if op.name == "dot_async":
-            turns[-1:] = [(turns[-1][0], op)] if goes_on else [*turns[-1:], (op, op)]
+            together[-1:] = [(together[-1][0], op)] if goes_on else [*together[-1:], (op, op)]
             goes_on = True
         elif op.name in ("dot_wait", "dot_fence") or op.regions and op.define.regions != "fold":
             goes_on = False
-    for first, last in turns:
-        Builder(body, body.ops.index(first), first.loc).op("turn_take", groups=groups)
-        Builder(body, body.ops.index(last) + 1, last.loc).op("turn_pass", groups=groups)
-    return bool(turns)
+    for first, last in together:
+        Builder(body, body.ops.index(first), first.loc).op("order_wait", groups=groups)
+        Builder(body, body.ops.index(last) + 1, last.loc).op("order_arrive", groups=groups)
+    return bool(together)

@@ -1,14 +1,14 @@
-"""Ping-pong: groups of consumers take the iterations of a loop over tiles in turn; others' tickets pass them by.
+"""Ping-pong: groups of consumers take the iterations of a loop over tiles by turns; others' tickets pass them by.
 
     for i:                                  for i, %left, %phase:
       %v = await %a                           if %left == 0:
-      ..                                        mbar_wait %turn, group, %phase
-                                   ->           %v = await %a; mbar_arrive %turn, group after
+      ..                                        mbar_wait %order, group, %phase
+                                   ->           %v = await %a; mbar_arrive %order, group after
                                                 ..
                                               else:
                                                 (others take so many tickets)
 
-A group's turn begins when the group before has had all of its tickets: a parity tells the phase of a barrier from the
+A group begins when the group before has had all of its tickets: a parity tells the phase of a barrier from the
 next one only, so nobody may wait for a phase before the one before has begun.
 """
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.thread import thread
 
 
-def take_turns(fn: Function, block: Block, groups: int, top: Builder, b: Builder,
+def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Builder,
                first: tuple[Value, Value]) -> dict[str, Value]:
     """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place. `top` puts in the barrier,
     `b` what the role begins with; `first`: the constants 0 and 1. Returns, by rings, how many tickets the others take,
@@ -34,29 +34,29 @@ def take_turns(fn: Function, block: Block, groups: int, top: Builder, b: Builder
     begin = group, b("select", b("cmp", group, zero, pred="eq"), one, zero)
     skips: dict[str, Value] = {}
 
-    def deal(op: Op, turn: list[Value]) -> list[Value]:
+    def deal(op: Op, state: list[Value]) -> list[Value]:
         skips.update(_deal(fn, op, groups, top))
-        op.operands += turn
+        op.operands += state
         op.results += [Value(int32, op, i, name) for i, name in enumerate(names)]
         return [*op.results]
 
-    names = "turn_left", "turn_parity"
+    names = "left", "order_parity"
     thread(block, begin, {loop: deal}, names)
     return skips
 
 
 def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]:
-    """A loop that carries nothing: its body if it is the group's turn, else what passes by."""
+    """A loop that carries nothing: its body if the iteration is the group's, else what passes by."""
     assert loop.parent is not None
     body = loop.regions[0]
     del loop.attrs["dealt"]
-    barrier = top("barriers", name="turn", type=Barrier(groups, fn.attrs["num_warps"]))
-    barrier.name = "turn"
+    barrier = top("barriers", name="order", type=Barrier(groups, fn.attrs["num_warps"]))
+    barrier.name = "order"
     b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
     group = b("group_index")
     after = b("select", b("cmp", group, b.const(groups - 1, int32), pred="eq"), b.const(0, int32),
               b("add", group, b.const(1, int32)))
-    left, phase = body.add_arg(int32, "left"), body.add_arg(int32, "turn_parity")
+    left, phase = body.add_arg(int32, "left"), body.add_arg(int32, "order_parity")
     work, skip = Block(), Block()
     for op in body.ops:
         op.parent = work
@@ -83,18 +83,18 @@ def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]
     return skips
 
 
-def tickets(turn: Block, takes: Collection[Op], b: Builder) -> Value | None:
-    """How often one turn comes to the ops that take a ring's tickets, computed ahead of it; None if that cannot be."""
+def tickets(iteration: Block, takes: Collection[Op], b: Builder) -> Value | None:
+    """How often an iteration comes to ops that take a ring's tickets, computed ahead of it; None if that cannot be."""
     try:
-        return _Count(turn, takes, b).block(turn)
+        return _Count(iteration, takes, b).block(iteration)
     except LookupError:
         return None
 
 
 class _Count:
-    def __init__(self, turn: Block, takes: Collection[Op], b: Builder):
+    def __init__(self, iteration: Block, takes: Collection[Op], b: Builder):
         self.takes, self.b = takes, b
-        self.inside = {v for op in walk(turn) for v in (*op.results, *(a for r in op.regions for a in r.args))}
+        self.inside = {v for op in walk(iteration) for v in (*op.results, *(a for r in op.regions for a in r.args))}
         self.env: dict[Value, Value] = {}
 
     def block(self, block: Block) -> Value:
@@ -130,7 +130,7 @@ class _Count:
         return trips if each == 1 else b("mul", trips, b.const(each, int32))
 
     def copy(self, v: Value) -> Value:
-        """A value of the turn, computed ahead of it."""
+        """A value of the iteration, computed ahead of it."""
         if v not in self.inside or v in self.env:
             return self.env.get(v, v)
         if not isinstance(v.op, Op) or not v.op.define.pure or v.op.regions:
@@ -145,7 +145,7 @@ def _is_const(v: Value, value: int) -> bool:
     return isinstance(v.op, Op) and v.op.name == "const" and bool(v.op.attrs["value"] == value)
 
 
-def own_turns(block: Block, groups: int) -> None:
+def deal_to_own(block: Block, groups: int) -> None:
     """Where a role has a group for each group of consumers: of a loop that is dealt, its own iterations only."""
     for loop in [op for op in walk(block) if op.attrs.pop("dealt", None)]:
         assert loop.parent is not None

@@ -142,7 +142,7 @@ class Drain:
 
 @dataclass(eq=False)
 class PingPong:
-    """A loop whose iterations the consumers' groups take in turn; how many are left until a group's own runs on where
+    """A loop whose iterations the consumers' groups take by turns; how many are left until a group's own runs on where
     it is in other loops."""
 
     loop: Op

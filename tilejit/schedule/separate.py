@@ -1,6 +1,6 @@
 """Separations: what orders all accesses of an area before those of the next owner of its bytes.
 
-Within a role that is a meeting of its threads (`role_sync`), behind a wait for the stores that still read their
+Within a role that is a barrier of its threads (`role_sync`), behind a wait for the stores that still read their
 staging, and behind a fence where threads touched what the async proxy writes next (PTX ISA, "Async proxy"). Between
 roles it is an mbarrier: the computing role arrives when it is done, the loading role waits before it fills. What is
 there already is found and used; what is missing is put in once, at the latest place.
@@ -12,7 +12,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.liveness import Area, Liveness, Step, inside
 
-#: What a separation may cost, in rising order: it is there (or the author asked for it); threads meet once more;
+#: What a separation may cost, in rising order: it is there (or the author asked for it); one more barrier;
 #: a role waits for another one, or for stores in every iteration; rings do not run ahead from tile to tile.
 FREE, MEET, WAIT, DRAIN = range(4)
 
@@ -46,10 +46,10 @@ def missing(live: Liveness, step: Step) -> list[str]:
     for op in between:
         if op.name in wanted and "space" not in op.attrs:
             wanted[op.name] = False
-        if not any(wanted.values()) and live.meets(op):
+        if not any(wanted.values()) and live.barrier(op):
             return []
     needs = [name for name, want in wanted.items() if want]
-    return needs if step.then.meets else [*needs, "role_sync"]
+    return needs if step.then.barrier else [*needs, "role_sync"]
 
 
 def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[Record]:

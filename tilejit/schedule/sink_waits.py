@@ -116,7 +116,7 @@ def _holder(op: Op, sinking: list[Sinking], guarded: dict[Value, str], adjacent:
 
 def _needed(op: Op, sinking: list[Sinking]) -> int:
     """How many of the waits, the first ones, must be over before an op: those whose sums it uses, all of them at
-    control flow, at meetings of other threads and at a block's end."""
+    control flow, at barriers and at a block's end."""
     ends = op.regions and op.name != "elect" and op.define.regions != "fold" or "terminator" in op.define.traits
     if ends or "sync" in op.define.effects and "scheduled" not in op.define.traits:
         return len(sinking)

@@ -15,7 +15,7 @@ from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.types import int32
 from tilejit.schedule.cluster_barrier import write_parities
-from tilejit.schedule.ping_pong import own_turns, take_turns
+from tilejit.schedule.ping_pong import deal_to_groups, deal_to_own
 from tilejit.schedule.plan import Plan, backward_slice
 from tilejit.schedule.store_role import Side, write_stores
 from tilejit.schedule.tickets import Channel, channels, write_tickets
@@ -78,7 +78,7 @@ def _consumer(fn: Function, plan: Plan, block: Block, rings: list[Channel], top:
     """All but what other roles do, in place."""
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
-    skips = take_turns(fn, block, plan.groups, top, b, first) if plan.groups > 1 else {}
+    skips = deal_to_groups(fn, block, plan.groups, top, b, first) if plan.groups > 1 else {}
     write_tickets(block, rings, first, skips=skips)
     if plan.exchanges:
         write_parities(block, first[0])
@@ -112,7 +112,7 @@ def _store_role(fn: Function, plan: Plan, source: Block, ops: list[Op]) -> Block
     stores = [op for op in ops if op.attrs.get("role") == "store"]
     drains = [op for op in ops if op.name == "store_wait"][:-1]
     body = _slice(source, {**{op: [op.operands[0], *op.operands[3:]] for op in stores}, **{op: [] for op in drains}})
-    own_turns(body, plan.groups)
+    deal_to_own(body, plan.groups)
     block = Block()
     b = Builder(block, loc=fn.loc)
     write_stores(body, Side(True, plan.groups, plan.ctas), _barriers(fn), Builder(body, 0, fn.loc))

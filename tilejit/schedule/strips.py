@@ -334,7 +334,7 @@ class _Strips:
                 self.fold_rest(op, op.result, b)
 
     def reduce(self, folds: list[Op], values: list[Value], b: Builder) -> None:
-        """One reduction for several: the threads meet once."""
+        """One reduction for several: there is one barrier."""
         whole = joined(folds, values, b)
         self.now.update(zip((r for op in folds for r in op.results), whole.results))
 

@@ -1,4 +1,4 @@
-"""Carries values through control flow, from op to op that uses and advances them: tickets, parities, turns."""
+"""Carries values through control flow, from op to op that uses and advances them: tickets, parities."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence

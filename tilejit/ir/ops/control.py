@@ -12,13 +12,14 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 
 @op("for", "lo hi step inits*",
-    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? turns? pipelined? dealt?",
+    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? dealt?",
     effects="control", traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
     the next carried values; results are the last ones. A constant negative step counts down; any other step
     must be positive. The scheduler says how it is rotated (`joined` with the loop before, in `pairs` of
-    iterations; `pipelined`: it is), and who runs it: in `turns` of warpgroups within, `dealt` to groups."""
+    iterations; `pipelined`: it is), and who runs it: so many warpgroups in
+    `ping_pong` within, or `dealt` to groups."""
     return [v.type for v in o.operands[o.define.fixed:]]
 
 
@@ -152,9 +153,9 @@ def _device_print(m: Any, o: Op, *args: np.ndarray) -> list[Any]:
     return []
 
 
-@op("debug_barrier", "", effects="sync control", traits="meets", layout="none")
+@op("debug_barrier", "", effects="sync control", traits="barrier", layout="none")
 def debug_barrier(o: Op) -> list[Type]:
-    """All threads of the program meet."""
+    """A barrier of all threads of the program."""
     return []
 
 

@@ -231,35 +231,34 @@ def fence_async(o: Op) -> list[Type]:
     return []
 
 
-@op("role_sync", "", effects="sync", traits="scheduled meets")
+@op("role_sync", "", effects="sync", traits="scheduled barrier")
 def role_sync(o: Op) -> list[Type]:
-    """All threads of the role meet (bar.sync 0 of the CTA, or the role's named barrier)."""
+    """A barrier of all threads of the role (bar.sync 0 of the CTA, or the role's named barrier)."""
     return []
 
 
-@op("turn_begin", "", "groups", effects="sync", traits="scheduled")
-def turn_begin(o: Op) -> list[Type]:
-    """The last of `groups` warpgroups of the role lets the first one take the first turn; once, before all turns."""
+@op("order_begin", "", "groups", effects="sync", traits="scheduled")
+def order_begin(o: Op) -> list[Type]:
+    """The last of `groups` warpgroups of the role arrives for the first one; once, before all `order_wait`s."""
     return []
 
 
-@op("turn_end", "", "groups", effects="sync", traits="scheduled")
-def turn_end(o: Op) -> list[Type]:
-    """The first of `groups` warpgroups of the role waits until the last turn of the last one is over; once, behind all
-    turns."""
+@op("order_end", "", "groups", effects="sync", traits="scheduled")
+def order_end(o: Op) -> list[Type]:
+    """The first of `groups` warpgroups of the role waits for the last arrival of the last one; once, behind all
+    `order_arrive`s."""
     return []
 
 
-@op("turn_take", "", "groups", effects="sync", traits="scheduled")
-def turn_take(o: Op) -> list[Type]:
-    """A warpgroup of the role waits for its turn: until the one before has passed it on. All of them take equally many
-    turns."""
+@op("order_wait", "", "groups", effects="sync", traits="scheduled")
+def order_wait(o: Op) -> list[Type]:
+    """A warpgroup of the role waits for the one before it (ping-pong). All of them wait equally often."""
     return []
 
 
-@op("turn_pass", "", "groups", effects="sync", traits="scheduled")
-def turn_pass(o: Op) -> list[Type]:
-    """A warpgroup of the role ends its turn: the next one may go on."""
+@op("order_arrive", "", "groups", effects="sync", traits="scheduled")
+def order_arrive(o: Op) -> list[Type]:
+    """A warpgroup of the role lets the next one go on."""
     return []
 
 
@@ -322,20 +321,20 @@ def cluster_fold(o: Op) -> list[Type]:
     return [v.type for v in o.operands[:-4]]
 
 
-@op("cluster_meet", "barrier parity", "release? acquire?", effects="sync",
-    traits="scheduled meets cluster_phase")
-def cluster_meet(o: Op) -> list[Type]:
-    """All threads of the role meet, those of all CTAs of the cluster.
+@op("cluster_barrier", "barrier parity", "release? acquire?", effects="sync",
+    traits="scheduled barrier cluster_phase")
+def cluster_barrier(o: Op) -> list[Type]:
+    """A barrier of all threads of the role, those of all CTAs of the cluster.
 
     With a scope as `release` what all of them did before is known to whom the first thread of a CTA tells it within
     that scope; with one as `acquire` all of them know it."""
     return []
 
 
-@op("cluster_tell", "value buffer full parity", "acquire?", effects="sync",
+@op("cluster_broadcast", "value buffer full parity", "acquire?", effects="sync",
     traits="scheduled cluster_phase")
-def cluster_tell(o: Op) -> list[Type]:
-    """The number that the first thread of the first CTA has, for all threads of the role in all CTAs, which have met
+def cluster_broadcast(o: Op) -> list[Type]:
+    """The number that the first thread of the first CTA has, for all threads of the role in all CTAs, which have waited
     since the last one. With a scope as `acquire` all of them know what that thread had been told."""
     return [o.operands[0].type]
 

@@ -1,7 +1,7 @@
-"""Emitters of `cluster_meet` and `cluster_tell`: what makes an atomic of one number that of a whole cluster.
+"""Emitters of `cluster_barrier` and `cluster_broadcast`: what makes an atomic of one number that of a whole cluster.
 
-When its threads have met, a CTA arrives on a barrier of every CTA. A number is told by `st.async`, whose bytes count on
-a barrier where they arrive.
+When all of its threads are there, a CTA arrives on a barrier of every CTA. A number is told by `st.async`, whose bytes
+count on a barrier where they arrive.
 """
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.exchange import STORE, Barriers
 
 
-@emits("cluster_meet")
-def _cluster_meet(e: Emitter, op: Op) -> None:
+@emits("cluster_barrier")
+def _cluster_barrier(e: Emitter, op: Op) -> None:
     """The fences make it one of memory, at a scope that arrivals of the default scope do not reach (PTX ISA, Memory
     Consistency Model, fence-fence synchronization)."""
     barrier, parity = op.operands
@@ -33,8 +33,8 @@ def _cluster_meet(e: Emitter, op: Op) -> None:
         p(f"fence.acq_rel.{op.attrs['release']}", pred=some)         # those who may tell
 
 
-@emits("cluster_tell")
-def _cluster_tell(e: Emitter, op: Op) -> None:
+@emits("cluster_broadcast")
+def _cluster_broadcast(e: Emitter, op: Op) -> None:
     """Lane i of the first warp stores into CTA i what lane 0 has; all wait for it in their own."""
     value, buffer, full, parity = op.operands
     assert isinstance(buffer.type, Buffer) and isinstance(buffer.op, Op)

@@ -1,4 +1,4 @@
-"""Warpgroups that issue their products in turn inside a loop: where turns begin and end, and what breaks them."""
+"""Warpgroups that issue their products one after the other inside a loop (ping-pong): where, and what breaks it."""
 import numpy as np
 import pytest
 from attention_form import arguments, attend, reference
@@ -13,11 +13,11 @@ from tilejit.schedule.order import order
 from tilejit.schedule.sink_waits import sink_waits
 from tilejit.testing import rel_error
 
-NAMES = ("turn_begin", "turn_end", "turn_take", "turn_pass", "dot_async", "dot_wait", "exp2", "for")
+NAMES = ("order_begin", "order_end", "order_wait", "order_arrive", "dot_async", "dot_wait", "exp2", "for")
 
 
 def loop(*lines: str) -> str:
-    return function("for %0, %n, %1 {turns=2} {(%i: int32)", *(f"  {x}" for x in lines), "  yield", "}")
+    return function("for %0, %n, %1 {ping_pong=2} {(%i: int32)", *(f"  {x}" for x in lines), "  yield", "}")
 
 
 def shape(fn) -> list[str]:
@@ -28,30 +28,30 @@ def test_products_without_a_wait_between_them_are_one_turn():
     fn = sink_waits(parse_function(loop("issue x %0", "%xs = dot_wait %x", "issue y %1", "%ys = dot_wait %y", "%u = exp2 %xs",
                                         "%v = mul %u, %ys")))
     verify(order(fn))
-    assert shape(fn) == ["turn_begin", "for", "turn_take", "dot_async", "dot_async", "turn_pass", "dot_wait", "exp2", "dot_wait",
-                         "turn_end"]
+    assert shape(fn) == ["order_begin", "for", "order_wait", "dot_async", "dot_async", "order_arrive", "dot_wait", "exp2", "dot_wait",
+                         "order_end"]
     assert shape(parse_function(str(fn))) == shape(fn)
 
 
-def test_products_behind_a_wait_are_a_turn_of_their_own():
+def test_products_behind_a_wait_have_a_place_of_their_own():
     fn = sink_waits(parse_function(loop("issue x %0", "%xs = dot_wait %x", "%u = exp2 %xs", "issue y %1", "%ys = dot_wait %y",
                                         "%v = mul %u, %ys")))
     verify(order(fn))
-    turn = ["turn_take", "dot_async", "turn_pass", "dot_wait"]
-    assert shape(fn) == ["turn_begin", "for", *turn[:-1], "dot_wait", "exp2", *turn, "turn_end"]
+    issue = ["order_wait", "dot_async", "order_arrive", "dot_wait"]
+    assert shape(fn) == ["order_begin", "for", *issue[:-1], "dot_wait", "exp2", *issue, "order_end"]
 
 
 def test_loops_that_do_not_ask_have_none():
     lines = ("issue x %0", "%xs = dot_wait %x", "%u = exp2 %xs")
-    for text in (loop(*lines).replace(" {turns=2}", ""), function(*lines)):
+    for text in (loop(*lines).replace(" {ping_pong=2}", ""), function(*lines)):
         fn = sink_waits(parse_function(text))
         before = str(fn)
         assert str(order(fn)) == before
 
 
-@pytest.mark.parametrize("line, message", [("turn_pass", "a turn is taken that is not passed on"),
-                                           ("turn_take", "a turn is passed on that was not taken")])
-def test_a_turn_that_only_some_have_is_refused(line, message):
+@pytest.mark.parametrize("line, message", [("order_arrive", "order_wait without an order_arrive in the same block"),
+                                           ("order_wait", "order_arrive without an order_wait")])
+def test_an_order_that_only_some_have_is_refused(line, message):
     text = str(order(sink_waits(parse_function(loop("issue x %0", "%xs = dot_wait %x", "%u = exp2 %xs")))))
     lines = text.split("\n")
     lines.remove(next(x for x in lines if line in x))
@@ -67,7 +67,7 @@ CASES = {"two warpgroups": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8},
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("case", CASES)
-def test_attention_in_turn(case, target):
+def test_attention_ping_pong(case, target):
     options = CASES[case]
     grid, args, constants = arguments(**options, ping_pong=True)
     with tilejit.knobs(target=target):
@@ -76,10 +76,10 @@ def test_attention_in_turn(case, target):
     assert rel_error(args[3].base.astype(np.float64), want) < 4e-3
     if target == "emulator":
         groups = options["num_warps"] // 4
-        assert k.report().count(f"{groups} warpgroups issue its products in turn (ping-pong)") == (1 if case != "two loops" else 2)
+        assert k.report().count(f"{groups} warpgroups issue its products one after the other (ping-pong)") == (1 if case != "two loops" else 2)
         assert f"bar.arrive {16 - groups}, 256;" in k.ptx and (k.resources is None or k.resources.clean)
 
 
-def test_one_warpgroup_has_no_turns():
+def test_one_warpgroup_has_no_order():
     _, args, constants = arguments(256, num_warps=4, ping_pong=True)
-    assert "in turn" not in attend.compile(*args, **constants).report()
+    assert "(ping-pong)" not in attend.compile(*args, **constants).report()
