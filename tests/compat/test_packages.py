@@ -191,3 +191,19 @@ def test_texts_and_surroundings_of_kernels():
     lines = open(__file__).read().split("\n")
     assert lines[kernel.starting_line_number - 1].strip() == kernel.raw_src[0].strip() == "@JITFunction"
     assert lines[kernel.def_file_line_number - 1][kernel.def_file_col_number:] == "def kernel(out):"
+
+
+@tilejit.kernel
+def scalars_as_tiles(x, out, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    known = n > 0
+    keep = (i < n) & known[:, None]                             # Triton makes one element of a number
+    for k in range(0, n, step=2):
+        tl.store(out + i, tl.load(x + i) + k.to(get_int_dtype(bitwidth=x.dtype.element_ty.primitive_bitwidth,
+                                                              signed=True)), mask=keep)
+
+
+def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
+    x, out = np.arange(32, dtype=np.int16), np.zeros(32, np.int16)
+    scalars_as_tiles[(1,)](x, out, 7, N=32)
+    assert (out == np.where(np.arange(32) < 7, x + 6, 0)).all()

@@ -34,7 +34,10 @@ class Calls(Expressions):
     """Calls of every kind."""
 
     def expr_Call(self, node: ast.Call) -> Any:
-        fn = self.expr(node.func)
+        return self.called(self.expr(node.func), node)
+
+    def called(self, fn: Any, node: ast.Call) -> Any:
+        """A function with the arguments that a call has."""
         args = self.items(node.args)
         kwargs: dict[str, Any] = {}
         for k in node.keywords:

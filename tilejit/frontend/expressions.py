@@ -346,7 +346,7 @@ class Expressions(Loops):
         items = self._indices(node, x)
         for axis, new in enumerate(items):           # (as in Triton ':' at dimensions that are not there says nothing)
             if new:
-                x = shape.expand_dims(x, axis, _b=self.b)
+                x = shape.expand_dims(x, axis if x.shape else 0, _b=self.b)
         return x
 
     def _indices(self, node: ast.Subscript, x: tensor) -> list[bool]:

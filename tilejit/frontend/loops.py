@@ -115,14 +115,12 @@ class Loops(Branches):
             self.loop_depth -= 1
 
     def iterator(self, node: ast.expr) -> Any:
-        """What a `for` runs over; Python's range() is a loop on the device, as tl.range()."""
+        """What a `for` runs over; Python's range() is a loop on the device, as tl.range(), whose keywords it takes
+        (Triton passes over them)."""
         if isinstance(node, ast.Call) and self.expr(node.func) is builtins.range:
-            if node.keywords:
-                raise self.fail(node, "range() takes no keywords; tl.range() does")
-            args = self.items(node.args)
-            if not 1 <= len(args) <= 3:
-                raise self.fail(node, f"range() takes 1 to 3 arguments, found {len(args)}")
-            return device_range(*args)
+            if not 1 <= len(node.args) <= 3:
+                raise self.fail(node, f"range() takes 1 to 3 arguments, found {len(node.args)}")
+            return self.called(device_range, node)  # type: ignore[attr-defined]
         return unwrap(self.expr(node))
 
     # -- what a loop carries -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, edges, numeric, walk
 from tilejit.ir.types import DType, Ptr, Tile, elem_of, fp8e4b15, fp16, fp32
 from tilejit.ptx.cast import cast_element
+from tilejit.ptx.division import divided, rest
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.widen import AND_OR, constant, in_words, two_at_a_time
 
@@ -156,22 +157,14 @@ def _div(e: Emitter, op: Op) -> None:
         each(e, op, lambda a, b: through_fp32(e, t, lambda x, y: p.new("f32", opcode, x, y), a, b))
 
 
-def _by_power(e: Emitter, a: str, bits: int, quotient: bool) -> str:
-    """The quotient (towards zero) or rest of an int32 by 2^bits; ptxas makes a reciprocal even of constants."""
-    p = e.p
-    up = p.new("b32", "add.s32", a, p.new("b32", "shr.u32", p.new("b32", "shr.s32", a, 31), 32 - bits))
-    if quotient:
-        return p.new("b32", "shr.s32", up, bits)
-    return p.new("b32", "sub.s32", a, p.new("b32", "and.b32", up, -(1 << bits)))
-
-
 @emits("idiv", "irem")
 def _idiv_irem(e: Emitter, op: Op) -> None:
     t, p = dtype_of(op), e.p
     opcode = f"{'div' if op.name == 'idiv' else 'rem'}.{suffix(t)}"
     by = constant(op.operands[1])
-    if t.bits == 32 and t.is_signed and isinstance(by, int) and by > 1 and by & by - 1 == 0:
-        each(e, op, lambda a, _: _by_power(e, a, by.bit_length() - 1, op.name == "idiv"))
+    if t.bits >= 32 and isinstance(by, int) and by not in (0, 1, -1):
+        compute = divided if op.name == "idiv" else rest
+        each(e, op, lambda a, _: compute(p, a, by, t.bits, t.is_signed))
         return
     each(e, op, lambda a, b: wrap8(e, t, p.new(reg_class(t), opcode, a, b)))
 

@@ -6,12 +6,14 @@ from typing import Any
 from tilejit import language as _language
 from tilejit.compat.triton import _names
 from tilejit.compat.triton.language._extern import extern, extern_elementwise
+from tilejit.frontend.functions import constexpr_function
 from tilejit.ir.types import DTYPES, DType
 from tilejit.language.tensor import Compound as base_value
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
 
 
+@constexpr_function
 def get_int_dtype(bitwidth: int, signed: bool) -> DType:
     """The integer type of 1, 8, 16, 32 or 64 bits. Raises ValueError for other widths."""
     name = "int1" if bitwidth == 1 else f"{'' if signed else 'u'}int{bitwidth}"
