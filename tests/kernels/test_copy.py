@@ -12,7 +12,6 @@ from tilejit.kernels._operands import operand
 from tilejit.kernels.copy import copy, made
 from tilejit.kernels.product.copies import copy_kernel
 from tilejit.kernels.product.kernel import product_kernel
-from tilejit.kernels.product.sums import sum_parts_kernel
 
 matmul = importlib.import_module("tilejit.kernels.matmul")
 
@@ -59,7 +58,7 @@ def test_lines_are_copied_in_units_that_divide_them(columns, at_once):
 @pytest.mark.parametrize("orders", [(True, False), (True, True), (False, False), (False, True)])
 def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     """All orders, odd lines, and an output that TMA cannot write: exact, through TMA."""
-    monkeypatch.setattr(matmul, "_AT_ONCE", 1e-9)
+    monkeypatch.setattr(matmul, "_PIECE", 99)
     monkeypatch.setattr(product_kernel, "entries", {})
     a, b = numbers((69, 51), dtype, orders[0]), numbers((51, 75), dtype, orders[1])
     before = a.copy(), b.copy()
@@ -67,7 +66,7 @@ def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     assert np.array_equal(out.astype(np.float32), a.astype(np.float32) @ b.astype(np.float32))
     assert np.array_equal(a, before[0]) and np.array_equal(b, before[1])
     (entry,) = product_kernel.entries.values()
-    assert "through pointers" not in entry.compiled.report()
+    assert "TMA tiles, wgmma reads the slots" in entry.compiled.report()
 
 
 @pytest.mark.parametrize("m, n, k", [(4, 200, 1501), (19, 21, 1379), (137, 26, 1519), (130, 1343, 641), (1, 77, 2049)])
@@ -82,12 +81,12 @@ def test_few_ragged_rows_are_copied_and_divided(m, n, k):
     assert np.allclose(out.astype(np.float32), want, rtol=2 ** -8)
 
 
-def test_sums_of_parts_go_straight_to_a_ragged_result():
+def test_sums_go_straight_to_a_ragged_result():
     """Operands that TMA reads, a deep K, and a result that it cannot write: nothing is copied."""
     a, b = numbers((160, 8192), np.float16, True), numbers((8192, 77), np.float16, False)
     work = matmul._work(*(tilejit.array_info(x) for x in (a, b)), None, tilejit.array_info(
         np.zeros((160, 77), np.float16)), None, None, None, 132, None, None)
-    assert [x.kernel.kernel for x in work.launches] == [product_kernel, sum_parts_kernel]
+    assert copy_kernel not in [x.kernel.kernel for x in work.launches]
     assert np.array_equal(matmul.matmul(a, b), (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16))
 
 
@@ -115,20 +114,22 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     m, n, k = (-(-x // unit) * unit for x in (m, n, k))
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
-    plans = matmul._plans(*known_of(a, b, None, out, None, None), None, 132, None, None)
-    found = [work for name, work in plans.items() if "pieces" in name]
+    known = known_of(a, b, None, out, None, None)
+    end, facts, chip = matmul._end(*(matrices := matmul._matrices(*known[:4], None))[:2], *known[2:], None, 132, None)
+    found = [r for r in matmul._routes(*matrices, facts, chip) if any(unit < 16 for unit in r.problem.units)]
     with tilejit.knobs(target=target):
-        for work in found[:2]:
+        for route in found[:2]:
+            work = matmul._routed(Work(7), route, *matrices, chip, end)
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
             assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
     assert found
 
 
-def test_few_rows_of_large_lines_are_tuned_in_pieces():
-    """Autotuning tries what no copy may be worth: weights whose lines begin at multiples of 4 bytes, for few rows."""
+def test_few_rows_of_large_lines_come_in_pieces():
+    """Weights whose lines begin at multiples of 4 bytes, for few rows, are read once; autotuning tries copies too."""
     infos = [tilejit.ArrayInfo(0, tilejit.language.bfloat16, x, (x[1], 1), 0) for x in ((24, 8632), (8632, 4610), (24, 4610))]
-    plans = matmul._plans(*infos[:2], None, infos[2], None, None, None, 132, None, None)
-    assert any(name.startswith("pieces of b") for name in plans)
-    work = next(w for name, w in plans.items() if name.startswith("pieces of b"))
-    assert [x.kernel.kernel for x in work.launches] == [product_kernel, sum_parts_kernel]
+    call = *infos[:2], None, infos[2], None, None, None, 132, None, None
+    assert copy_kernel not in [x.kernel.kernel for x in matmul._work(*call).launches]
+    plans = matmul._plans(*call)
+    assert any(name.startswith("pieces of b") for name in plans) and any(name.startswith("b copied") for name in plans)

@@ -72,8 +72,10 @@ class Matrix:
 
 
 def order_of(info: ArrayInfo) -> bool | None:
-    """Whether a matrix's rows are contiguous, or else its columns; None: neither are."""
+    """Whether a matrix's rows are contiguous, or else its columns; None: neither are. One column is one line."""
     (m, n), (down, across) = info.shape[-2:], info.strides[-2:]
+    if n == 1 < m and down == 1:
+        return False
     if across == 1 and (down >= n or m == 1):
         return True
     return False if down == 1 and (across >= m or n == 1) else None

@@ -28,8 +28,9 @@ class Chip:
     round trip of a tile's store; shown: the share of all that which is not hidden where tiles are taken in turn;
     activation: results that "gelu" is computed of. part: bytes of partial sums, written and read; meet, exchange: what
     CTAs that divide K take to meet, and the bytes that they exchange; handed, hand: what programs that share tiles take
-    to hand parts on, and the results of those. copy: bytes copied, each read and written. scalar: a block of
-    the tiles that pass through registers, whose numbers come one by one, and scalar_tile: such a tile."""
+    to hand parts on, and the results of those. copy: bytes copied within L2, each read and written;
+    stream: bytes that copies bring from and to memory; scattered: elements that threads store where TMA does not, or
+    units of them that they copy; pieces: of 4 or 8 bytes that threads copy into shared memory."""
 
     name: str
     multiprocessors: int
@@ -60,10 +61,9 @@ class Chip:
     handed: float
     hand: float
     copy: float
-    scalar: float
-    scalar_tile: float
-    #: Pieces of 4 or 8 bytes that a multiprocessor's threads copy into shared memory, where TMA does not.
-    pieces: float = 20.0
+    stream: float
+    scattered: float
+    pieces: float
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
     speeds: dict[str, float] = field(default_factory=dict, hash=False)
     #: How the numbers came about, and how far off they were at shapes that they had not seen.

@@ -7,6 +7,7 @@ from math import gcd
 import tilejit
 from tilejit.kernels._calls import At, Launch, Work
 from tilejit.kernels._operands import Matrix, unit
+from tilejit.kernels.chip import Chip
 from tilejit.kernels.product.copies import copy_kernel
 
 #: Bytes of a line of L2; bytes between rows of a copy are a multiple of this.
@@ -28,15 +29,28 @@ def made(work: Work, x: Matrix, rows_first: bool, spare: bool = False) -> Matrix
     return replace(y, at=work.new((x.shape[0 if rows_first else 1], max(y.strides)), x.dtype))
 
 
+def at_once(x: Matrix, y: Matrix) -> int:
+    """Elements of a line that a thread copies at once; turned blocks are read along other lines than they are
+    written."""
+    length = x.shape[1] if x.rows_first else x.shape[0]
+    return gcd(unit(x), unit(y), length) if x.rows_first == y.rows_first else 1
+
+
+def time(x: Matrix, y: Matrix, chip: Chip) -> float:
+    """Nanoseconds that copying a matrix takes, but for the launch."""
+    elements = x.shape[0] * x.shape[1]
+    size = elements * x.dtype.bytes
+    least = size / chip.copy, (2 * size - chip.resident) / chip.stream, elements / at_once(x, y) / chip.scattered
+    return max(least) / chip.multiprocessors
+
+
 def copy(*pairs: tuple[Matrix, Matrix]) -> Launch:
     """The launch that copies one or two matrices (what is copied, its copy), of which one stride each is 1."""
     found, grid = [], []
     for x, y in pairs:
         (m, n), x_rows, y_rows = x.shape, x.strides[1] == 1, y.strides[1] == 1
         r, c = (16, 128) if x_rows and y_rows else (128, 16) if not x_rows and not y_rows else (64, 64)
-        # Turned blocks are read along other lines than they are written.
-        pieces = gcd(unit(x), unit(y), n if x_rows else m) if x_rows == y_rows else 1
-        constants = map(tilejit.language.constexpr, (x_rows, y_rows, r, c, pieces))
+        constants = map(tilejit.language.constexpr, (x_rows, y_rows, r, c, at_once(x, y)))
         found.append((At(x.at), At(y.at), m, n, x.strides[0 if x_rows else 1],
                       y.strides[0 if y_rows else 1], *constants))
         grid.append(tilejit.cdiv(m, r) * tilejit.cdiv(n, c))

@@ -54,6 +54,8 @@ class Table:
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
+        # Without TMA, threads of tiles of odd widths write what they hold, which are parts of sectors.
+        f["sectors"] = np.array([1.0 + 3.0 * (w.ctas > 1 or w.n & w.n - 1 > 0) for w in self.ways])
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
         return f
 
@@ -137,8 +139,11 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     idle = min(chip.overlap, chip.idle * memory) if whole else np.minimum(chip.overlap, chip.idle * memory)
     time = time + memory + np.where(busy, 0.0, idle)
 
-    stored = f["stored"] * (p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
-                            + (1 / chip.activation if p.activated else 0)) + chip.stored
+    if p.by_tma:
+        moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
+    else:
+        moved = f["sectors"] / chip.scattered
+    stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
     tiles = turns + np.ceil(streamed / programs)
     ends = stored * (1 + (tiles - 1) * np.where(tiles > 1, r["shown"], 1.0))
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)

@@ -25,9 +25,9 @@ from tilejit.kernels._operands import (
 )
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.copy import copy, made, pitched
+from tilejit.kernels.copy import LINE, copy, made, pitched, time
 from tilejit.kernels.launches import POINTERS, End, add
-from tilejit.kernels.planning import Plan, choose, described, in_parts, likeliest
+from tilejit.kernels.planning import Plan, choose, described, likeliest
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Part
@@ -35,8 +35,6 @@ from tilejit.kernels.way import Part
 _WHAT = "matmul"
 #: Arrays of a call: a, b, bias, result, both scales, arguments of an end.
 _ARRAYS = 7
-#: Tiles of numbers that pass through registers which a multiprocessor has at once: they wait a lot.
-_AT_ONCE = 2
 #: Bytes that threads copy into shared memory at once, at least.
 _PIECE = 4
 #: Plans that autotuning measures.
@@ -66,7 +64,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     read fastest with K contiguous in both (a row-major, b column-major). scale_a, scale_b: arrays of one fp32 number, 1
     without (`fused_matmul` takes one per row and column). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
-    bytes, and fp8 or fp32 without contiguous K, are copied first (small ones pass through registers instead).
+    bytes, and fp8 or fp32 without contiguous K, are copied first, or by threads in pieces of 4 or 8 bytes.
     Sums have a fixed order.
 
     end: a kernel function that makes of the (scaled) fp32 sums what is stored, instead of a bias and an activation:
@@ -100,9 +98,8 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
         return f"{problem}: nothing to compute"
     found = _route(ma, mb, mc, problem, chip)
     if found is None:
-        return f"{problem}: tiles of {POINTERS}, whose numbers come one by one"
-    what = [name for name, copied in zip(("a", "b", "the result"), found.copied) if copied]
-    told = f"copies of {' and '.join(what)}, and:\n" if what else ""
+        return f"{problem}: nothing to sum"
+    told = f"{', '.join(found.told())}, and:\n" if found.told() else ""
     return told + described(found.problem, chip, _hopper())
 
 
@@ -126,17 +123,17 @@ def _plans(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, sca
     if 0 in c.shape or not ma.shape[1]:
         return {}
     end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
-    routes = {str(r): r for found in _all_routes(ma, mb, mc, problem, chip) for r in _likeliest(found, mc, chip)}
+    found = [*_routes(ma, mb, mc, problem, chip)]
+    most = max(1, _TUNED // len(found))
+    routes = {str(r): r for route in found for r in _likeliest(route, chip, most)}
     return {str(r): _routed(Work(_ARRAYS), r, ma, mb, mc, chip, end)
             for r in sorted(routes.values(), key=lambda r: r.ns)[:_TUNED]}
 
 
-def _likeliest(route: Route, c: Matrix, chip: Chip) -> list[Route]:
-    """The route with its likeliest plans (with its own, sums of parts, for a result that TMA cannot write)."""
-    if not (route.copied[2] or in_reach(c) or route.problem.units != (16, 16)):
-        return [route]
+def _likeliest(route: Route, chip: Chip, most: int) -> list[Route]:
+    """The route with its likeliest plans."""
     return [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns)
-            for plan in likeliest(route.problem, chip, _hopper(), _TUNED)]
+            for plan in likeliest(route.problem, chip, _hopper(), most)]
 
 
 def _end(a: Matrix, b: Matrix, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
@@ -198,8 +195,8 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scal
         return work
     found = _route(ma, mb, mc, problem, chip)
     if found is None:
-        scalar = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
-        return _planned(work, scalar, problem, ma, mb, mc, chip, end)
+        alone = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
+        return _planned(work, alone, problem, ma, mb, mc, chip, end)
     return _routed(work, found, ma, mb, mc, chip, end)
 
 
@@ -227,60 +224,54 @@ class Route:
     plan: Plan
     ns: float
 
-    def __str__(self) -> str:
+    def told(self) -> list[str]:
+        """What TMA does not do."""
         pieces = ["pieces of a", "pieces of b"], [unit < 16 for unit in self.problem.units]
         copies = ["a copied", "b copied", "result copied"], self.copied
-        told = [name for names, there in (copies, pieces) for name, is_so in zip(names, there) if is_so]
-        return ", ".join([*told, " + ".join(str(p.way) for p in self.plan.parts)])
+        stored = ["result through pointers"], [not self.problem.by_tma]
+        return [name for names, there in (copies, pieces, stored) for name, is_so in zip(names, there) if is_so]
+
+    def __str__(self) -> str:
+        return ", ".join([*self.told(), " + ".join(str(p.way) for p in self.plan.parts)])
 
 
 def _route(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Route | None:
-    """The fastest of those that copy what TMA does not read; None for tiles whose numbers come one by one."""
-    if not problem.k:
-        return None
-    best = min(_routes(a, b, c, (not _as_is(a, True), not _as_is(b, False)), problem, chip), key=lambda r: r.ns)
-    tiles = POINTERS.tiles(problem.m, problem.n)
-    scalar = tilejit.cdiv(tiles, _AT_ONCE * chip.multiprocessors) * (
-        chip.scalar_tile + tilejit.cdiv(problem.k_bytes, POINTERS.k_bytes) * chip.scalar)
-    return best if best.ns < scalar or not any(best.copied) else None
+    """The fastest; None where there is nothing to sum."""
+    return min(_routes(a, b, c, problem, chip), key=lambda r: r.ns) if problem.k else None
 
 
-def _all_routes(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Iterator[Route]:
-    """Those, too, in which threads copy operands in pieces, straight into the blocks."""
+def _routes(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Iterator[Route]:
+    """All that there are: what TMA does not read is copied first, or by threads in pieces, straight into the blocks."""
     def choices(x: Matrix, k_last: bool) -> tuple[bool, ...]:
         if _as_is(x, k_last):
-            return (False,)
+            return (False, True) if _narrow(x, k_last) else (False,)
         pieces = (x.dtype.bytes == 2 or x.rows_first == k_last) and unit(x) * x.dtype.bytes >= _PIECE and _hopper()
         return (True, False) if pieces else (True,)
 
     for copied in product(choices(a, True), choices(b, False)):
-        yield from _routes(a, b, c, copied, problem, chip)
+        yield from _with_copies(a, b, c, copied, problem, chip)
 
 
-def _routes(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], problem: Problem, chip: Chip) -> Iterator[Route]:
-    """The routes that copy these operands: with a result that sums of parts, or pieces, are stored to through pointers,
-    or that is copied."""
+def _with_copies(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], problem: Problem,
+                 chip: Chip) -> Iterator[Route]:
+    """The routes that copy these operands; where TMA does not write the result, that is stored through pointers, or
+    copied."""
     x, y = (pitched(x, _copy_order(x, k)) if do else x for x, k, do in zip((a, b), (True, False), copied))
-    rate = chip.copy * chip.multiprocessors
-    before = any(copied) * chip.second + sum(
-        k * lines * problem.size for k, lines, do in zip((problem.k,) * 2, (problem.m, problem.n), copied) if do) / rate
+    before = chip.second * any(copied) + sum(time(v, w, chip) for v, w in ((a, x), (b, y)) if w is not v)
 
     def known(result: Matrix) -> Problem:
         p = problem
         return replace(facts(x, y, result.info), ended=p.ended, scaled=p.scaled, activated=p.activated)
 
     there = known(c)
-    if in_reach(c) or there.units != (16, 16):
-        plan = choose(there, chip, _hopper())
-        yield Route((*copied, False), there, plan, before + plan.ns)
-        return
-    summed = in_parts(there, chip, _hopper())
-    if summed is not None:
-        yield Route((*copied, False), there, summed, before + summed.ns)
-    there = known(pitched(c, True))
     plan = choose(there, chip, _hopper())
-    after = chip.second + problem.m * problem.n * problem.out_bytes / rate
-    yield Route((*copied, True), there, plan, before + plan.ns + after)
+    yield Route((*copied, False), there, plan, before + plan.ns)
+    if in_reach(c) or there.units != (16, 16):
+        return
+    target = pitched(c, True)
+    there = known(target)
+    plan = choose(there, chip, _hopper())
+    yield Route((*copied, True), there, plan, before + plan.ns + chip.second + time(target, c, chip))
 
 
 def _hopper() -> bool:
@@ -308,5 +299,12 @@ def _as_is(x: Matrix, k_last: bool) -> bool:
 
 
 def _copy_order(x: Matrix, k_last: bool) -> bool:
-    """Whether a copy of an operand is row-major: as it was, but with K contiguous for what is not 16 bits wide."""
-    return x.rows_first if x.dtype.bytes == 2 else k_last
+    """Whether a copy of an operand is row-major: as it was, but with K contiguous for what is not 16 bits wide, or is
+    narrow."""
+    return k_last if x.dtype.bytes != 2 or _narrow(x, k_last) else x.rows_first
+
+
+def _narrow(x: Matrix, k_last: bool) -> bool:
+    """Whether lines across K are shorter than those of L2: TMA asks for each, so blocks take as long as wide ones."""
+    m, n = x.shape
+    return x.rows_first != k_last and (n if x.rows_first else m) * x.dtype.bytes < LINE

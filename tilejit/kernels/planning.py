@@ -57,6 +57,9 @@ BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m
 #: programs a multiprocessor wait for it in turn.
 POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8, together=2) for n in (16, 32, 48)),
            Way(128, 64, 8), Way(128, 128, 8))
+#: Those where TMA reads one of the operands: a role of its own does, to which programs of two warpgroups hand
+#: registers, so that they cannot share a multiprocessor.
+HALF_POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8) for n in (32, 64, 128)))
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,15 @@ def ways_of(problem: Problem, hopper: bool = True) -> Table:
     """The tiles that there are for a problem."""
     p = problem
     if p.units != (16, 16):
-        return _pointed()
+        return _turned(HALF_POINTED if 16 in p.units else POINTED)
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     return table(hopper, p.a_rows, p.b_rows, ended, None if ended is None else 4 if p.scaled else 2, p.scaled)
 
 
-@lru_cache(maxsize=1)
-def _pointed() -> Table:
-    return Table(tuple(replace(w, swap=swap) for w in POINTED for swap in (False, True)))
+@lru_cache(maxsize=2)
+def _turned(tiles: tuple[Way, ...]) -> Table:
+    return Table(tuple(replace(w, swap=swap) for w in tiles for swap in (False, True)))
 
 
 def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
@@ -168,19 +171,6 @@ def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
         return whole
     found = divided(p, chip, whole.ns / _GAIN)
     return whole if found is None else found
-
-
-@lru_cache(maxsize=1024)
-def in_parts(problem: Problem, chip: Chip, hopper: bool = True) -> Plan | None:
-    """The plan with the least estimated time of those that store parts of K, which are summed through pointers; None
-    where there is none."""
-    tiles, parts, times = considered(problem, chip, hopper)
-    times = np.where(parts > 1, times, np.inf)
-    best = int(times.argmin())
-    if times[best] == np.inf:
-        return None
-    way = settled(problem, tiles.ways[best], int(parts[best]), chip)
-    return Plan((Part(0, 0, *way.computed(problem.m, problem.n), way),), float(times[best]))
 
 
 def divided(problem: Problem, chip: Chip, least: float) -> Plan | None:

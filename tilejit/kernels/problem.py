@@ -4,7 +4,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit import ArrayInfo
-from tilejit.kernels._operands import Matrix, check_one_of, check_operands, check_vector, operand, result, unit
+from tilejit.kernels._operands import (
+    Matrix,
+    check_one_of,
+    check_operands,
+    check_vector,
+    in_reach,
+    operand,
+    result,
+    unit,
+)
 from tilejit.kernels.activations import ACTIVATIONS
 
 
@@ -13,7 +22,8 @@ class Problem:
     """A product of `batches` matrices a [m, k] and b [k, n] of `size` bytes an element.
 
     a_rows, b_rows: row-major, else column-major. pitches: bytes from a line to the next one, of a, b and the result,
-    whose elements have out_bytes. units: bytes of a and b that are read at once, 16 by TMA, else 8 or 4. ended: a bias
+    whose elements have out_bytes. units: bytes of a and b that are read at once, 16 by TMA, else 8 or 4; by_tma:
+    whether TMA writes the result, or threads do, one element after the other. ended: a bias
     or an activation follows, `activated`: one of many instructions, `scaled`: numbers that the sums are multiplied by.
     """
 
@@ -30,6 +40,7 @@ class Problem:
     activated: bool = False
     batches: int = 1
     units: tuple[int, int] = (16, 16)
+    by_tma: bool = True
 
     @property
     def k_bytes(self) -> int:
@@ -48,7 +59,8 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
     of_a, of_b, of_c = (max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
     return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, (of_a, of_b, of_c), out.dtype.bytes,
                    biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
-                   (unit(a) * a.dtype.bytes, unit(b) * b.dtype.bytes))
+                   (unit(a) * a.dtype.bytes, unit(b) * b.dtype.bytes),
+                   in_reach(Matrix(out, out.shape, out.strides, True)))
 
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
