@@ -128,9 +128,9 @@ def test_blocks_that_matter_stay(how, why):
 
 
 def test_rows_too_wide_to_keep_are_walked():
-    x = np.zeros((1, 1 << 20), np.float32)
-    made = norm.compile(x, x.copy(), 1 << 20, 1 << 20, 4096)
-    assert [r.kind for r in made.report_lines].count("walked_row") == 1
+    for columns, kind in ((1 << 19, "whole_row"), (1 << 20, "walked_row")):
+        made = norm.compile("*fp32", "*fp32", columns, columns, 4096, num_warps=8)
+        assert kind in [r.kind for r in made.report_lines] and made.metadata.num_ctas == (16 if "whole" in kind else 1)
     made = norm.compile("*fp32", "*fp32", "int32:16", "int32:16", 4096)              # nothing is known of the width
     assert "row is read once" not in made.report()
 

@@ -49,6 +49,23 @@ def test_what_is_written_in_vectors_is_read_in_vectors(columns, dtype, begin, ct
     assert dtype == np.float32 or "shf.r.wrap" in norm.compile(*args, **kw).ptx
 
 
+@pytest.mark.parametrize("columns, warps, taken", [(1001, 2, 1), (1001, 1, 1), (1000, 2, 2), (1001, 4, 4)])
+def test_fewer_warps(columns, warps, taken):
+    """Of rows that may begin anywhere half the warps, where those have enough elements each for strips; the same from
+    the disk."""
+    x, out = rows(columns, np.float16, 0, 1001 if columns % 8 else 1008), rows(0, np.float16, 0, 1008)
+    stride = x.strides[0] // 2
+    out = np.full_like(x, np.nan)
+    kw = {"BLOCK": 1024, "num_warps": warps}
+    with tilejit.knobs(target="emulator"):
+        made = softmax[(2,)](x, out, columns, stride, **kw)
+    v = np.exp(x[:, :columns].astype(np.float64) - x[:, :columns].astype(np.float64).max(1, keepdims=True))
+    close(out[:, :columns], v / v.sum(1, keepdims=True), np.float16)
+    for k in (made, softmax.compile(x, out, columns, stride, **kw)):
+        assert k.metadata.num_warps == k.options["num_warps"] == taken
+        assert ("copied as a whole" in k.report()) is (taken < warps)
+
+
 @pytest.mark.parametrize("columns, begin, ctas", [(2001, 1, 1), (2048, 0, 1), (4003, 5, 2), (4096, 0, 2), (1040, 0, 2)])
 def test_the_schedule_in_the_evaluator(columns, begin, ctas):
     """What is scheduled means the same: CTAs are one program there, whose buffers hold what all have."""

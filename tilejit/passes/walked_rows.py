@@ -28,8 +28,8 @@ from tilejit.passes.copies import is_volatile
 from tilejit.passes.rules import const_of
 from tilejit.passes.totals import adds_up
 
-#: Bytes of a row at most that is kept: a cluster has so much shared memory for a few of them.
-MOST_BYTES = 1 << 20
+#: Bytes at most of all rows that are read more than once, so that they are kept: by the CTAs of a cluster.
+MOST_BYTES = 2 << 20
 #: Elements of a thread at most where a row stays in registers.
 REGISTERS = 64
 #: What adds nothing.
@@ -115,14 +115,19 @@ class _Row:
         return total.op.operands[3 + total.op.results.index(total)]
 
     def _check_memory(self) -> None:
-        loads = [x for op in self.loops for x in op.regions[0].ops if x.name == "load"]
         stores = [op for op in walk(self.fn.body) if "write" in op.define.effects]
-        for op in loads:
-            source = argument_of(op.operands[0])
-            if is_volatile(op) or any(may_alias(source, x) for x in stores):
-                raise _NotWhole("what they read may be written meanwhile")
-        if self.size * max(max(1, elem_of(op.result.type).bits // 8) for op in loads) > MOST_BYTES:
-            raise _NotWhole(f"a row of {self.size} elements is more than is kept")
+        sizes: dict[Value | None, list[int]] = {}        # what is read -> bytes of an element, once for each loop
+        for loop in self.loops:
+            here: dict[Value | None, int] = {}
+            for op in (x for x in loop.regions[0].ops if x.name == "load"):
+                source = argument_of(op.operands[0])
+                if is_volatile(op) or any(may_alias(source, x) for x in stores):
+                    raise _NotWhole("what they read may be written meanwhile")
+                here[source] = max(1, elem_of(op.result.type).bits // 8)
+            for source, n in here.items():
+                sizes.setdefault(source, []).append(n)
+        if self.size * sum(n[0] for n in sizes.values() if len(n) > 1) > MOST_BYTES:
+            raise _NotWhole(f"rows of {self.size} elements are more than is kept")
 
     def _loop(self, loop: Op) -> dict[Value, Value]:
         """Write a loop's ops for the whole row. Gives what is folded for each of its sums."""

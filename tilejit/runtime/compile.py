@@ -175,7 +175,8 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
 
 def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], found: cache.Cached,
                settings: knobs.Knobs) -> CompiledKernel:
-    if found.metadata.num_ctas != options.get("num_ctas", 1):
+    ctas, warps = options.get("num_ctas", 1), options.get("num_warps", 4)
+    if (found.metadata.num_ctas, found.metadata.num_warps) != (ctas, warps):
         options = {**options, "num_ctas": found.metadata.num_ctas, "num_warps": found.metadata.num_warps}
     made = CompiledKernel(source, args, options, found.ptx, found.metadata, found.cubin, found.resources, found.report,
                           from_cache=True)
@@ -200,8 +201,9 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
     """The scheduled function and its PTX, with the options that it was compiled with. Rows that are too wide for one
-    CTA are divided by a cluster. What a cluster cannot do, or is not taught to do, a program of one CTA does, which
-    says so; unless the author also asks how CTAs divide the work."""
+    CTA are divided by a cluster; of those that may begin anywhere fewer warps have more elements each. What a cluster
+    cannot do, or is not taught to do, a program of one CTA does, which says so; unless the author also asks how CTAs
+    divide the work."""
     from tilejit.schedule.in_flight import divided
 
     def emitted(options: Mapping[str, Any], fn: Function | None = None,
@@ -214,10 +216,15 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
         wider = None if stages.override else divided(fn, options)
         if wider is not None:
             try:
-                return emitted(wider)
+                found = emitted(wider)
+                if found[1].attrs.get("num_ctas", 1) == 1:
+                    warps = wider["num_warps"]
+                    line = f"{warps} warps, so that rows that may begin anywhere are copied as a whole"
+                    found[1].attrs.setdefault("report", []).insert(0, Record("fewer_warps", line, warps=warps))
+                return found
             except ClusterError as why:
                 line = f"rows are not divided by {wider['num_ctas']} CTAs, as {why.message}"
-                if any(x.kind == "whole_row" for x in fn.attrs["report"]):       # they are too wide for one
+                if any(getattr(x, "kind", "") == "whole_row" for x in fn.attrs.get("report", ())):  # too wide for one
                     fn = tile_ir(source, unbounded(args), options, stages)
                 fn.attrs.setdefault("report", []).insert(0, Record("not_divided", line, ctas=wider["num_ctas"]))
         return emitted(options, fn)

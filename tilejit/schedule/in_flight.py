@@ -40,7 +40,8 @@ def cluster_of(size: int, block: int, most_warps: int = 16) -> tuple[int, int]:
 
 def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Options for a cluster of CTAs where the author asks for none and the rows that a program keeps, in shared memory
-    or for want of it in registers, leave too little room for one CTA's neighbours; None where one CTA is as well."""
+    or for want of it in registers, leave too little room for one CTA's neighbours; for half the warps where rows that
+    begin anywhere are too short for so many to be kept; None where the author's are as well."""
     if options.get("num_ctas", 1) != 1 or options.get("cluster_split") or options.get("launch_cooperative_grid") or \
             not target_of(fn).hopper:
         return None
@@ -49,7 +50,11 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     size = sum(t.numel * elem_of(t).bits // 8 for t in rows) + sum(int(x.numbers["bytes"]) for x in spare)
     block = min([t.numel for t in rows] + [int(x.numbers["size"]) for x in spare], default=0)
     ctas, warps = cluster_of(size, block, options.get("num_warps", 4)) if size else (1, 0)
-    return {**options, "num_ctas": ctas, "num_warps": warps} if ctas > 1 else None
+    if ctas > 1:
+        return {**options, "num_ctas": ctas, "num_warps": warps}
+    few = not rows and any(isinstance(x, Record) and x.kind == "few_elements" for x in fn.attrs.get("report", ()))
+    half = options.get("num_warps", 4) // 2
+    return {**options, "num_warps": half} if few and half in (1, 2, 4, 8, 16) and not options.get("maxnreg") else None
 
 
 def in_flight(fn: Function) -> Record | None:
