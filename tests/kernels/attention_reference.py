@@ -9,11 +9,12 @@ import numpy as np
 def reference(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None, window: Any = None,
               chunk: int | None = None, prefix: Any = None, softcap: float | None = None, alibi: Any = None,
               sinks: Any = None, score: Any = None, mask: Any = None, keys: Any = None, grad: Any = None,
-              lse_grad: Any = None, keep: Any = None) -> Any:
+              lse_grad: Any = None, keep: Any = None, kept: Any = None) -> Any:
     """out and logarithms of sums [batch, heads, queries]; with grad also the gradients of q, k, v and sinks.
 
     score(x, batch, head, query, key) gives scores and their slopes; mask(...) what is seen; keys [batch]: how many
-    there are; keep [batch, heads, queries, keys]: what weights are multiplied by (dropout)."""
+    there are; keep [batch, heads, queries, keys]: what weights are multiplied by (dropout); kept: the result as it was
+    rounded, if gradients are of that."""
     q, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v))
     batch, heads, n, d = q.shape
     group = heads // k.shape[1]
@@ -62,7 +63,7 @@ def reference(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
         return out.transpose(0, 2, 1, 3), lse
     g = grad.astype(np.float64).transpose(0, 2, 1, 3)
     dp = g @ wide_v.transpose(0, 1, 3, 2) * (1 if keep is None else keep)
-    delta = (g * out).sum(-1, keepdims=True)
+    delta = (g * (out if kept is None else kept.transpose(0, 2, 1, 3))).sum(-1, keepdims=True)
     other = delta - (0 if lse_grad is None else lse_grad[..., None])
     ds = np.where(seen, p * (dp - other) * slope, 0)
     dq = ds @ wide_k * scale
