@@ -59,9 +59,13 @@ def test_against_float64(sizes: tuple[int, ...], case: dict[str, Any], determini
     agree(sizes, deterministic=deterministic, **case)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_in_the_emulator(deterministic: bool) -> None:
-    agree((1, 70, 140, 2, 1, 64, 64), "emulator", right=0, of_lse=True, deterministic=deterministic)
+@pytest.mark.parametrize("d, deterministic", [(64, False), (64, True), (128, False), (256, False)])
+def test_in_the_emulator(d: int, deterministic: bool) -> None:
+    agree((1, 70, 140, 128 // min(d, 128), 1, d, d), "emulator", right=0, of_lse=True, deterministic=deterministic)
+
+
+def test_softcap_and_slopes_in_the_emulator() -> None:
+    agree((1, 70, 130, 1, 1, 128, 128), "emulator", right=0, softcap=1.5, extras=Extras(slopes=np.array([0.25], F32)))
 
 
 def test_several_blocks_in_the_emulator() -> None:
@@ -81,7 +85,7 @@ def test_products_of_keys_overlap(deterministic: bool, causal: bool) -> None:
     k = key_kernel.compile(*shapes(64, 64, 128), "desc<fp32[1x1x64]>", sums, *["desc<bf16[1x128x1x64]>"] * 2, "int32:16",
                            "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=1,
                            TAIL=causal, SPLIT=1, BM=64, BN=128, D=64, DV=64, num_warps=8)
-    late = "dv, dk" if deterministic else "dv, dk, dq"
+    late = "dv, dk" if deterministic else "dv, dq, dk"
     assert k.report().count(f"scores, weight_grad of the next iteration is in flight with {late} of this one") == 1 + causal
     assert ("goes on with what" in k.report()) == causal
     assert re.findall(r"ring (\S+): ", k.report()) == ["k", "v", "q", "grad", "log", "delta"]

@@ -7,6 +7,7 @@ from tilejit.kernels._operands import WRAP
 from tilejit.kernels.attention.scores import (
     LOG2E,
     band_of,
+    capped,
     change_gradient,
     changed,
     changes,
@@ -107,10 +108,19 @@ def dropped(x, query, key, at, mods):
 
 
 @tilejit.kernel
+def steep(p, scores, factor, mods):
+    """Weights times the slope of the softcap: what is made of scores now needs no register later."""
+    if mods.softcap is not None and mods.score is None:
+        z = capped(scores * factor, mods) * (1.0 / mods.softcap)
+        p = tl.where(p > 0, p * (1.0 - z * z), 0.0)
+    return p
+
+
+@tilejit.kernel
 def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
-    """The gradient of products that are scaled."""
+    """The gradient of products that are scaled, for weights that are `steep`."""
     grad = p * (dropped(weight_grad, query, key, at, opts.mods) - delta)
-    if changes(opts.mods):
+    if opts.mods.score is not None:
         grad = tl.where(p > 0, change_gradient(grad, scores * factor, query, key, at, opts.mods), 0.0)
     return grad
 
@@ -119,7 +129,6 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
                     BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
     """Blocks of queries from `start` to `stop` for a block of keys. Tiles are transposed: keys are rows."""
-    NARROW: tl.constexpr = D + DV <= 128
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
@@ -131,17 +140,16 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
         if MASKED:
             keep = seen(m + columns, key, at, prefix, opts)
         p = weights(scores, log, factor, m + columns, key, keep, at, opts, MASKED)
-        if NARROW:
-            # The tensor cores multiply while scores' gradients are computed, where there are registers for both.
-            dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
+        # The tensor cores multiply while scores' gradients are computed.
+        dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
+        p = steep(p, scores, factor, opts.mods)
         # Not earlier: a thread has registers for one such row only.
         delta = stats.load([head, 1, low + m]).reshape([1, BM])
         ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
-        if not NARROW:
-            dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
-        dk = tl.dot(ds, q, dk)
         if sums is not None:
             dq = tl.dot(ds.T, k)
+        dk = tl.dot(ds, q, dk)                   # under which sums go out
+        if sums is not None:
             held = as_held(dq, BM, D)
             sums.atomic_add([((low + m) // BM * at.heads + head) * held.shape[0], 0], held)
     return dk, dv
@@ -229,6 +237,7 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
         if MASKED:
             keep = seen(rows[:, None], n + columns, at, prefix, opts)
         p = weights(scores, log, factor, rows[:, None], n + columns, keep, at, opts, MASKED)
+        p = steep(p, scores, factor, opts.mods)
         ds = score_gradient(p, weight_grad, delta, scores, factor, rows[:, None], n + columns, at, opts)
         dq = tl.dot(ds.to(k.dtype), k, dq)
     dq = (dq * scale).to(dq_desc.dtype)
