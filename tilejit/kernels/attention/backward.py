@@ -31,9 +31,11 @@ def _apart(case: Case, extras: Extras, keys: int, wide: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def tiles_of(wide: int, wide_v: int) -> tuple[int, int, int]:
-    """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so."""
-    return (64, 128, 8) if max(wide, wide_v) <= 128 else (64, 64, 8)
+def tiles_of(wide: int, wide_v: int, case: Case) -> tuple[int, int, int]:
+    """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so, and
+    half of that where more is computed of a score."""
+    more = case.score is not None or case.dropout is not None or case.softcap is not None and case.deterministic
+    return (64, 128, 8) if max(wide, wide_v) <= (64 if more else 128) else (64, 64, 8)
 
 
 @tilejit.replayed
@@ -48,7 +50,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     _check_gradient(case, extras, iq)
     packed = infos[3] is not None
     wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
-    bm, bn, warps = tiles_of(wide, wide_v)
+    bm, bn, warps = tiles_of(wide, wide_v, case)
     opts = options(case, extras, infos)
     dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
     blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)

@@ -142,8 +142,8 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
     bm, bn = case.block or tiles or (
         _tiles(queries, keys, wide, wide_v, plain and not (case.low or case.high)) if q.dtype.bytes > 1 else
         (64 if queries <= 64 else 128, _FP8_KEYS[wide_v]))
-    if case.dropout is not None and not tiles:
-        bn = min(bn, 64)                          # random numbers take registers
+    if not tiles:                                # random numbers take registers, and distances of keys some
+        bn = min(bn, 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else bn)
     bn = keys_of_block(case, bn)
     if turned is not None and bn % 32:
         raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")

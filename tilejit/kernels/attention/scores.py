@@ -195,10 +195,10 @@ def capped(x, mods):
 
 @tilejit.kernel
 def sloped(x, query, key, at, mods):
-    """A score with its bias by distance."""
+    """A score with its bias by distance: exact for 2^24 keys, with a conversion a key and not one a score."""
     if mods.slopes is not None:
         t = query + (at.keys - at.queries)
-        x = x + tl.load(mods.slopes + at.head) * (key - t).to(tl.float32)
+        x = x + tl.load(mods.slopes + at.head) * (key.to(tl.float32) - t.to(tl.float32))
     return x
 
 
