@@ -170,7 +170,8 @@ class _Row:
             operands.append(limit)
         fill = {} if str(other) in ("0", "0.0") else {"fill": other}
         where = {"unaligned": True} if self.unaligned else {}
-        self.result = self.b("row_load", *operands, size=self.size, **fill, **where)
+        hint = {"evict": load.attrs["evict"]} if load.attrs.get("evict") else {}
+        self.result = self.b("row_load", *operands, size=self.size, **fill, **where, **hint)
         self.result.name = load.result.name
         return ""
 

@@ -5,7 +5,10 @@ from tilejit.ir import Op
 from tilejit.ir.types import Buffer, Tile
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.smem import accesses, slot_address
-from tilejit.ptx.tma import barrier_address
+from tilejit.ptx.tma import barrier_address, cache_hint
+
+#: A bulk copy into shared memory that tells an mbarrier.
+BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
 @emits("async_copy")
@@ -23,11 +26,13 @@ def _async_copy(e: Emitter, op: Op) -> None:
     registers = [r for r in range(layout.num_registers) if not r & same]
     base = slot_address(e, ring, e.scalar(slot))
     cache = "cg" if size == 16 and (op.attrs.get("cache") or "").lstrip(".") != "ca" else "ca"
+    hint, policy = cache_hint(e, op)
     for a in accesses(e, layout, buffer, base, registers, size):
         first = a.registers[0]
         taken = [] if masks is None else [e.p.new("b32", "selp.b32", size, 0, masks[first])]
         assert len(a.registers) == op.attrs["vec"], "an access runs along the slot's fastest dimension"
-        e.p(f"cp.async.{cache}.shared.global", a.address, f"[{pointers[first]}]", size, *taken, pred=owner)
+        e.p(f"cp.async.{cache}.shared.global{hint}", a.address, f"[{pointers[first]}]", size, *taken, *policy,
+            pred=owner)
 
 
 @emits("async_arrive")
@@ -59,11 +64,12 @@ def _strip_copies(e: Emitter, op: Op) -> None:
     strip = op.attrs["strip"] * elem
     first = p.new("b64", "mad.wide.u32", e.rank, strip, e.scalar(base))
     there, where = slot_address(e, ring, e.scalar(slot)), barrier_address(e, barrier, slot)
+    hint, policy = cache_hint(e, op)
     for i in range(ring.type.slot_bytes // strip):
         left = p.new("b32", "sub.s32", e.scalar(size), i * strip)
         some = p.new("pred", "setp.gt.s32", left, 0)
-        p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", f"[{there}+{i * strip}]",
-          f"[{first}+{i * strip * ctas}]", p.new("b32", "min.s32", left, strip), where, pred=some)
+        p(BULK + hint, f"[{there}+{i * strip}]", f"[{first}+{i * strip * ctas}]", p.new("b32", "min.s32", left, strip),
+          where, *policy, pred=some)
 
 
 def _in_strips(e: Emitter, at: str, strip: int, ctas: int) -> tuple[str, str]:
@@ -116,6 +122,7 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
     def address(offset: str) -> str:
         return p.new("b64", "add.s64", start, p.new("b64", "cvt.s64.s32", offset))
 
+    hint, policy = cache_hint(e, op)
     for i in range(ring.type.slot_bytes // (strip + 16)):
         first = p.new("b32", "mad.lo.s32", e.rank, strip, i * ctas * strip) if ctas > 1 else \
             p.new("b32", "mov.b32", i * strip)
@@ -127,8 +134,7 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
         some = p.new("pred", "setp.gt.s32", count, 0)
         p("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", where, count, pred=some)
         to = p.new("b32", "add.s32", there, p.new("b32", "sub.s32", lo, first))
-        p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", f"[{to}+{i * (strip + 16)}]",
-          f"[{address(lo)}]", count, where, pred=some)
+        p(BULK + hint, f"[{to}+{i * (strip + 16)}]", f"[{address(lo)}]", count, where, *policy, pred=some)
     behind = p.new("b32", "max.s32", f, last)
     _clear_ends(e, op, there, shift, behind, strip)
     loaded = []
@@ -163,6 +169,6 @@ def _row_copy(e: Emitter, op: Op) -> None:
     some = None
     if not (isinstance(size.op, Op) and size.op.name == "const"):
         some = e.p.new("pred", "setp.ne.s32", e.scalar(size), 0)
-    e.p("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
-        f"[{slot_address(e, ring, e.scalar(slot))}]", f"[{e.scalar(base)}]", e.scalar(size),
-        barrier_address(e, barrier, slot), pred=some)
+    hint, policy = cache_hint(e, op)
+    e.p(BULK + hint, f"[{slot_address(e, ring, e.scalar(slot))}]", f"[{e.scalar(base)}]", e.scalar(size),
+        barrier_address(e, barrier, slot), *policy, pred=some)

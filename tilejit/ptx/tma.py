@@ -229,13 +229,21 @@ def _tma_load(e: Emitter, op: Op) -> None:
         before = slot_rows(part) * span_elements(blocks) * blocks.elem.bytes
         base = p.new("b32", "mad.lo.u32", e.rank, before, base)
         many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
-    if "evict" in op.attrs:
-        policy = f"createpolicy.fractional.L2::{op.attrs['evict']}.b64"
-        many, mask = many + ".L2::cache_hint", [*mask, e.hoist(lambda: p.new("b64", policy, "0f3F800000"))]
+    hint, policy = cache_hint(e, op)
+    many, mask = many + hint, [*mask, *policy]
     for at, offset in places:
         coords = coordinates(e, starts, at)
         p(f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes{many}",
           f"[{base}+{offset}]", f"[{tmap}, {{{', '.join(reversed(coords))}}}]", where, *mask)
+
+
+def cache_hint(e: Emitter, op: Op) -> tuple[str, list[str]]:
+    """What an asynchronous copy's instruction says of the lines that it brings into L2, and its operand; nothing where
+    the author gives no hint."""
+    if "evict" not in op.attrs:
+        return "", []
+    policy = f"createpolicy.fractional.L2::{op.attrs['evict']}.b64"
+    return ".L2::cache_hint", [e.hoist(lambda: e.p.new("b64", policy, "0f3F800000"))]
 
 
 def coordinates(e: Emitter, offsets: list[str], at: tuple[int, ...]) -> list[str]:

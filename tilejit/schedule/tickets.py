@@ -219,7 +219,7 @@ def _copy(fill: Op, ring: Channel, ticket: list[Value], b: Builder) -> None:
             if load.name == "block_load":
                 b.op("block_copy", buffer, slot, *load.operands, block=load.attrs["block"])
             else:
-                b.op("async_copy", buffer, slot, *load.operands[:2], **_some(load, "cache", "vec"))
+                b.op("async_copy", buffer, slot, *load.operands[:2], **_some(load, "cache", "vec"), **_evict(load))
         b.op("async_arrive", ring.full, slot)
     elif kind == "row":
         _copy_rows(copies, ring, slot, b)
@@ -238,7 +238,7 @@ def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Bu
         assert isinstance(elem, DType) and len(copies) == 1
         length = limit[0] if limit else b.const(shape_of(load.result.type)[0], int32)
         b.op("row_copy", buffer, slot, ring.full, load.operands[0], b("mul", length, b.const(elem.bytes, int32)),
-             **_some(load, "strip", "ctas"), unaligned=True)
+             **_some(load, "strip", "ctas"), **_evict(load), unaligned=True)
         return
     known, more, sizes = 0, None, []
     for buffer, load in copies:
@@ -254,7 +254,14 @@ def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Bu
     b.op("mbar_expect", ring.full, slot, *([more] if more else []), bytes=known)
     for (buffer, load), size in zip(copies, sizes):
         b.loc = load.loc
-        b.op("row_copy", buffer, slot, ring.full, load.operands[0], size, **_some(load, "strip", "ctas"))
+        b.op("row_copy", buffer, slot, ring.full, load.operands[0], size, **_some(load, "strip", "ctas"),
+             **_evict(load))
+
+
+def _evict(load: Op) -> dict[str, Any]:
+    """The hint to L2 of a load that the author gave one."""
+    evict = load.attrs.get("evict")
+    return {"evict": evict} if evict in ("evict_first", "evict_last") else {}
 
 
 def _buffer(v: Value) -> Buffer:

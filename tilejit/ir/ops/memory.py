@@ -57,7 +57,7 @@ def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -
     return m.load(o, ptr, elem_of(o.results[0].type), mask, other)
 
 
-@op("row_load", "base limit?", "size fill? unaligned?", effects="read", layout="block")
+@op("row_load", "base limit?", "size fill? unaligned? evict?", effects="read", layout="block")
 def row_load(o: Op) -> list[Type]:
     """The `size` contiguous elements at base, which starts 16 bytes; from element `limit` on `fill`, or zeros.
 

@@ -133,7 +133,7 @@ def cluster_share(o: Op) -> list[Type]:
     return [int32]
 
 
-@op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned?", effects="read shared_write sync",
+@op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned? evict?", effects="read shared_write sync",
     traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> list[Type]:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
@@ -144,7 +144,7 @@ def row_copy(o: Op) -> list[Type]:
     return []
 
 
-@op("async_copy", "buffer slot ptr mask?", "vec cache?", effects="read shared_write",
+@op("async_copy", "buffer slot ptr mask?", "vec cache? evict?", effects="read shared_write",
     traits="scheduled fills cp_async generic own_buffer")
 def async_copy(o: Op) -> list[Type]:
     """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
