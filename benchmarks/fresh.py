@@ -4,8 +4,9 @@
 
 Builds the wheel, which has to stay under 2^20 bytes; for each Python makes a virtual environment, installs the wheel
 with what it depends on (no compiler, no torch), and runs `python -m tilejit demo` twice in an empty folder with an
-empty cache: the first time includes what numba compiles of the emulator where there is no GPU. Prints seconds. Uses pip
-as it is set up; Pythons that are not there are said and left out.
+empty cache: the first time includes what numba compiles of the emulator where there is no GPU. Prints seconds, and those
+of a processor, which other work on the machine changes less. Uses pip as it is set up; Pythons that are not there are
+said and left out.
 """
 from __future__ import annotations
 
@@ -18,19 +19,33 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = "python3.10,python3.11,python3.12,python3.13,python3.14"
 LIMIT = 2 ** 20
 
 
-def timed(command: list[str], **options: object) -> tuple[float, str]:
-    """Seconds and output of a command. Raises SystemExit with its last lines if it fails."""
-    start = time.perf_counter()
+class Took(NamedTuple):
+    """A command's seconds, of the clock and of processors, and its output."""
+
+    clock: float
+    processor: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.clock:.1f} s ({self.processor:.1f})"
+
+
+def timed(command: list[str], **options: object) -> Took:
+    """Run a command. Raises SystemExit with its last lines if it fails."""
+    start, before = time.perf_counter(), os.times()
     done = subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload]
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}:\n{(done.stdout + done.stderr)[-2000:]}")
-    return time.perf_counter() - start, done.stdout
+    after = os.times()
+    processor = after.children_user + after.children_system - before.children_user - before.children_system
+    return Took(time.perf_counter() - start, processor, done.stdout)
 
 
 def wheel(folder: str) -> Path:
@@ -60,17 +75,18 @@ def fresh(path: str, built: Path, extra: str) -> dict[str, object]:
         timed([path, "-m", "venv", f"{folder}/v"], env=env)
         python = f"{folder}/v/bin/python"
         what = f"{built}[{extra}]" if extra else str(built)
-        install, _ = timed([python, "-m", "pip", "install", "-q", what], env=env)
+        install = timed([python, "-m", "pip", "install", "-q", what], env=env)
         env |= {"XDG_CACHE_HOME": str(Path(folder, "cache")), "HOME": folder}
         empty = Path(folder, "empty")
         empty.mkdir()
-        first, _ = timed([python, "-m", "tilejit", "demo"], cwd=empty, env=env)
-        second, text = timed([python, "-m", "tilejit", "demo"], cwd=empty, env=env)
+        first = timed([python, "-m", "tilejit", "demo"], cwd=empty, env=env)
+        second = timed([python, "-m", "tilejit", "demo"], cwd=empty, env=env)
         timed([python, "-c", "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ['torch', 'triton'])))"], env=env)
-        version = timed([python, "-c", "import sys; print(sys.version.split()[0])"])[1].strip()
-    line = next(x for x in text.splitlines() if "matmul" in x)
-    print(f"  Python {version}: installed in {install:.0f} s, demo {first:.1f} s, again {second:.1f} s: {line}", flush=True)
-    return {"python": version, "install_s": round(install, 1), "first_s": round(first, 2), "second_s": round(second, 2)}
+        version = timed([python, "-c", "import sys; print(sys.version.split()[0])"]).text.strip()
+    line = next(x for x in second.text.splitlines() if "matmul" in x)
+    print(f"  Python {version}: installed in {install}, demo {first}, again {second}: {line}", flush=True)
+    return {"python": version, **{f"{what}_{unit}": round(x, 2) for what, took in (
+        ("install", install), ("first", first), ("second", second)) for unit, x in zip(("s", "processor_s"), took)}}
 
 
 def main() -> int:
