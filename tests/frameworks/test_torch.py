@@ -218,6 +218,23 @@ def test_gradients_of_operators(backend):
         scale_.register_autograd(lambda ctx: None)
 
 
+def test_the_newest_gradient_counts():
+    """Also for an operator whose node was made before, and whose calls are replayed; graphs that are there keep theirs."""
+    @tilejit.torch_op("tilejit_tests::replayed_scale", "(Tensor x, float factor=1.0) -> Tensor", replay=True)
+    def twice(x, factor=1.0):
+        return scaled(x, 2.0, BLOCK=64)
+
+    x = torch.randn(100, requires_grad=True)
+    found = []
+    for slope in (2.0, 3.0):
+        twice.register_autograd(lambda ctx, grad, slope=slope: (grad * slope, None))
+        for _ in range(3):
+            found.append((slope, twice(x)))
+    for slope, y in found:
+        assert torch.equal(y.detach(), 2 * x.detach())
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.full((100,), slope))
+
+
 def test_operators_in_exported_programs_and_under_vmap():
     class Module(torch.nn.Module):
         def forward(self, x):
