@@ -264,19 +264,15 @@ def ablation(args: Any) -> Iterator[dict[str, Any]]:
 def form(q: Any, k: Any, v: Any, out: Any, causal: bool, tiles: tuple[int, int], persistent: bool,
          **options: Any) -> Callable[[], Any]:
     """Our forward kernel with other constants and launch options."""
-    from tilejit import active_knobs, multiprocessors
-    from tilejit.kernels._calls import facts, infos_of
-    from tilejit.kernels.attention import forward as host
-    from tilejit.kernels.attention.cases import Case, Extras, factor
-    from tilejit.kernels.attention.cases import options as given
+    from tilejit.kernels._calls import Work, known_of, place
+    from tilejit.kernels.attention.cases import Case, Extras
+    from tilejit.kernels.attention.forward import forward_work
 
-    case, extras, infos = Case(q.shape[-1] ** -0.5, right=0 if causal else None), Extras(), (None,) * 8
-    found = infos_of(q, k, v, out)
-    launch = host._launch(*map(facts, found), None, None, infos, case, tiles, persistent,
-                          multiprocessors(found[0].device), active_knobs())
-    launch = dataclasses.replace(launch, kernel=launch.kernel.partial(**options))
-    more = q.shape[1], k.shape[1], factor(case, extras), q.shape[2], q.shape[0], given(case, extras, infos)
-    return lambda: launch((q, k, v, out), found, None, *more)
+    known = known_of(q, k, v, out, None)
+    chosen = forward_work(*known, Extras(), Case(q.shape[-1] ** -0.5, right=0 if causal else None), tiles, persistent,
+                          *place(known[0]))
+    work = Work(chosen.arrays, [dataclasses.replace(x, kernel=x.kernel.partial(**options)) for x in chosen.launches])
+    return lambda: work.run(q, k, v, out, None, *[None] * (chosen.arrays - 5))
 
 
 def fp8(args: Any) -> Iterator[dict[str, Any]]:

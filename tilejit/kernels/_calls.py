@@ -72,7 +72,7 @@ class Launch:
     """A kernel with its sizes and constants, its grid, and its arguments, with places for arrays, in tuples too."""
 
     kernel: Any
-    grid: tuple[int]
+    grid: tuple[int, ...]
     arguments: tuple[Any, ...]
 
 

@@ -1,6 +1,7 @@
 """What is asked of attention: settings (`Case`), arrays beside q, k and v (`Extras`), and what kernels get of them."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,6 +71,12 @@ class Extras(NamedTuple):
 def flat(extras: Extras) -> tuple[Any, ...]:
     """All arrays, one after another."""
     return (*extras[:8], *(extras.descales or ()), *extras.aux)
+
+
+def filled(extras: Extras, items: Sequence[Any]) -> Extras:
+    """Extras of the same form with other items: the inverse of `flat`."""
+    behind = 8 if extras.descales is None else 11
+    return Extras(*items[:8])._replace(descales=tuple(items[8:behind]) or None, aux=tuple(items[behind:]))
 
 
 def options(case: Case, extras: Extras, infos: tuple[ArrayInfo | None, ...]) -> Options:

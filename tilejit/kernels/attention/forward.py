@@ -1,13 +1,12 @@
 """The host's side of forward attention: tiles, descriptors and launches."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import tilejit
-from tilejit import ArrayInfo, active_knobs
-from tilejit.kernels._calls import facts_of, infos_of
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import At, Launch, Work, facts_of, given, infos_of, place
 from tilejit.kernels._operands import WRAP
 from tilejit.kernels.attention.cases import (
     WHAT,
@@ -16,6 +15,7 @@ from tilejit.kernels.attention.cases import (
     blocks_of,
     check,
     factor,
+    filled,
     flat,
     keys_of_block,
     options,
@@ -36,6 +36,8 @@ EQUAL = 0.9
 #: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others: they
 #: are that much faster than two.
 PADDED = 1.13
+#: Places of arrays in a call.
+_Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
 
 @tilejit.replayed
@@ -52,44 +54,24 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
         check_results(iq, iv, io, il, case, infos)
         decode(q, k, v, case, extras, out, lse)
         return out
-    turned = _turned(v, iv) if iv.dtype.bytes == 1 and not case.page and infos[3] is None else None
-    values, = infos_of(v if turned is None else turned)
-    of_turned = None if turned is None else values
-    launch = _launch(*facts_of(iq, ik, iv, io, il, of_turned), facts_of(*infos), case, tiles, persistent,
-                     tilejit.multiprocessors(iq.device), active_knobs())
-    if launch is not None:
-        batch, queries, keys, heads, *_ = check(iq, ik, iv, case, infos)
-        if infos[3] is not None:
-            queries = iq.shape[0]
-        opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)
-        args = queries, keys, factor(case, extras), heads, batch, opts
-        launch((q, k, v if turned is None else turned, out), (iq, ik, values, io), lse, *args)
+    known = facts_of(iq, ik, iv, io, il)
+    work = forward_work(*known, filled(extras, facts_of(*infos)), case, tiles, persistent, *place(iq))
+    if work is not None:
+        work.run(q, k, v, out, lse, *more)
     return out
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The kernel with its constants, its grid, and descriptors to put over q, k, v and out."""
-
-    kernel: Any
-    grid: tuple[int, ...]
-    descriptors: tuple[tilejit.TensorDescriptor, ...]
-
-    def __call__(self, arrays: tuple[Any, ...], infos: tuple[Any, ...], *more: Any) -> None:
-        """Launch it for arrays in the descriptors' order, of which `infos` says what they are."""
-        self.kernel[self.grid](*[d.over(x, i) for d, x, i in zip(self.descriptors, arrays, infos)], *more)
-
-
-def _turned(v: Any, iv: ArrayInfo) -> Any:
-    """Values in 8 bits, [batch, heads, dv, keys]: products read such along the keys only. A pass over the values, which
-    takes a few percent of the time of attention."""
-    batch, keys, heads, dv = iv.shape
+def _turned(work: Work, v: ArrayInfo) -> tuple[int, ArrayInfo]:
+    """Where values in 8 bits are [batch, heads, dv, keys], and what they are there: products read such along the keys
+    only. A launch over the values, which takes a few percent of the time of attention."""
+    batch, keys, heads, dv = v.shape
     padded = _padded(keys, 32)
-    out = tilejit.empty_like(v, (batch, heads, dv, padded))
-    if 0 not in iv.shape:
-        turn_kernel[(tilejit.cdiv(padded, 128), heads, batch)](
-            v, out, keys, padded, heads, *iv.strides[:3], dv, BLOCK=128, D=width(dv), num_warps=4)
-    return out
+    shape = (batch, heads, dv, padded)
+    at = work.new(shape, v.dtype)
+    work.launches.append(Launch(
+        turn_kernel.partial(BLOCK=128, D=width(dv), num_warps=4), (tilejit.cdiv(padded, 128), heads, batch),
+        (At(_V), At(at), keys, padded, heads, *v.strides[:3], dv)))
+    return at, v._replace(address=0, shape=shape, strides=_row_major(shape))
 
 
 def _result(q: ArrayInfo) -> Any:
@@ -128,10 +110,12 @@ def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None,
-            turned: ArrayInfo | None, infos: tuple[ArrayInfo | None, ...], case: Case, tiles: tuple[int, int] | None,
-            persistent: bool | None, chip: int, knobs: Any) -> Launch | None:
-    """The launch on a chip of so many multiprocessors; None where the result is empty."""
+def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
+                 case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
+                 knobs: Any) -> Work | None:
+    """The launches for arrays of these facts (q, k, v, out, lse, and extras one after another) on a chip of so many
+    multiprocessors; None where the result is empty."""
+    infos = flat(extras)
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
     check_results(q, v, out, lse, case, infos)
     packed = infos[3] is not None
@@ -145,7 +129,8 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
     if not tiles:                                # random numbers take registers, and distances of keys some
         bn = min(bn, 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else bn)
     bn = keys_of_block(case, bn)
-    if turned is not None and bn % 32:
+    eight = v.dtype.bytes == 1 and not case.page and not packed
+    if eight and bn % 32:
         raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")
     ends = keys % bn > 0 or packed or infos[5] is not None or case.page > 0
     split = 1
@@ -158,13 +143,19 @@ def _launch(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: Array
             and max(wide, wide_v) <= 128 and _equal(blocks, heads * batch, case.high, chip)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
-        PERSISTENT=persistent, TURNED=turned is not None, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
+        PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16)
     grid = (min(chip, blocks * heads * batch),) if persistent else (blocks, heads, batch)
-    of_v = blocks_of(v, bn, wide_v) if turned is None else tilejit.TensorDescriptor.template(
-        turned, turned.shape, turned.strides, (1, 1, wide_v, bn))
-    descriptors = (blocks_of(q, bm, wide), blocks_of(k, bn, wide), of_v,
-                   ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v))
-    return Launch(kernel, grid, descriptors)
+    work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
+    if eight:
+        at, turned = _turned(work, v)
+        values = At(at, tilejit.TensorDescriptor.template(turned, turned.shape, turned.strides, (1, 1, wide_v, bn)))
+    opts = options(case, filled(extras, [given(_EXTRAS + i, x) for i, x in enumerate(infos)]), infos)
+    work.launches.append(Launch(kernel, grid, (
+        At(_Q, blocks_of(q, bm, wide)), At(_K, blocks_of(k, bn, wide)), values,
+        At(_OUT, ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v)), given(_LSE, lse),
+        q.shape[0] if packed else queries, keys, factor(case, extras), heads, batch,
+        with_rows(opts, case, At(_K), At(_V), k, v))))
+    return work
 
 
 def check_results(q: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, case: Case,
