@@ -54,8 +54,10 @@ class Table:
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
-        # Without TMA, threads of tiles of odd widths write what they hold, which are parts of sectors.
-        f["sectors"] = np.array([1.0 + 3.0 * (w.ctas > 1 or w.n & w.n - 1 > 0) for w in self.ways])
+        # Without TMA, tiles pass through shared memory to be stored in lines; of those of odd widths, of several CTAs
+        # and of wide transposes threads store what they hold, parts of sectors.
+        held = [w.ctas > 1 or w.n & w.n - 1 > 0 or w.swap and w.sums > 64 for w in self.ways]
+        f["sectors"] = np.where(held, 4.0, 1.0)
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
         return f
 
