@@ -139,9 +139,9 @@ def test_what_is_written():
     loop = next(op for op in ops if op.name == "for" and any(x.name == "dot_async" for x in op.regions[0].ops))
     inside = [(op.name, op.attrs.get("pending"), "zero" in op.attrs) for op in loop.regions[0].ops
               if op.name in ("dot_async", "dot_wait", "mbar_test", "mbar_wait", "mbar_arrive")]
-    half = [("mbar_wait", None, False), ("dot_async", None, False), ("mbar_test", None, False), ("dot_wait", 1, False),
+    half = [("mbar_wait", None, False), ("dot_async", None, True), ("mbar_test", None, False), ("dot_wait", 1, False),
             ("mbar_arrive", None, False)]
-    assert inside == [*half, half[0], ("dot_async", None, True), *half[2:]]
+    assert inside == [*half, *half]
     known = [op.operands[3] for op in loop.regions[0].ops if op.name == "mbar_wait"]
     tests = [op.result for op in loop.regions[0].ops if op.name == "mbar_test"]
     assert known[1] is tests[0] and known[0] in loop.regions[0].args and tests[1] in loop.regions[0].terminator.operands

@@ -21,7 +21,7 @@ from tilejit.ir.types import Tile
 
 
 def order_accesses(fn: Function) -> Function:
-    """Put meetings between conflicting accesses, in place; returns the function. Tiles have layouts already."""
+    """Put barriers between conflicting accesses, in place; returns the function. Tiles have layouts already."""
     if fn.attrs["num_warps"] > 1 and fn.attrs.get("num_ctas", 1) == 1:
         _order(fn.body, [])
     return fn

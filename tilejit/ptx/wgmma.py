@@ -60,7 +60,7 @@ class Operand:
 
 @emits("pend")
 def _pend(e: Emitter, op: Op) -> None:
-    """Give the accumulator its own registers, which then never move; a product that starts at zero fills them. Sums of
+    """Give the accumulator its own registers, which then never move; a product from `zero` fills them. Sums of
     fp16 are two to a register until they are waited for. What a loop carries for this product only stays where it is:
     left to itself, the assembler copies it to and fro wherever registers are scarce."""
     t = op.operands[0].type
@@ -70,7 +70,7 @@ def _pend(e: Emitter, op: Op) -> None:
         return
     cls = "b32" if t.elem.bits == 16 else reg_class(t.elem)
     regs = e.p.regs(cls, e.count(t) * t.elem.bits // 32)
-    if _starts_at_zero(e, op):
+    if all(user.attrs.get("zero") for user, _ in e.uses.get(op.result, ())):
         e.set(op.result, regs)
         return
     source = e.get(op.operands[0])
@@ -85,14 +85,6 @@ def _is_carried_for(e: Emitter, pend: Op) -> bool:
     block = source.op
     return (isinstance(block, Block) and block is pend.parent and block.parent is not None
             and block.parent.name == "for" and len(e.uses.get(source, ())) == 1)
-
-
-def _starts_at_zero(e: Emitter, pend: Op) -> bool:
-    """Whether a chain begins with zeros that only its first product reads, right there: it may ignore them."""
-    source = pend.operands[0].op
-    users = [user for user, _ in e.uses.get(pend.result, ())]
-    return (isinstance(source, Op) and source.name == "const" and source.attrs["value"] == 0 and len(users) == 1
-            and users[0].name == "dot_async" and users[0].parent is pend.parent)
 
 
 @lru_cache(maxsize=64)
@@ -136,9 +128,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
         left = _fragments(e, va)
     tail += [int(not b.k_major)] if elem.bytes == 2 else []
     add = p.new("pred", "setp.ne.b32", 1, 0)
-    start = acc.op if isinstance(acc.op, Op) and acc.op.name == "pend" else None
-    reads = not op.attrs.get("zero") and (start is None or not _starts_at_zero(e, start))
-    first_adds = add if reads else p.new("pred", "setp.ne.b32", 0, 0)
+    first_adds = p.new("pred", "setp.ne.b32", 0, 0) if op.attrs.get("zero") else add
     p("wgmma.fence.sync.aligned")
     k0, begin, size = op.attrs.get("k", 0), op.attrs.get("begin", 0), va.type.shape[1]
     start_k = max(0, begin - k0)

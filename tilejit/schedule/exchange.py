@@ -54,7 +54,7 @@ def write_exchange(op: Op, b: Builder, c: Context) -> None:
     """`cluster_sum` with its scratch, its barriers and the parity of its first round."""
     exchange = _exchange_of(op, c)
     assert exchange is not None
-    total = b("cluster_sum", op.operands[0], *_meeting(exchange, b, c), rounds=exchange.rounds, **op.attrs)
+    total = b("cluster_sum", op.operands[0], *_barriers(exchange, b, c), rounds=exchange.rounds, **op.attrs)
     total.type, total.name = op.result.type, op.result.name
     c.renamed[op.result] = total
 
@@ -68,7 +68,7 @@ def write_reduce(op: Op, b: Builder, c: Context) -> None:
     old = c.replaced(op)
     op.attrs["ctas"] = c.plan.ctas
     region = clone_block(op.regions[0], {})
-    whole = b.op("cluster_fold", *op.results, *_meeting(exchange, b, c), regions=[region], ctas=c.plan.ctas)
+    whole = b.op("cluster_fold", *op.results, *_barriers(exchange, b, c), regions=[region], ctas=c.plan.ctas)
     for before, new in zip(old, whole.results):
         new.name = before.name
         c.renamed[before] = new
@@ -78,7 +78,7 @@ def _exchange_of(op: Op, c: Context) -> Exchange | None:
     return next((x for x in c.plan.exchanges if x.loads[0] is op), None)
 
 
-def _meeting(exchange: Exchange, b: Builder, c: Context) -> tuple[Value, ...]:
+def _barriers(exchange: Exchange, b: Builder, c: Context) -> tuple[Value, ...]:
     """Scratch, the barriers `full` and `free`, and a parity, which `split` carries from round to round."""
     slots, name = exchange.slots, exchange.name
     count, warps = slots * c.plan.groups, c.fn.attrs["num_warps"] * c.plan.ctas

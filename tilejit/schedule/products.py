@@ -40,11 +40,13 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
 
 
 def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
-    """What a product adds to; one from zero that is in flight round a loop writes the registers of the one before."""
+    """What a product adds to; one from zero reads nothing (`zero`), and in flight round a loop it writes the registers
+    of the one before."""
     start, before = op.operands[2].op, c.flying.get(op)
-    if before is not None and isinstance(start, Op) and start.name == "const" and start.attrs["value"] == 0:
+    if isinstance(start, Op) and start.name == "const" and start.attrs["value"] == 0:
         extra["zero"] = True
-        return before
+        if before is not None:
+            return before
     return b("pend", c.now(op.operands[2]))
 
 
@@ -75,6 +77,7 @@ def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c
     for i in range(pieces.count):
         a = write_piece(pieces, i, op.operands[0], c.views, c.now, b)
         acc = b("dot_async", a, bb, acc, k=i * size, **extra)
+        extra.pop("zero", None)
         acc.name = op.result.name
         if in_chain:
             acc = b.op("dot_fence", acc).result

@@ -166,7 +166,8 @@ def async_wait(o: Op) -> list[Type]:
 
 @op("view", "buffer slot", traits="scheduled own_buffer")
 def view(o: Op) -> list[Type]:
-    """One slot of a ring, as an operand of a product or a local load."""
+    """One slot of a ring, as an operand of a product or a local load: its address, and the matrix descriptors of the
+    products that read it, are computed here, ahead of the wait for its bytes."""
     return [view_type(o.operands[0].type)]
 
 
@@ -271,6 +272,7 @@ def tma_store(o: Op) -> list[Type]:
     With several `stripes` (of a matrix) each warpgroup does so for its own stripe of the other dimension, in its own
     share of the slots. slice: the dimension of which each CTA of the cluster stores its part of the block.
     With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
+    Elementwise ops right before it that only it needs are computed piece by piece, where each is staged.
 
     role: another role is to do it (`split` puts `stage` and `tma_put` in its place).
     Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
