@@ -157,7 +157,8 @@ class Pending:
 
 @executes("wgmma.mma_async.sync.aligned")
 def _mma(c: Cluster, s: Site, e: External) -> None:
-    group = s.warp // 4 * 4
+    first = s.warp // c.warps_per_cta * c.warps_per_cta
+    group = first + (s.warp - first) // 4 * 4
     state = c.warp_states[s.warp]
     key = (group, state.wgmma_issued)
     scalars = uniform_operands(c, s, e)

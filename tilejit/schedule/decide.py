@@ -99,6 +99,8 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     choose_ping_pong(fn, plan, wishes.groups)
     plan.registers = register_split(fn, fn.attrs["num_warps"] * plan.groups, plan.producers, plan.threads_produce)
     choose_store_role(fn, plan, wishes.store_role)
+    if plan.specialised and not plan.threads_produce and not plan.registers.consumer:
+        plan.producers = 1 + sum(ring.streams for ring in plan.store_rings[:1])    # setmaxnreg alone wants a warpgroup
     for ring in plan.rings:
         ring.groups = plan.groups if ring.local else 1
     _go_on(plan)
