@@ -48,18 +48,20 @@ def test_what_a_loop_holds_stays_in_registers_where_there_is_room(rows, kept):
     assert ("held" in found) == kept
 
 
-def test_an_operand_whose_products_follow_takes_no_registers():
-    kept, operands = reads(twice, 2, Param(Ptr(tl.float16), 16), Param(Ptr(fp32), 16), N=64)
-    assert len(kept) >= 2 and all(kind == "Buffer" for _, kind in operands)
+@pytest.mark.parametrize("size, kept", [(64, False), (128, True)])
+def test_an_operand_whose_products_follow_takes_no_registers(size, kept):
+    names, operands = reads(twice, 2, Param(Ptr(tl.float16), 16), Param(Ptr(fp32), 16), N=size)
+    assert bool(names) == kept and kept == any("Buffer" in kinds for kinds in operands)
 
 
+@pytest.mark.remarks("spills", "stack", reason="tiles that two warps have no registers for")
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_results(dtype):
     """In the emulator, sanitized; fp32 as tf32, whose operands ldmatrix cannot transpose."""
     rng = np.random.default_rng(1)
     x = rng.integers(-2, 3, (64, 64)).astype(dtype)
     out = np.zeros((64, 64), np.float32)
-    twice[(1,)](x, out, 64, num_warps=2)
+    twice[(1,)](x, out, 64, num_warps=1)
     wide = 2 * x.astype(np.float64)
     assert np.array_equal(out, wide @ wide.T @ wide)
     q, k, v = (rng.integers(-1, 2, shape).astype(dtype) for shape in ((64, 64), (96, 64), (96, 64)))

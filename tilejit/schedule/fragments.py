@@ -7,13 +7,13 @@
                                                           ...
                                                           %s = dot_mma %v, ..
 
-An operand whose layout changes goes through shared memory anyway. Where its products follow in the same block it need
-not be in registers at all. One that a loop does not change costs fewer instructions in registers, and stays there if
-there is room for it.
+An operand whose layout changes goes through shared memory anyway, and need not be in registers at all. In registers it
+costs less: one that a loop does not change is read once, and no other buffer is alive. So it stays there if there is
+room for it.
 """
 from __future__ import annotations
 
-from tilejit.ir import Builder, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, uses, walk
 from tilejit.ir.registers import peak
 from tilejit.ir.registers import size as registers_of
 from tilejit.ir.report import Record
@@ -25,20 +25,25 @@ from tilejit.schedule.registers import MOST, room
 
 
 def fragment_reads(fn: Function) -> set[Op]:
-    """The conversions whose results products read from shared memory, fragment by fragment."""
+    """The conversions whose results products read from shared memory, fragment by fragment: the largest ones where a
+    block's tiles take more registers than there are."""
     table = uses(fn.body)
-    able = [op for op in walk(fn.body) if op.name == "convert" and _able(op, table)]
-    found = {op for op in able if all(user.parent is op.parent for user, _ in table[op.result])}
-    free = _without_registers(fn, table) | {op.result for op in found}
-    for loop in (op for op in walk(fn.body) if "loop" in op.define.traits):
-        held = [op for op in able if op not in found and loop not in enclosing(op)
-                and any(loop in enclosing(user) for user, _ in table[op.result])]
-        for op in sorted(held, key=lambda op: -registers_of(op.result)):
-            if peak(loop.regions[-1], free) <= room(MOST, "loop"):
+    able = sorted((op for op in walk(fn.body) if op.name == "convert" and _able(op, table)),
+                  key=lambda op: -registers_of(op.result))
+    found: set[Op] = set()
+    free = _without_registers(fn, table) if able else set()
+    for block in _blocks(fn) if able else ():
+        for op in (op for op in able if any(user.parent is block for user, _ in table[op.result])):
+            if peak(block, free) <= room(MOST, "loop"):
                 break
             found.add(op)
             free.add(op.result)
     return found
+
+
+def _blocks(fn: Function) -> list[Block]:
+    """The function's body and those of loops and branches in it."""
+    return [fn.body, *(region for op in walk(fn.body) if op.define.carries for region in op.regions)]
 
 
 def _able(op: Op, table: Uses) -> bool:
