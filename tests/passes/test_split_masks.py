@@ -163,6 +163,26 @@ def test_attention_in_one_loop(causal, window, parts):
     np.testing.assert_array_equal(found[0].view(np.uint16), found[1].view(np.uint16))
 
 
+@tilejit.jit
+def diagonal(q_desc, k_desc, o_desc, length, SPAN: tl.constexpr):
+    """The blocks of keys from a block of queries on, SPAN of them at most."""
+    first = tl.program_id(0) * 64
+    q = q_desc.load([first, 0])
+    rows = first + tl.arange(0, 64)
+    acc = tl.zeros([64, 64], tl.float32)
+    for n in range(first, tl.minimum(first + SPAN, length), 64):
+        keys = n + tl.arange(0, 64)
+        acc += tl.where(rows[:, None] <= keys[None, :], tl.dot(q, k_desc.load([n, 0]).T), 0.0)
+    o_desc.store([first, 0], acc)
+
+
+@pytest.mark.parametrize("span, is_split", [(512, False), (2048, True)])
+def test_a_loop_of_few_iterations_stays(span, is_split):
+    half, single = "desc<bf16[64x64]>", "desc<fp32[64x64]>"
+    lines = diagonal.compile(half, half, single, "int32", SPAN=span).report_lines
+    assert any("in which masks" in line for line in lines) == is_split
+
+
 def test_options_are_checked():
     with pytest.raises(CompilationError, match="split_masks=3 is not legal"):
         attend.compile("desc<bf16[64x64]>", "desc<bf16[64x64]>", "desc<bf16[64x64]>", "desc<bf16[64x64]>", "int32", "int32",

@@ -22,13 +22,23 @@ WRITE = ["%i{0} = const {{value=0}} : int32", "%v{0} = view %{0}, %i{0}", "role_
 NAMES = ("role_sync", "local_store", "fence_async", "dot_async", "for")
 
 
+def allocated(*lines: str) -> list[str]:
+    """The buffers that are left."""
+    return [op.attrs["name"] for op in moved(*lines).body.ops if op.name == "alloc" and op.attrs["name"] in ("o", "q")]
+
+
 def kept(*lines: str) -> list[str]:
+    return [f"{'  ' * (op.parent is not fn.body)}{op.name}" for fn in [moved(*lines)] for op in walk(fn.body)
+            if op.name in NAMES]
+
+
+def moved(*lines: str):
     allocs = [f'%{name} = alloc {{name="{name}"}} : {BUFFER}' for name in ("o", "q")]
     text = HEAD + "\n".join(f"  {x}" for x in (*allocs, *lines)) + "\n  tma_load %a, %0, %full, %d, %0, %0\n  return\n}\n"
     report = []
     fn = keep_operands(parse_function(text), report)
     assert len(report) == sum(op.name == "local_store" and op.parent is fn.body for op in walk(fn.body))
-    return [f"{'  ' * (op.parent is not fn.body)}{op.name}" for op in walk(fn.body) if op.name in NAMES]
+    return fn
 
 
 def written(name: str, value: str) -> list[str]:
@@ -47,6 +57,8 @@ def test_an_operand_that_does_not_change():
 def test_the_same_operand_of_two_loops():
     found = kept(VALUE, LOOP, *written("o", "%h"), "yield", "}", LOOP.replace("%i", "%j"), *written("q", "%h"), "yield", "}")
     assert found == [*ONCE, "for", "  dot_async", "for", "  dot_async"]
+    assert allocated(VALUE, LOOP, *written("o", "%h"), "yield", "}", LOOP.replace("%i", "%j"), *written("q", "%h"), "yield",
+                     "}") == ["o"]
 
 
 def test_through_two_loops():

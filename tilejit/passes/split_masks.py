@@ -66,7 +66,7 @@ class _Masks:
     def split(self) -> bool:
         """Put the parts in the loop's place; whether that is worth while."""
         step = const_of(self.loop.operands[2])
-        if not isinstance(step, int) or step < 1:
+        if not isinstance(step, int) or step < 1 or not self.asked and self._short(step):
             return False
         limits: list[Limit] = []
         for v, want in self._wanted():
@@ -82,6 +82,12 @@ class _Masks:
                  if (found := self._clear(op, want)) is not None and all(x in limits for x in found)}
         self._write([x for x, (least, _) in zip(limits, room) if least is None or least < 0], known, step)
         return True
+
+    def _short(self, step: int) -> bool:
+        """Whether the loop is known to have few iterations: the block on a diagonal, say."""
+        lo, hi = self.loop.operands[:2]
+        return any((most := (self.forms.scalar(end) - self.forms.scalar(lo)).constant) is not None and most < FEW * step
+                   for end in _least_of(hi))
 
     def _wanted(self) -> Iterator[tuple[Value, bool]]:
         """Masks, and what their elements are where they hide nothing."""
@@ -233,6 +239,15 @@ def _room(x: Limit, lo: Poly, hi: Poly) -> tuple[int | None, int | None]:
     if x.side == "first":
         return (first - x.at).constant, (last - x.at).constant
     return (x.at - last).constant, (x.at - first).constant
+
+
+def _least_of(v: Value) -> list[Value]:
+    """Scalars that v is not above: those that it is the least of, or itself."""
+    if isinstance(v.op, Op) and v.op.name == "minimum":
+        return [x for operand in v.op.operands for x in _least_of(operand)]
+    if isinstance(v.op, Op) and v.op.name in ("cast", "hint"):
+        return [v, *_least_of(v.op.operands[0])]
+    return [v]
 
 
 def _few(limits: list[Limit], step: int) -> bool:

@@ -30,7 +30,8 @@ def keep_operands(fn: Function, report: list[Record]) -> Function:
         value, buffer = store.operands[1], view.operands[0]
         key = (view.parent, value, buffer.type)
         if key in kept:
-            for op in ops:
+            assert isinstance(buffer.op, Op)                        # nothing else writes it, or reads it
+            for op in [*ops, buffer.op]:
                 assert op.parent is not None
                 op.parent.ops.remove(op)
             for user, i in table[view.result]:
