@@ -54,7 +54,7 @@ def test_the_best_plan_computes_the_product_and_says_what_it_is(tuning, monkeypa
         return lambda calls: {1: 0.5}.get(seen.index(call), 1.0)
 
     found = [((*whole, Way(128, 256, 8)),), ((0, 0, 256, 280, Way(128, 128, 4)), (256, 0, 300, 280, Way(64, 64, 4))),
-             ((*whole, Way(128, 256, 8, stages=8)),)]
+             ((*whole, Way(128, 128, 4, k_bytes=1024)),)]
     plans = [Plan(tuple(Part(*p) for p in parts), 0.0) for parts in found]
     best = tuning.best(a, b, out, {"other": lambda: None}, burst, dict(zip("abc", plans)))
     assert best.note == "b, best of 3" and best.out is out
