@@ -57,11 +57,16 @@ def odd_ways(x, out, columns, pitch, BLOCK: tl.constexpr, HOW: tl.constexpr):
         v = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
         if HOW == "counted":
             v = tl.where(at < columns, v, v + 1.0)
+        if HOW == "ends":
+            v = tl.where(at >= columns, 0.0, v) + tl.abs(tl.where(columns > at, v, -0.0)) - tl.abs(v)
         if HOW == "blocks":
             v = v + start * 0.0
         if HOW == "carried":
             last += tl.sum(v, axis=0)
-        total += v
+        if HOW == "fma":
+            total = tl.fma(v, tl.full([BLOCK], 1.0, tl.float32), total)
+        else:
+            total += v
     mean = (last if HOW == "carried" else tl.sum(total, axis=0)) / columns
     if HOW == "counted":
         mean -= (tl.cdiv(columns, BLOCK) * BLOCK - columns) / columns
@@ -116,7 +121,7 @@ def test_extrema_keep_what_they_start_from(shift):
 
 
 @pytest.mark.parametrize("how, why", [("in place", "may be written meanwhile"), ("counted", "behind the end count"),
-                                      ("blocks", "the number of a block"), ("carried", "more than a sum")])
+                                      ("blocks", "the number of a block"), ("carried", "more than a sum"), ("fma", "rounds products")])
 def test_blocks_that_matter_stay(how, why):
     x, out = rows(300, np.float32)
     want = x - x.astype(np.float64).mean(1, keepdims=True)
@@ -125,6 +130,14 @@ def test_blocks_that_matter_stay(how, why):
     np.testing.assert_allclose(x if how == "in place" else out[:2], want, atol=1e-5)
     (line,) = [r for r in odd_ways.compile(x, out, 300, 300, 128, how).report_lines if r.kind == "walked_row"]
     assert why in str(line)
+
+
+def test_every_way_to_end_a_row():
+    x, out = rows(300, np.float32)
+    with tilejit.knobs(target="emulator"):
+        made = odd_ways[(2,)](x, out, 300, 300, 128, "ends", num_warps=1)
+    np.testing.assert_allclose(out[:2], x - x.astype(np.float64).mean(1, keepdims=True), atol=1e-5)
+    assert "whole_row" in [r.kind for r in made.report_lines]
 
 
 def test_rows_too_wide_to_keep_are_walked():

@@ -34,8 +34,9 @@ MOST_BYTES = 2 << 20
 REGISTERS = 64
 #: What adds nothing.
 _NOTHING: dict[str, float] = {"add": 0.0, "maximum": float("-inf"), "minimum": float("inf")}
-_FOLDS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "maximum": max, "minimum": min}
+_FOLDS: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "maximum": max, "minimum": min,
+    "abs": abs}
 
 
 class _NotWhole(Exception):
@@ -140,8 +141,10 @@ class _Row:
         for op in body.ops[:-1]:
             if op in adds:
                 carried = body.args[1 + loop.results.index(adds[op])]
-                (added,) = (v for v in op.operands if v is not carried)
-                g, fold = self.whole(added), op.name
+                others = [v for v in op.operands if v is not carried]
+                if op.name not in _NOTHING:
+                    raise _NotWhole(f"{op.name} rounds products into {adds[op].name or 'a sum'}")
+                g, fold = self.whole(others[0]), op.name
                 if self.ends.get(g) != _NOTHING.get(fold):
                     raise _NotWhole(f"elements behind the end count in {adds[op].name or 'a sum'}")
                 found[adds[op]] = g
@@ -245,21 +248,28 @@ class _Row:
         if op.name == "splat":
             return const_of(op.operands[0])
         if op.name == "cmp":
-            index, end = op.operands if op.attrs["pred"] == "lt" else op.operands[::-1]
-            return False if op.attrs["pred"] in ("lt", "gt") and _is_range(index, self.size) and \
-                isinstance(end.op, Op) and end.op.name == "splat" and end.op.operands[0] is self.end else None
+            return _outside(op, self.end, self.size)
         if op.name == "and":
             return False if any(x is False for x in known) else None
         if op.name == "load":
             return None if len(known) < 2 or known[1] is not False else known[2] if len(known) > 2 else 0
         if op.name == "select":
-            return known[2] if known[0] is False else None
+            return None if known[0] is None else known[1] if known[0] else known[2]
         if op.name == "cast":
             t = elem_of(op.result.type)
             return known[0] if isinstance(t, DType) and t.is_float else None
         if op.name in _FOLDS and None not in known:
             return _FOLDS[op.name](*known)
         return None
+
+
+def _outside(cmp: Op, end: Value, size: int) -> bool | None:
+    """What a comparison of the elements' indices with the row's end gives behind that; None for any other one."""
+    index, bound, pred = *cmp.operands, cmp.attrs["pred"]
+    if not _is_range(index, size):
+        index, bound, pred = bound, index, {"gt": "lt", "le": "ge"}.get(pred, "")
+    known = isinstance(bound.op, Op) and bound.op.name == "splat" and bound.op.operands[0] is end
+    return {"lt": False, "ge": True}.get(pred) if known and _is_range(index, size) else None
 
 
 def _counts_up(pointer: Value, size: int) -> bool:
