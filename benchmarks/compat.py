@@ -127,7 +127,8 @@ class Recorder:
 
             def noted(fn: Any, grid: Any, warmup: bool, /, *args: Any, **kwargs: Any) -> Any:
                 made = run(fn, grid, warmup, *args, **kwargs)
-                self.note(fn, grid, args, kwargs)
+                if not warmup:
+                    self.note(fn, grid, args, kwargs)
                 return made
 
             kind._run = noted
@@ -136,7 +137,8 @@ class Recorder:
 
             def seen(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
                 made = launch(fn, *args, grid=grid, warmup=warmup, **kwargs)
-                self.note(fn, grid, args, kwargs)
+                if not warmup:
+                    self.note(fn, grid, args, kwargs)
                 return made
 
             kind.run = seen
