@@ -201,4 +201,8 @@ def test_widths_are_told_apart_by_powers_of_two():
     assert keys[int](1001) == keys[int](1023) and keys[int](1023) != keys[int](1025)
     assert keys[int](1024) == keys[int](1008) and ints[int](1001) == ints[int](5001)
     assert keys[int]((1 << 20) + 1)[1] == 0
+    numbers = [0, 1, 2, 3, 7, 8, 16, 1000, 1001, 1024, 1025, 2000, 1 << 20, (1 << 20) + 1, (1 << 20) + 16, -5]
+    for x in numbers[:-1]:               # a launcher's comparison says what equal keys say
+        guard = keys.guards[keys[int](x)]
+        assert [bool(eval(guard.format(n=y))) for y in numbers] == [keys[int](x) == keys[int](y) for y in numbers]
     assert norm.source.walked == {"columns"} and "columns" in greatest.source.walked

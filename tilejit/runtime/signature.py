@@ -88,7 +88,7 @@ class ArgumentKeys(Keys):
 
     def __init__(self, align: bool, ones: bool, most: bool = False):
         self.align, self.ones, self.most = align, ones, most
-        self.guards = {} if most else _GUARDS if align and ones else _GUARDS_VALUE if ones else _GUARDS_PLAIN
+        self.guards = _bounded() if most else _GUARDS if align and ones else _GUARDS_VALUE if ones else _GUARDS_PLAIN
         ints = _int_key if align and ones else _int_key_value if ones else _int_key_plain
         super().__init__({int: (lambda x: (ints(x), most_of(x))) if most else ints,
                           float: lambda x: "fp32", bool: lambda x: "int1", TensorDescriptor: lambda x: x.signature,
@@ -132,6 +132,13 @@ _GUARDS = {"1": "{n} == 1", "i32": "{n} & 7 and 1 < {n} < 2147483648",
            "i32:16": "not {n} & 15 and 0 <= {n} < 2147483648"}
 _GUARDS_PLAIN = {"i32": "-2147483648 <= {n} < 2147483648"}
 _GUARDS_VALUE = {"1": "{n} == 1", "i32": "{n} != 1 and -2147483648 <= {n} < 2147483648"}
+
+
+def _bounded() -> dict[Hashable, str]:
+    """The guards of integers whose keys say too which power of two they are at most."""
+    bounds = {0: f"not 1 < {{n}} <= {WIDEST}"}
+    bounds |= {1 << i: f"{1 << i >> 1} < {{n}} <= {1 << i}" for i in range(1, WIDEST.bit_length())}
+    return {(key, most): f"{guard} and {bound}" for key, guard in _GUARDS.items() for most, bound in bounds.items()}
 
 
 def _divisor(x: int) -> int:
