@@ -64,11 +64,12 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
             v = tl.where(inside, v - row_sum(v, ROWS) / columns, 0.0)
         slope = row_sum(g * v, ROWS) / columns
         r = tl.rsqrt(row_sum(v * v, ROWS) / columns + eps)
+        h = v * r
         if dw is not None:
-            dw_sum += grads * (v * r)
+            dw_sum += grads * h
         if db is not None:
             db_sum += grads
-        d = (g - level - v * (slope * r * r)) * r
+        d = g * r - (h * (slope * r * r) + level * r)
         if more is not None:
             d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
         put(out + row * out_pitch + cols, d, inside)
