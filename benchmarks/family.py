@@ -179,12 +179,11 @@ def distinct(found: Iterator[Configuration]) -> list[Configuration]:
 
 # -- families -------------------------------------------------------------------------------------------------------
 def matmuls() -> Iterator[Configuration]:
-    """`matmul`; operands whose rows are no multiples of 16 bytes take POINTERS; tiles may be of the result's
-    transpose."""
+    """`matmul`; tiles may be of the result's transpose."""
     module = matmul_module()
     ends = (*epilogues(), *scaled_epilogues())
     plain_ends = (*((f, {}) for f in FORMATS), (PLAIN, {"bias": True, "activation": "gelu"}))
-    for t, turned in (*product(TILES, (False, True)), (launches.POINTERS, False)):
+    for t, turned in product(TILES, (False, True)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if turned else (rows, columns)
         part, kind = Part(0, 0, rows, columns, replace(t, swap=turned)), " turned" * turned
@@ -193,16 +192,9 @@ def matmuls() -> Iterator[Configuration]:
             size = (4 if scaled else 2) if turned else result_bytes(f, e)
             if ("bias" in e or "activation" in e) and not t.roomy(size, scaled):
                 continue
-            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n,
-                     pointers: bool = t is launches.POINTERS) -> Any:
-                a, b = operands(f, m, n, depth(f))
-                if pointers:
-                    a = matrix(m, depth(f) + 1, dtype=f.a)[:, 1:] if f.a_rows else matrix(m + 1, depth(f), dtype=f.a,
-                                                                                           rows=False)[1:]
-                return matmul(a, b, **with_arrays(e, n))
-            kind = " pointers" if t is launches.POINTERS else kind
-            patches = ((module, "choose", lambda *a, part=part: planning.Plan((part,), 0.0)),
-                       *(((module, "_route", lambda *_: None),) if t is launches.POINTERS else ()))
+            def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
+                return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
+            patches = ((module, "choose", lambda *a, part=part: planning.Plan((part,), 0.0)),)
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(), patches, call)
             if launches.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, e.get("activation")):
                 def ragged(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:

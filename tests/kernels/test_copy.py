@@ -133,3 +133,10 @@ def test_few_rows_of_large_lines_come_in_pieces():
     assert copy_kernel not in [x.kernel.kernel for x in matmul._work(*call).launches]
     plans = matmul._plans(*call)
     assert any(name.startswith("pieces of b") for name in plans) and any(name.startswith("b copied") for name in plans)
+
+
+@pytest.mark.parametrize("m, n", [(3, 5), (70, 129), (64, 64)])
+def test_nothing_to_sum(m, n):
+    """K of 0: what follows the sums of zeros, whatever the strides of what has no elements."""
+    a, b, bias = np.zeros((m, 0), np.float16), np.zeros((0, n), np.float16), np.arange(n, dtype=np.float32)
+    assert np.array_equal(matmul.matmul(a, b, bias), np.tile(bias, (m, 1)).astype(np.float16))

@@ -5,11 +5,11 @@ import pytest
 
 import tilejit
 from tilejit.kernels.add import add_kernel
-from tilejit.kernels.launches import POINTERS
 from tilejit.kernels.planning import LARGE as TILES
 from tilejit.kernels.product.plain import matmul_kernel
 from tilejit.kernels.rows.norms import long_norm_kernel, norm_kernel
 from tilejit.kernels.rows.softmax import long_softmax_kernel, softmax_kernel
+from tilejit.kernels.way import Way
 from tilejit.runtime import ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -112,7 +112,7 @@ def test_matmul_epilogue(tiles, activation):
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8e4nv"])
 def test_matmul_without_tma(dtype, a_rows, b_rows):
     """Row strides that are no multiple of 16 bytes: pointer loads, said in the report."""
-    k = clean(compile_matmul(dtype, POINTERS, a_rows, b_rows, size=255))
+    k = clean(compile_matmul(dtype, Way(64, 64, 8, k_bytes=64), a_rows, b_rows, size=255))
     assert "cp.async.bulk.tensor" not in k.ptx and "pointer" in k.report()
 
 

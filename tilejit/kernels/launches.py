@@ -15,8 +15,6 @@ from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.product.sums import sum_parts_kernel
 from tilejit.kernels.way import Part, Way
 
-#: For operands that TMA cannot read: tiles pass through registers, so they are small.
-POINTERS = Way(64, 64, 8, k_bytes=64)
 #: Rows of tiles of a group where K is divided: a wave's operands stay in L2.
 GROUP = 8
 #: Pieces of 32 columns of a part that wait to be stored: as many as the widest tile has.
@@ -90,13 +88,13 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     first, second = (b.T, a) if t.swap else (a, b.T)
     bk = t.k_bytes * t.k_ctas // a.dtype.bytes
     count = tilejit.cdiv(m1 - m0, t.m) * tilejit.cdiv(n1 - n0, t.n)
-    grid = t.programs or (count if t == POINTERS else min(t.room(chip.multiprocessors), count))     # those wait a lot
+    grid = t.programs or min(t.room(chip.multiprocessors), count)
     group = tl.constexpr(GROUP if t.stream or t.k_ctas > 1 else t.group(m1 - m0, tilejit.cdiv(problem.k, bk)))
     options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(problem, t, grid, chip))
     summed, left = bool(t.parts) and not into, 0
     last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
     # Where pieces of 4 or 8 bytes begin must be known.
-    pieces = problem.units != (16, 16) and t != POINTERS
+    pieces = problem.units != (16, 16)
     walk: Piece = whole(group.value) if pieces else (walks.whole, (m0, n0, group))
     if summed:
         at, last = parts(work, t)
@@ -150,6 +148,6 @@ def tail(problem: Problem, t: Way, end: Any = None) -> int:
     slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
     registers (beside an `end` some tiles have none)."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
-    fits = not t.in_turn and t.k_ctas == 1 and t != POINTERS and problem.units == (16, 16)
+    fits = not t.in_turn and t.k_ctas == 1 and problem.units == (16, 16)
     fits = fits and tilejit.chip() == "sm_90a" and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

@@ -26,15 +26,17 @@ from tilejit.kernels._operands import (
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.copy import LINE, copy, made, pitched, time
-from tilejit.kernels.launches import POINTERS, End, add
+from tilejit.kernels.launches import End, add
 from tilejit.kernels.planning import Plan, choose, described, likeliest
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.product.kernel import product_kernel
-from tilejit.kernels.way import Part
+from tilejit.kernels.way import Part, Way
 
 _WHAT = "matmul"
 #: Arrays of a call: a, b, bias, result, both scales, arguments of an end.
 _ARRAYS = 7
+#: The tile where there is nothing to sum.
+_EMPTY = Way(64, 64, 4)
 #: Bytes that threads copy into shared memory at once, at least.
 _PIECE = 4
 #: Plans that autotuning measures.
@@ -179,7 +181,7 @@ def _matrix(name: str, x: ArrayInfo, at: int) -> Matrix:
         raise tilejit.LaunchError(f"matmul: {name} must be a matrix, found shape {x.shape}")
     order = order_of(x)
     if order is None:
-        if x.strides[1] != 1 and x.shape[1] != 1:
+        if x.strides[1] != 1 and x.shape[1] != 1 and 0 not in x.shape:
             raise tilejit.LaunchError(f"matmul: {name} has strides {x.strides}: one of them must be 1")
         order = True
     return Matrix(x, x.shape, x.strides, order, at)
@@ -195,8 +197,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scal
         return work
     found = _route(ma, mb, mc, problem, chip)
     if found is None:
-        alone = Plan((Part(0, 0, problem.m, problem.n, POINTERS),), 0.0)
-        return _planned(work, alone, problem, ma, mb, mc, chip, end)
+        return _planned(work, Plan((Part(0, 0, *c.shape, _EMPTY),), 0.0), problem, ma, mb, mc, chip, end)
     return _routed(work, found, ma, mb, mc, chip, end)
 
 
