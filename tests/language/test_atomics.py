@@ -125,3 +125,35 @@ def test_pointers_in_memory():
 def test_what_cannot_be(call, message):
     with pytest.raises(tilejit.CompilationError, match=message):
         call()
+
+
+@tilejit.kernel
+def scatter_sums(table, rows, x, M: tl.constexpr, N: tl.constexpr, KIND: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    at = tl.load(rows + i)[:, None] * N + j[None, :]
+    v = tl.load(x + i[:, None] * N + j[None, :])
+    keep = (i < M - 1)[:, None]
+    if KIND == "add":
+        tl.atomic_add(table + at, v, mask=keep)
+    else:
+        tl.atomic_max(table + at, v, mask=keep)
+
+
+@pytest.mark.parametrize("dtype,kind,wide", [(np.float32, "add", "red.relaxed.gpu.global.add.v4.f32"),
+                                             (np.float16, "add", "red.relaxed.gpu.global.add.noftz.v8.f16"),
+                                             (np.int32, "add", "red.relaxed.gpu.global.add.s32"),
+                                             (np.uint32, "max", "red.relaxed.gpu.global.max.u32")])
+def test_results_that_nobody_reads_are_not_asked_for(dtype, kind, wide):
+    """Several of a thread are reductions, of floats by 16 bytes, and one fence releases what came before."""
+    rng = np.random.default_rng(3)
+    rows, x = rng.integers(0, 4, 16).astype(np.int32), rng.integers(0, 9, (16, 64)).astype(dtype)
+    table, want = np.zeros((4, 64), dtype), np.zeros((4, 64), dtype)
+    (np.add if kind == "add" else np.maximum).at(want, rows[:15], x[:15])
+    given = {"M": 16, "N": 64, "KIND": kind, "num_warps": 2}
+    tilejit.check(scatter_sums, (1,), table, rows, x, **given).check()
+    table[:] = 0
+    k = scatter_sums[(1,)](table, rows, x, **given)
+    np.testing.assert_array_equal(table, want)
+    assert wide in k.ptx and "atom." not in k.ptx and k.ptx.count("fence.acq_rel.gpu;") == 1
+    with tilejit.knobs(arch="sm_80"):
+        assert ".v4.f32" not in (old := scatter_sums.compile(table, rows, x, **given).ptx) and "red.relaxed" in old

@@ -35,7 +35,7 @@ from tilejit.layout.mma import mma_accumulator
 from tilejit.layout.named import blocked, wgmma_accumulator
 from tilejit.passes import layouts_convert
 from tilejit.passes.axis import analyse
-from tilejit.passes.layouts_access import Accesses, Facts, set_vectors
+from tilejit.passes.layouts_access import Accesses, Facts, mark_reductions, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
 from tilejit.passes.layouts_products import fragments
 from tilejit.passes.layouts_rules import (
@@ -53,6 +53,7 @@ def assign_layouts(fn: Function) -> Function:
     """Assign layouts in place; appends the conversions that remain to `attrs["report"]`."""
     split_cheap(fn)
     choose_units(fn)
+    mark_reductions(fn)
     facts = analyse(fn)
     for v, layout in Assignment(fn, facts).run().items():
         v.type = tile(v.type).with_layout(layout)

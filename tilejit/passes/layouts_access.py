@@ -6,7 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from tilejit.ir import Function, Op, Value, total_warps, walk
-from tilejit.ir.types import Ptr, Tile, elem_of
+from tilejit.ir.target import target_of
+from tilejit.ir.types import Ptr, Tile, bf16, elem_of, fp16, fp32
 from tilejit.layout.clusters import copies, cta_bases, parts_of, strips_of
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import Basis, LinearLayout
@@ -153,11 +154,12 @@ def fastest(op: Op, facts: Facts) -> int:
 
 
 def access_width(op: Op, facts: Facts, dim: int) -> int:
-    """Elements per instruction of a load or store along `dim`; atomics go one by one."""
-    if "atomic" in op.define.traits:
-        return 1
+    """Elements per instruction of a load or store along `dim`; atomics go one by one, unless they are reductions
+    that take vectors."""
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
+    if "atomic" in op.define.traits and not op.attrs.get("unread"):
+        return 1
     mask = mask_of(op)
     return vector_width(facts[op.operands[0]], elem.elem.bytes, None if mask is None else facts[mask], dim)
 
@@ -167,6 +169,17 @@ def mask_of(op: Op) -> Value | None:
     named = op.define.operands
     at = named.index("mask?") if "mask?" in named else len(op.operands)
     return op.operands[at] if len(op.operands) > at else None
+
+
+def mark_reductions(fn: Function) -> None:
+    """`unread` atomics: sums of floats that nobody reads, which Hopper takes by vectors (PTX ISA, red: sm_90)."""
+    sums = [op for op in walk(fn.body) if op.name == "atomic_rmw" and op.attrs["kind"] == "add"
+            and isinstance(op.result.type, Tile) and elem_of(op.result.type) in (fp16, bf16, fp32)]
+    if sums and target_of(fn).hopper:
+        used = {v for op in walk(fn.body) for v in op.operands}
+        for op in sums:
+            if op.result not in used:
+                op.attrs["unread"] = True
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
@@ -182,7 +195,7 @@ def set_vectors(fn: Function, facts: Facts) -> None:
                 if layout is not None else 1
             if runs > 1:
                 op.attrs["runs"] = runs
-        if op.define.layout != "access" or "atomic" in op.define.traits:
+        if op.define.layout != "access" or "atomic" in op.define.traits and not op.attrs.get("unread"):
             continue
         t = op.operands[0].type
         if not isinstance(t, Tile):

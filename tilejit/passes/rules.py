@@ -89,9 +89,7 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
         pick = min if name == "minimum" else max
         (a, b), (c, d) = of(0), of(1)
         return pick(a, c), pick(b, d)
-    if name in ("idiv", "irem", "shr", "and", "or"):
-        return _of_bits(name, of(0), of(1), whole)
-    return whole
+    return _of_bits(name, of(0), of(1), whole) if len(op.operands) == 2 else whole
 
 
 def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
@@ -106,7 +104,9 @@ def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int
     if name == "irem":                                      # x % 0 is x
         most = a[1] if b[0] <= 0 else min(a[1], b[1] - 1)
         return (0, most) if a[0] >= 0 else whole
-    return (0, a[1] // b[0]) if a[0] >= 0 and b[0] > 0 else whole    # x // 0 has all bits set
+    if name == "idiv":                                      # x // 0 has all bits set
+        return (0, a[1] // b[0]) if a[0] >= 0 and b[0] > 0 else whole
+    return whole
 
 
 def nonnegative(v: Value) -> bool:

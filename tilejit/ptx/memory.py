@@ -13,7 +13,7 @@ from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.ptx.arith import literal, suffix
 from tilejit.ptx.convert import shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.pack import load, load_shared, store, store_shared
+from tilejit.ptx.pack import load, load_shared, store, store_shared, vector
 
 _CACHE = {"": "", ".ca": ".ca", ".cg": ".cg", ".cs": ".cs", ".cv": ".cv", ".wb": ".wb", ".wt": ".wt"}
 _EVICT = {"": "", "evict_first": ".L1::evict_first", "evict_last": ".L1::evict_last",
@@ -93,6 +93,8 @@ def _store(e: Emitter, op: Op) -> None:
 # -- atomics --------------------------------------------------------------------------------------------
 _SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
+#: Kinds that `red` has.
+_UNREAD = ("add", "max", "min", "and", "or", "xor")
 
 
 def _atom(op: Op) -> str:
@@ -120,11 +122,37 @@ def _suffix(op: Op, kind: str, t: DType) -> str:
     return f"{kind}.{'s' if signed else 'u'}{t.bits}"
 
 
+def _reductions(e: Emitter, op: Op, suffix: str) -> None:
+    """Several atomics a thread of which nobody reads the old values, by vectors where `vec` says so. What releases is
+    one fence before all of them: as parts of the atomics each would wait for the one before."""
+    sem, scope, vec = op.attrs.get("sem") or "acq_rel", op.attrs.get("scope") or "gpu", op.attrs.get("vec", 1)
+    if sem in ("release", "acq_rel"):
+        e.p(f"fence.acq_rel.{scope}")
+    pointers, values, t = e.get(op.operands[0]), e.get(op.operands[1]), op.result.type
+    masks = e.get(op.operands[2]) if len(op.operands) > 2 else None
+    owner, done = writer(e, op), set[tuple[int, ...]]()
+    kind, _, elem = suffix.rpartition(".")
+    if vec > 1:
+        e.version = max(e.version, (8, 1))
+    opcode = f"red.relaxed.{scope}.global.{kind}{f'.v{vec}' if vec > 1 else ''}.{elem}"
+    for i in range(0, len(pointers), vec):
+        at = t.layout.apply(register=i) if isinstance(t, Tile) and t.layout else ()
+        if at not in done:
+            done.add(at)
+            pred = _both(e, owner, masks[i] if masks else None)
+            e.p(opcode, f"[{pointers[i]}]", vector(values[i:i + vec]), pred=pred)
+    e.set(op.result, e.fresh(t))
+
+
 @emits("atomic_rmw")
 def _atomic_rmw(e: Emitter, op: Op) -> None:
     """One atomic per element, done by one of its holders. Masked-off elements give 0."""
     p, t, kind, atom = e.p, elem_of(op.operands[1].type), op.attrs["kind"], _atom(op)
     assert isinstance(t, DType)
+    if op.result not in e.uses and kind in _UNREAD and not (t.is_float and kind != "add") \
+            and len(e.get(op.operands[0])) > 1:
+        _reductions(e, op, _suffix(op, kind, t))
+        return
     cls = reg_class(t)
     ordered = t.is_float and kind in ("max", "min")
     plain = kind in ("load", "store")

@@ -56,7 +56,7 @@ def bool_bytes(e: Emitter, regs: list[str]) -> list[str]:
     return [e.p.new("b16", "selp.b16", 1, 0, r) for r in regs]
 
 
-def _vector(regs: list[str]) -> str:
+def vector(regs: list[str]) -> str:
     return regs[0] if len(regs) == 1 else "{" + ", ".join(regs) + "}"
 
 
@@ -77,11 +77,11 @@ def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
         if elem.bits == 8 and len(regs) > 1:
             opcode, regs, elem = opcode, [_pair(e, regs)], uint16
         vec = f".v{len(regs)}" if len(regs) > 1 else ""
-        e.p(f"{opcode}{vec}.{_width(elem)}", address, _vector(regs), pred=pred)
+        e.p(f"{opcode}{vec}.{_width(elem)}", address, vector(regs), pred=pred)
         return
     packed = words(e, elem, regs)
     vec = f".v{len(packed)}" if len(packed) > 1 else ""
-    e.p(f"{opcode}{vec}.b32", address, _vector(packed), pred=pred)
+    e.p(f"{opcode}{vec}.b32", address, vector(packed), pred=pred)
 
 
 def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
@@ -111,11 +111,11 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
                 p("cvt.u16.u32", r, byte32)
             return
         vec = f".v{len(regs)}" if len(regs) > 1 else ""
-        p(f"{opcode}{vec}.{_width(elem)}", _vector(regs), address, pred=pred)
+        p(f"{opcode}{vec}.{_width(elem)}", vector(regs), address, pred=pred)
         return
     packed = words(e, elem, regs) if pred else p.regs("b32", size // 4)
     vec = f".v{len(packed)}" if len(packed) > 1 else ""
-    p(f"{opcode}{vec}.b32", _vector(packed), address, pred=pred)
+    p(f"{opcode}{vec}.b32", vector(packed), address, pred=pred)
     unpack(e, elem, packed, regs, pairs)
 
 
@@ -148,7 +148,7 @@ def load_shifted(e: Emitter, elem: Scalar, regs: list[str], address: str, shift:
         p("mov.b32", r, 0)
     body, _, offset = address[1:-1].partition("+")
     for i in (0, 4):
-        p("ld.shared.v4.b32", _vector(both[i:i + 4]), f"[{body}+{int(offset) + 4 * i}]", pred=pred)
+        p("ld.shared.v4.b32", vector(both[i:i + 4]), f"[{body}+{int(offset) + 4 * i}]", pred=pred)
     found = shift_words(e, both, shift, max(1, elem.bits // 8))
     if elem.bits < 32:
         unpack(e, elem, found, regs)

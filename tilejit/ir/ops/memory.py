@@ -101,14 +101,15 @@ COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "xchg": lambda a, b: b, "store": lambda a, b: b, "load": lambda a, b: a}
 
 
-@op("atomic_rmw", "ptr value mask?", "kind sem scope alone? seldom?", effects="read write", traits="elementwise atomic",
+@op("atomic_rmw", "ptr value mask?", "kind sem scope alone? seldom? unread? vec?", effects="read write",
+    traits="elementwise atomic",
     layout="access", scratch=of_atomic)
 def atomic_rmw(o: Op) -> list[Type]:
     """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
 
     Two kinds more: `store`, of which nobody reads the result, and `load`, which does nothing with its value.
 
-    `seldom`: see `store`.
+    `seldom`: see `store`. `unread`: nobody reads the result, and the chip adds `vec` elements at once (`layouts`).
     `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
     _shapes_agree(o)
     return [_pointee(o)]
