@@ -80,6 +80,19 @@ def test_emulated(shape):
     assert rel_error(x, d / own.sum()) < 1e-5
 
 
+@pytest.mark.parametrize("shape", [(5, 48), (4, 4096), (4, 20000), (33000, 3)], ids=str)
+def test_losses_emulated(shape):
+    """Losses alone: rows together and one by one, in blocks, and so many that a cluster sums their losses."""
+    x, t, _ = logits_of(*shape, dtype=np.float32)
+    x[1, :3] = -np.inf, 1e4, -np.inf
+    loss, _, own, _ = losses64(x[2:], t[2:])
+    with tilejit.knobs(target="emulator"):
+        found = kernels.cross_entropy(x, t, reduction="none")
+        np.testing.assert_allclose(found[2:], loss, rtol=1e-5, atol=1e-6)
+        assert found[0] == 0 and found[1] == (np.inf if t[1] in (0, 2) else np.float32(1e4) - x[1, t[1]])
+        np.testing.assert_allclose(kernels.cross_entropy(x[2:], t[2:]), loss.sum() / own.sum(), rtol=1e-5)
+
+
 def test_targets_that_are_no_class():
     x, t, _ = logits_of(4, 9)
     t[1], t[2] = 9, -1
