@@ -59,6 +59,15 @@ def test_integer_identities(expr, want):
     assert stored(expr, setup) == want
 
 
+def test_64_bit_quotients_of_numbers_that_fit_32_bits():
+    setup = "  %pid = program_id {axis=0}\n  %a = cast %pid {dtype=int64}\n  %b = cast %n {dtype=int64}\n"
+    for name in ("idiv", "irem"):
+        text = simplified(f"{setup}  %r = {name} %a, %b\n  %s = cast %r {{dtype=int32}}\n  store %p, %s")
+        assert f"= {name} %0, %1 : int32" in text
+    wide = f"{setup}  %c = cast %m {{dtype=int64}}\n  %r = idiv %b, %c\n  %f = cast %r {{dtype=fp32}}\n  store %q, %f"
+    assert "idiv %b, %c : int64" in simplified(wide)          # the least number by -1 fits 64 bits only
+
+
 def test_constants_fold_and_sums_gather():
     assert stored("add %t, %b", "  %a = const {value=2147483647} : int32\n  %b = const {value=2} : int32\n"
                                 "  %t = add %a, %n") == \

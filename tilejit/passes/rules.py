@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tilejit.ir.core import Op, Value
-from tilejit.ir.types import DType, elem_of, int1, shape_of
+from tilejit.ir.types import DType, Tile, elem_of, int1, int32, shape_of, uint32
 
 
 class Emits(Protocol):
@@ -178,13 +178,30 @@ def _power_of_two(op: Op) -> int | None:
     return None
 
 
+def _in_32_bits(r: Emits, op: Op) -> Value | None:
+    """A 64-bit division of numbers that fit 32 bits, whose quotient does too: the chip has none of 64 bits. (Of tiles,
+    narrowing would cost facts about their runs.)"""
+    e, narrow = _int(op), None
+    if e is None or e.bits < 64 or isinstance(op.result.type, Tile):
+        return None
+    (a, b), (c, d) = bounds(op.operands[0]), bounds(op.operands[1])
+    for t in (int32, uint32):
+        lo, hi = (-(1 << 31), (1 << 31) - 1) if t.is_signed else (0, (1 << 32) - 1)
+        if lo <= min(a, c) and max(b, d) <= hi and not (a == lo < 0 and c <= -1 <= d) and (t.is_signed or c > 0):
+            narrow = narrow or t
+    if narrow is None:
+        return None
+    sides = [r.emit("cast", v, dtype=narrow) for v in op.operands]
+    return r.emit("cast", r.emit(op.name, *sides), dtype=e)
+
+
 @rule("idiv")
 def _idiv(r: Emits, op: Op) -> Value | None:
     a, b = op.operands
     if const_of(b) == 1:
         return a
     k = _power_of_two(op)
-    return None if k is None else r.emit("shr", a, r.constant(k, b))
+    return _in_32_bits(r, op) if k is None else r.emit("shr", a, r.constant(k, b))
 
 
 @rule("irem")
@@ -193,7 +210,7 @@ def _irem(r: Emits, op: Op) -> Value | None:
     if const_of(b) == 1:
         return r.constant(0, op.result)
     k = _power_of_two(op)
-    return None if k is None else r.emit("and", a, r.constant(2 ** k - 1, b))
+    return _in_32_bits(r, op) if k is None else r.emit("and", a, r.constant(2 ** k - 1, b))
 
 
 @rule("and")
