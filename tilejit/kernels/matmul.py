@@ -197,7 +197,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scal
         return work
     found = _route(ma, mb, mc, problem, chip)
     if found is None:
-        return _planned(work, Plan((Part(0, 0, *c.shape, _EMPTY),), 0.0), problem, ma, mb, mc, chip, end)
+        return _planned(work, Plan((Part(0, 0, c.shape[0], c.shape[1], _EMPTY),), 0.0), problem, ma, mb, mc, chip, end)
     return _routed(work, found, ma, mb, mc, chip, end)
 
 
