@@ -22,7 +22,9 @@ from tilejit.ir.core import (
     enclosing,
     erase,
     keep_edges,
+    listed,
     product_warps,
+    reached,
     replace,
     total_warps,
     uses,
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from tilejit.ir.table import OPS
 
 __all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
-           "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "keep_edges", "product_warps",
-           "replace", "total_warps", "types", "uses", "walk"]
+           "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "keep_edges", "listed",
+           "product_warps", "reached", "replace", "total_warps", "types", "uses", "walk"]
 
 
 def __getattr__(name: str) -> Any:

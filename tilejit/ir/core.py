@@ -6,7 +6,7 @@ Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` r
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -178,6 +178,17 @@ def edge_at(op: Op, index: int) -> tuple[Op, Edge] | None:
         owner = op.parent.parent
     i = index - op.define.fixed
     return (owner, _edge(owner, i)) if owner.define.carries and 0 <= i < len(owner.results) else None
+
+
+def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]) -> set[Value]:
+    """These values and all that they come from; `sources` gives what one value comes from."""
+    found, work = set(values), [*values]
+    while work:
+        for v in sources(work.pop()):
+            if v not in found:
+                found.add(v)
+                work.append(v)
+    return found
 
 
 def controls(op: Op) -> list[Value]:

@@ -11,8 +11,7 @@ arguments never come here, the specialisation knows them; of any other number `t
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, walk
-from tilejit.ir.core import edge_of
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, listed, reached, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import Ptr, Tile
 from tilejit.passes.axis import AxisInfo, analyse, fact_of
@@ -50,20 +49,15 @@ def _gains(op: Op, known: list[AxisInfo]) -> bool:
 
 def _addresses(fn: Function) -> set[Value]:
     """All that addresses and masks of accesses through tiles of pointers are computed from."""
-    work = [v for op in walk(fn.body) for v in op.operands
-            if isinstance(v.type, Tile) and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")]
-    found: set[Value] = set()
-    while work:
-        v = work.pop()
-        if v in found:
-            continue
-        found.add(v)
-        edge = edge_of(v)
-        if edge is not None:
-            work += [x for x in (edge[1].init, *edge[1].ends) if x is not None]
-        if isinstance(v.op, Op) and v.op.name != "load":
-            work += v.op.operands
-    return found
+    return reached([v for op in listed(fn.body) for v in op.operands if isinstance(v.type, Tile)
+                    and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")], unloaded)
+
+
+def unloaded(v: Value) -> list[Value]:
+    """What a value is computed from, through loops and branches; nothing for what is loaded."""
+    edge = edge_of(v)
+    return [*(edge[1].sources if edge is not None else ()),
+            *(v.op.operands if isinstance(v.op, Op) and v.op.name != "load" else ())]
 
 
 def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:

@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.core import edge_at, edge_of
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number
-from tilejit.passes.assumptions import check, may_check
+from tilejit.passes.assumptions import check, may_check, unloaded
 from tilejit.passes.axis import ANY, analyse
 from tilejit.passes.copies import is_volatile, pipelined_loops, wants_copies
 from tilejit.passes.rules import const_of
@@ -435,24 +435,14 @@ def _fits(p: Poly) -> bool:
 
 def _is_wide(pointer: Value) -> bool:
     """Whether 64-bit sums or products are part of an address, or pointers that a loop moves."""
-    seen: set[Value] = set()
-    work = [pointer]
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        edge = edge_of(v)
-        if edge is not None:
-            if isinstance(elem_of(v.type), Ptr):
-                return True
-            work += edge[1].sources
-        if isinstance(v.op, Op) and v.op.name != "load":
-            e = elem_of(v.type)
-            if (v.op.name == "shl" or v.op.name in ("add", "sub", "mul")) and isinstance(e, DType) and e.bits == 64:
-                return True
-            work += v.op.operands
-    return False
+    def wide(v: Value) -> bool:
+        e = elem_of(v.type)
+        if isinstance(e, Ptr):
+            return edge_of(v) is not None
+        sums = isinstance(v.op, Op) and v.op.name in ("add", "sub", "mul", "shl")
+        return sums and isinstance(e, DType) and e.bits == 64
+
+    return any(map(wide, reached([pointer], unloaded)))
 
 
 def _divides(stride: Poly, m: Monomial, c: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, walk
+from tilejit.ir import Block, Function, Op, Value, clone_op, reached, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.registers import size
 
@@ -80,16 +80,4 @@ def _behind(block: Block, loop: Op) -> bool:
 
 def _leaves(v: Value, able: Callable[[Value], bool]) -> set[Value]:
     """What a value is computed from by cheap ops before the loop."""
-    found: set[Value] = set()
-    work, seen = [v], {v}
-    while work:
-        op = work.pop().op
-        assert isinstance(op, Op)
-        for x in op.operands:
-            if x not in seen:
-                seen.add(x)
-                if able(x):
-                    work.append(x)
-                else:
-                    found.add(x)
-    return found
+    return {x for x in reached([v], lambda x: x.op.operands if able(x) else ()) if not able(x)}  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilejit.ir.core import Builder, Function, Op, Value, clone_op, replace, total_warps, walk
+from tilejit.ir.core import Builder, Function, Op, Value, clone_op, listed, replace, total_warps, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, inside, number
@@ -46,7 +46,7 @@ class Limit:
 def split_masks(fn: Function) -> Function:
     """Split the loops, in place; returns the function."""
     changed = False
-    loops = [op for op in walk(fn.body) if op.name == "for"]
+    loops = [op for op in listed(fn.body) if op.name == "for"]
     for loop in reversed(loops):                                     # inner ones first
         asked = loop.attrs.pop("split_masks", None)
         if asked if asked is not None else fn.attrs.get("split_masks", True):
@@ -91,9 +91,9 @@ class _Masks:
 
     def _wanted(self) -> Iterator[tuple[Value, bool]]:
         """Masks, and what their elements are where they hide nothing."""
-        dots = any(op.name == "dot" for op in self.body.ops)
+        dots = any([op.name == "dot" for op in self.body.ops])
         threads = 32 * total_warps(self.fn)
-        for op in walk(self.body):
+        for op in listed(self.body) if dots or self.asked else ():
             t = op.results[0].type if op.results else None
             if op.name == "select" and isinstance(t, Tile):
                 if self.asked or dots and len(t.shape) > 1 and t.numel >= ELEMENTS * threads:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilejit.ir import Block, Function, Op, walk
+from tilejit.ir import Block, Function, Op, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named, target_of
 from tilejit.ir.types import Buffer, Tile, elem_of
@@ -62,7 +62,7 @@ def in_flight(fn: Function) -> Record | None:
 
     Counted is what a program asks for before it needs any of it, at most: registers are not known here."""
     size = _bytes(fn.body) // int(fn.attrs.get("num_ctas", 1)) + _rows(fn)
-    if not size or any("dot" in op.name for op in walk(fn.body)):
+    if not size or any("dot" in op.name for op in listed(fn.body)):
         return None
     threads, shared = fn.attrs["num_threads"], fn.attrs.get("shared_bytes", 0)
     programs = min(PROGRAMS, THREADS // threads, target_of(fn).shared_bytes // (shared + 2048) if shared else PROGRAMS)
@@ -82,7 +82,7 @@ def _bytes(block: Block) -> int:
 
 def _rows(fn: Function) -> int:
     """Of the rows that a CTA copies into shared memory outside of loops."""
-    copies = [op for op in walk(fn.body) if op.name == "row_copy" and not _in_loop(op)]
+    copies = [op for op in listed(fn.body) if op.name == "row_copy" and not _in_loop(op)]
     return sum(op.operands[0].type.slot_bytes for op in copies if isinstance(op.operands[0].type, Buffer))
 
 

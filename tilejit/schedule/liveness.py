@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, listed, uses
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
 
@@ -65,8 +65,8 @@ class Liveness:
         #: the block of each role; where one thread does everything, what that thread does
         self.frames = [_frame(block) for block in regions]
         self.uses = uses(fn.body)
-        self.order = [{op: i for i, op in enumerate(walk(block))} for block in self.frames]
-        self.scratch = {op: n for block in regions for op in walk(block) if (n := scratch_bytes(op))}
+        self.order = [{op: i for i, op in enumerate(listed(block))} for block in self.frames]
+        self.scratch = {op: n for block in regions for op in listed(block) if (n := scratch_bytes(op))}
         self.areas = list(self._buffers())
         self.areas += self._scratch({op for area in self.areas for ops in area.accesses for op in ops})
         self.hints = [op for op in self.order[0] if op.name == "reuse"]

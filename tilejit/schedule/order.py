@@ -13,15 +13,15 @@ stand where they belong: products that are issued with no wait between them go t
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, walk
+from tilejit.ir import Block, Builder, Function, Op, listed
 
 
 def order(fn: Function) -> Function:
-    """Put turns into every loop that asks for them, in place; returns the function."""
+    """Order the products of every loop that asks for it, in place; returns the function."""
     roles = [op for op in fn.body.ops if op.name == "roles"]
     for block in [region for op in roles for region in op.regions] or [fn.body]:
         most = 0
-        for loop in walk(block):
+        for loop in listed(block):
             groups = loop.attrs.get("ping_pong", 0) if loop.name == "for" else 0
             if groups > 1 and _deal(loop.regions[0], groups):
                 most = max(most, groups)

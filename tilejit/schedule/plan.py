@@ -6,12 +6,12 @@ share one pair of `full`/`empty` barriers. Kinds of loads, by what copies: "tens
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Op, Value, controls, edge_of, enclosing, walk
+from tilejit.ir import Op, Value, controls, edge_of, enclosing, reached, walk
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
@@ -243,21 +243,13 @@ def reads_slot(dot: Op, index: int) -> Op | None:
 
 def behind(value: Value) -> set[Op]:
     """The copied loads and products that a value is computed from, through loops and branches."""
-    seen: set[Value] = set()
-    work, found = [value], set()
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
+    def sources(v: Value) -> list[Value]:
         edge, op = edge_of(v), v.op
         if edge is not None:
-            work += [*edge[1].sources, *controls(edge[0])]
-        elif isinstance(op, Op):
-            if kind_of(op) or op.name == "dot":
-                found.add(op)
-            work += [*op.operands, *(x for r in op.regions for x in r.terminator.operands)]
-    return found
+            return [*edge[1].sources, *controls(edge[0])]
+        return [*op.operands, *(x for r in op.regions for x in r.terminator.operands)] if isinstance(op, Op) else []
+
+    return {v.op for v in reached([value], sources) if isinstance(v.op, Op) and (kind_of(v.op) or v.op.name == "dot")}
 
 
 def in_place(v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:
@@ -287,34 +279,19 @@ def needed_by_stores(plan: Plan) -> set[Value]:
 
 def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
     """What is needed to compute these operands of ops and to know whether and how often the ops run."""
-    needed: set[Value] = set()
-    work: list[Value] = []
+    def around(op: Op) -> list[Value]:
+        return [v for outer in enclosing(op) for v in controls(outer)]
 
-    def control(op: Op) -> None:
-        for outer in enclosing(op):
-            work.extend(controls(outer))
-
-    for at, operands in wanted.items():
-        work.extend(operands)
-        control(at)
-    while work:
-        v = work.pop()
-        if v in needed:
-            continue
-        needed.add(v)
+    def sources(v: Value) -> list[Value]:
         edge = edge_of(v)
-        if isinstance(v.op, Op):
-            control(v.op)
+        found = around(v.op) if isinstance(v.op, Op) else []
         if edge is not None:
-            work += [*edge[1].sources, *controls(edge[0])]
-        elif isinstance(v.op, Op):
-            work.extend(v.op.operands)
-            for region in v.op.regions:
-                for inner in walk(region):
-                    work.extend(inner.operands)
-        elif v.op is not None and v.op.parent is not None:       # an induction variable
-            work.extend(controls(v.op.parent))
-    return needed
+            return [*found, *edge[1].sources, *controls(edge[0])]
+        if isinstance(v.op, Op):
+            return [*found, *v.op.operands, *(x for region in v.op.regions for op in walk(region) for x in op.operands)]
+        return controls(v.op.parent) if v.op is not None and v.op.parent is not None else []     # an induction variable
+
+    return reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)
 
 
 def ahead_slice(ring: Ring) -> Ahead | None:
@@ -324,33 +301,10 @@ def ahead_slice(ring: Ring) -> Ahead | None:
     return found if isinstance(found, Ahead) else None
 
 
-def pure_slice(block: Block, values: Iterable[Value], forbidden: Set[Value] = frozenset()) -> list[Op] | None:
-    """The ops of a block that these values need, in order; None if one is not pure, or needs a forbidden value."""
-    wanted: set[Op] = set()
-    work = list(values)
-    while work:
-        v = work.pop()
-        if v in forbidden:
-            return None
-        if isinstance(v.op, Op) and v.op.parent is block and v.op not in wanted:
-            if not v.op.define.pure or v.op.regions:
-                return None
-            wanted.add(v.op)
-            work.extend(v.op.operands)
-    return [op for op in block.ops if op in wanted]
-
-
 def written_by(desc: Value) -> set[Op]:
     """The ops that may have written a descriptor, through loops and branches."""
-    seen: set[Value] = set()
-    work = [desc]
-    while work:
-        v = work.pop()
-        if v not in seen:
-            seen.add(v)
-            edge = edge_of(v)
-            work += edge[1].sources if edge is not None else []
-    return {v.op for v in seen if isinstance(v.op, Op) and v.op.name == "write_desc"}
+    found = reached([desc], lambda v: edge[1].sources if (edge := edge_of(v)) is not None else ())
+    return {v.op for v in found if isinstance(v.op, Op) and v.op.name == "write_desc"}
 
 
 def check_descriptor(load: Op) -> None:

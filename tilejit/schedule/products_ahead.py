@@ -16,7 +16,9 @@ answer (tens of cycles) comes while sums are made.
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, walk
+from collections.abc import Sequence
+
+from tilejit.ir import Function, Op, Value, reached, walk
 from tilejit.ir.report import Record
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
@@ -57,15 +59,14 @@ def _from_zero(loop: Op) -> bool:
 
 def _first(loop: Op, dot: Op) -> set[Op]:
     """A product and what it needs of its loop, this iteration's and those before."""
-    body, found, work = loop.regions[0], {dot}, [*dot.operands]
-    while work:
-        v = work.pop()
+    body = loop.regions[0]
+
+    def sources(v: Value) -> Sequence[Value]:
         if v.op is body and v.index:
-            v = body.terminator.operands[v.index - 1]
-        if isinstance(v.op, Op) and v.op.parent is body and v.op not in found:
-            found.add(v.op)
-            work += v.op.operands
-    return found
+            return [body.terminator.operands[v.index - 1]]
+        return v.op.operands if isinstance(v.op, Op) and v.op.parent is body else ()
+
+    return {v.op for v in reached([dot.result], sources) if isinstance(v.op, Op) and v.op.parent is body}
 
 
 def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilejit.ir import Function, Op, edges, total_warps, walk
+from tilejit.ir import Function, Op, edges, listed, total_warps
 from tilejit.ir.types import DType, Tile
 
 #: Registers of a thread that tiles leave to everything else. "loop": addresses, tickets, counters and masks in a loop
@@ -48,7 +48,7 @@ def register_split(fn: Function, num_warps: int, producers: int = 4, threads_pro
     if launch >= MOST:
         return Shares(launch, 0, 0)
     several = any(sum(op.name == "dot" for op in loop.regions[0].ops) > 1
-                  for loop in walk(fn.body) if loop.name == "for" and not loop.attrs.get("pairs"))
+                  for loop in listed(fn.body) if loop.name == "for" and not loop.attrs.get("pairs"))
     producer = THREAD_PRODUCER if threads_produce else 40 if groups <= 3 and not several else 24
     return Shares(launch, producer, min(240, (launch * groups - producer * filling) // consuming // 8 * 8))
 
@@ -56,7 +56,7 @@ def register_split(fn: Function, num_warps: int, producers: int = 4, threads_pro
 def accumulators(fn: Function) -> int:
     """Registers of a thread for the largest set of sums of one loop, those aside that are issued an iteration ahead."""
     most = 0
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if "loop" in op.define.traits:
             tiles = [e.result.type for e in edges(op) if not all(isinstance(v.op, Op) and v.op.name == "dot"
                                                                  for v in e.sources)]

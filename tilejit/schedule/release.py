@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edge_at, edge_of, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_at, edge_of, listed, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.types import Barrier, int32
 
@@ -50,7 +50,7 @@ class _Release:
         self.behind: dict[Op, list[tuple[Ring, Value]]] = {}        # op -> what is given back behind it
 
     def run(self) -> None:
-        ops = list(walk(self.fn.body))
+        ops = listed(self.fn.body)
         for ring in self.rings:
             for op in [x for x in ops if x.name == "mbar_wait" and x.operands[0] is ring.full]:
                 self._find_last(ring, op)

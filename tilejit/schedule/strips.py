@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached, walk
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.folds import joined
 from tilejit.ir.report import Record
@@ -42,8 +42,8 @@ AT_ONCE = 4
 
 def strip_rows(fn: Function, report: list[Record]) -> Function:
     """Work on wide rows in strips, in place; returns the function. `report` gets a line for each row."""
-    stores = [op for op in walk(fn.body) if "write" in op.define.effects]
-    for block in {id(op.parent): op.parent for op in walk(fn.body) if op.name == "local_load"}.values():
+    stores = [op for op in listed(fn.body) if "write" in op.define.effects]
+    for block in {id(op.parent): op.parent for op in listed(fn.body) if op.name == "local_load"}.values():
         assert block is not None
         for load in [op for op in block.ops if op.name == "local_load" and _is_wide(op.result)]:
             if load.parent is block and load in block.ops:
@@ -283,16 +283,8 @@ class _Strips:
 
     def follows(self, op: Op, other: Op) -> bool:
         """Whether an op needs what another one gives, through ops of this stretch."""
-        work, seen = list(op.operands), set()
-        while work:
-            v = work.pop()
-            if v in seen or not isinstance(v.op, Op):
-                continue
-            seen.add(v)
-            if v.op is other:
-                return True
-            work += v.op.operands
-        return False
+        found = reached(op.operands, lambda v: v.op.operands if isinstance(v.op, Op) else ())
+        return any(v.op is other for v in found)
 
     def one_pass(self, sinks: list[Op], b: Builder) -> None:
         """A loop over the strips of the row for ops of which none needs another one: the first strip stands before it
@@ -360,15 +352,8 @@ class _Strips:
 
     def loads(self, v: Value) -> bool:
         """Whether a value comes from global memory, element by element."""
-        work, seen = [v], set()
-        while work:
-            v = work.pop()
-            if v not in seen and self.wide(v) and isinstance(v.op, Op):
-                seen.add(v)
-                if v.op.name == "load":
-                    return True
-                work += v.op.operands
-        return False
+        found = reached([v], lambda x: x.op.operands if self.wide(x) and isinstance(x.op, Op) else ())
+        return any(self.wide(x) and isinstance(x.op, Op) and x.op.name == "load" for x in found)
 
     def ends_in(self, b: Builder) -> Value:
         """The strip that has the last element before the bound; the first one if there is none."""
