@@ -47,7 +47,7 @@ def asyncify(fn: Function, plan: Plan) -> Function:
         _barriers("stores", "asked", groups, fn.attrs["num_warps"], c)
         _barriers("stores", "drained", groups, streams // groups, c)
     if plan.ping_pong:
-        plan.ping_pong.loop.attrs["dealt"] = plan.groups
+        plan.ping_pong.attrs["dealt"] = plan.groups
     _block(fn.body, c)
     if stores:
         Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")

@@ -8,7 +8,7 @@ from tilejit.ir.scratch import scratch_bytes
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.ping_pong import tickets
-from tilejit.schedule.plan import PingPong, Plan, kind_of, place, reads_slot
+from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
 from tilejit.schedule.registers import accumulators, register_split, room
 
 
@@ -74,7 +74,7 @@ def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
     if not problem and asked is None and accumulators(fn) > room(register_split(fn, 8).computing, "tile"):
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
     if loop is not None and not problem:
-        plan.ping_pong, plan.groups = PingPong(loop), asked or 2
+        plan.ping_pong, plan.groups = loop, asked or 2
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:

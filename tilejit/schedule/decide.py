@@ -310,7 +310,7 @@ def _store_problem(fn: Function, plan: Plan) -> str:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:
         return "all warps of the producer copy"
-    if plan.ping_pong and plan.ping_pong.loop.parent is not fn.body:
+    if plan.ping_pong and plan.ping_pong.parent is not fn.body:
         return "ping-pong groups of consumers take a loop that is in another one"
     found: dict[tuple, StoreRing] = {}
     for op in stores:
@@ -372,8 +372,8 @@ def _say(plan: Plan, warps: int) -> None:
     producer = f"{plan.producers} producer warps" if plan.threads_produce else "producer warp"
     if plan.ping_pong:
         say(Record("specialised", f"specialised: {producer} + {plan.groups} consumer groups of {warps} warps, which "
-                   f"take the iterations of the loop at {place(plan.ping_pong.loop)} by turns (ping-pong)",
-                   place(plan.ping_pong.loop), producers=plan.producers, groups=plan.groups, warps=warps))
+                   f"take the iterations of the loop at {place(plan.ping_pong)} by turns (ping-pong)",
+                   place(plan.ping_pong), producers=plan.producers, groups=plan.groups, warps=warps))
     elif plan.specialised:
         say(Record("specialised", f"specialised: {producer} + {warps // 4} consumer warpgroups",
                    producers=plan.producers, groups=1, warps=warps))

@@ -137,21 +137,6 @@ class Drain:
     """Where consumers wait until all that the store role has begun is written: before an atomic that releases it."""
 
     ops: list[Op]                         # the atomics
-    name: str = "drain"
-
-
-@dataclass(eq=False)
-class PingPong:
-    """A loop whose iterations the consumers' groups take by turns; how many are left until a group's own runs on where
-    it is in other loops."""
-
-    loop: Op
-    name: str = "turn"
-
-    @property
-    def ops(self) -> list[Op]:
-        """What the turn moves on in."""
-        return [self.loop]
 
 
 @dataclass
@@ -163,7 +148,7 @@ class Plan:
     pieces: dict[Op, Pieces] = field(default_factory=dict)           # dots whose first operand is made in pieces
     fragments: set[Op] = field(default_factory=set)                  # conversions whose results mma.sync reads in place
     specialised: bool = False
-    ping_pong: PingPong | None = None     # of the consumers' groups; none: one group
+    ping_pong: Op | None = None               # the loop whose iterations groups of consumers take by turns
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     store_rings: list[StoreRing] = field(default_factory=list)    # rings of the store role; none: consumers store

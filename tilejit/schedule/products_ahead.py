@@ -39,7 +39,7 @@ def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, se
     plan = make_plan(trial, Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups")), [])
     found = {}
     for loop in [twin for twin, op in twins.items() if op in loops]:
-        if loop in plan.chains or plan.ping_pong and loop is plan.ping_pong.loop:
+        if loop in plan.chains or loop is plan.ping_pong:
             continue
         dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
         problem = _problem(loop, dots, plan)
