@@ -23,6 +23,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -187,6 +188,11 @@ def fresh_triton_cache_scope() -> Any:
 
 
 @pytest.fixture
+def process_pool() -> None:
+    """Processes that are ready for `run_in_process`, which starts its own here."""
+
+
+@pytest.fixture
 def with_allocator() -> None:
     """Memory for descriptors, which tilejit does not need."""
 
@@ -223,6 +229,9 @@ def main() -> None:
     options = parser.parse_args()
     rows_at = Path(os.environ.get("TMPDIR", "/tmp"), f"triton_tests.{os.getpid()}.json")
     path = [str(HERE), str(HERE.parent), str(options.folder / "language"), os.environ.get("PYTHONPATH", "")]
+    site = tempfile.TemporaryDirectory()        # what a test starts, as a script of its own, has tilejit as its Triton too
+    Path(site.name, "sitecustomize.py").write_text("from tilejit.compat.triton import install\n\ninstall()\n")
+    path.insert(0, site.name)
     workers = ["-n", str(options.workers), "--dist", "worksteal"] if options.workers else []
     subprocess.run([sys.executable, "-m", "pytest", "-p", "triton_tests", "-c", os.devnull, "--rootdir",
                     str(options.folder), "-p", "no:cacheprovider", "-q", "--no-header", "--tb=no", *workers,

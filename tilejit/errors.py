@@ -114,5 +114,5 @@ class CudaError(TileJitError):
     """A CUDA driver call failed: name, code, text, and what was being done."""
 
 
-class EmulatorError(TileJitError):
-    """The emulator met PTX that it does not model, or a program that breaks a rule of PTX."""
+class EmulatorError(TileJitError, RuntimeError):
+    """The emulator met PTX that it does not model, or a program that breaks a rule of PTX or its own assertion."""
