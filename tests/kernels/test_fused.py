@@ -106,6 +106,7 @@ def test_gated(target, way, merged, extras):
 
 
 @pytest.mark.one_schedule                # for time: test_schedules explores
+@pytest.mark.remarks("spills", "stack", reason="8 bytes, where the result ends through pointers")
 @pytest.mark.parametrize("beyond", [40, 41])
 @pytest.mark.parametrize("t", GATED_TILES[:-1], ids=lambda t: f"{t.m}x{t.n // 2}")
 def test_every_gated_tile(target, monkeypatch, t, beyond):
@@ -223,12 +224,14 @@ def test_compiles(built, t, gated, others, residual):
         assert others or residual or "convert at" not in kernel.report()       # nothing changes threads
 
 
+@pytest.mark.remarks("spills", "stack", reason="addresses of a result that ends through pointers, beside the residual's")
 @pytest.mark.parametrize("gated", [False, True])
 def test_compiles_unaligned(built, gated):
-    """A residual whose rows are read element by element takes a tile that has registers for it."""
+    """A residual whose rows are read element by element takes a tile that has registers for it, but for a few of its
+    addresses beside the result's that ends through pointers."""
     for t in fitting(gated, True, True, narrow=True):
         kernel = built(t, gated, residual="odd")
-        assert kernel.resources is None or kernel.resources.clean
+        assert kernel.resources is None or kernel.resources.spill_stores <= 80
 
 
 def test_little_more_is_a_plain_product(monkeypatch):
