@@ -366,7 +366,7 @@ def new_name_in_while(out, n):
 
 @tilejit.kernel
 def range_keyword(out, n):
-    for i in range(0, n, step=2):
+    for i in range(0, n, by=2):
         tl.store(out, i)
 
 
@@ -423,7 +423,7 @@ REFUSED = [
     (identity, "is True", "with =="),
     (endless, "while True", "never ends"),
     (new_name_in_while, "tl.store(out, x + 1)", "before the loop"),
-    (range_keyword, "step=2", "no keywords"),
+    (range_keyword, "by=2", "unexpected keyword argument 'by'"),
     (spreads_number, "tl.store(*n)", "spreads a tuple"),
     (bad_constant, 'int("seven")', "invalid literal"),
     (bad_minus, '-"seven"', "bad operand"),

@@ -439,7 +439,7 @@ def _is_wide(pointer: Value) -> bool:
         e = elem_of(v.type)
         if isinstance(e, Ptr):
             return edge_of(v) is not None
-        sums = isinstance(v.op, Op) and v.op.name in ("add", "sub", "mul", "shl")
+        sums = isinstance(v.op, Op) and (v.op.name == "shl" or v.op.name in ("add", "sub", "mul"))
         return sums and isinstance(e, DType) and e.bits == 64
 
     return any(map(wide, reached([pointer], unloaded)))
