@@ -217,7 +217,7 @@ def work(options: argparse.Namespace) -> None:
         if gpu:
             try:
                 torch.cuda.synchronize()
-            except Exception:
+            except RuntimeError:                     # torch says so of a context that a kernel broke
                 print("the GPU's context is broken: a new process goes on", flush=True)
                 os._exit(3)
 

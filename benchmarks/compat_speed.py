@@ -117,7 +117,7 @@ class Host:
 
         try:
             torch.cuda.synchronize()
-        except Exception:
+        except RuntimeError:                         # torch says so of a context that a kernel broke
             return False
         return True
 
