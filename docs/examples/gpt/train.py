@@ -2,11 +2,12 @@
 
 Needs: torch
 
-    python docs/examples/gpt/train.py [--steps 300] [--tiny]
+    python docs/examples/gpt/train.py [--steps 300] [--batch 16] [--tiny] [--out FOLDER]
 
 Four runs of the same model and data: torch with two seeds, tilejit and torch.compile with the first one. Prints losses
 every few steps, tokens a second (of the steps behind the first ten), and how far tilejit's curve is from torch's beside
-how far torch's two seeds are from each other. `--tiny`: a model for which seconds on a CPU are enough.
+how far torch's two seeds are from each other. `--tiny`: a model for which seconds on a CPU are enough. `--out`: where
+gpt.json gets a record.
 """
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from tilejit.testing import record, row
 
 sys.path.insert(0, str(Path(__file__).parent))
 from model import GPT, Operators, Size, ours, plain  # noqa: E402
@@ -65,24 +68,41 @@ def distance(one: list[float], two: list[float]) -> float:
     return float((means[0] - means[1]).abs().mean())
 
 
+def save(folder: str, case: str, curves: dict[str, list[float]], speeds: dict[str, float]) -> None:
+    """Record tokens a second against torch's, and how far curves are from torch's, averaged as `distance` does."""
+    rows = [row("gpt", case, "bf16", speeds["tilejit"], name, x, "tokens/s", speeds["tilejit"] / x, (0, 0))
+            for name, x in speeds.items() if name in ("torch", "torch.compile")]
+    near, seeds = (distance(curves["torch"], curves[x]) for x in ("tilejit", "torch, another seed"))
+    means = {name: [round(sum(x[i:i + WINDOW]) / WINDOW, 4) for i in range(0, len(x) - WINDOW + 1, WINDOW)]
+             for name, x in curves.items()}
+    rows.append({**row("gpt", case, "bf16", near, "torch, another seed", seeds, "mean distance from torch's losses",
+                       seeds / near, (0, 0)), "losses": means})
+    print(record("gpt", rows, folder))
+
+
 def main(argv: list[str] | None = None) -> dict[str, list[float]]:
     """The command; gives the losses of all runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--out", default="")
     args = parser.parse_args(argv)
-    device, size = "cuda" if torch.cuda.is_available() else "cpu", TINY if args.tiny else Size()
-    data, curves = text(), {}
+    device, size = "cuda" if torch.cuda.is_available() else "cpu", TINY if args.tiny else Size(batch=args.batch)
+    data, curves, speeds = text(), {}, {}
     runs: dict[str, tuple[Operators, int, bool]] = {
         "torch": (plain, 0, False), "torch, another seed": (plain, 1, False), "tilejit": (ours, 0, False)}
     if device == "cuda":
         runs["torch.compile"] = plain, 0, True
     for name, (ops, seed, compiled) in runs.items():
-        curves[name], speed = train(size, ops, seed, args.steps, data, device, compiled)
+        curves[name], speeds[name] = train(size, ops, seed, args.steps, data, device, compiled)
         shown = " ".join(f"{x:.3f}" for x in curves[name][::max(1, args.steps // 10)])
-        print(f"{name:20s} {speed:9.0f} tokens/s  losses {shown} .. {curves[name][-1]:.3f}", flush=True)
+        print(f"{name:20s} {speeds[name]:9.0f} tokens/s  losses {shown} .. {curves[name][-1]:.3f}", flush=True)
     near, seeds = (distance(curves["torch"], curves[x]) for x in ("tilejit", "torch, another seed"))
     print(f"from torch's curve: tilejit {near:.4f}, torch with another seed {seeds:.4f}")
+    if args.out:
+        save(args.out, f"{size.layers} layers of {size.width}, {size.batch} x {size.length} tokens, {args.steps} steps",
+             curves, speeds)
     return curves
 
 
