@@ -52,7 +52,7 @@ def run(fn: Function, see: See | None = None) -> Function:
     staged = annotate(fn)
     given = see("annotated", staged) if see is not None else staged
     if any(is_staged(op) for op in walk(given.body)):
-        rotated = rotate(copy_function(given))
+        rotated = rotate(given)
         if see is not None:
             rotated = see("rotated", rotated)
         found = fitted(rotated, see)

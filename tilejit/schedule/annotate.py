@@ -13,16 +13,16 @@ of the next iteration and the second one of this iteration are issued together, 
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, enclosing, replace, uses, walk
+from tilejit.ir import Block, Function, Op, Value, clone_op, enclosing, listed, replace, uses, walk
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
-from tilejit.schedule.products_ahead import find_products_ahead
+from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
-from tilejit.schedule.rotate import TIMES, copy_function, rotate
+from tilejit.schedule.rotate import TIMES, copy_function, steady_state
 from tilejit.schedule.stores import is_store
 
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
@@ -35,42 +35,40 @@ def annotate(fn: Function) -> Function:
 
     `products_ahead=False` leaves all loops as they are; `ping_pong` asks for that. Reasons against are lines of the
     report."""
-    found = [(loop, times) for loop in walk(fn.body) if loop.name == "for"
-             for times in [_times(loop)] if times is not None]
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
-    report: list[Record] = []
-    ahead, shares = find_products_ahead(fn, report)
-    if not ahead and not report and (not found or not overlaps and not ping_pong):
+    loops = [op for op in listed(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)]
+    dependent = (overlaps or ping_pong) and any(_times(loop) for loop in loops)
+    if not dependent and not may_issue_ahead(fn, loops):
         return fn
     new = copy_function(fn)
-    report = new.attrs["report"] = [*new.attrs["report"], *report]
-    loops = dict(zip(walk(fn.body), walk(new.body)))
-    rings: dict[str, tuple] = {}
+    report, rings = new.attrs["report"], dict[str, tuple]()
+    found = [(loop, times) for loop in listed(new.body) if loop.name == "for" and dependent
+             for times in [_times(loop)] if times is not None]
+    ahead, shares = find_products_ahead(new, report)
     for loop, first in ahead.items():
-        _ahead(new, loop, loops, first, shares, rings)
+        _ahead(new, loop, first, shares, rings)
     for loop, times in found:
         if overlaps:
-            report.append(_overlap(new, loop, loops, times, rings))
-            loops[loop].attrs.update({"joined": True} if fn.attrs["num_warps"] // 4 < JOINED else {})
+            report.append(_overlap(new, loop, times, rings))
+            loop.attrs.update({"joined": True} if groups < JOINED else {})
         if ping_pong:
-            loops[loop].attrs["ping_pong"] = groups
+            loop.attrs["ping_pong"] = groups
             report.append(Record("ping_pong", f"loop at {place(loop)}: {groups} warpgroups issue its products one "
                                  "after the other (ping-pong)", place(loop), groups=groups))
-    return new
+    return new if found or ahead or len(report) > len(fn.attrs["report"]) else fn
 
 
-def _ahead(new: Function, loop: Op, loops: dict[Op, Op], first: set[Op], shares: Shares,
-           rings: dict[str, tuple]) -> None:
-    """Mark the copy of a loop in `new` whose product is issued ahead, with all of `first`; not where registers do not
-    suffice for two sets of results, unless the author asks for it (`products_ahead`)."""
-    body, twin = loop.regions[0].ops[:-1], loops[loop]
+def _ahead(new: Function, loop: Op, first: set[Op], shares: Shares, rings: dict[str, tuple]) -> None:
+    """Mark a loop whose product is issued ahead, with all of `first`; not where registers do not suffice for two sets
+    of results, unless the author asks for it (`products_ahead`)."""
+    body = loop.regions[0].ops[:-1]
     early = _of_loads_before(loop, first)
-    _mark(loop, loops, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
-    twin.attrs["pairs"] = True
-    if new.attrs.get("products_ahead") is None and _registers(new, twin) > room(shares.computing, "loop"):
-        _unmark(twin)
-        del twin.attrs["pairs"]
+    _mark(loop, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
+    loop.attrs["pairs"] = True
+    if new.attrs.get("products_ahead") is None and peak(steady_state(loop)) > room(shares.computing, "loop"):
+        _unmark(loop)
+        del loop.attrs["pairs"]
         return
     dot = next(op for op in body if op.name == "dot")
     new.attrs["report"].append(Record(
@@ -94,13 +92,12 @@ def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
     return found
 
 
-def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple[int, int]],
-             rings: dict[str, tuple]) -> Record:
-    """Mark the copy of a loop in `new` with its times if it can be expanded; says what comes of it."""
+def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> Record:
+    """Mark a loop with its times if it can be expanded; says what comes of it."""
     problem = _problem(new, loop)
     if not problem:
-        _mark(loop, loops, times, rings)
-        need, share = _registers(new, loops[loop]), _share(new)
+        _mark(loop, times, rings)
+        need, share = peak(steady_state(loop)), _share(new)
         if need <= room(share, "loop"):
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
@@ -108,7 +105,7 @@ def _overlap(new: Function, loop: Op, loops: dict[Op, Op], times: dict[Op, tuple
                           f"of this one (2 stages; {need} registers a thread for tiles at once)", place(loop), stages=2,
                           registers=need, share=share)
         problem = f"{need} registers a thread for tiles at once, {room(share, 'loop')} of {share} are there for them"
-        _unmark(loops[loop])
+        _unmark(loop)
     return Record("no_overlap", f"loop at {place(loop)}: products and what is between them do not overlap: {problem}",
                   place(loop))
 
@@ -228,11 +225,11 @@ def _top(op: Op) -> Block:
     return outer.parent
 
 
-def _mark(loop: Op, copies: dict[Op, Op], times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
+def _mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
     """Write times and rings down. Loads of loops next to each other that are alike share a ring."""
-    body = copies[loop].regions[0]
+    body = loop.regions[0]
     for op, time in times.items():
-        copies[op].attrs.update(zip(TIMES, time))
+        op.attrs.update(zip(TIMES, time))
     for op in [x for x in times if kind_of(x)]:
         kind = (loop.parent, loop.attrs.get("num_stages"), op.result.type, op.operands[0], times[op][0])
         base = name = op.result.name or "load"
@@ -240,8 +237,8 @@ def _mark(loop: Op, copies: dict[Op, Op], times: dict[Op, tuple[int, int]], ring
         while rings.setdefault(name, kind) != kind or any(x.attrs.get("ring") == name for x in body.ops):
             number += 1
             name = f"{base}.{number}"
-        copies[op].attrs["ring"] = name
-        _read_again(copies[loop], copies[op])
+        op.attrs["ring"] = name
+        _read_again(loop, op)
 
 
 def _read_again(loop: Op, load: Op) -> None:
@@ -269,16 +266,3 @@ def _unmark(loop: Op) -> None:
     for op in body.ops:
         for key in (*TIMES, "ring"):
             op.attrs.pop(key, None)
-
-
-def _registers(fn: Function, loop: Op) -> int:
-    """Registers for tiles in the steady state of a loop, once it is rotated."""
-    trial = copy_function(fn)
-    twin = dict(zip(walk(fn.body), walk(trial.body)))[loop]
-    for other in walk(trial.body):
-        if other.name == "for" and other is not twin:
-            _unmark(other)
-    before = {op for op in walk(trial.body) if op.name == "for"}
-    rotate(trial)
-    (steady,) = [op for op in walk(trial.body) if op.name == "for" and op not in before]
-    return peak(steady.regions[0])

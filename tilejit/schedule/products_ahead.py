@@ -18,33 +18,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Function, Op, Value, reached, walk
+from tilejit.ir import Function, Op, Value, listed, reached, walk
 from tilejit.ir.report import Record
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
 from tilejit.schedule.registers import MOST, Shares
-from tilejit.schedule.rotate import copy_function
+
+
+def may_issue_ahead(fn: Function, loops: list[Op]) -> bool:
+    """Whether it is worth while to look at these loops, which have products."""
+    asked = fn.attrs.get("products_ahead")
+    return asked is not False and (bool(asked) and bool(loops) or any(map(_from_zero, loops)))
 
 
 def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, set[Op]], Shares]:
     """The loops whose products may be issued ahead, with what that takes: stage 0. Registers as they are shared then.
 
-    `products_ahead=True`: `report` gets a line for each that cannot be."""
+    Loads are named as the plan names them. `products_ahead=True`: `report` gets a line for each loop that cannot be."""
     asked = fn.attrs.get("products_ahead")
-    loops = [op for op in walk(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)]
-    if asked is False or not asked and not any(_from_zero(loop) for loop in loops):
+    loops = [op for op in listed(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)]
+    if not may_issue_ahead(fn, loops):
         return {}, Shares(MOST, 0, 0)
-    trial = copy_function(fn)
-    twins = dict(zip(walk(trial.body), walk(fn.body)))
-    plan = make_plan(trial, Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups")), [])
+    plan = make_plan(fn, Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups")), [])
     found = {}
-    for loop in [twin for twin, op in twins.items() if op in loops]:
+    for loop in loops:
         if loop in plan.chains or loop is plan.ping_pong:
             continue
         dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
         problem = _problem(loop, dots, plan)
         if not problem:
-            found[twins[loop]] = {twins[op] for op in _first(loop, dots[0])}
+            found[loop] = _first(loop, dots[0])
         elif asked:
             report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
                                  f"{problem}", place(loop)))

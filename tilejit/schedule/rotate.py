@@ -45,6 +45,14 @@ def copy_function(fn: Function) -> Function:
     return new
 
 
+def steady_state(loop: Op) -> Block:
+    """The body that a staged loop gets; the loop stays as it is."""
+    part, block = _Rotation(loop), Block()
+    carried = [v for _, v in part.early] + part.kept + part.queued         # values of the types that are carried
+    part.steady(loop.operands[:3], carried, Builder(block), 2 if loop.attrs.get("pairs") else 1)
+    return block.ops[0].regions[0]
+
+
 def rotate(fn: Function) -> Function:
     """Expand every staged loop, in place; returns the function. Raises VerificationError for stages that no order of
     the loop's dependences allows."""
