@@ -128,3 +128,24 @@ def test_ptx_is_for_people():
     assert ".target sm_90a" in ptx and ".loc" in ptx and "plain.py" in ptx
     for name in ("role producer", "role consumer", "a_b.full[3]", "a_b.empty[0]"):
         assert any("//" in line and name in line for line in ptx.splitlines()), name
+
+
+@tilejit.kernel
+def long_arithmetic(x, y, n, BLOCK: tilejit.language.constexpr):
+    """Logarithms and exponentials of 32 elements a thread: one after another, or all at once in as many registers."""
+    tl = tilejit.language
+    row = tl.program_id(0).to(tl.int64) * n
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        a = tl.load(x + row + at, mask=at < n, other=float("-inf")).to(tl.float32)
+        b = tl.load(y + row + at, mask=at < n, other=float("-inf")).to(tl.float32)
+        most = tl.max(tl.maximum(a, b), axis=0)
+        p, q = tl.exp(a - most), tl.exp(b - most)
+        m = 0.5 * p + 0.5 * q
+        tl.store(x + row + at, p * tl.log(p) + q * tl.log(q) - m * tl.log(m), mask=at < n)
+
+
+def test_registers_are_weighed_against_warps():
+    """Asked for room for one program only, ptxas takes more registers than half the warps can have."""
+    k = clean(long_arithmetic.compile("*bf16", "*bf16", 65536, BLOCK=4096, num_warps=4))
+    assert k.resources.registers <= 128

@@ -370,13 +370,16 @@ def _return(e: Emitter, op: Op) -> None:
     e.p("ret")
 
 
-def _resident(e: Emitter, threads: int, shared: int) -> int:
-    """Programs that a multiprocessor shall have room for: one, or as many as shared memory has, where the schedule says
-    how many registers a thread needs at least (`resident_registers`)."""
+def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
+    """The directive that says how many programs a multiprocessor shall have room for: one, where roles share out the
+    registers (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs at
+    least (`resident_registers`). None for the others: given one, ptxas takes registers as if there were no other
+    programs (175 instead of 48 in a kernel of elementwise arithmetic), left alone it weighs them against warps."""
     registers = e.fn.attrs.get("resident_registers")
-    if not registers or not shared or e.fn.attrs.get("maxnreg"):
-        return 1
-    return max(1, min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads)))
+    if registers and shared and not e.fn.attrs.get("maxnreg"):
+        room = min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads))
+        return [f".minnctapersm {max(1, room)}"]
+    return [".minnctapersm 1"] if any(op.name == "roles" for op in e.fn.body.ops) else []
 
 
 def finish(e: Emitter) -> tuple[str, KernelMetadata]:
@@ -388,7 +391,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     params = tuple(e.params)
     shared = attrs.get("shared_bytes", 0)
     shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
-    directives = [f".maxntid {threads}, 1, 1", f".minnctapersm {_resident(e, threads, shared)}", *cluster]
+    directives = [f".maxntid {threads}, 1, 1", *_resident(e, threads, shared), *cluster]
     if attrs.get("maxnreg"):
         directives.append(f".maxnreg {attrs['maxnreg']}")
     target = e.target
