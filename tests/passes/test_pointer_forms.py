@@ -113,6 +113,28 @@ def test_wrapped_rows_that_a_store_writes_stay():
     assert (c == 32).all() and "no store's mask" in made.report()
 
 
+def test_tiles_that_a_persistent_kernel_counts_twice():
+    """What is stored is what was loaded, so the store's mask leaves the repeated rows out."""
+    @tilejit.kernel
+    def persistent(a, b, c, M, K, PROGRAMS: tl.constexpr):
+        n, k, stored = tl.arange(0, 16), tl.arange(0, 16), tl.program_id(0) - PROGRAMS
+        for tile in range(tl.program_id(0), tl.cdiv(M, 64), PROGRAMS):
+            m = tile * 64 + tl.arange(0, 64)
+            m, acc = tl.where(m < M, m, 0), tl.zeros((64, 16), tl.float32)
+            for i in range(0, K, 16):
+                acc += tl.dot(tl.load(a + m[:, None] * K + i + k[None, :]), tl.load(b + (i + k)[:, None] * 16 + n[None, :]))
+            stored += PROGRAMS
+            rows = stored * 64 + tl.arange(0, 64)
+            tl.store(c + rows[:, None] * 16 + n[None, :], acc, rows[:, None] < M)
+
+    a = np.random.default_rng(1).integers(-3, 4, (200, 32)).astype(np.float16)
+    b, c = np.eye(32, 16, dtype=np.float16), np.full((256, 16), 9, np.float32)
+    with tilejit.knobs(target="evaluator", ptxas="driver"):
+        made = persistent[(3,)](a, b, c, 200, 32, PROGRAMS=3)
+    assert (c[:200] == a[:, :16]).all() and (c[200:] == 9).all()
+    assert "no store's mask" not in made.report() and "ping-pong)" in made.report()
+
+
 def test_other_programs_writes_are_seen():
     """A load behind a wait for another program's flag stays one of the program's own threads."""
     @tilejit.kernel

@@ -184,6 +184,35 @@ def test_loop_invariants_and_dead_carried_values():
 store %p, %t"""
 
 
+TWICE = """\
+  %132 = const {value=132} : int32
+  %first = sub %n, %132
+  %last = for %n, %m, %132, %first : int32 {(%tile: int32, %x: int32)
+    %y = add %x, %132
+    store %p, %y
+    yield %y
+  }"""
+
+
+def test_a_value_that_steps_along_with_a_loop_is_its_induction_variable():
+    assert simplified(TWICE) == """\
+%0 = const {value=132} : int32
+for %n, %m, %0 {(%tile: int32)
+  store %p, %tile
+  yield
+}"""
+    # another step stays a carried value; one that is needed behind the loop stays one there
+    assert "add %x" in simplified(TWICE.replace("add %x, %132", "add %x, %n"))
+    behind = simplified(TWICE + "\n  store %p, %last")
+    assert "store %p, %tile" in behind and "store %p, %last" in behind
+
+
+@pytest.mark.parametrize("expr, want", [("sub %n, %8", -8), ("sub %n, %m", None)])
+def test_a_difference_from_its_own_minuend(expr, want):
+    found = stored("sub %x, %n", f"  %8 = const {{value=8}} : int32\n  %x = {expr}")
+    assert ("%n" not in found) and (want is None or f"value={want}" in found)
+
+
 def test_pure_loop_disappears_but_effects_and_returns_stay():
     assert simplified("  %0 = const {value=0} : int32\n  %r = for %0, %n, %n, %n : int32 {(%i: int32, %x: int32)\n"
                       "    %y = add %x, %i\n    yield %y\n  }") == ""

@@ -150,6 +150,9 @@ def _sub(r: Emits, op: Op) -> Value | None:
     a, b, _, cb = _sides(op)
     if cb == 0 and not (isinstance(cb, float) and str(cb)[0] == "-") and elem_of(a.type) != int1:
         return a
+    inner = defined_by(a, "sub") if _int(op) else None
+    if inner is not None and inner.operands[0] is b:                    # (b - x) - b
+        return r.emit("sub", r.constant(0, op.result), inner.operands[1])
     return r.constant(0, op.result) if a is b and _int(op) else None
 
 

@@ -1,9 +1,9 @@
 """Simplify: the same function with less in it.
 
 One round rewrites every block in order (known constants, algebraic identities of `rules.py`,
-branches and loops whose control is constant, common subexpressions in scope), moves pure ops out
-of loops that they do not depend on, and drops what no effect needs, loop-carried values
-included. Rounds repeat until one changes nothing.
+branches and loops whose control is constant, values that step along with a loop, common
+subexpressions in scope), moves pure ops out of loops that they do not depend on, and drops what
+no effect needs, loop-carried values included. Rounds repeat until one changes nothing.
 """
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ class _Rewriter:
                 self.block(region)
             if op.name == "for":
                 self._invariants(op)
+                self._steps_along(op)
             self.out.append(op)
         self.loc = outer
 
@@ -177,6 +178,25 @@ class _Rewriter:
                 self.mapping[res] = init
                 replace(body, {arg: init})
                 self.changed |= arg is not init
+
+    def _steps_along(self, op: Op) -> None:
+        """A carried integer that every iteration moves on by the loop's own step is the induction variable and a
+        number: with it, what persistent kernels count twice (tiles to load, tiles to store) is computed once."""
+        body, (lo, _, step) = op.regions[0], op.operands[:3]
+        iv = body.args[0]
+        for e in edges(op):
+            init, (arg,), end = e.init, e.args, self.final(e.ends[0]).op
+            assert init is not None
+            if arg.type != iv.type or not (isinstance(end, Op) and end.name == "add" and end.parent is body):
+                continue
+            by = [v for v in end.operands if v is not arg]
+            if len(by) != 1 or by[0] is not step and (const_of(step) is None or const_of(by[0]) != const_of(step)):
+                continue
+            beside = Op("add", [iv, self.emit("sub", init, lo)], loc=end.loc)
+            beside.parent = body
+            body.ops.insert(0, beside)
+            replace(body, {arg: beside.result})
+            self.changed = True
 
 
 # -- loops ------------------------------------------------------------------------------------------
