@@ -14,6 +14,7 @@ from tilejit.ir.core import (
     clone_block,
     clone_op,
     computes,
+    const_of,
     controls,
     divides_k,
     edge_at,
@@ -21,6 +22,7 @@ from tilejit.ir.core import (
     edges,
     enclosing,
     erase,
+    inside,
     keep_edges,
     listed,
     product_warps,
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from tilejit.ir.table import OPS
 
 __all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
-           "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "keep_edges", "listed",
-           "product_warps", "reached", "replace", "total_warps", "types", "uses", "walk"]
+           "const_of", "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "inside",
+           "keep_edges", "listed", "product_warps", "reached", "replace", "total_warps", "types", "uses", "walk"]
 
 
 def __getattr__(name: str) -> Any:

@@ -343,3 +343,13 @@ def enclosing(op: Op) -> Iterator[Op]:
     while block is not None and block.parent is not None:
         yield block.parent
         block = block.parent.parent
+
+
+def inside(block: Block, op: Op) -> Op | None:
+    """The op of a block that is `op`, or contains it; None if there is none."""
+    return op if op.parent is block else next((x for x in enclosing(op) if x.parent is block), None)
+
+
+def const_of(v: Value) -> Any:
+    """The Python number in every element of a constant, or None."""
+    return v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else None

@@ -17,12 +17,11 @@ What computes the others, and over which warps, is chosen with the layouts (`cho
 from __future__ import annotations
 
 from tilejit.errors import ClusterError, CompilationError
-from tilejit.ir import Builder, Function, Op, Value, divides_k, erase, product_warps, replace, uses, walk
+from tilejit.ir import Builder, Function, Op, Value, const_of, divides_k, erase, product_warps, replace, uses, walk
 from tilejit.ir.numeric import PARTS
 from tilejit.ir.report import Record
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import DTYPES, DType, Tile, bf16, fp32, int32
-from tilejit.passes.rules import const_of
 
 #: 32-bit registers of a thread that the sums of a wgmma may take.
 MOST_SUMS = 208

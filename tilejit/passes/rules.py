@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tilejit.ir.core import Op, Value
+from tilejit.ir.core import Op, Value, const_of
 from tilejit.ir.types import DType, Tile, elem_of, int1, int32, shape_of, uint32
 
 
@@ -33,13 +33,6 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
             RULES[n] = fn
         return fn
     return register
-
-
-def const_of(v: Value) -> Any:
-    """The Python number in every element of a constant, or None."""
-    if isinstance(v.op, Op) and v.op.name == "const":
-        return v.op.attrs["value"]
-    return None
 
 
 def same_type(a: Value, b: Value) -> bool:

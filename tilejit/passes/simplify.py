@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir.core import Block, Function, Op, Value, computes, edges, replace
+from tilejit.ir.core import Block, Function, Op, Value, computes, const_of, edges, replace
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.evaluate import fold
 from tilejit.ir.numeric import constant
 from tilejit.ir.types import DType, Tile, elem_of
-from tilejit.passes.rules import RULES, const_of, same_type
+from tilejit.passes.rules import RULES, same_type
 
 _ROUNDS = 16
 

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilejit.ir.core import Builder, Function, Op, Value, clone_op, listed, replace, total_warps, walk
+from tilejit.ir.core import Builder, Function, Op, Value, clone_op, const_of, listed, replace, total_warps, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, inside, number
-from tilejit.passes.rules import const_of
 from tilejit.passes.simplify import simplify
 
 #: Elements of a thread that a select must have to be worth a loop of its own.

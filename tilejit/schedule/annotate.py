@@ -13,7 +13,7 @@ of the next iteration and the second one of this iteration are issued together, 
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, enclosing, listed, replace, uses, walk
+from tilejit.ir import Block, Function, Op, clone_op, enclosing, listed, replace, uses, walk
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
@@ -22,7 +22,7 @@ from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
-from tilejit.schedule.rotate import TIMES, copy_function, steady_state
+from tilejit.schedule.rotate import TIMES, copy_function, read, steady_state
 from tilejit.schedule.stores import is_store
 
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
@@ -120,15 +120,10 @@ def _dots(loop: Op) -> list[Op]:
     return [op for op in loop.regions[0].ops if op.name == "dot"]
 
 
-def _read(op: Op) -> list[Value]:
-    """The values that an op and the ops inside of it use."""
-    return [*op.operands, *(v for region in op.regions for x in walk(region) for v in x.operands)]
-
-
 def _users(body: Block) -> dict[Op, list[Op]]:
     users: dict[Op, list[Op]] = {}
     for op in body.ops:
-        for v in _read(op):
+        for v in read(op):
             if isinstance(v.op, Op) and v.op.parent is body:
                 users.setdefault(v.op, []).append(op)
     return users
@@ -139,7 +134,7 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
     ops, dots = loop.regions[0].ops[:-1], _dots(loop)
     needs: dict[Op, set[Op]] = {}            # the products of the same iteration behind an op
     for op in ops:
-        makers = {v.op for v in _read(op) if isinstance(v.op, Op) and v.op in needs}
+        makers = {v.op for v in read(op) if isinstance(v.op, Op) and v.op in needs}
         adds_to = op.operands[2].op if op.name == "dot" else None       # sums that stay where they are
         needs[op] = {d for m in makers for d in needs[m] | ({m} if m.name == "dot" and m is not adds_to else set())}
     second = {dot for dot in dots if needs[dot]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, uses, walk
+from tilejit.ir import Function, Op, Value, enclosing, inside, uses, walk
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
@@ -146,7 +146,7 @@ def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bo
     if not alike or block is None:
         return False
     dots = [{dot for x in r.loads for dot in _readers(x.result, table)[0]} for r in (one, two)]
-    tops = [next(x for x in (dot, *enclosing(dot)) if x.parent is block) for dot in dots[0] | dots[1]]
+    tops = [x for dot in dots[0] | dots[1] if (x := inside(block, dot))]
     last = max(block.ops.index(x) for x in (*one.loads, *two.loads))
     return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
 

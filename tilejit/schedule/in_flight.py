@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilejit.ir import Block, Function, Op, listed
+from tilejit.ir import Block, Function, enclosing, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named, target_of
 from tilejit.ir.types import Buffer, Tile, elem_of
@@ -82,13 +82,6 @@ def _bytes(block: Block) -> int:
 
 def _rows(fn: Function) -> int:
     """Of the rows that a CTA copies into shared memory outside of loops."""
-    copies = [op for op in listed(fn.body) if op.name == "row_copy" and not _in_loop(op)]
+    copies = [op for op in listed(fn.body) if op.name == "row_copy" and not any("loop" in x.define.traits
+                                                                                   for x in enclosing(op))]
     return sum(op.operands[0].type.slot_bytes for op in copies if isinstance(op.operands[0].type, Buffer))
-
-
-def _in_loop(op: Op) -> bool:
-    while op.parent is not None and op.parent.parent is not None:
-        op = op.parent.parent
-        if "loop" in op.define.traits:
-            return True
-    return False

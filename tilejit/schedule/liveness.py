@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, listed, uses
+from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, inside, listed, uses
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
 
@@ -263,14 +263,6 @@ class Liveness:
             return f"in the loop at {_line(only)}"
         first, last = (_line(inside(self.frames[role], op)) for op in (ops[0], ops[-1]))
         return f"at {first}" if first == last else f"from {first} to {last}"
-
-
-def inside(block: Block, op: Op) -> Op | None:
-    """The op of a block that is `op`, or contains it; None if there is none."""
-    at: Op | None = op
-    while at is not None and at.parent is not block:
-        at = at.parent.parent if at.parent is not None else None
-    return at
 
 
 def _frame(block: Block) -> Block:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, walk
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.thread import thread
 
@@ -120,7 +120,7 @@ class _Count:
         b = self.b
         lo, hi, step = (self.copy(v) for v in loop.operands[:3])
         length = b("sub", hi, lo)
-        if not _is_const(step, 1):
+        if const_of(step) != 1:
             length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
         trips = b("maximum", length, b.const(0, length.type))
         trips = trips if length.type == int32 else b("cast", trips, type=int32)
@@ -139,10 +139,6 @@ class _Count:
             self.copy(x)
         self.b.insert(clone_op(v.op, self.env))
         return self.env[v]
-
-
-def _is_const(v: Value, value: int) -> bool:
-    return isinstance(v.op, Op) and v.op.name == "const" and bool(v.op.attrs["value"] == value)
 
 
 def deal_to_own(block: Block, groups: int) -> None:

@@ -126,11 +126,6 @@ class StoreRing:
         """What its stores have in common: all but the number of pieces."""
         return next(iter(self.stores.values()))
 
-    @property
-    def flips(self) -> bool:
-        """Whether a store may change the parity."""
-        return any(s.rounds % 2 for s in self.stores.values())
-
 
 @dataclass(eq=False)
 class Drain:

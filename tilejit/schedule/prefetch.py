@@ -11,7 +11,7 @@ need is computed ahead with them, and carried from iteration to iteration.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, walk
 from tilejit.ir.ahead import Ahead, address_slice
 
 
@@ -50,9 +50,8 @@ def _move(fill: Op, loop: Op, before: Builder) -> None:
 
 def _fill(fill: Op, found: Ahead, loop: Op, iv: Value, carried: list[Value], b: Builder) -> list[Value]:
     """Fill the next slot for the iteration `iv` if there is one, and carry its addresses on."""
-    hi, body, step = loop.operands[1], loop.regions[0], loop.operands[2].op
-    down = isinstance(step, Op) and step.name == "const" and step.attrs["value"] < 0
-    inside = b("cmp", iv, hi, pred="gt" if down else "lt")
+    hi, body = loop.operands[1], loop.regions[0]
+    inside = b("cmp", iv, hi, pred="gt" if (const_of(loop.operands[2]) or 0) < 0 else "lt")
     env = {body.args[0]: iv, **{e.args[0]: now for e, now in zip(found.carried, carried)}}
     region, nothing = Block(), Block()
     inner = Builder(region, loc=fill.loc)

@@ -1,7 +1,7 @@
 """Products made asynchronous: wgmma groups and their waits, operands in slots, in registers, or staged on their way."""
 from __future__ import annotations
 
-from tilejit.ir import Builder, Op, Value
+from tilejit.ir import Builder, Op, Value, const_of
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.schedule.context import Context
@@ -42,8 +42,8 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
 def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
     """What a product adds to; one from zero reads nothing (`zero`), and in flight round a loop it writes the registers
     of the one before."""
-    start, before = op.operands[2].op, c.flying.get(op)
-    if isinstance(start, Op) and start.name == "const" and start.attrs["value"] == 0:
+    before = c.flying.get(op)
+    if const_of(op.operands[2]) == 0:
         extra["zero"] = True
         if before is not None:
             return before

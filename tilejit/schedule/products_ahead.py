@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Function, Op, Value, listed, reached, walk
+from tilejit.ir import Function, Op, Value, const_of, listed, reached, walk
 from tilejit.ir.report import Record
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
@@ -56,8 +56,7 @@ def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, se
 
 def _from_zero(loop: Op) -> bool:
     """Whether a loop has products of its own that start from zero."""
-    starts = [op.operands[2].op for op in loop.regions[0].ops if op.name == "dot"]
-    return any(isinstance(op, Op) and op.name == "const" and op.attrs["value"] == 0 for op in starts)
+    return any(op.name == "dot" and const_of(op.operands[2]) == 0 for op in loop.regions[0].ops)
 
 
 def _first(loop: Op, dot: Op) -> set[Op]:
@@ -75,14 +74,13 @@ def _first(loop: Op, dot: Op) -> set[Op]:
 def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
     """Why a loop's product cannot be issued an iteration ahead; empty if it can."""
     body, dot = loop.regions[0], dots[0]
-    step = loop.operands[2].op
     if not plan.specialised:
         return "the kernel is not specialised"
     if len(dots) > 1 or "unit" in dot.attrs:
         return "it has more than one product" if len(dots) > 1 else "mma.sync multiplies"
     if not _from_zero(loop):
         return "the product does not start from zero"
-    if not (isinstance(step, Op) and step.name == "const" and step.attrs["value"] > 0):
+    if (const_of(loop.operands[2]) or 0) <= 0:
         return "its step is not a positive constant"
     loads = [reads_slot(dot, i) for i in (0, 1)]
     rings = plan.rings_of(dot)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edge_at, edge_of, listed, uses
+from tilejit.ir import Block, Builder, Function, Op, Value, const_of, edge_at, edge_of, inside, listed, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.types import Barrier, int32
 
@@ -102,7 +102,7 @@ class _Release:
         """Give a slot back behind what reads it last in a block, from `start` on."""
         views = [op.result for op in self._views(ring, slot) if op.parent is block]
         readers = [op for v in views for op in self._readers(v)]
-        last = max([_inside(block, op) for op in readers], key=block.ops.index, default=start)
+        last = max([x for op in readers if (x := inside(block, op))], key=block.ops.index, default=start)
         if last.name == "dot_async":
             ring.last[last] = slot
             return
@@ -173,7 +173,7 @@ class _Release:
             return False
         init = edge[1].init
         assert init is not None
-        return _is_none(init) or self._may_be_none(ring, init)
+        return const_of(init) == -1 or self._may_be_none(ring, init)
 
 
 def _rings(fn: Function) -> list[Ring]:
@@ -190,20 +190,8 @@ def _rings(fn: Function) -> list[Ring]:
     return list(found.values())
 
 
-def _is_none(slot: Value) -> bool:
-    return isinstance(slot.op, Op) and slot.op.name == "const" and slot.op.attrs["value"] == -1
-
-
 def _name(ring: Ring) -> str:
     return ring.empty.name.removesuffix("_empty")
-
-
-def _inside(block: Block, op: Op) -> Op:
-    """The op of a block that is `op`, or contains it."""
-    while op.parent is not block:
-        assert op.parent is not None and op.parent.parent is not None
-        op = op.parent.parent
-    return op
 
 
 def _before(v: Value) -> Value | None:

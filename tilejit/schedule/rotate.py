@@ -23,7 +23,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, replace, uses, walk
+from tilejit.ir import (
+    Block,
+    Builder,
+    Function,
+    Op,
+    Value,
+    clone_block,
+    clone_op,
+    const_of,
+    replace,
+    uses,
+    walk,
+)
 from tilejit.ir.report import Record
 from tilejit.schedule.plan import place
 
@@ -34,6 +46,11 @@ TIMES = ("stage", "cycle")
 def is_staged(loop: Op) -> bool:
     """Whether the ops of a loop say when they run."""
     return loop.name == "for" and any("stage" in op.attrs for op in loop.regions[0].ops)
+
+
+def read(op: Op) -> list[Value]:
+    """The values that an op and the ops inside of it use."""
+    return [*op.operands, *(v for region in op.regions for x in walk(region) for v in x.operands)]
 
 
 def copy_function(fn: Function) -> Function:
@@ -88,7 +105,7 @@ class _Rotation:
         self.args, self.yields = self.body.args[1:], self.body.terminator.operands
         #: what is carried and made by stage 1
         self.late = {arg: v for arg, v in zip(self.args, self.yields) if self._stage(v) == 1}
-        used = [v for op in ops if self.times[op].stage == 1 for v in self._read(op)]
+        used = [v for op in ops if self.times[op].stage == 1 for v in read(op)]
         #: what stage 1 needs of stage 0, or of what that carries
         self.queued = [v for v in dict.fromkeys(used)
                        if self._is_inside(v) and self._stage(v) == 0 and v not in self.late]
@@ -101,11 +118,6 @@ class _Rotation:
     def _stage(self, v: Value) -> int:
         return self.times[v.op].stage if isinstance(v.op, Op) and v.op in self.times else 0
 
-    @staticmethod
-    def _read(op: Op) -> list[Value]:
-        """The values that an op and the ops inside of it use."""
-        return [*op.operands, *(v for region in op.regions for x in walk(region) for v in x.operands)]
-
     def check(self) -> None:
         """Every dependence points forward in time: within an iteration, and through what is carried to the next one."""
         for op in self.ops:
@@ -113,7 +125,7 @@ class _Rotation:
                 raise VerificationError(f"stage {self.times[op].stage}: loops have stages 0 and 1", op.loc)
         for op in self.ops:
             then = self.times[op]
-            for v in self._read(op):
+            for v in read(op):
                 distance = int(v in self.args)
                 v = dict(zip(self.args, self.yields)).get(v, v)
                 if not isinstance(v.op, Op) or v.op not in self.times:
@@ -184,7 +196,7 @@ class _Rotation:
     @property
     def down(self) -> bool:
         """Whether the loop counts down."""
-        step = _constant(self.loop.operands[2])
+        step = const_of(self.loop.operands[2])
         return step is not None and step < 0
 
     @property
@@ -228,7 +240,7 @@ class _Rotation:
         """All further iterations, two at a time, and the last one or two: what is carried from one trip to the next is
         made in two places, so its registers are never copied."""
         lo, hi, step = self.loop.operands[:3]
-        size = _constant(step)
+        size = const_of(step)
         assert size is not None
         first, last, two = b("add", lo, step), b("sub", hi, step), b.const(2 * size, step.type)
         carried = self.steady([first, last, two], carried, b, trips=2)
@@ -322,11 +334,7 @@ def _split(values: list[Value], one: int, two: int) -> tuple[list[Value], list[V
     return values[:one], values[one:one + two], values[one + two:]
 
 
-def _constant(v: Value) -> int | None:
-    return v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else None
-
-
 def _runs(lo: Value, hi: Value, step: Value) -> bool:
     """Whether a loop is known to have an iteration."""
-    known = [_constant(v) for v in (lo, hi, step)]
+    known = [const_of(v) for v in (lo, hi, step)]
     return None not in known and len(range(*known)) > 0  # type: ignore[arg-type]

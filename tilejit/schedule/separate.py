@@ -7,10 +7,11 @@ there already is found and used; what is missing is put in once, at the latest p
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Op, Value
+from tilejit.ir import Block, Builder, Op, Value, inside
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.liveness import Area, Liveness, Step, inside
+from tilejit.schedule.liveness import Area, Liveness, Step
+from tilejit.schedule.thread import thread
 
 #: What a separation may cost, in rising order: it is there (or the author asked for it); one more barrier;
 #: a role waits for another one, or for stores in every iteration; rings do not run ahead from tile to tile.
@@ -105,36 +106,17 @@ def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[
     if any(step.first.generic for step in group):
         b.op("fence_async")
     b.op("mbar_arrive", barrier, b.const(0, int32), per="warp", ctas=ctas)
-    there = group[0].there
-    assert there is not None
+
+    def wait(op: Op, parity: list[Value]) -> list[Value]:
+        assert op.parent is not None
+        b = Builder(op.parent, op.parent.ops.index(op), op.loc)
+        b.op("mbar_wait", barrier, b.const(0, int32), *parity)
+        return [b("sub", b.const(1, int32), *parity)]
+
     # A fresh mbarrier passes a wait for parity 1: nobody waits for what was before the first iteration.
-    parity = _parity(live, there, int(wraps))
-    b = Builder(there, there.ops.index(gate), gate.loc)
-    b.op("mbar_wait", barrier, b.const(0, int32), parity)
-
-
-def _parity(live: Liveness, there: Block, start: int) -> Value:
-    """A value that is `start` in the first iteration of the loops around a block, and alternates between 0 and 1."""
-    loops: list[Op] = []
-    block = there
-    while block is not live.frames[1]:
-        assert block.parent is not None and block.parent.parent is not None
-        if block.parent.name == "for":
-            loops.append(block.parent)
-        block = block.parent.parent
     frame = live.frames[1]
-    value = Builder(frame, 0, frame.ops[0].loc).const(start, int32)
-    for loop in reversed(loops):
-        loop.operands.append(value)
-        loop.results.append(Value(int32, loop, len(loop.results)))
-        value = loop.regions[0].add_arg(int32, "room_parity")
-    if loops:
-        b = Builder(there, len(there.ops) - 1, there.ops[-1].loc)
-        after = b("sub", b.const(1, int32), value)
-        for loop in loops:
-            loop.regions[0].terminator.operands.append(after)
-            after = loop.results[-1]
-    return value
+    first = Builder(frame, 0, frame.ops[0].loc).const(int(wraps), int32)
+    thread(frame, [first], {gate: wait}, ["room_parity"])
 
 
 def reserved(live: Liveness) -> int:
