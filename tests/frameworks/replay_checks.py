@@ -75,7 +75,44 @@ def graded() -> None:
     assert not repeat().requires_grad and repeat() is repeat() and state.launches == at + 4
 
 
+def described() -> None:
+    """Descriptors of tensors that follow each other, equal or not, have their own facts."""
+    from tilejit import TensorDescriptor
+
+    a = torch.zeros(64, 64, dtype=torch.float16)
+    others = [a, a.clone(), a.t()[:32].t(), a[:, :32], a.float(), a.clone().requires_grad_(), a.view(-1)[4:-4],
+              torch.zeros(64, 64, dtype=torch.float16, device="meta"), torch.nn.Parameter(a), a[:32]]
+    for t in [x for x in others for _ in range(70)] + others * 3:
+        for block in ([16, 16], (16, 16), (32, 16)):
+            if t.dim() == 1:
+                block = block[:1]
+            d = TensorDescriptor.from_tensor(t, block)
+            assert d.base is t and d.address == t.data_ptr() and d.block_shape == tuple(block)
+            assert (d.shape, d.strides, str(d.dtype)) == (tuple(t.shape), t.stride(), {2: "fp16", 4: "fp32"}[
+                t.element_size()])
+            assert d.facts.aligned == (t.data_ptr() % 16 == 0)
+    for block in (16, [[16], 16]):
+        try:
+            TensorDescriptor.from_tensor(a, block)
+        except tilejit.LaunchError as error:
+            assert "block_shape must be integers" in str(error)
+        else:
+            raise AssertionError("such blocks are refused")
+
+
+def rows_of_one() -> None:
+    """The distance of a dimension of one is no fact of a call; that of others is."""
+    x = torch.randn(4, 64)
+    for y in (x[:1], x[::2][:1], x[1:2]):
+        for z, strides in ((y, y.stride()), (y.as_strided((1, 64), (1000, 1)), (1000, 1))):
+            assert z.stride() == strides and times(lambda: kernels.softmax(z), 1)[1][-1].shape == (1, 64)
+    tables = [known.__globals__["_table"] for known in kernels.softmax.calls.values()]
+    assert sum((1, 64) in key for table in tables for key in table) == 1
+
+
 def main() -> None:
+    described()
+    rows_of_one()
     x = torch.randn(16, 16)
     for how, expected in (("view", 2), ("sum", 4), ("copy", 4), ("same", 2), ("item", 4)):
         found, results = times(lambda: by_torch(x, how), 1)

@@ -58,11 +58,6 @@ class TorchOp:
     def __repr__(self) -> str:
         return f"<tilejit operator {self.name}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.calls is None or arrays.tracing():
-            return self._called(*args, **kwargs)
-        return self.calls.fast(*args, **kwargs)
-
     def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Make this call, without a gradient, and a function that makes its launches again, in the same arrays: see
         `recording.bound`."""
@@ -78,6 +73,10 @@ class TorchOp:
                 return self._graded(*args, **kwargs)
             return self.fn(*args, **kwargs)
         return self._dispatched(*args, **kwargs)
+
+    @arrays.traced_as(_called)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._called(*args, **kwargs) if self.calls is None else self.calls.fast(*args, **kwargs)
 
     def _graded(self, *args: Any, **kwargs: Any) -> Any:
         """A call whose gradient is asked for, and that nothing but autograd has to know of."""

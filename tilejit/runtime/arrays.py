@@ -93,6 +93,17 @@ def stand_in(kind: type) -> bool:
     return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
 
 
+def same_as(tensor: Any) -> Callable[[Any], bool]:
+    """torch's own test for tensors of a tensor's type, dtype, sizes, strides and device (and for whether a gradient is
+    wanted): one call instead of one for each. Where torch has none, one that knows no tensor."""
+    torch = sys.modules["torch"]
+    guards = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
+    if guards is None:
+        return lambda other: False
+    return guards(tensor, dynamic_dims_sizes=[[*tensor.shape]],  # type: ignore[no-any-return]
+                  dynamic_dims_strides=[[*tensor.stride()]]).check
+
+
 def is_address(x: Any) -> bool:
     """Whether an array is but an address with an element type: where its memory ends is not known."""
     return _describers[type(x)] is _of_pointer
@@ -120,6 +131,16 @@ def tracing() -> bool:
     Once a torch tensor was met this name stands for torch's own function: ask as `arrays.tracing()`."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
+
+
+def traced_as(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Mark a function that torch's compiler follows `other` in its place: what is called so often that asking
+    `tracing()` costs too much. (torch.jit's functions are marked so.)"""
+    def mark(fn: Callable[..., Any]) -> Any:
+        fn._torchdynamo_inline = other  # type: ignore[attr-defined]
+        return fn
+
+    return mark
 
 
 def is_torch(x: Any) -> bool:

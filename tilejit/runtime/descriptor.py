@@ -2,15 +2,26 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
+from collections.abc import Callable
 from operator import index
 from typing import Any
 
 from tilejit.errors import LaunchError
 from tilejit.ir.types import DType, odd_size
 from tilejit.runtime import arrays
-from tilejit.runtime.arrays import STAND_IN, ArrayInfo, array_info, plain_tensors, stands_in, torch_dtype
+from tilejit.runtime.arrays import (
+    STAND_IN,
+    ArrayInfo,
+    array_info,
+    plain_tensors,
+    same_as,
+    stands_in,
+    torch_dtype,
+)
 
 _KEPT = 8192
+_new = object.__new__
 
 
 class Facts:
@@ -45,6 +56,28 @@ def _facts(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block
         _validate(dtype, shape, strides, block, padding)
         found = _remember(key, Facts(*key))
     return found
+
+
+class _Recent:
+    """The facts that tensors in blocks of one shape had last, and torch's own test for a tensor that has them."""
+
+    __slots__ = ("known", "others")
+
+    _OTHERS = 64
+
+    def __init__(self) -> None:
+        self.known: tuple[Callable[[Any], bool], Any] = (lambda tensor: False, None)      # one object: threads share it
+        self.others = 0
+
+    def met(self, tensor: Any, facts: Facts) -> None:
+        """A tensor that was not known. A test costs more than looking facts up: not each gets one."""
+        if facts.aligned and self.others % self._OTHERS == 0:
+            self.known = same_as(tensor), facts
+        self.others += 1
+
+
+#: (*block_shape, padding) -> what was seen last
+_recent: defaultdict[tuple, _Recent] = defaultdict(_Recent)
 
 
 def _remember(key: tuple, facts: Facts) -> Facts:
@@ -85,6 +118,13 @@ class _Traced:
     def __init__(self, dtype: DType, shape: Any, strides: Any, block_shape: Any, padding: str):
         self.dtype, self.shape, self.strides = dtype, tuple(shape), tuple(strides)
         self.block_shape, self.padding = tuple(block_shape), padding
+
+
+def _of_any(array: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
+    """The descriptor of a whole array of any kind."""
+    out, info = TensorDescriptor.__new__(TensorDescriptor), array_info(array)
+    out._fill(array, info, info.shape, info.strides, block_shape, padding)
+    return out
 
 
 class TensorDescriptor:
@@ -138,22 +178,34 @@ class TensorDescriptor:
         self._fill(self.base, array_info(self.base), self.shape, self.strides, shape, self.padding)
 
     @staticmethod
+    @arrays.traced_as(_of_any)
     def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
         """The descriptor of a whole array."""
-        out = TensorDescriptor.__new__(TensorDescriptor)
-        if not arrays.tracing() and type(tensor) in plain_tensors:
-            out.base, out.address = tensor, tensor.data_ptr()
-            strides, device = tensor.stride(), tensor.get_device()
-            key = tensor.dtype, tensor.shape, strides, *block_shape, padding, out.address & 15, device
-            found = _known.get(key)
-            if found is None:
-                found = _remember(key, _facts(torch_dtype(tensor.dtype), tuple(tensor.shape), tuple(strides),
-                                              _integers("block_shape", block_shape), padding, out.address % 16 == 0,
-                                              device))
-            out.facts = found
-            return out
-        info = array_info(tensor)
-        out._fill(tensor, info, info.shape, info.strides, block_shape, padding)
+        try:
+            blocks = *block_shape, padding
+            recent = _recent[blocks]
+        except TypeError:
+            return _of_any(tensor, block_shape, padding)                # which says what is wrong
+        check, facts = recent.known
+        if check(tensor):
+            address = tensor.data_ptr()
+            if not address & 15:
+                out = _new(TensorDescriptor)
+                out.base, out.address, out.facts = tensor, address, facts
+                return out
+        if type(tensor) not in plain_tensors:
+            return _of_any(tensor, block_shape, padding)
+        out = _new(TensorDescriptor)
+        out.base, out.address = tensor, tensor.data_ptr()
+        strides, device = tensor.stride(), tensor.get_device()
+        key = tensor.dtype, tensor.shape, strides, *block_shape, padding, out.address & 15, device
+        found = _known.get(key)
+        if found is None:
+            found = _remember(key, _facts(torch_dtype(tensor.dtype), tuple(tensor.shape), tuple(strides),
+                                          _integers("block_shape", block_shape), padding, out.address % 16 == 0,
+                                          device))
+        recent.met(tensor, found)
+        out.facts = found
         return out
 
     @staticmethod

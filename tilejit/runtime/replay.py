@@ -109,7 +109,8 @@ def alike(addresses: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 #: kind -> what of an argument {p} is read first into variable {a}, and its facts
-_READ = {"tensor": ("{a} = {p}.data_ptr()", "{p}.dtype, {p}.shape, {p}.stride(), {a} & 15, {p}.get_device()"),
+_READ = {"tensor": ("{a} = {p}.data_ptr()",
+                    "{p}.dtype, {p}.shape, {p}.is_contiguous() or {p}.stride(), {a} & 15, {p}.get_device()"),
          "array": ("{a} = {p}.address", "{p}.signature, {p}.shape"),
          "descriptor": ("{a} = {p}.address", "{p}.facts"),
          "value": ("", "{p}"), "float": ("", "{p} or repr({p})"),
@@ -300,9 +301,11 @@ class Replayed:
         self.calls = Calls(fn, fn, None if below else fn, integers)
         update_wrapper(self, fn)
 
+    def _plainly(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    @arrays.traced_as(_plainly)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if arrays.tracing():
-            return self.fn(*args, **kwargs)
         return self.calls.fast(*args, **kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
