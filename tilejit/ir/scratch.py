@@ -63,14 +63,22 @@ def of_atomic(op: Op) -> int:
 
 
 def of_reduce(op: Op) -> int:
-    """One value per register of the result, per lane, per warp, if several warps hold parts."""
+    """One value per register of the result, per lane but those that hold copies, per warp, if several warps hold
+    parts."""
     total, axis, ctas = 0, op.attrs["axis"], op.attrs.get("ctas", 1)
     for v in op.operands:
         t = v.type
         assert isinstance(t, Tile) and t.layout is not None
         if warp_bits(t, axis, ctas):
-            total += _of_all(t, t.layout.reduce(axis).num_registers)
+            total += _of_all(t, t.layout.reduce(axis).num_registers, 32 >> copies_beside(t, axis))
     return total
+
+
+def copies_beside(t: Tile, axis: int) -> int:
+    """How many low bits of the lane do not matter to what a reduction along `axis` gives."""
+    assert t.layout is not None
+    bases = t.layout.reduce(axis).bases_of("lane")
+    return next((i for i, b in enumerate(bases) if any(b)), len(bases))
 
 
 def of_scan(op: Op) -> int:
@@ -84,10 +92,10 @@ def of_scan(op: Op) -> int:
     return total
 
 
-def _of_all(t: Tile, registers: int) -> int:
-    """Bytes of so many elements a thread, a multiple of 16."""
+def _of_all(t: Tile, registers: int, lanes: int = 32) -> int:
+    """Bytes of so many elements a lane of every warp, a multiple of 16."""
     assert t.layout is not None
-    return -(-registers * 32 * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
+    return -(-registers * lanes * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
 
 
 def warp_bits(t: Tile, axis: int, ctas: int = 1) -> list[int]:

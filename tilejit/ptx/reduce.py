@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op
-from tilejit.ir.scratch import element_bytes, warp_bits
+from tilejit.ir.scratch import copies_beside, element_bytes, warp_bits
 from tilejit.ir.types import Tile, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.convert import choose, shuffle
@@ -106,11 +106,16 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
 
 
 def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:
-    """Every warp writes its partial results and reads those of the warps it combines with."""
+    """Every warp writes its partial results and reads those of the warps it combines with. Of neighbouring lanes that
+    hold copies one writes."""
     p = e.p
     t = op.operands[0].type
     assert isinstance(t, Tile) and t.layout is not None
-    warps, count = t.layout.in_size("warp"), len(columns)
+    warps, count, low = t.layout.in_size("warp"), len(columns), copies_beside(t, op.attrs["axis"])
+    lanes, lane, writes = 32 >> low, e.role.lane, None
+    if low:
+        lane = p.new("b32", "shr.u32", e.role.lane, low)
+        writes = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", e.role.lane, (1 << low) - 1), 0)
     e.sync()
     offset = op.attrs["scratch"]
     starts = []
@@ -118,11 +123,11 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
         assert isinstance(v.type, Tile)
         size = element_bytes(v.type)
         starts.append((offset, size))
-        row = p.new("b32", "mad.lo.u32", e.role.warp, 32 * count, e.role.lane)
+        row = p.new("b32", "mad.lo.u32", e.role.warp, lanes * count, lane)
         base = p.new("b32", "mad.lo.u32", row, size, e.private)
         for c, regs in enumerate(columns):
-            store_shared(e, v.type.elem, [regs[i]], f"[{base}+{offset + 32 * c * size}]")
-        offset += -(-count * 32 * warps * size // 16) * 16
+            store_shared(e, v.type.elem, [regs[i]], f"[{base}+{offset + lanes * c * size}]", writes)
+        offset += -(-count * lanes * warps * size // 16) * 16
     e.sync()
     keep = ~sum(1 << b for b in bits) & (warps - 1)
     home = p.new("b32", "and.b32", e.role.warp, keep)
@@ -131,7 +136,7 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     for choice in range(1 << len(bits)):
         other = sum(1 << b for j, b in enumerate(bits) if choice >> j & 1)
         warp = p.new("b32", "or.b32", home, other) if other else home
-        rows.append(p.new("b32", "mad.lo.u32", warp, 32 * count, e.role.lane))
+        rows.append(p.new("b32", "mad.lo.u32", warp, lanes * count, lane))
     for c in range(count):
         parts: list[list[str]] = []
         for row in rows:
@@ -139,7 +144,7 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
             for v, (start, size) in zip(op.operands, starts):
                 base = p.new("b32", "mad.lo.u32", row, size, e.private)
                 reg = e.fresh(elem_of(v.type))
-                load_shared(e, elem_of(v.type), reg, f"[{base}+{start + 32 * c * size}]")
+                load_shared(e, elem_of(v.type), reg, f"[{base}+{start + lanes * c * size}]")
                 part += reg
             parts.append(part)
         while len(parts) > 1:
