@@ -139,8 +139,10 @@ def test_few_queries(target: str, sizes: tuple[int, ...], causal: bool, parts: i
 
 
 def test_parts_of_the_keys() -> None:
-    """As many programs as the chip has room for, no more parts than blocks, none where the chip is full anyway."""
-    assert parts_of(1, 1000, 132) in range(100, 129) and parts_of(8, 3, 132) == 3 and parts_of(128, 50, 132) == 1
+    """As many programs as the chip has room for, no more parts than blocks, none where the chip is full anyway; the
+    fewest of those that leave a program as few blocks."""
+    assert parts_of(1, 1000, 132) == 125 and parts_of(8, 3, 132) == 3 and parts_of(128, 50, 132) == 1
+    assert parts_of(1, 256, 132) == 128 and parts_of(2, 256, 132) == 64 and parts_of(1, 16, 132) == 16
 
 
 def test_dropout() -> None:
