@@ -176,7 +176,7 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     nanoseconds of L2 for each program. high, wide: rows and columns that a tile has of the result; across, down: those
     programs that read the same block of the first and of the second operand."""
     f, r = table.columns, table.rates(chip)
-    a, b = (ragged(pitch, chip) if unit == 16 else 1.0 for pitch, unit in zip(p.pitches, p.units))
+    a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
     first, second = (a, b) if a == b else (np.where(f["swap"], b, a), np.where(f["swap"], a, b))
     strips: Any = second
     if p.b_rows or not p.a_rows:
@@ -185,7 +185,7 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
         strips = second * np.where(beside, LINE / p.size / np.minimum(f["strip"], LINE / p.size), 1.0)
     loads = (f["first"] * first + f["second"] * strips) * r["load"]
     for unit, turned in zip(p.units, (False, True)):         # a is the first operand where tiles are not turned
-        if unit < 16:
+        if unit:
             rows = np.where(f["swap"] == turned, f["first"], f["second"])
             loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces
     alone = r["alone"] + loads ** chip.hiding

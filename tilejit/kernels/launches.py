@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels._operands import Matrix, in_reach, unit
+from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.estimate import overlapping
 from tilejit.kernels.problem import Problem
@@ -49,12 +49,13 @@ class End(NamedTuple):
         return ends.custom, (out, self.scale_a, self.scale_b, self.own, self.args)
 
 
-def load(x: Matrix, rows: int, bk: int, eviction: str = "", pieces: bool = False) -> Piece:
-    """A LOAD of rows of an operand [rows, K], or of stacks of them; pieces: where TMA does not read it, by `unit`."""
-    if pieces and not in_reach(x):
+def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) -> Piece:
+    """A LOAD of rows of an operand [rows, K], or of stacks of them; threads: bytes that those copy at once, 0: TMA
+    does."""
+    if threads:
         lines, length = x.shape if x.rows_first else x.shape[::-1]
         return loads.pointer_rows if x.rows_first else loads.pointer_columns, (
-            At(x.at), x.pitch, lines, length, tl.constexpr(unit(x)))
+            At(x.at), x.pitch, lines, length, tl.constexpr(threads // x.dtype.bytes))
     if len(x.shape) == 3:
         return loads.stack_rows if x.rows_first else loads.stack_columns, (x.descriptor(rows, bk),)
     return loads.rows if x.rows_first else loads.columns, (x.descriptor(rows, bk), eviction)
@@ -86,6 +87,7 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     """Add the launches for a part of c = a @ b. into: it is added to what c holds."""
     m0, n0, m1, n1, t = part
     first, second = (b.T, a) if t.swap else (a, b.T)
+    units = t.computed(*problem.units)
     bk = t.k_bytes * t.k_ctas // a.dtype.bytes
     count = tilejit.cdiv(m1 - m0, t.m) * tilejit.cdiv(n1 - n0, t.n)
     grid = t.programs or min(t.room(chip.multiprocessors), count)
@@ -93,9 +95,8 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(problem, t, grid, chip))
     summed, left = bool(t.parts) and not into, 0
     last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
-    # Where pieces of 4 or 8 bytes begin must be known.
-    pieces = problem.units != (16, 16)
-    walk: Piece = whole(group.value) if pieces else (walks.whole, (m0, n0, group))
+    # Where pieces begin must be known.
+    walk: Piece = whole(group.value) if any(units) else (walks.whole, (m0, n0, group))
     if summed:
         at, last = parts(work, t)
         walk = divided(t)
@@ -113,8 +114,8 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     # H200 1% at 512x512x65536, 8% at 256x256x131072).
     evict = "evict_first" if summed else ""
     work.launches.append(product(
-        t, (m1, n1, problem.k), bk, grid, walk, load(first, t.m, bk, evict, pieces),
-        load(second, t.n, bk, evict, pieces), (steps.accumulate, (tl.float32, tl.constexpr(left))), last, **options))
+        t, (m1, n1, problem.k), bk, grid, walk, load(first, t.m, bk, evict, units[0]),
+        load(second, t.n, bk, evict, units[1]), (steps.accumulate, (tl.float32, tl.constexpr(left))), last, **options))
     if summed:
         work.launches.append(sum_parts(at, c, t, end))
 
@@ -148,6 +149,6 @@ def tail(problem: Problem, t: Way, end: Any = None) -> int:
     slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
     registers (beside an `end` some tiles have none)."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
-    fits = not t.in_turn and t.k_ctas == 1 and problem.units == (16, 16)
+    fits = not t.in_turn and t.k_ctas == 1 and not any(problem.units)
     fits = fits and tilejit.chip() == "sm_90a" and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

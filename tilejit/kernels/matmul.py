@@ -227,7 +227,7 @@ class Route:
 
     def told(self) -> list[str]:
         """What TMA does not do."""
-        pieces = ["pieces of a", "pieces of b"], [unit < 16 for unit in self.problem.units]
+        pieces = ["pieces of a", "pieces of b"], [unit > 0 for unit in self.problem.units]
         copies = ["a copied", "b copied", "result copied"], self.copied
         stored = ["result through pointers"], [not self.problem.by_tma]
         return [name for names, there in (copies, pieces, stored) for name, is_so in zip(names, there) if is_so]
@@ -267,7 +267,7 @@ def _with_copies(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], prob
     there = known(c)
     plan = choose(there, chip, _hopper())
     yield Route((*copied, False), there, plan, before + plan.ns)
-    if in_reach(c) or there.units != (16, 16):
+    if in_reach(c) or any(there.units):
         return
     target = pitched(c, True)
     there = known(target)

@@ -107,8 +107,8 @@ def _table(ways: tuple[Way, ...]) -> Table:
 def ways_of(problem: Problem, hopper: bool = True) -> Table:
     """The tiles that there are for a problem."""
     p = problem
-    if p.units != (16, 16):
-        return _turned(HALF_POINTED if 16 in p.units else POINTED)
+    if any(p.units):
+        return _turned(POINTED if all(p.units) else HALF_POINTED)
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     return table(hopper, p.a_rows, p.b_rows, ended, None if ended is None else 4 if p.scaled else 2, p.scaled)
@@ -167,7 +167,7 @@ def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
     waves = way.tiles(p.m, p.n) / way.room(chip.multiprocessors)
     full = ceil(waves) < (1 + _LOSS) * waves
     if parts[best] > 1 or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full or \
-            p.units != (16, 16):
+            any(p.units):
         return whole
     found = divided(p, chip, whole.ns / _GAIN)
     return whole if found is None else found

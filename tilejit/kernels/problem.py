@@ -22,7 +22,7 @@ class Problem:
     """A product of `batches` matrices a [m, k] and b [k, n] of `size` bytes an element.
 
     a_rows, b_rows: row-major, else column-major. pitches: bytes from a line to the next one, of a, b and the result,
-    whose elements have out_bytes. units: bytes of a and b that are read at once, 16 by TMA, else 8 or 4; by_tma:
+    whose elements have out_bytes. units: bytes of a and b that threads copy at once, 0 where TMA reads them; by_tma:
     whether TMA writes the result, or threads do, one element after the other. ended: a bias
     or an activation follows, `activated`: one of many instructions, `scaled`: numbers that the sums are multiplied by.
     """
@@ -39,7 +39,7 @@ class Problem:
     scaled: bool = False
     activated: bool = False
     batches: int = 1
-    units: tuple[int, int] = (16, 16)
+    units: tuple[int, int] = (0, 0)
     by_tma: bool = True
 
     @property
@@ -52,6 +52,10 @@ class Problem:
         return f"{f'{self.batches} x ' * (self.batches > 1)}{self.m}x{self.n}x{self.k} {order}, {8 * self.size} bits"
 
 
+def _threads(x: Matrix) -> int:
+    return 0 if in_reach(x) else unit(x) * x.dtype.bytes
+
+
 def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation: str | None = None,
           scaled: bool = False, batches: int = 1) -> Problem:
     """The problem of checked operands and a result."""
@@ -59,7 +63,7 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
     of_a, of_b, of_c = (max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
     return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, (of_a, of_b, of_c), out.dtype.bytes,
                    biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
-                   (unit(a) * a.dtype.bytes, unit(b) * b.dtype.bytes),
+                   (_threads(a), _threads(b)),
                    in_reach(Matrix(out, out.shape, out.strides, True)))
 
 

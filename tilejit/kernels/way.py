@@ -11,8 +11,8 @@ from tilejit import cdiv
 SHARED = 222 * 1024
 #: Sums of a thread up to which the compiler deals tiles of four warps to two groups of consumers by itself.
 DEALT = 128
-#: Registers of a thread where two programs share a multiprocessor.
-_REGISTERS = 128
+#: Registers of a multiprocessor.
+_REGISTERS = 65536
 #: Bytes of the first operand that stay in L2 while the second one passes.
 _WALKED = 17 * 2 ** 20
 
@@ -152,7 +152,9 @@ class Way:
         elif self.in_turn and self.sums > DEALT and not self.parts:
             found.update(num_consumer_groups=2)
         if self.together > 1:
-            found.update(maxnreg=_REGISTERS)
+            # Those of one warpgroup may have a warp more, which loads.
+            threads = self.together * (32 * self.warps + 32 * (self.warps == 4))
+            found.update(maxnreg=_REGISTERS // threads // 8 * 8)
         return found
 
     def depth(self, out_bytes: int) -> int | None:
