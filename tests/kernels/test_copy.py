@@ -140,3 +140,19 @@ def test_nothing_to_sum(m, n):
     """K of 0: what follows the sums of zeros, whatever the strides of what has no elements."""
     a, b, bias = np.zeros((m, 0), np.float16), np.zeros((0, n), np.float16), np.arange(n, dtype=np.float32)
     assert np.array_equal(matmul.matmul(a, b, bias), np.tile(bias, (m, 1)).astype(np.float16))
+
+
+@pytest.mark.parametrize("n, start, stored", [(100, 0, "v2.b32"), (98, 0, "b32"), (99, 0, "b16"), (100, 1, "b16")])
+def test_what_is_stored_at_once(n, start, stored, monkeypatch):
+    """Results that TMA does not write are stored in units of what their lines begin and end at multiples of."""
+    monkeypatch.setattr(product_kernel, "entries", {})
+    a, b = numbers((70, 64), np.float16, True), numbers((64, n), np.float16, False)
+    wide = np.full(16 * (70 * n // 16 + 3), 7, np.float16)
+    first = -wide.ctypes.data % 16 // 2 + start
+    out = wide[first:first + 70 * n].reshape(70, n)
+    with tilejit.knobs(target="emulator"):
+        matmul.matmul(a, b, out=out)
+    assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16))
+    assert (wide[:first] == 7).all() and (wide[first + 70 * n:] == 7).all()
+    (entry,) = product_kernel.entries.values()
+    assert set(re.findall(r"st\.global\.(\S+)", entry.compiled.ptx)) == {stored}

@@ -10,8 +10,9 @@ from tilejit.ir.types import Type
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers), and whether it is an
-    integer known not to be negative.
+    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers; of a descriptor without
+    TMA those that its base, rows and their ends lie at multiples of), and whether it is an integer known not to be
+    negative.
 
     `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may
     end within a unit of 16 bytes. `most`: a power of two that an integer is at most, where that is known, else 0."""

@@ -309,21 +309,24 @@ def _program(op: Op) -> AxisInfo:
 
 @_rule("desc_shape")
 def _desc_shape(op: Op, desc: AxisInfo) -> AxisInfo:
-    return _unknown(op.result.type)._replace(nonnegative=True)
+    t, found = op.operands[0].type, _unknown(op.result.type)._replace(nonnegative=True)
+    assert isinstance(t, Desc)
+    if t.tma or op.attrs["dim"] < len(t.block_shape) - 1:
+        return found
+    return found._replace(divisibility=(max(1, desc.divisibility[0] // t.elem.bytes),))
 
 
 @_rule("desc_base", "desc_stride")
 def _desc_address(op: Op, desc: AxisInfo) -> AxisInfo:
-    """TMA asks for 16-byte aligned bases and strides; a descriptor without TMA promises nothing."""
+    """TMA asks for 16-byte aligned bases and strides; of a descriptor without TMA it is known what divides them."""
     t = op.operands[0].type
     assert isinstance(t, Desc)
-    if not t.tma:
-        return _unknown(op.result.type)
+    unit = 16 if t.tma else desc.divisibility[0]
     if op.name == "desc_base":
-        return _unknown(op.result.type)._replace(divisibility=(16,))
+        return _unknown(op.result.type)._replace(divisibility=(unit,))
     if op.attrs["dim"] == len(t.block_shape) - 1:
-        return _constant(1, op.result.type)
-    return _unknown(op.result.type)._replace(divisibility=(16 // t.elem.bytes,), nonnegative=True)
+        return _constant(1, op.result.type) if t.tma else _unknown(op.result.type)
+    return _unknown(op.result.type)._replace(divisibility=(max(1, unit // t.elem.bytes),), nonnegative=t.tma)
 
 
 @_rule("splat")

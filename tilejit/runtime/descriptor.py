@@ -4,6 +4,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from math import gcd
 from operator import index
 from typing import Any
 
@@ -27,7 +28,7 @@ _new = object.__new__
 class Facts:
     """What descriptors of equal tensors at other addresses share: everything but the base."""
 
-    __slots__ = ("dtype", "shape", "strides", "block_shape", "padding", "tma", "ragged", "device", "aligned",
+    __slots__ = ("dtype", "shape", "strides", "block_shape", "padding", "tma", "ragged", "unit", "device", "aligned",
                  "signature", "__weakref__")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block_shape: tuple[int, ...],
@@ -38,9 +39,11 @@ class Facts:
                     and all(s * dtype.bytes % 16 == 0 and 0 < s * dtype.bytes < 2 ** 40 for s in strides[:-1]))
         #: whether rows end within a unit of 16 bytes, which TMA writes as a whole
         self.ragged = shape[-1] * dtype.bytes % 16 != 0
+        #: bytes, at most 16, that the base, all rows and their ends are known to lie at multiples of
+        self.unit = gcd(16, *(n * dtype.bytes for n in (shape[-1], *strides[:-1]))) if aligned else dtype.bytes
+        known = (" ragged" if self.ragged else "") if self.tma else f" unit={self.unit}"
         #: what kernels are specialised by; equal texts are one object
-        ragged = " ragged" if self.tma and self.ragged else ""
-        self.signature: Any = sys.intern(f"desc<{dtype}{block_shape} tma={self.tma} {padding} {device}{ragged}>")
+        self.signature: Any = sys.intern(f"desc<{dtype}{block_shape} tma={self.tma} {padding} {device}{known}>")
 
 
 #: what facts are computed from -> facts
@@ -113,7 +116,7 @@ class _Traced:
     """The facts of a descriptor of a tensor that torch's compiler put in place of another: they are looked at when the
     program runs."""
 
-    aligned, tma, ragged, device, signature = True, True, False, 0, STAND_IN
+    aligned, tma, ragged, unit, device, signature = True, True, False, 1, 0, STAND_IN
 
     def __init__(self, dtype: DType, shape: Any, strides: Any, block_shape: Any, padding: str):
         self.dtype, self.shape, self.strides = dtype, tuple(shape), tuple(strides)

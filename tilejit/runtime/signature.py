@@ -203,7 +203,8 @@ def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | 
     if isinstance(x, (float, np.floating)):
         return _scalar(name, x, fp32, annotated)
     if isinstance(x, TensorDescriptor):
-        return Param(Desc(x.dtype, x.block_shape, x.tma), padding=x.padding, ragged=x.tma and x.facts.ragged)
+        return Param(Desc(x.dtype, x.block_shape, x.tma), 1 if x.tma else x.facts.unit, padding=x.padding,
+                     ragged=x.tma and x.facts.ragged)
     if typed and is_torch_dtype(x):
         return Param(Ptr(as_dtype(x)), 16)
     info = describe(x)
