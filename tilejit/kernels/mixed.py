@@ -137,8 +137,9 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
 
 def _words(x: Matrix) -> Matrix:
     """A matrix of bytes as one of words."""
-    (m, n), info = x.shape, x.info._replace(dtype=tl.int32, shape=(x.shape[0], x.shape[1] // 4), strides=(x.pitch // 4, 1))
-    return Matrix(info, (m, n // 4), info.strides, True, x.at)
+    m, n = x.shape
+    info = x.info._replace(dtype=tl.int32, shape=(m, n // 4), strides=(x.pitch // 4, 1))
+    return Matrix(info, info.shape, info.strides, True, x.at)
 
 
 def _interleaved(work: Work, x: Matrix, run: int) -> Matrix:
