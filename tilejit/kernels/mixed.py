@@ -127,9 +127,11 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     if t.parts:
         at, end = parts(work, t)
         walk = divided(t, beside=True)
-    step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run, t.n <= _SUMMED[bits]))))
-    work.launches.append(product(t, (n, m, k), bk, t.programs, walk, (loads.packed_rows, (of_w, constant(packed))), of_x,
-                                 step, end, **options(t, bits, mc.dtype.bytes)))
+    numbers = map(constant, (bits, group // bk, run, t.n <= _SUMMED[bits]))
+    step = steps.widen, (At(2), given(3, zeros), down, across, *numbers)
+    work.launches.append(product(
+        t, (n, m, k), bk, t.programs, walk, (loads.packed_rows, (of_w, constant(packed))), of_x, step, end,
+        **options(t, bits, mc.dtype.bytes)))
     if t.parts:
         work.launches.append(sum_parts(at, mc, t, after))
     return work
