@@ -10,8 +10,8 @@ from tilejit.ir.types import Type
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers; of a descriptor without
-    TMA those that its base, rows and their ends lie at multiples of), and whether it is an integer known not to be
+    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers; of descriptors without
+    TMA those that base, rows and their ends lie at multiples of), and whether it is an integer known not to be
     negative.
 
     `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may
