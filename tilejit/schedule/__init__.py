@@ -1,31 +1,8 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
-    annotate    which ops of a loop run an iteration later, and in which order (registers: what is alive at once;
-                products_ahead: loops whose product is issued an iteration ahead)
-    rotate      expands such loops: prologue, steady state, epilogue
-    plan        the schedule as data
-    decide      which loads go through which ring, how deep, inline or specialised, and why
-    consumers   products that stay in flight, ping-pong groups of warps
-    cluster     programs of several CTAs, how they sum (exchange) and what orders their atomics (cluster_barrier)
-    stores      how TMA stores are staged
-    asyncify    fills and awaits of rings in place of loads, products (products, pieces) and stores that are issued and
-                waited for: still in order (context: what its parts share)
-    prefetch    fills ahead of time, where one role does all
-    split       roles, each a slice, and the protocol between them: rings (tickets), the store role (store_role), groups
-                (ping_pong), CTAs that come together; thread carries what goes from one to the next
-    release     gives slots back behind their last readers
-    operands    operands that a loop does not change, written to shared memory once
-    fragments   operands of mma.sync that stay in shared memory
-    sink_waits  moves each wait for a product to what needs it, and counts the groups in flight
-    order       ping-pong inside a loop: products of one warpgroup behind another's
-    early       loads that follow products, issued before the wait for them
-    strips      wide rows, which stay in shared memory, worked on strip by strip
-    in_flight   how much a kernel without products asks of memory at once, for the report
-    depth       binds how deep rings are, last
-    fit         candidates, and the first that fits shared memory
-    allocate    gives every buffer, barrier and scratch area its place in shared memory; bytes are used again
-                (liveness, packing), behind separations that are there or that it puts in (separate)
-    launch      when the kernel may begin, and where it waits for the one ahead of it
+Passes, in order: annotate, rotate, then what `fit` tries until a candidate fits shared memory (a plan by `decide`;
+asyncify, prefetch, split, release, sink_waits, order, early, strips; depth, allocate), launch. The other files are what
+one of these needs, or several: docs/map.md has a line for each.
 """
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Context:
     issued: dict[Op, Value] = field(default_factory=dict)          # product that stays in flight -> its sums
     flying: dict[Op, Value | None] = field(default_factory=dict)   # product that a loop carries -> what it carries
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
-    staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # operand -> where, buffer
+    staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # operand -> where, view
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
     staging: dict[tuple[Buffer, int], Value] = field(default_factory=dict)     # pieces and stripes of stores -> buffer
     gathered: dict[str, Value] = field(default_factory=dict)       # where the CTAs of a cluster meet, by name

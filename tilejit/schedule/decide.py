@@ -55,7 +55,7 @@ class Wishes:
 def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     """Rings, chains and form for `fn`, with lines of the report; `wishes.slots` must be a number."""
     assert wishes.slots is not None
-    plan = Plan(report=report, staging=wishes.staging)
+    plan = Plan(report=report, staging=wishes.staging, keep_operands=wishes.keep_operands)
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if kind_of(op) and "again" not in op.attrs]
     groups: dict[tuple, Ring] = {}

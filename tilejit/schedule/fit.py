@@ -14,7 +14,6 @@ from tilejit.schedule.asyncify import asyncify
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.depth import bind, can_bind
 from tilejit.schedule.early import issue_early
-from tilejit.schedule.operands import keep_operands
 from tilejit.schedule.order import order
 from tilejit.schedule.plan import Plan, place
 from tilejit.schedule.prefetch import prefetch
@@ -189,8 +188,7 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
     passes: dict[str, Callable[[Function], Function]] = {
         "asyncify": lambda f: asyncify(f, plan),
         "prefetch": lambda f: prefetch(f) if ahead else f, "split": lambda f: split(f, plan),
-        "release": release, "operands": lambda f: keep_operands(f, plan.report) if wishes.keep_operands else f,
-        "sink_waits": sink_waits, "ping_pong": order,
+        "release": release, "sink_waits": sink_waits, "ping_pong": order,
         "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}
     for name, step in passes.items():
         fn = step(fn)

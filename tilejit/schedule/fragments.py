@@ -18,8 +18,9 @@ from tilejit.ir.registers import peak
 from tilejit.ir.registers import size as registers_of
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import of_convert
-from tilejit.ir.types import Buffer, DType, Ptr, Tile, int32
+from tilejit.ir.types import DType, Ptr, Tile
 from tilejit.schedule.context import Context, Uses
+from tilejit.schedule.operands import written
 from tilejit.schedule.plan import in_place, place
 from tilejit.schedule.registers import MOST, room
 
@@ -63,19 +64,9 @@ def _without_registers(fn: Function, table: Uses) -> set[Value]:
 
 def write_fragments(op: Op, b: Builder, c: Context) -> None:
     """Write what a conversion would write to scratch to a buffer of its own, for its products."""
-    value = c.now(op.operands[0])
-    t, index = value.type, c.uses[op.result][0][1]
-    assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
-    along_k = (1, 0) if index == 0 else (0, 1)
-    bases = t.layout.bases_of("register")
-    order = ((1, 0) if bases and bases[0] == (0, 1) else (0, 1)) if t.elem.bits == 16 else along_k
-    name = op.operands[0].name or f"operand_{'ab'[index]}"
-    buffer = c.alloc(name, Buffer.of(t, 1, order), private=True)
-    size = buffer.type.slot_bytes                                                       # type: ignore[union-attr]
+    value, index = op.operands[0], c.uses[op.result][0][1]
+    name = value.name or f"operand_{'ab'[index]}"
+    view = c.fragments[op.result] = written(c.now(value), index, name, b, c, fence=False)
+    size = view.type.slot_bytes                                                         # type: ignore[union-attr]
     c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {size} bytes: mma.sync reads "
                  "fragments of it", name))
-    view = b("view", buffer, b.const(0, int32))
-    b.op("role_sync")
-    b.op("local_store", view, value)
-    b.op("role_sync")
-    c.fragments[op.result] = view

@@ -150,6 +150,7 @@ class Plan:
     drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
     producers: int = 4                    # warps of the producer role
     registers: Shares = Shares(MOST, 0, 0)
+    keep_operands: bool = True            # operands that a loop does not change may stay in shared memory
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[Record] = field(default_factory=list)

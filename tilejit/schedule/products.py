@@ -3,8 +3,9 @@ from __future__ import annotations
 
 from tilejit.ir import Builder, Op, Value, const_of
 from tilejit.ir.report import Record
-from tilejit.ir.types import Buffer, DType, Tile, int32
+from tilejit.ir.types import Tile
 from tilejit.schedule.context import Context
+from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
 from tilejit.schedule.plan import behind, place, reads_slot, shared_operand
 
@@ -107,29 +108,7 @@ def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
     if index == 0 and from_registers(dot):
         c.say(Record("operand", f"dot operand a at {place(dot)} from registers", place(dot), operand=0))
         return c.now(dot.operands[0])
-    value = _in_registers(dot.operands[index], b, c)
-    where, buffer = c.staged.get((value, index), (None, None))
-    if buffer is not None and where is b.block:              # for another product, and nothing has written it since
-        c.through.setdefault(dot, []).append(buffer)
-        return b("view", buffer, b.const(0, int32))
-    t = value.type
-    assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
-    k_order = (1, 0) if index == 0 else (0, 1)
-    regs = t.layout.bases_of("register")
-    natural = (1, 0) if regs and regs[0] == (0, 1) else (0, 1)
-    order = natural if t.elem.bits == 16 else k_order
-    buffer = c.alloc(f"{dot.result.name or 'dot'}_{'ab'[index]}", Buffer.of(t, 1, order), private=True)
-    c.through.setdefault(dot, []).append(buffer)
-    size = buffer.type.slot_bytes                                                      # type: ignore[union-attr]
-    c.say(Record("operand", f"dot operand {'ab'[index]} at {place(dot)} goes through registers into {size} bytes",
-                 place(dot), operand=index, bytes=size))
-    view = b("view", buffer, b.const(0, int32))
-    b.op("role_sync")            # the product before may still read the buffer elsewhere
-    b.op("local_store", view, value)
-    b.op("fence_async")
-    b.op("role_sync")
-    c.staged[value, index] = b.block, buffer
-    return view
+    return operand(dot, index, _in_registers(dot.operands[index], b, c), b, c)
 
 
 def _in_registers(v: Value, b: Builder, c: Context) -> Value:
