@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, edges, replace, uses, walk
-from tilejit.ir.types import Barrier, Pending, Tile
+from tilejit.ir.types import Pending, Tile
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.cluster_barrier import write_atomic, write_barrier
@@ -44,8 +44,8 @@ def asyncify(fn: Function, plan: Plan) -> Function:
         _allocate_stores(store_ring, c)
     if plan.drain:
         groups, streams = plan.groups, plan.store_rings[0].streams
-        _barriers("stores", "asked", groups, fn.attrs["num_warps"], c)
-        _barriers("stores", "drained", groups, streams // groups, c)
+        c.barriers("stores.asked", groups, fn.attrs["num_warps"])
+        c.barriers("stores.drained", groups, streams // groups)
     if plan.ping_pong:
         plan.ping_pong.attrs["dealt"] = plan.groups
     _block(fn.body, c)
@@ -66,30 +66,22 @@ def _allocate(ring: Ring, c: Context) -> None:
     warps = c.fn.attrs["num_warps"]
     arrivals = warps // 4 if ring.release == "warpgroup" else warps
     slots = ring.slots * ring.groups
-    _barriers(ring.name, "full", slots, 32 * warps if ring.kind == "async" else 1, c)
-    _barriers(ring.name, "empty", slots, arrivals * ring.peers, c)
-    for i, load in enumerate(ring.loads):
+    c.barriers(f"{ring.name}.full", slots, 32 * warps if ring.kind == "async" else 1)
+    c.barriers(f"{ring.name}.empty", slots, arrivals * ring.peers)
+    for load in ring.loads:
         if ring.kind == "tensor":
             check_descriptor(load)
-        name = load.result.name or f"{ring.name}{i}"
-        c.buffers[load] = c.alloc(name, ring.buffer(load))
-        c.buffers[load].name = name
+        c.buffers[load] = c.alloc(load.result.name, ring.buffer(load))
 
 
 def _allocate_stores(ring: StoreRing, c: Context) -> None:
     """The barriers and the staging (private to ping-pong groups) of a ring that a store role empties."""
     staging = ring.staging
     count = staging.slots * ring.streams
-    _barriers(ring.name, "full", count, c.fn.attrs["num_warps"] // staging.stripes, c)
-    _barriers(ring.name, "empty", count, 1, c)
-    buffer = c.alloc(ring.name, staging.buffer, private=True)
-    buffer.name = ring.name
-    c.staging[staging.buffer, staging.stripes] = buffer
+    c.barriers(f"{ring.name}.full", count, c.fn.attrs["num_warps"] // staging.stripes)
+    c.barriers(f"{ring.name}.empty", count, 1)
+    c.staging[staging.buffer, staging.stripes] = c.alloc(ring.name, staging.buffer, private=True)
     c.plan.report += [describe(op, s) for op, s in ring.stores.items()]
-
-
-def _barriers(ring: str, name: str, slots: int, arrivals: int, c: Context) -> None:
-    c.top("barriers", name=f"{ring}.{name}", type=Barrier(slots, arrivals)).name = f"{ring}_{name}"
 
 
 def _block(block: Block, c: Context) -> None:

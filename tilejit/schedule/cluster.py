@@ -18,8 +18,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
-from tilejit.schedule.cluster_barrier import of_one_number, plan_cluster_barriers
-from tilejit.schedule.exchange import plan_exchanges
+from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.plan import Plan, Ring, shared_operand
 
 
@@ -62,8 +61,8 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     if by_k:
         plan.report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
                                   ctas=ctas))
-    plan_exchanges(fn, plan)
-    plan_cluster_barriers(fn, plan)
+    if any(map(of_one_number, walk(fn.body))):
+        plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 
 def _divide_row(ring: Ring, ctas: int) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, uses, walk
-from tilejit.ir.report import Record
+from tilejit.ir import Block, Builder, Op, Value, walk
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.context import Context
-from tilejit.schedule.plan import Exchange, Plan
 from tilejit.schedule.thread import thread
 
 #: Bytes in which a number is told.
@@ -33,21 +31,6 @@ def releases(op: Op) -> bool:
 def acquires(op: Op) -> bool:
     """Whether an atomic learns what was released to it."""
     return (op.attrs.get("sem") or "acq_rel") in ("acquire", "acq_rel")
-
-
-def plan_cluster_barriers(fn: Function, plan: Plan) -> None:
-    """The barriers of all CTAs of a cluster, and what one of them tells all."""
-    table = uses(fn.body)
-    atomics = [op for op in walk(fn.body) if of_one_number(op)]
-    told = [op for op in atomics if acquires(op) or op.result in table]
-    waiting = [op for op in walk(fn.body) if op in told or op in atomics and releases(op)
-               or op.name == "debug_barrier" and plan.specialised]
-    if waiting:
-        plan.exchanges.append(Exchange("all_ctas", waiting, 1, 1, 0))
-    if told:
-        plan.exchanges.append(Exchange("told", told, 1, 1, TOLD))
-    if atomics:
-        plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 
 def write_atomic(op: Op, b: Builder, c: Context) -> None:
@@ -71,11 +54,12 @@ def _once(op: Op, b: Builder, c: Context) -> None:
     """An atomic of one number in a cluster."""
     scope = op.attrs.get("scope") or "gpu"
     scope = "cluster" if scope == "cta" else scope
-    if _gathers(op, "all_ctas", c):
+    told = acquires(op) or op.result in c.uses
+    if told or releases(op):
         _barrier_of_all(b, c, {"release": scope} if releases(op) else {})
     b.insert(op)
     op.attrs["alone"] = True
-    if not _gathers(op, "told", c):
+    if not told:
         return
     if "area" not in c.gathered:
         c.gathered["area"] = c.alloc("told", Buffer((TOLD,), uint8, 1, 0, (0,)), private=True)
@@ -88,15 +72,10 @@ def _once(op: Op, b: Builder, c: Context) -> None:
 
 def write_barrier(op: Op, b: Builder, c: Context) -> None:
     """`debug_barrier`: a barrier of all CTAs of a cluster."""
-    if _gathers(op, "all_ctas", c):
+    if c.plan.ctas > 1 and c.plan.specialised:
         _barrier_of_all(b, c, {"release": "cluster", "acquire": "cluster"})
     else:
         b.insert(op)
-
-
-def _gathers(op: Op, name: str, c: Context) -> bool:
-    """Whether the CTAs come together for an op, to wait for one another or to be told something."""
-    return any(x.name == name and op in x.loads for x in c.plan.exchanges)
 
 
 def _barrier_of_all(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
@@ -105,8 +84,7 @@ def _barrier_of_all(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
 
 def _barrier(name: str, arrivals: int, c: Context) -> Value:
     if name not in c.gathered:
-        c.gathered[name] = c.top("barriers", name=name, type=Barrier(c.plan.groups, arrivals))
-        c.gathered[name].name = name
+        c.gathered[name] = c.barriers(name, c.plan.groups, arrivals)
     return c.gathered[name]
 
 

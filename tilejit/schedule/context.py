@@ -6,7 +6,7 @@ from functools import cached_property
 
 from tilejit.ir import Block, Builder, Function, Op, Value
 from tilejit.ir.report import Record
-from tilejit.ir.types import Buffer
+from tilejit.ir.types import Barrier, Buffer
 from tilejit.schedule.plan import Plan
 
 #: For every value its uses: (op, operand index).
@@ -53,7 +53,15 @@ class Context:
 
     def alloc(self, name: str, type: Buffer, private: bool = False) -> Value:
         """A buffer in shared memory."""
-        return self.top("alloc", name=name, type=type, **({"private": True} if private else {}))
+        value = self.top("alloc", name=name, type=type, **({"private": True} if private else {}))
+        value.name = name
+        return value
+
+    def barriers(self, name: str, slots: int, arrivals: int) -> Value:
+        """As many mbarriers, each of so many arrivals."""
+        value = self.top("barriers", name=name, type=Barrier(slots, arrivals))
+        value.name = name.replace(".", "_")
+        return value
 
     def replaced(self, op: Op) -> list[Value]:
         """Give an op new results, so that others may stand for the old ones, which are returned."""

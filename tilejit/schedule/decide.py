@@ -15,7 +15,6 @@ from tilejit.schedule.consumers import check_warpgroups, choose_ping_pong, find_
 from tilejit.schedule.fragments import fragment_reads
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.plan import (
-    Drain,
     Plan,
     Ring,
     StoreRing,
@@ -267,11 +266,10 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
     if not problem:
         problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
         # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
-        releasing = _releasing(fn)
-        plan.drain = Drain(releasing) if releasing else None
+        plan.drain = _releasing(fn)
         problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
     if problem:
-        plan.store_rings, plan.drain = [], None
+        plan.store_rings, plan.drain = [], []
         if asked:
             plan.report.append(Record("no_store_role", f"no store role: {problem}"))
         return
@@ -279,7 +277,7 @@ def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
     plan.report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles",
                               streams=streams))
     if plan.drain:
-        places = ", ".join(map(place, plan.drain.ops))
+        places = ", ".join(map(place, plan.drain))
         plan.report.append(Record("drain", f"atomics at {places}: wait until the store role's are written", places))
 
 

@@ -58,11 +58,6 @@ class Ring:
         return self.ctas if any(load not in self.slices for load in self.loads) else 1
 
     @property
-    def ops(self) -> list[Op]:
-        """What takes its tickets."""
-        return self.loads
-
-    @property
     def bytes(self) -> int:
         """Bytes that complete on `full` per ticket."""
         return sum(self.buffer(op).slot_bytes for op in self.loads)
@@ -90,22 +85,6 @@ class Ring:
 
 
 @dataclass(eq=False)
-class Exchange:
-    """Where the parts of a tile meet that the CTAs of a cluster have (`cluster_sum`): `slots` areas in every CTA."""
-
-    name: str
-    loads: list[Op]                       # the op
-    rounds: int                           # how often all CTAs hand over a share of the tile
-    slots: int
-    bytes: int                            # of one slot
-
-    @property
-    def ops(self) -> list[Op]:
-        """What takes its tickets."""
-        return self.loads
-
-
-@dataclass(eq=False)
 class StoreRing:
     """A ring in the other direction: consumers fill its slots with pieces of tiles, the store role empties them.
 
@@ -117,21 +96,9 @@ class StoreRing:
     stores: dict[Op, Staging] = field(default_factory=dict)
 
     @property
-    def ops(self) -> list[Op]:
-        """What takes its tickets."""
-        return list(self.stores)
-
-    @property
     def staging(self) -> Staging:
         """What its stores have in common: all but the number of pieces."""
         return next(iter(self.stores.values()))
-
-
-@dataclass(eq=False)
-class Drain:
-    """Where consumers wait until all that the store role has begun is written: before an atomic that releases it."""
-
-    ops: list[Op]                         # the atomics
 
 
 @dataclass
@@ -147,12 +114,11 @@ class Plan:
     groups: int = 1                       # groups of num_warps consumer warps
     ctas: int = 1                         # CTAs of a program
     store_rings: list[StoreRing] = field(default_factory=list)    # rings of the store role; none: consumers store
-    drain: Drain | None = None            # what the store role's stores are complete before; none: nothing
+    drain: list[Op] = field(default_factory=list)    # atomics that the store role's stores are written before
     producers: int = 4                    # warps of the producer role
     registers: Shares = Shares(MOST, 0, 0)
     keep_operands: bool = True            # operands that a loop does not change may stay in shared memory
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
-    exchanges: list[Exchange] = field(default_factory=list)    # sums of what all CTAs of the cluster have
     report: list[Record] = field(default_factory=list)
     map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
@@ -255,7 +221,7 @@ def needed_by_stores(plan: Plan) -> set[Value]:
     """The backward slice of all stores' addresses, and of whether it is time to be done with them: values that the
     store role must compute."""
     return backward_slice({op: [op.operands[0], *op.operands[2:]] for ring in plan.store_rings for op in ring.stores}
-                          | {op: [] for op in (plan.drain.ops if plan.drain else ())})
+                          | {op: [] for op in plan.drain})
 
 
 def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:

@@ -80,7 +80,7 @@ def _consumer(fn: Function, plan: Plan, block: Block, rings: list[Channel], top:
     first = b.const(0, int32), b.const(1, int32)
     skips = deal_to_groups(fn, block, plan.groups, top, b, first) if plan.groups > 1 else {}
     write_tickets(block, rings, first, skips=skips)
-    if plan.exchanges:
+    if plan.ctas > 1:
         write_parities(block, first[0])
     if plan.store_rings:
         block.ops.pop()                                  # the wait for all stores is the store role's
