@@ -91,11 +91,47 @@ def test_splat_goes_through_shapes_and_constants_become_tiles():
   %s = add %y, %v
   %pp = splat %p {shape=(4, 8)}
   store %pp, %s""") == """\
-%v = const {value=4} : int32[4x8]
-%y = splat %n {shape=(4, 8)} : int32[4x8]
-%s = add %y, %v : int32[4x8]
+%z = const {value=4} : int32
+%0 = add %n, %z : int32
+%s = splat %0 {shape=(4, 8)} : int32[4x8]
 %pp = splat %p {shape=(4, 8)} : ptr<int32>[4x8]
 store %pp, %s"""
+
+
+BLOCKS = """\
+  %pid = program_id {axis=0}
+  %w = cast %pid {dtype=int64}
+  %k = const {value=64} : int64
+  %first = mul %w, %k
+  %s = splat %first {shape=(64,)}
+  %r = arange {start=0, end=64}
+  %l = cast %r {dtype=int64}
+  %i = add %s, %l
+  %c = const {value=CONST, type=int64[64]}
+  %v = OP %i, %c
+  %pp = splat %p {shape=(64,)}
+  %at = ptr_add %pp, %r
+  %o = cast %v {dtype=int32}
+  store %at, %o"""
+
+
+@pytest.mark.parametrize("op, constant, whole", [
+    ("idiv", 192, True), ("irem", 192, True), ("shr", 7, True), ("and", 127, True),
+    ("idiv", 96, False), ("irem", 96, False), ("shr", 5, False), ("and", 95, False)])
+def test_blocks_are_divided_as_one_number(op, constant, whole):
+    """Where a block lies is a whole number of blocks, and so is the divisor."""
+    text = simplified(BLOCKS.replace("OP", op).replace("CONST", str(constant)))
+    assert (f"{op} %first" in text) == whole and (f"{op} %i" in text) != whole, text
+
+
+def test_addresses_take_offsets_of_32_bits():
+    text = simplified("""\
+  %r = arange {start=0, end=64}
+  %i = cast %r {dtype=int64}
+  %pp = splat %p {shape=(64,)}
+  %at = ptr_add %pp, %i
+  store %at, %r""")
+    assert "ptr_add %pp, %r : ptr<int32>[64]\n" in text and "cast" not in text, text
 
 
 @pytest.mark.parametrize("pred, bound", [(p, b) for p in ("lt", "le", "gt", "ge", "eq", "ne") for b in (-1, 4, 8, 11, 12, 20)])

@@ -191,13 +191,52 @@ def _in_32_bits(r: Emits, op: Op) -> Value | None:
     return r.emit("cast", r.emit(op.name, *sides), dtype=e)
 
 
+def _zeros(v: Value) -> int:
+    """How many of the lowest bits of an integer value are zeros in every element, as far as its ops say."""
+    op = v.op
+    if not isinstance(op, Op):
+        return 0
+    if op.name == "const":
+        n = int(op.attrs["value"])
+        return (n & -n).bit_length() - 1 if n else 63
+    if op.name == "mul":
+        return sum(map(_zeros, op.operands))
+    if op.name == "add":
+        return min(map(_zeros, op.operands))
+    if op.name in ("cast", "splat") and _int_type(op.operands[0]):
+        return _zeros(op.operands[0])
+    return 0
+
+
+def _low(v: Value) -> tuple[Value, Value, int] | None:
+    """A value as a sum of one number in all elements, whose low bits are zeros, and what only has such bits: both, and
+    how many bits that are (`splat(%pid * 512) + arange {start=0, end=512}`)."""
+    add = defined_by(v, "add")
+    for x, y in (add.operands, add.operands[::-1]) if add is not None else ():
+        found = limits(y) if defined_by(x, "splat") else None
+        if found is not None and 0 <= found[0] and found[1].bit_length() <= _zeros(x):
+            return x, y, found[1].bit_length()
+    return None
+
+
+def _blocks(op: Op) -> tuple[Value, Value] | None:
+    """The sides of a dividend (`_low`) if the divisor is known to be a number of such blocks, and none is negative."""
+    found, c = _low(op.operands[0]), const_of(op.operands[1])
+    if found is None or not isinstance(c, int) or c <= 0 or _zeros(op.operands[1]) < found[2]:
+        return None
+    return found[:2] if nonnegative(found[0]) else None
+
+
 @rule("idiv")
 def _idiv(r: Emits, op: Op) -> Value | None:
     a, b = op.operands
     if const_of(b) == 1:
         return a
     k = _power_of_two(op)
-    return _in_32_bits(r, op) if k is None else r.emit("shr", a, r.constant(k, b))
+    if k is not None:
+        return r.emit("shr", a, r.constant(k, b))
+    found = _blocks(op)
+    return _in_32_bits(r, op) if found is None else r.emit("idiv", found[0], b)
 
 
 @rule("irem")
@@ -206,7 +245,10 @@ def _irem(r: Emits, op: Op) -> Value | None:
     if const_of(b) == 1:
         return r.constant(0, op.result)
     k = _power_of_two(op)
-    return _in_32_bits(r, op) if k is None else r.emit("and", a, r.constant(2 ** k - 1, b))
+    if k is not None:
+        return r.emit("and", a, r.constant(2 ** k - 1, b))
+    found = _blocks(op)
+    return _in_32_bits(r, op) if found is None else r.emit("add", r.emit("irem", found[0], b), found[1])
 
 
 @rule("and")
@@ -221,6 +263,9 @@ def _and(r: Emits, op: Op) -> Value | None:
         return b
     if ca is not None and ca == 0 or cb is not None and cb == 0:
         return r.constant(False if e == int1 else 0, op.result)
+    found = _low(a) if isinstance(cb, int) and e != int1 else None
+    if found is not None and ~cb & (1 << found[2]) - 1 == 0:                # the mask leaves the low bits as they are
+        return r.emit("add", r.emit("and", found[0], b), found[1])
     return None
 
 
@@ -251,7 +296,11 @@ def _xor(r: Emits, op: Op) -> Value | None:
 
 @rule("shl", "shr")
 def _shift(r: Emits, op: Op) -> Value | None:
-    return op.operands[0] if const_of(op.operands[1]) == 0 else None
+    by = const_of(op.operands[1])
+    if by == 0:
+        return op.operands[0]
+    found = _low(op.operands[0]) if op.name == "shr" and isinstance(by, int) else None
+    return r.emit("shr", found[0], op.operands[1]) if found is not None and found[2] <= by else None
 
 
 @rule("minimum", "maximum")
@@ -319,7 +368,21 @@ def _cast(r: Emits, op: Op) -> Value | None:
 
 @rule("ptr_add")
 def _ptr_add(r: Emits, op: Op) -> Value | None:
-    return op.operands[0] if const_of(op.operands[1]) == 0 else None
+    p, offset = op.operands
+    if const_of(offset) == 0:
+        return p
+    narrow = _widened(offset)                    # addresses take offsets of 32 bits as they are
+    return None if narrow is None else r.emit("ptr_add", p, narrow)
+
+
+def _widened(v: Value) -> Value | None:
+    """The 32-bit integers that 64-bit ones were made of."""
+    op = defined_by(v, "cast")
+    if op is None or not (_int_type(v) and _int_type(op.operands[0])):
+        return None
+    new, old = elem_of(v.type), elem_of(op.operands[0].type)
+    assert isinstance(new, DType) and isinstance(old, DType)
+    return op.operands[0] if (new.bits, old.bits) == (64, 32) else None
 
 
 @rule("broadcast", "reshape", "expand_dims")

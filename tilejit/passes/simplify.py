@@ -14,7 +14,7 @@ from tilejit.ir.dead import drop_dead
 from tilejit.ir.evaluate import fold
 from tilejit.ir.numeric import constant
 from tilejit.ir.types import DType, Tile, elem_of
-from tilejit.passes.rules import RULES, same_type
+from tilejit.passes.rules import RULES, defined_by, same_type
 
 _ROUNDS = 16
 
@@ -97,7 +97,7 @@ class _Rewriter:
             return False
         new = None
         if len(op.results) == 1:
-            new = self._folded(op)
+            new = self._folded(op) or self._spread(op)
             rule = RULES.get(op.name)
             if new is None and rule is not None:
                 new = rule(self, op)
@@ -137,6 +137,17 @@ class _Rewriter:
             return None
         python = bool if elem.kind == "bool" else float if elem.is_float else int
         return self.constant(python(result[0]), op.result)
+
+    def _spread(self, op: Op) -> Value | None:
+        """What an op of tiles that are one number each computes: once, of the numbers."""
+        if "elementwise" not in op.define.traits or not isinstance(op.result.type, Tile):
+            return None
+        numbers = [defined_by(v, "splat", "const") for v in op.operands]
+        if None in numbers or all(x.name == "const" for x in numbers):            # type: ignore[union-attr]
+            return None
+        scalars = [x.operands[0] if x.name == "splat" else                        # type: ignore[union-attr]
+                   self.emit("const", value=x.attrs["value"], type=elem_of(x.result.type)) for x in numbers]  # type: ignore[union-attr]
+        return self.emit("splat", self.emit(op.name, *scalars, **op.attrs), shape=op.result.type.shape)
 
     def _inlined(self, op: Op) -> bool:
         """Replace a structured op whose control is known by the ops that will run."""
