@@ -30,14 +30,12 @@ ENOUGH_SLOTS = 4
 
 @dataclass(frozen=True)
 class Placement:
-    """First byte of every area, where all of them end, and how far apart the copies of private ones are (0: one copy).
-
-    `level` is what sharing may cost in it."""
+    """First byte of every area, where all of them end, and how far apart the copies of private ones are (0: one
+    copy)."""
 
     offsets: dict[Area, int]
     total: int
     private_bytes: int
-    level: int
 
 
 class Allocator:
@@ -105,7 +103,7 @@ class Allocator:
             end = start + self.live.groups * stride
         barriers = self.barriers + (reserved(self.live) if level >= WAIT else 0)
         barriers += sum(16 * (slots_of[ring] - n) for ring, n in self.live.rings().items() if ring in slots_of)
-        return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride, level)
+        return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride)
 
     def levels(self) -> range:
         """What sharing may cost: rings are drained from tile to tile only to have two slots at all."""

@@ -15,9 +15,10 @@ from tilejit.schedule.decide import ring_record
 from tilejit.schedule.plan import Plan, Ring
 
 
-def can_bind(plan: Plan, rings: Collection[Ring]) -> bool:
-    """Whether the depth of none of these rings is written into a role: it is where who reads them fills them ahead."""
-    return plan.specialised and not any(r.local for r in rings)
+def can_bind(plan: Plan, rings: Collection[Ring], slots: int) -> bool:
+    """Whether so many slots are no other form, and the depth of none of these rings is written into a role: it is where
+    who reads them fills them ahead."""
+    return slots > 1 and plan.specialised and not any(r.local for r in rings)
 
 
 def bind(fn: Function, plan: Plan, rings: Collection[Ring], slots: int) -> None:

@@ -3,7 +3,7 @@ room for. Where it does not fit, or another one is better, the next candidate le
 open."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tilejit.ir import Function, walk
@@ -15,7 +15,7 @@ from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.depth import bind, can_bind
 from tilejit.schedule.early import issue_early
 from tilejit.schedule.order import order
-from tilejit.schedule.plan import Plan, place
+from tilejit.schedule.plan import Plan, Ring, place
 from tilejit.schedule.prefetch import prefetch
 from tilejit.schedule.release import release
 from tilejit.schedule.rotate import copy_function
@@ -35,8 +35,8 @@ See = Callable[[str, Function], Function]
 @dataclass(frozen=True)
 class Candidate:
     """A schedule: `new` is the function `fn` scheduled as `wishes` say, by `plan`; `notes` come first in its report.
-    It was written as `written` says, and depths bound afterwards: names of rings, and slots. `lean_depth` is what
-    `depth` may be at most with one staging tile for stores."""
+    `written`: the same wishes with all depths. `lean_depth` is what `depth` may be at most with one staging tile for
+    stores."""
 
     fn: Function
     wishes: Wishes
@@ -44,7 +44,6 @@ class Candidate:
     new: Function
     plan: Plan
     written: Wishes
-    bound: tuple[tuple[frozenset[str], int], ...]
     lean_depth: int = MOST_SLOTS
 
     @property
@@ -81,8 +80,6 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
     if see is None:
         return found
     new, plan = _written(found.fn, found.written, found.notes, see)
-    for names, slots in found.bound:
-        bind(new, plan, [r for r in plan.rings if r.name in names], slots)
     return replace(found, new=allocate(new, plan), plan=plan)
 
 
@@ -108,11 +105,11 @@ def _with_one_staging_tile(c: Candidate) -> Candidate | None:
 
 def _with_fewer_slots(c: Candidate) -> Candidate | None:
     """Rings less deep than asked for: depths are often chosen for other chips and other ways to use shared memory."""
-    given = {r.name: r for r in c.plan.rings if r.slots > 1 and not r.open}
+    given = [r for r in c.plan.rings if r.slots > 1 and not r.open]
     if c.fits or not given or c.wishes.most == 1:
         return None
-    asked = c.wishes.most or max(r.slots for r in given.values())
-    slots = Allocator(c.new).fewer({name: r.groups for name, r in given.items()}, asked)
+    asked = c.wishes.most or max(r.slots for r in given)
+    slots = Allocator(c.new).fewer(_each(given), asked)
     notes = [note for note in c.notes if note.kind != "fewer_slots"]
     return replace(c, notes=notes).but(Record(
         "fewer_slots", f"num_stages={slots}: more do not fit {target_of(c.fn).name}", slots=slots), most=slots)
@@ -146,37 +143,37 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
     fit."""
     written = replace(wishes, slots=wishes.slots or 2)
     new, plan = _written(fn, written, notes)
-    allocator = Allocator(new)
-    bound: list[tuple[frozenset[str], int]] = []
-    deep = {r.name: r.groups for r in plan.rings if r.open and r.slots > 1}
-    lean = MOST_SLOTS
+    allocator, lean = Allocator(new), MOST_SLOTS
+
+    def give(rings: list[Ring], count: int, **wish: int) -> None:
+        """Give rings so many slots, as `wish` says: where they are written, or by writing all again."""
+        nonlocal written, new, plan, allocator
+        written = replace(written, **wish)
+        if can_bind(plan, rings, count):
+            bind(new, plan, rings, count)
+            allocator.bound(_each(rings), count)
+        else:
+            new, plan = _written(fn, written, notes)
+            allocator = Allocator(new)
+
+    deep = [r for r in plan.rings if r.open and r.slots > 1]
     if wishes.slots is None and deep:
         most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
-        slots = allocator.slots(deep, most)
+        slots = allocator.slots(_each(deep), most)
         if plan.specialised and slots < ENOUGH_SLOTS and not plan.store_rings:
-            lean = allocator.slots(deep, most, lean=True)
-        rings = [r for r in plan.rings if r.name in deep]
-        if slots > 1 and can_bind(plan, rings):
-            bound.append((frozenset(deep), slots))
-            bind(new, plan, rings, slots)
-            allocator.bound(deep, slots)
-        elif slots != 2:
-            written = replace(written, slots=slots)
-            new, plan = _written(fn, written, notes)
-            allocator = Allocator(new)
-    side = {r.name: r.groups for r in plan.rings if r.side and r.slots > 1}
+            lean = allocator.slots(_each(deep), most, lean=True)
+        if slots != 2:
+            give(deep, slots, slots=slots)
+    side = [r for r in plan.rings if r.side and r.slots > 1]
     if side and allocator.best().total > allocator.limit:      # what feeds products comes first
-        rings = [r for r in plan.rings if r.name in side]
-        less = max(2, allocator.deepest(WAIT, side, max(r.slots for r in rings) - 1))
-        if can_bind(plan, rings):
-            bound.append((frozenset(side), less))
-            bind(new, plan, rings, less)
-            allocator.bound(side, less)
-        else:
-            written = replace(written, side=less)
-            new, plan = _written(fn, written, notes)
-            allocator = Allocator(new)
-    return Candidate(fn, wishes, notes, allocate(new, plan, allocator), plan, written, tuple(bound), lean)
+        less = max(2, allocator.deepest(WAIT, _each(side), max(r.slots for r in side) - 1))
+        give(side, less, side=less)
+    return Candidate(fn, wishes, notes, allocate(new, plan, allocator), plan, written, lean)
+
+
+def _each(rings: Iterable[Ring]) -> dict[str, int]:
+    """Names of rings, and how many of each there are: one for each group that fills its own."""
+    return {r.name: r.groups for r in rings}
 
 
 def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None = None) -> tuple[Function, Plan]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, inside, listed, uses
+from tilejit.ir.flight import rings
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
 
@@ -73,23 +74,21 @@ class Liveness:
         self._steps: dict[tuple[Area, Area], list[Step] | None] = {}
 
     def _buffers(self) -> Iterable[Area]:
-        barriers = {op.attrs["name"]: op for op in self.fn.body.ops if op.name == "barriers"}
+        barriers = {op.attrs["name"]: op.result for op in self.fn.body.ops if op.name == "barriers"}
+        filled = rings(self.fn)
         for op in self.fn.body.ops:
             if op.name != "alloc":
                 continue
             buffer = op.attrs["type"]
             assert isinstance(buffer, Buffer)
             touching = self._touching(op.result)
-            copies = [x for x in touching if "fills" in x.define.traits]
-            kind = "store" if any(x.name == "tma_store" for x in touching) else "ring" if copies else "operand"
+            ring = filled.get(op.result, "")
+            kind = "store" if any(x.name == "tma_store" for x in touching) else "ring" if ring else "operand"
             others = any("own_buffer" not in x.define.traits for x in touching)
             generic = any("generic" in x.define.traits for x in touching)
-            ring = ""
             if kind == "ring":
-                full = _full(copies[0])
-                ring = full.attrs["name"].removesuffix(".full")
-                empty = barriers.get(f"{ring}.empty")
-                touching += [user for b in (full, empty) if b is not None for user, _ in self.uses.get(b.result, ())]
+                ends = [barriers[name] for end in ("full", "empty") if (name := f"{ring}.{end}") in barriers]
+                touching += [user for b in ends for user, _ in self.uses.get(b, ())]
             elif kind == "operand":
                 touching += self._retired(touching)
             if others:                   # other CTAs write there, whenever they are ready
@@ -271,16 +270,6 @@ def _frame(block: Block) -> Block:
     if len(elects) == 1 and all(op is elects[0] or op.define.pure for op in block.ops):
         return elects[0].regions[0]
     return block
-
-
-def _full(copy: Op) -> Op:
-    """The `barriers` op that an asynchronous copy completes on."""
-    if "cp_async" in copy.define.traits:
-        assert copy.parent is not None
-        copy = next(op for op in copy.parent.ops[copy.parent.ops.index(copy):] if op.name == "async_arrive")
-    barrier = copy.operands[0 if copy.name == "async_arrive" else 2].op
-    assert isinstance(barrier, Op)
-    return barrier
 
 
 def _line(op: Op | None) -> str:
