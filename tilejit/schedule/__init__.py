@@ -7,7 +7,7 @@ one of these needs, or several: docs/map.md has a line for each.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, walk
+from tilejit.ir import Function, listed
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.schedule.allocate import check_size
@@ -28,7 +28,7 @@ def run(fn: Function, see: See | None = None) -> Function:
     that needs more shared memory than there is."""
     staged = annotate(fn)
     given = see("annotated", staged) if see is not None else staged
-    if any(is_staged(op) for op in walk(given.body)):
+    if any(is_staged(op) for op in listed(given.body)):
         rotated = rotate(given)
         if see is not None:
             rotated = see("rotated", rotated)

@@ -13,7 +13,7 @@ of the next iteration and the second one of this iteration are issued together, 
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, clone_op, enclosing, listed, replace, uses, walk
+from tilejit.ir import Block, Function, Op, clone_op, enclosing, listed, replace, uses
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
@@ -209,7 +209,7 @@ def _problem(fn: Function, loop: Op) -> str:
 def _only_stores(op: Op, body: Block) -> bool:
     """Whether an op stores through TMA, to what nothing else in the loop reads or writes: it may change places."""
     to = argument_of(op.operands[0]) if is_store(op) else None
-    return to is not None and not any(argument_of(x.operands[0]) in (None, to) for x in walk(body)
+    return to is not None and not any(argument_of(x.operands[0]) in (None, to) for x in listed(body)
                                       if x.define.effects & {"read", "write"} and x is not op and x.operands)
 
 

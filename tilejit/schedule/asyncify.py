@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edges, replace, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edges, listed, replace, uses
 from tilejit.ir.types import Pending, Tile
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
@@ -36,7 +36,7 @@ _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
 
 def asyncify(fn: Function, plan: Plan) -> Function:
     """Write what the plan says, in place; returns the function. The plan's ops are those of the function."""
-    stores = [op for op in walk(fn.body) if "tma" in op.define.traits and "write" in op.define.effects]
+    stores = [op for op in listed(fn.body) if "tma" in op.define.traits and "write" in op.define.effects]
     c = Context(fn, plan, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
     for ring in plan.rings:
         _allocate(ring, c)

@@ -13,7 +13,7 @@ Where there are no products, the CTAs divide the longest dimension of large tile
 from __future__ import annotations
 
 from tilejit.errors import ClusterError
-from tilejit.ir import Function, Op, divides_k, walk
+from tilejit.ir import Function, Op, divides_k, listed
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
@@ -31,14 +31,14 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
         return
     by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
     problem = _form_problem(plan)
-    for op in walk(fn.body) if not problem else ():
+    for op in listed(fn.body) if not problem else ():
         problem = problem or _op_problem(op, ctas, by_k, int(by_columns))
         if problem:
             raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
         raise ClusterError(f"num_ctas={ctas}: {problem}", fn.loc)
     plan.ctas = ctas
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name == "dot":
             for index in (0, 1):
                 found = shared_operand(op.operands[index])
@@ -61,7 +61,7 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
     if by_k:
         plan.report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
                                   ctas=ctas))
-    if any(map(of_one_number, walk(fn.body))):
+    if any(map(of_one_number, listed(fn.body))):
         plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Op, Value, walk
+from tilejit.ir import Block, Builder, Op, Value, listed
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.context import Context
 from tilejit.schedule.thread import thread
@@ -92,7 +92,7 @@ def write_parities(block: Block, first: Value) -> None:
     """Carry the parities of barriers where CTAs come together from one op to the next, in place; `first`: the constant
     0, with which each begins."""
     found: dict[Value, list[Op]] = {}
-    for op in walk(block):
+    for op in listed(block):
         if "cluster_phase" in op.define.traits and isinstance(op.operands[-2].type, Barrier):
             found.setdefault(next(v for v in op.operands if isinstance(v.type, Barrier)), []).append(op)
     for barrier, ops in found.items():

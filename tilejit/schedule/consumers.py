@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, enclosing, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, enclosing, listed
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.schedule.cluster_barrier import of_one_number
@@ -17,12 +17,12 @@ def find_chains(fn: Function, plan: Plan, table: dict[Value, list[tuple[Op, int]
 
     A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
     piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
-    for loop in walk(fn.body):
+    for loop in listed(fn.body):
         if loop.name != "for" or "pipelined" in loop.attrs:
             continue
         body = loop.regions[0]
         found: dict[Op, int] = {}
-        dots = [op for op in walk(body) if op.name == "dot"]
+        dots = [op for op in listed(body) if op.name == "dot"]
         for dot in dots:
             acc = edge_of(dot.operands[2])
             if dot.parent is not body or acc is None or acc[0] is not loop or table.get(dot.operands[2]) != [(dot, 2)]:
@@ -56,7 +56,7 @@ def check_warpgroups(fn: Function, plan: Plan) -> None:
     if not plan.specialised or plan.threads_produce:
         raise CompilationError(f"num_warps={warps}: three warpgroups multiply what a producer warp loads by TMA, and "
                                "this kernel has no such loop: use 8 or 16", fn.loc)
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if scratch_bytes(op) and op.name != "convert" and not of_one_number(op):
             raise CompilationError(f"{op.name}: warps fold in pairs, which num_warps={warps} does not make: use 8 or "
                                    "16", op.loc)
@@ -89,7 +89,7 @@ def _dealt_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
     block, problem = fn.body, ""
     while True:
-        loops = [op for op in block.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in walk(r))]
+        loops = [op for op in block.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in listed(r))]
         if len(loops) != 1 or loops[0].name != "for":
             return None, problem or "all products must be in one loop over tiles"
         loop = loops[0]

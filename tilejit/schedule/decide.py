@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, inside, uses, walk
+from tilejit.ir import Function, Op, Value, enclosing, inside, listed, uses
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
@@ -56,7 +56,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     assert wishes.slots is not None
     plan = Plan(report=report, staging=wishes.staging, keep_operands=wishes.keep_operands)
     table = uses(fn.body)
-    loads = [op for op in walk(fn.body) if kind_of(op) and "again" not in op.attrs]
+    loads = [op for op in listed(fn.body) if kind_of(op) and "again" not in op.attrs]
     groups: dict[tuple, Ring] = {}
     homes = _homes(loads)
     for op in loads:
@@ -88,9 +88,9 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
         named[ring.name] = named.get(ring.name, 0) + 1
         if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
             ring.name += f".{named[ring.name]}"
-    dots = [op for op in walk(fn.body) if op.name == "dot"]
+    dots = [op for op in listed(fn.body) if op.name == "dot"]
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
-    plan.fragments = fragment_reads(fn) if wishes.keep_operands else set()
+    plan.fragments = fragment_reads(fn, table) if wishes.keep_operands else set()
     find_chains(fn, plan, table)
     _choose_form(fn, plan)
     check_warpgroups(fn, plan)
@@ -172,7 +172,7 @@ def _choose_form(fn: Function, plan: Plan) -> None:
     Raises CompilationError where the launch option asks for it and it cannot be."""
     say = plan.report.append
     warps = fn.attrs["num_warps"]
-    asked = [x.attrs["warp_specialize"] for x in walk(fn.body)
+    asked = [x.attrs["warp_specialize"] for x in listed(fn.body)
              if x.name == "for" and x.attrs.get("warp_specialize") is not None]
     whole = fn.attrs.get("warp_specialize")
     asked = asked if whole is None else [whole]
@@ -249,7 +249,7 @@ def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
     source = argument_of(op.operands[0])
     one = not isinstance(op.result.type, Tile) or plan.threads_produce
     return (op.name == "load" and one and source is not None
-            and not any(argument_of(x.operands[0]) is source for x in walk(fn.body)
+            and not any(argument_of(x.operands[0]) is source for x in listed(fn.body)
                         if "write" in x.define.effects and x.operands))
 
 
@@ -290,7 +290,7 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     whose products are issued an iteration ahead (1 to 5%)."""
     stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
     ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in plan.rings)
-    kept = _releasing(fn) or any(op.name == "promote_reuse" for op in walk(fn.body))
+    kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
     return plan.groups == 1 and not kept and not ahead and all(
         staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))
         for op, staging in stores)
@@ -298,12 +298,12 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
 
 def _releasing(fn: Function) -> list[Op]:
     """Atomics that release what was stored before them."""
-    return [op for op in walk(fn.body) if "atomic" in op.define.traits and releases(op)]
+    return [op for op in listed(fn.body) if "atomic" in op.define.traits and releases(op)]
 
 
 def _store_problem(fn: Function, plan: Plan) -> str:
     """Why the consumers must store; empty, and `plan.store_rings` set, if others may."""
-    stores = [op for op in walk(fn.body) if is_store(op)]
+    stores = [op for op in listed(fn.body) if is_store(op)]
     if not plan.specialised or not stores:
         return "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if plan.threads_produce:

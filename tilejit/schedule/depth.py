@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tilejit.ir import Function, walk
+from tilejit.ir import Function, listed
 from tilejit.ir.flight import rings as guarded
 from tilejit.schedule.decide import ring_record
 from tilejit.schedule.plan import Plan, Ring
@@ -25,7 +25,7 @@ def bind(fn: Function, plan: Plan, rings: Collection[Ring], slots: int) -> None:
     """Give these rings so many slots, in place, and in the report."""
     chosen = {ring.channel.name for ring in rings}
     buffers = {buffer: name for buffer, name in guarded(fn).items() if name in chosen}
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         name = op.attrs.get("ring", "") if op.name in ("ticket_next", "ticket_skip") else ""
         if name in chosen:
             op.attrs["slots"] = slots

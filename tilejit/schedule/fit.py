@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from tilejit.ir import Function, walk
+from tilejit.ir import Function, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, fits
@@ -54,7 +54,7 @@ class Candidate:
     @property
     def flows(self) -> bool:
         """Whether rings of which a slot is read once more, a trip later, have another slot meanwhile."""
-        again = {op.attrs["ring"] for op in walk(self.fn.body) if "again" in op.attrs}
+        again = {op.attrs["ring"] for op in listed(self.fn.body) if "again" in op.attrs}
         return all(r.slots > 1 for r in self.plan.rings if again.intersection(r.text))
 
     @property

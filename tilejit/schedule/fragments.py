@@ -13,7 +13,7 @@ room for it.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, listed
 from tilejit.ir.registers import peak
 from tilejit.ir.registers import size as registers_of
 from tilejit.ir.report import Record
@@ -25,11 +25,10 @@ from tilejit.schedule.plan import in_place, place
 from tilejit.schedule.registers import MOST, room
 
 
-def fragment_reads(fn: Function) -> set[Op]:
+def fragment_reads(fn: Function, table: Uses) -> set[Op]:
     """The conversions whose results products read from shared memory, fragment by fragment: the largest ones where a
     block's tiles take more registers than there are."""
-    table = uses(fn.body)
-    able = sorted((op for op in walk(fn.body) if op.name == "convert" and _able(op, table)),
+    able = sorted((op for op in listed(fn.body) if op.name == "convert" and _able(op, table)),
                   key=lambda op: -registers_of(op.result))
     found: set[Op] = set()
     free = _without_registers(fn, table) if able else set()
@@ -44,7 +43,7 @@ def fragment_reads(fn: Function) -> set[Op]:
 
 def _blocks(fn: Function) -> list[Block]:
     """The function's body and those of loops and branches in it."""
-    return [fn.body, *(region for op in walk(fn.body) if op.define.carries for region in op.regions)]
+    return [fn.body, *(region for op in listed(fn.body) if op.define.carries for region in op.regions)]
 
 
 def _able(op: Op, table: Uses) -> bool:
@@ -58,7 +57,7 @@ def _able(op: Op, table: Uses) -> bool:
 
 def _without_registers(fn: Function, table: Uses) -> set[Value]:
     """Tiles that products read from the slots of rings, and pointers, which are few bases and many offsets."""
-    return {v for op in walk(fn.body) for v in op.results
+    return {v for op in listed(fn.body) for v in op.results
             if isinstance(v.type, Tile) and (isinstance(v.type.elem, Ptr) or in_place(v, table))}
 
 

@@ -12,7 +12,7 @@ one run: it waits in the same way.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, walk
+from tilejit.ir import Block, Builder, Function, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 
@@ -56,6 +56,6 @@ def dependent(fn: Function) -> tuple[bool, str]:
         return bool(asked), f"dependent launch: {'on' if asked else 'off'}, as launch_pdl says"
     if ctas > 1:
         return True, f"dependent launch: on, programs are clusters of {ctas}"
-    if any(op.name.startswith("dot") for op in walk(fn.body)):
+    if any(op.name.startswith("dot") for op in listed(fn.body)):
         return True, "dependent launch: on, there are products: set-up overlaps with the end of the kernel ahead"
     return False, "dependent launch: off, there are no products: memory would be shared with the kernel ahead"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, listed
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.thread import thread
 
@@ -25,7 +25,7 @@ def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Bui
     """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place. `top` puts in the barrier,
     `b` what the role begins with; `first`: the constants 0 and 1. Returns, by rings, how many tickets the others take,
     where they do."""
-    loop = next((op for op in walk(block) if op.attrs.get("dealt")), None)
+    loop = next((op for op in listed(block) if op.attrs.get("dealt")), None)
     if loop is None:
         return {}
     zero, one = first
@@ -64,9 +64,9 @@ def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]
     inner = Builder(body, loc=loop.loc)
     mine = inner("cmp", left, inner.const(0, int32), pred="eq")
     mine.name = "mine"
-    own = {op.attrs["ring"] for op in walk(work) if op.name == "fill"}         # each group has slots of its own
-    shared = [op for op in walk(work) if op.name == "await" and op.attrs["ring"] not in own]
-    takes = [op for op in work.ops if op in shared or any(x in shared for region in op.regions for x in walk(region))]
+    own = {op.attrs["ring"] for op in listed(work) if op.name == "fill"}         # each group has slots of its own
+    shared = [op for op in listed(work) if op.name == "await" and op.attrs["ring"] not in own]
+    takes = [op for op in work.ops if op in shared or any(x in shared for region in op.regions for x in listed(region))]
     Builder(work, work.ops.index(takes[0]), takes[0].loc).op("mbar_wait", barrier, group, phase)
     Builder(work, work.ops.index(takes[-1]) + 1, takes[-1].loc).op("mbar_arrive", barrier, after, per="warp", ctas=1)
     skipper = Builder(skip, loc=loop.loc)
@@ -94,7 +94,7 @@ def tickets(iteration: Block, takes: Collection[Op], b: Builder) -> Value | None
 class _Count:
     def __init__(self, iteration: Block, takes: Collection[Op], b: Builder):
         self.takes, self.b = takes, b
-        self.inside = {v for op in walk(iteration) for v in (*op.results, *(a for r in op.regions for a in r.args))}
+        self.inside = {v for op in listed(iteration) for v in (*op.results, *(a for r in op.regions for a in r.args))}
         self.env: dict[Value, Value] = {}
 
     def block(self, block: Block) -> Value:
@@ -103,7 +103,7 @@ class _Count:
         for op in block.ops:
             if op in self.takes:
                 more = self.b.const(1, int32)
-            elif not any(x in self.takes for region in op.regions for x in walk(region)):
+            elif not any(x in self.takes for region in op.regions for x in listed(region)):
                 continue
             elif op.name == "for":
                 more = self.loop(op)
@@ -143,7 +143,7 @@ class _Count:
 
 def deal_to_own(block: Block, groups: int) -> None:
     """Where a role has a group for each group of consumers: of a loop that is dealt, its own iterations only."""
-    for loop in [op for op in walk(block) if op.attrs.pop("dealt", None)]:
+    for loop in [op for op in listed(block) if op.attrs.pop("dealt", None)]:
         assert loop.parent is not None
         b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
         lo, _, step = loop.operands[:3]

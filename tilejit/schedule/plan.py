@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, controls, edge_of, enclosing, reached, walk
+from tilejit.ir import Op, Value, controls, edge_of, enclosing, listed, reached
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
@@ -235,7 +235,7 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
         if edge is not None:
             return [*found, *edge[1].sources, *controls(edge[0])]
         if isinstance(v.op, Op):
-            return [*found, *v.op.operands, *(x for region in v.op.regions for op in walk(region) for x in op.operands)]
+            return [*found, *v.op.operands, *(x for r in v.op.regions for op in listed(r) for x in op.operands)]
         return controls(v.op.parent) if v.op is not None and v.op.parent is not None else []     # an induction variable
 
     return reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)

@@ -11,7 +11,7 @@ need is computed ahead with them, and carried from iteration to iteration.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, listed
 from tilejit.ir.ahead import Ahead, address_slice
 
 #: What stands before a loop and belongs to its products: copies are issued ahead of it.
@@ -20,7 +20,7 @@ _OF_PRODUCTS = ("pend", "role_sync", "local_store", "fence_async")
 
 def prefetch(fn: Function) -> Function:
     """Move fills ahead, in place; returns the function."""
-    for loop in [op for op in walk(fn.body) if op.name == "for"]:
+    for loop in [op for op in listed(fn.body) if op.name == "for"]:
         fills = [op for op in loop.regions[0].ops if op.name == "fill" and op.attrs.get("ahead")]
         assert loop.parent is not None
         begin = loop.parent.ops.index(loop)

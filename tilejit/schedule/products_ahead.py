@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Function, Op, Value, const_of, listed, reached, walk
+from tilejit.ir import Function, Op, Value, const_of, listed, reached
 from tilejit.ir.report import Record
 from tilejit.schedule.decide import Wishes, make_plan
 from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
@@ -44,7 +44,7 @@ def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, se
     for loop in loops:
         if loop in plan.chains or loop is plan.ping_pong:
             continue
-        dots = [op for op in walk(loop.regions[0]) if op.name == "dot"]
+        dots = [op for op in listed(loop.regions[0]) if op.name == "dot"]
         problem = _problem(loop, dots, plan)
         if not problem:
             found[loop] = _first(loop, dots[0])

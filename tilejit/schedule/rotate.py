@@ -23,19 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import (
-    Block,
-    Builder,
-    Function,
-    Op,
-    Value,
-    clone_block,
-    clone_op,
-    const_of,
-    replace,
-    uses,
-    walk,
-)
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace, uses
 from tilejit.ir.report import Record
 from tilejit.schedule.plan import place
 
@@ -50,7 +38,7 @@ def is_staged(loop: Op) -> bool:
 
 def read(op: Op) -> list[Value]:
     """The values that an op and the ops inside of it use."""
-    return [*op.operands, *(v for region in op.regions for x in walk(region) for v in x.operands)]
+    return [*op.operands, *(v for region in op.regions for x in listed(region) for v in x.operands)]
 
 
 def copy_function(fn: Function) -> Function:
@@ -74,7 +62,7 @@ def rotate(fn: Function) -> Function:
     """Expand every staged loop, in place; returns the function. Raises VerificationError for stages that no order of
     the loop's dependences allows."""
     parts: list[_Rotation] = []
-    for loop in [op for op in walk(fn.body) if is_staged(op)]:
+    for loop in [op for op in listed(fn.body) if is_staged(op)]:
         part = _Rotation(loop)
         if parts and parts[-1].goes_on_in(part, fn):
             fn.attrs.setdefault("report", []).append(Record(

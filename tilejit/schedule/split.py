@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, listed
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.types import int32
@@ -24,7 +24,7 @@ from tilejit.schedule.tickets import Channel, channels, write_tickets
 def split(fn: Function, plan: Plan) -> Function:
     """Write the roles, in place; returns the function."""
     warps = fn.attrs["num_warps"]
-    ops = [*walk(fn.body)]
+    ops = listed(fn.body)
     rings = channels(ops, plan.groups)
     fn.attrs.update(uncounted=True, num_threads=32 * warps)
     count = next(i for i, op in enumerate(fn.body.ops) if op.name not in ("alloc", "barriers"))
@@ -92,7 +92,7 @@ def _producer(fn: Function, plan: Plan, source: Block, ops: list[Op], rings: lis
     """What fills rings: one thread, or all where all copy."""
     fills = [op for op in ops if op.attrs.get("role") == "producer"]
     body = _slice(source, {op: [v for x in op.regions[0].ops[:-1] for v in x.operands] for op in fills})
-    for op in walk(body) if plan.groups > 1 else ():
+    for op in listed(body) if plan.groups > 1 else ():
         op.attrs.pop("dealt", None)
     block = Block()
     b = Builder(block, loc=fn.loc)
@@ -129,8 +129,8 @@ def _barriers(fn: Function) -> dict[str, Value]:
 def _slice(source: Block, wanted: Mapping[Op, Sequence[Value]]) -> Block:
     """A copy of a block with some ops, what these operands of theirs need, and the control flow around them."""
     needed = backward_slice(wanted)
-    around = {op: any(x in wanted for region in op.regions for x in walk(region))
-              for op in walk(source) if op.define.carries}
+    around = {op: any(x in wanted for region in op.regions for x in listed(region))
+              for op in listed(source) if op.define.carries}
 
     def keep(op: Op) -> bool:
         owner = op.parent.parent if op.parent else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tilejit.ir import Block, Builder, Op, Value, walk
+from tilejit.ir import Block, Builder, Op, Value, listed
 from tilejit.ir.types import Buffer, int32, shape_of
 from tilejit.schedule.thread import thread
 
@@ -32,7 +32,7 @@ class Side:
 def write_stores(block: Block, side: Side, barriers: dict[str, Value], b: Builder) -> None:
     """Put one side of the protocol in the place of stores, in place; `b` puts in what the role begins with."""
     rings: dict[str, list[Op]] = {}
-    for op in walk(block):
+    for op in listed(block):
         if op.attrs.get("role") == "store":
             rings.setdefault(op.operands[2].op.attrs["name"], []).append(op)      # type: ignore[union-attr]
     for name, stores in rings.items():
@@ -46,7 +46,7 @@ def write_stores(block: Block, side: Side, barriers: dict[str, Value], b: Builde
             thread(block, [first], steps, [f"{name}_parity"])
         for op in stores if not flips else ():
             steps[op](op, [first])
-    drains = [op for op in walk(block) if op.name == "store_wait"]
+    drains = [op for op in listed(block) if op.name == "store_wait"]
     if drains:
         thread(block, [b.const(0, int32)], dict.fromkeys(drains, _drain(side, barriers)), ["drain_parity"])
 

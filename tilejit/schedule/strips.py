@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.folds import joined
 from tilejit.ir.report import Record
@@ -121,7 +121,7 @@ class _Strips:
             elif any(v in made for v in op.operands) and not (op.results and self.wide(op.results[0]) and (
                     op.name == "load" or "elementwise" in op.define.traits and op.define.pure)):
                 return False
-        after = {v for op in self.block.ops[self.end:] for x in (op, *(y for r in op.regions for y in walk(r)))
+        after = {v for op in self.block.ops[self.end:] for x in (op, *(y for r in op.regions for y in listed(r)))
                  for v in x.operands}
         return not after & made and all(self.can(v, set()) for op in sinks for v in op.operands)
 
@@ -277,7 +277,7 @@ class _Strips:
         for op in given:
             b.insert(op)
         for op in rest:
-            for x in (op, *(y for r in op.regions for y in walk(r))):
+            for x in (op, *(y for r in op.regions for y in listed(r))):
                 x.operands = [self.now.get(v, v) for v in x.operands]
         self.block.ops += rest
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilejit.ir import Block, Builder, Op, Value, walk
+from tilejit.ir import Block, Builder, Op, Value, listed
 from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
 from tilejit.schedule.plan import kind_of, written_by
 from tilejit.schedule.thread import Step, thread
@@ -65,7 +65,7 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
     """Write the fills and awaits of a role, in place. `first`: the constants 0 and 1. elected: one thread runs all of
     it. skips: how many tickets of a ring others take where such a value is made."""
     zero, one = first
-    ops = [*walk(block)]
+    ops = listed(block)
     for ring in rings:
         mine = [op for op in ops if op.attrs.get("ring") == ring.name]
         awaited = any(op.name == "await" for op in mine)
