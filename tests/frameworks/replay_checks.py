@@ -100,6 +100,32 @@ def described() -> None:
             raise AssertionError("such blocks are refused")
 
 
+def launched() -> None:
+    """A launcher's tensors may be other ones, of other ranks, one and the same, or ask for gradients; those of other
+    dtypes are another kernel's."""
+    def add(*tensors, count):
+        loads = state.loads
+        expect([8, 8, 8, 4])
+        k = add_kernel[(1,)](*tensors, 100, BLOCK=128)
+        expect([])
+        told = [int.from_bytes(parameter(i, 8), "little") for i in range(3)]
+        named = [p.arg for p in k.metadata.params if hasattr(p, "arg")]
+        assert told == [dict(zip(("x", "y", "out"), tensors))[n].data_ptr() for n in named]
+        assert state.loads == loads + count, (state.loads, loads)
+        return k
+
+    x = torch.zeros(4, 64)
+    odd = torch.zeros(300)[1:]
+    first = [add(x, x.clone(), x.clone(), count=i == 0) for i in range(4)][0]
+    for t in (x, x.view(-1), x.clone().requires_grad_(), torch.zeros(2, 2, 100), torch.nn.Parameter(x)):
+        for tensors in ((t, x, x), (x, t, x), (t, t, t), (x, x.clone(), t)):
+            assert add(*tensors, count=0) is first
+    for n, other in enumerate((x.half(), odd, x.int())):
+        found = [add(other, x.clone(), x, count=i == 0) for i in range(4)]
+        assert len({*map(id, found)}) == 1 and found[0] is not first, n
+    assert add(x, x.clone(), x, count=0) is first
+
+
 def rows_of_one() -> None:
     """The distance of a dimension of one is no fact of a call; that of others is."""
     x = torch.randn(4, 64)
@@ -111,6 +137,7 @@ def rows_of_one() -> None:
 
 
 def main() -> None:
+    launched()
     described()
     rows_of_one()
     x = torch.randn(16, 16)

@@ -93,15 +93,16 @@ def stand_in(kind: type) -> bool:
     return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
 
 
-def same_as(tensor: Any) -> Callable[[Any], bool]:
-    """torch's own test for tensors of a tensor's type, dtype, sizes, strides and device (and for whether a gradient is
-    wanted): one call instead of one for each. Where torch has none, one that knows no tensor."""
-    torch = sys.modules["torch"]
-    guards = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
+def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
+    """torch's own test for as many tensors, all of them different objects, of these tensors' types, dtypes, devices and
+    ranks, with `sizes` also of their sizes and strides: one call instead of many. It may say no to such tensors, as it
+    asks for equal dispatch and wishes for gradients, too. Where torch has none, a test that says no."""
+    guards = getattr(getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None), "TensorGuards", None)
     if guards is None:
-        return lambda other: False
-    return guards(tensor, dynamic_dims_sizes=[[*tensor.shape]],  # type: ignore[no-any-return]
-                  dynamic_dims_strides=[[*tensor.stride()]]).check
+        return lambda *others: False
+    shapes: list[Any] = [[*t.shape] if sizes else [None] * len(t.shape) for t in tensors]
+    strides: list[Any] = [[*t.stride()] if sizes else [None] * len(t.shape) for t in tensors]
+    return guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check  # type: ignore[no-any-return]
 
 
 def is_address(x: Any) -> bool:

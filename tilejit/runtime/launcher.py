@@ -2,9 +2,9 @@
 
 A launcher takes the grid and the kernel's parameters under their own names, so that Python itself binds the call. It
 first looks whether the call is of its signature, by comparisons that stand in its text (types, dtypes, devices,
-alignment, constants, the class of integers); another call goes on to the next launcher, and at last to the way that
-every call can go (`Partial._slowly`). Then it writes addresses and numbers into a parameter block that is otherwise
-ready, and calls the driver. Facts of arrays count, not where they lie.
+alignment, constants, the class of integers; of several tensors torch is asked in one call first). Another call goes on
+to the next launcher, and at last to the way that every call can go (`Partial._slowly`). Then it writes addresses and
+numbers into a parameter block that is otherwise ready, and calls the driver. Facts of arrays count, not where they lie.
 
     def add_kernel(_grid, /, x=_M, y=_M, out=_M, n=_M, BLOCK=_M, *_more, **_options): ...
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilejit.ptx.metadata import Expr, PointerParam, TensorMapParam
 from tilejit.runtime import driver, knobs
-from tilejit.runtime.arrays import DeviceArray, plain_tensors
+from tilejit.runtime.arrays import DeviceArray, plain_tensors, same_as
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
 from tilejit.runtime.params import _AS_BITS, Frame, NotForTMA, Packer, bits, divide, is_whole
@@ -39,6 +39,7 @@ class _Text:
         self.arguments = arguments
         self.space: dict[str, Any] = {"_divide": divide, "_bits": bits, "_NotForTMA": NotForTMA}
         self.guards: list[str] = []
+        self.tensors: dict[str, str] = {}             # torch tensor -> its guard
         self.aligned: list[str] = []
         self.addresses: dict[str, str] = {}           # array or descriptor -> local variable of its address
         self.fetch: list[str] = []
@@ -82,6 +83,10 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
                 return None
         elif not (_constant(text, n, x) if n in constexprs else _argument(text, n, x, keys[n])):
             return None
+    if text.tensors:
+        each, called = " and ".join(text.tensors.values()), f"({', '.join(text.tensors)})"
+        known = text.name(same_as(*[arguments[n] for n in text.tensors], sizes=False)) + called
+        text.guards.append(f"({known} or {each})" if len(text.tensors) > 1 else each)
     for table, key, value in captured:
         text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
     comma = ", " if arguments else ""
@@ -165,7 +170,7 @@ def _argument(text: _Text, n: str, x: Any, keys: ArgumentKeys) -> bool:
     if x is None:
         text.guards.append(f"{n} is None")
     elif kind in plain_tensors and x.get_device() >= 0:
-        text.guards.append(f"{same} and {n}.dtype is {text.name(x.dtype)} and {n}.get_device() == {x.get_device()}")
+        text.tensors[n] = f"{same} and {n}.dtype is {text.name(x.dtype)} and {n}.get_device() == {x.get_device()}"
         _address(text, n, f"{n}.data_ptr()", keys.align, x.data_ptr())
     elif kind is DeviceArray:
         text.guards.append(f"{same} and {n}.signature == {text.name(x.signature)}")
