@@ -219,7 +219,7 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
                 found = emitted(wider)
                 if found[1].attrs.get("num_ctas", 1) == 1:
                     warps = wider["num_warps"]
-                    line = f"{warps} warps, so that rows that may begin anywhere are copied as a whole"
+                    line = f"{warps} warps, so that rows are copied as a whole"
                     found[1].attrs.setdefault("report", []).insert(0, Record("fewer_warps", line, warps=warps))
                 return found
             except ClusterError as why:
