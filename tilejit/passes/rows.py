@@ -102,8 +102,8 @@ def _folds(values: set[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[
 
 def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
     """Whether a row is reduced again with what a reduction of it has found: its warps meet once more, for which they
-    wait the longer the more they are (4096 columns of bf16 on an H200, layernorm: 0.89 of a copy with 8 warps, 0.98 with
-    4; rmsnorm, which meets once, 0.98 and 0.97)."""
+    wait the longer the more they are (4096 columns of bf16 on an H200, layernorm: 0.89 of a copy with 8 warps, 0.98
+    with 4; rmsnorm, which meets once, 0.98 and 0.97)."""
     folds = _folds(_follow([load.result], table), table)
     known = _follow([r for op in folds for r in op.results], table)
     return any(v in known for op in folds for v in op.operands)

@@ -62,7 +62,8 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if few and not rows:
         most //= 2
         if any(x.numbers["anywhere"] for x in few):
-            most = cluster_of(sum(int(x.numbers["bytes"]) for x in few), min(int(x.numbers["size"]) for x in few), most)[1]
+            bytes_, least = sum(int(x.numbers["bytes"]) for x in few), min(int(x.numbers["size"]) for x in few)
+            most = cluster_of(bytes_, least, most)[1]
     elif any(op.attrs.get("unaligned") for op in loads):
         most = min(most, warps)
     return {**options, "num_warps": most} if most < options.get("num_warps", 4) else None

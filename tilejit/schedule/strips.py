@@ -39,7 +39,7 @@ STRIP = 16
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
 AT_ONCE = 4
 #: Registers of what stores need from global memory (weights) that is on its way an iteration ahead: half as many of
-#: rows that begin anywhere, whose own elements take more.
+#: rows that begin anywhere, whose own elements take more; none of numbers of 64 bits.
 AHEAD = 16
 
 
@@ -303,7 +303,8 @@ class _Strips:
         b.loc = sinks[0].loc
         early = self.ends_early(sinks)
         folds = [op for op in sinks if op.name == "reduce"]
-        if not folds and (loads := self.loads([v for op in sinks for v in op.operands])):
+        loads = self.loads([v for op in sinks for v in op.operands])
+        if loads and not folds and self.registers() != DOUBLE:
             self.pass_ahead(sinks, loads, early, b)
             return
         first, end = b.const(0, int32), b.const(self.count, int32)
@@ -318,7 +319,7 @@ class _Strips:
         for op in stores:
             b.insert(op)
         results = [v for op in folds for v in values[op]]
-        at_once = min(AT_ONCE if self.loads([v for op in sinks for v in op.operands]) else 2, self.count // 2)
+        at_once = min(AT_ONCE if loads else 2, self.count // 2)
         if at_once > 1:
             step = b.const(at_once, int32)
             middle = b("add", start, b("mul", b("idiv", b("sub", end, start), step), step))
@@ -367,7 +368,8 @@ class _Strips:
         there when reductions end. Strips up to the row's end have its mask: leaving it to the last one would have each
         rest of the loop wait for memory anew."""
         words = sum(self.part.num_registers * max(8, elem_of(x.result.type).bits) // 32 for x in loads) or 1
-        step = 1 << (max(1, min((AHEAD if self.aligned() else AHEAD // 2) // words, self.count)).bit_length() - 1)
+        room = AHEAD if self.aligned() else AHEAD // 2
+        step = 1 << (max(1, min(room // words, self.count)).bit_length() - 1)
         end = b("add", self.ends_in(b), b.const(1, int32)) if early else b.const(self.count, int32)
         self.whole, self.guarded = False, early
         head = Block()

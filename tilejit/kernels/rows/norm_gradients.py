@@ -10,12 +10,13 @@ from tilejit.kernels._host import STREAM_BLOCK
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
 from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
-from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
+from tilejit.kernels.rows.norms import CTA, add_layernorm, add_rmsnorm, layernorm_forward, rmsnorm, weight_at, weights
+from tilejit.kernels.rows.norms import layernorm as layernorm
 from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 
-#: Elements of rows that a multiprocessor has at a time (a quarter of fp64): sums, weights and rows are all in
-#: registers. The most CTAs that a row is spread over, elements of a program at least, how deep rings are.
-CTA, CTAS, LEAST, STAGES = 8192, 16, 2048, 4
+#: Sums, weights and rows are all in registers: of CTA elements of rows a multiprocessor (a quarter of fp64). The most
+#: CTAs that a row is spread over, elements of a program at least, how deep rings are.
+CTAS, LEAST, STAGES = 16, 2048, 4
 #: Elements of a warp; twice as many where warps that meet hold a multiprocessor up, since what meeting costs does not
 #: depend on them: where a program has the multiprocessor alone, or rows are summed twice, one sum after the other
 #: (layernorm of 4096 columns on an H200: 0.71 and 0.87 of a copy, rmsnorm 0.98 and 0.89; of 8192 0.63 and 0.99, 0.87
@@ -29,11 +30,12 @@ SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 @tilejit.kernel
 def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
                          eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
-                         ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+                         ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, stats=None):
     """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and
     g = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
     plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
-    of a program's ROWS rows always of the same one, to [programs * ROWS, columns].
+    of a program's ROWS rows always of the same one, to [programs * ROWS, columns]. stats [2, n]: the rows' means and
+    reciprocal deviations, loaded a row ahead; None: they are found again.
 
     Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both."""
     first = tl.program_id(0) * ROWS
@@ -47,7 +49,16 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
         w = tl.load(weight + weight_at(mine, cols, per, HEADS, SPAN), cols < columns, other=0.0)
     dw_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
     db_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
-    for start in tl.range(first, n, tl.num_programs(0) * ROWS, num_stages=STAGES):
+    step = tl.num_programs(0) * ROWS
+    if stats is not None:
+        next_mean = tl.load(stats + mine, mine < n, other=0.0)
+        next_r = tl.load(stats + n + mine, mine < n, other=0.0)
+    for start in tl.range(first, n, step, num_stages=STAGES):
+        if stats is not None:
+            mean, r = next_mean, next_r
+            after = mine + (start - first) + step
+            next_mean = tl.load(stats + after, after < n, other=0.0)
+            next_r = tl.load(stats + n + after, after < n, other=0.0)
         if ROWS == 1:
             row = start.to(tl.int64)
         else:
@@ -61,9 +72,12 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
         level = 0.0
         if CENTRED:
             level = row_sum(g, ROWS) / columns
-            v = tl.where(inside, v - row_sum(v, ROWS) / columns, 0.0)
+            if stats is None:
+                mean = row_sum(v, ROWS) / columns
+            v = tl.where(inside, v - mean, 0.0)
         slope = row_sum(g * v, ROWS) / columns
-        r = tl.rsqrt(row_sum(v * v, ROWS) / columns + eps)
+        if stats is None:
+            r = tl.rsqrt(row_sum(v * v, ROWS) / columns + eps)
         h = v * r
         if dw is not None:
             dw_sum += grads * h
@@ -148,13 +162,15 @@ def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bi
     launch_gradient("rmsnorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, False)
 
 
-@gradient(layernorm, "x", "weight", "bias")
+@gradient(layernorm_forward, "x", "weight", "bias")
 @operator(dx=lambda x: x, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
-def layernorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
-                       offset: float, wants_weight: bool, wants_bias: bool) -> None:
-    """The gradients of x, weight and bias (the last two if they are wanted) of `layernorm`."""
-    launch_gradient("layernorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, True)
+def layernorm_gradient(dx, dw, db, grad_out: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
+                       offset: float, wants_weight: bool, wants_bias: bool, stats: Array | None = None) -> None:
+    """The gradients of x, weight and bias (the last two if they are wanted) of `layernorm`; stats as
+    `layernorm_forward` gives them, or None."""
+    kept = stats if stats is not None and x.shape[-1] > CTA else None
+    launch_gradient("layernorm_gradient", dx, dw, db, grad_out, x, weight, bias, eps, offset, True, stats=kept)
 
 
 @gradient(add_rmsnorm, ("x", "residual"), "weight", "bias")
@@ -177,7 +193,7 @@ def add_layernorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total
 
 def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, grad: Array, x: Array,
                     weight: Array | None, bias: Array | None, eps: float, offset: float, centred: bool,
-                    more: Array | None = None) -> None:
+                    more: Array | None = None, stats: Array | None = None) -> None:
     """Launch the walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of
     columns."""
     same(what, x, grad, "grad")
@@ -196,18 +212,18 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
-                                          float(eps), offset or None, m.columns, **constants, **options)
+                                          float(eps), offset or None, m.columns, **constants, **options, stats=stats)
         if sums := [(part, out) for part, out in zip(parts, (dw, db)) if out is not None]:
             sum_parts(sums, programs * held // heads, heads * m.columns)
         return
-    stats = sums_like(m.array, (m.n, 2))
-    long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, stats, m.columns, *pitches,
+    found = sums_like(m.array, (m.n, 2))
+    long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, found, m.columns, *pitches,
                                       float(eps), offset or None, m.columns, **constants,
                                       BLOCK=STREAM_BLOCK, num_warps=16 if m.columns % 16 else 8)
     if heads > 1 and (dw is not None or db is not None):
         raise tilejit.LaunchError(f"{what}: heads of {m.columns} columns have no gradient of their weights")
     if dw is not None:
-        sum_columns(dw, g, m, stats)
+        sum_columns(dw, g, m, found)
     if db is not None:
         sum_columns(db, g)
 
