@@ -172,9 +172,19 @@ def test_reductions_that_do_not_need_one_another_share_a_pass():
 
 
 def test_narrow_rows_stay_in_registers():
-    x = np.zeros((1, 4096), np.float16)
-    k = softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8)
-    assert "strips of" not in k.report() and "row_load" not in k.ir.__str__()
+    x, w = np.zeros((1, 4096), np.float16), np.zeros(4096, np.float16)
+    kept = [softmax.compile(x, x.copy(), 2048, 4096, BLOCK=2048, num_warps=4),
+            norm.compile(x, None, w, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8, MEAN=False)]
+    for k in kept:
+        assert "strips of" not in k.report() and "row_load" not in k.ir.__str__()
+
+
+def test_fewer_warps_where_they_meet_twice():
+    """Rows of 16 elements a thread that are summed, and again with what that has found, are kept by half the warps."""
+    x, w = np.zeros((1, 4096), np.float16), np.zeros(4096, np.float16)
+    for k in (softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8),
+              norm.compile(x, None, w, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8, MEAN=True)):
+        assert k.options["num_warps"] == 4 and "4 warps, so that rows are copied as a whole" in k.report()
 
 
 def test_bytes_in_flight_are_reported():

@@ -55,13 +55,12 @@ def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Co
                   + [*more])
 
 
-def _in_words(e: Emitter, init: Value) -> bool:
-    """Whether a carried value travels several elements to a word: fp8, with which nothing is computed but products, and
-    16-bit elements as they were loaded."""
-    t, op = init.type, init.op
+def _in_words(e: Emitter, t: Type, made: object = None) -> bool:
+    """Whether a value travels several elements to a word: fp8, with which nothing is computed but products, and 16-bit
+    elements if what made it is a load."""
     if not isinstance(t, Tile) or not isinstance(t.elem, DType):
         return False
-    loaded = isinstance(op, Op) and op.name == "load" and t.elem.bits == 16
+    loaded = isinstance(made, Op) and made.name == "load" and t.elem.bits == 16
     return t.elem.is_fp8() and e.count(t) % 4 == 0 or loaded and e.count(t) % 2 == 0
 
 
@@ -106,7 +105,7 @@ def _for(e: Emitter, op: Op) -> None:
     whole: dict[int, list[str]] = {}
     for way in ways:
         assert way.init is not None
-        if _in_words(e, way.init):
+        if _in_words(e, way.init.type, way.init.op):
             whole[way.index] = [p.new("b32", "mov.b32", word) for word in _words(e, way.init)]
         elif way.index not in roots:
             carried(e, way.init, way.args[0])

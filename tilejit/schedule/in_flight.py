@@ -60,8 +60,9 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if options.get("maxnreg") or most not in (2, 4, 8, 16):
         return None
     if few and not rows:
-        most //= 2
+        most = max(min(4, most), most // 2)
         if any(x.numbers["anywhere"] for x in few):
+            most = min(most, options.get("num_warps", 4) // 2)
             bytes_, least = sum(int(x.numbers["bytes"]) for x in few), min(int(x.numbers["size"]) for x in few)
             most = cluster_of(bytes_, least, most)[1]
     elif any(op.attrs.get("unaligned") for op in loads):
