@@ -34,12 +34,13 @@ LEAST = 32
 #: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of rows that
 #: begin anywhere; of numbers of 64 bits.
 REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
-#: Bytes of a strip a thread: one access of shared memory.
-STRIP = 16
+#: Bytes of a strip a thread: one access of shared memory. Elements of one where threads hold single elements of rows
+#: that begin anywhere: what the last strip costs more, for its masks, is so much less of a row.
+STRIP, SINGLE = 16, 2
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
 AT_ONCE = 4
-#: Registers of what stores need from global memory (weights) that is on its way an iteration ahead: half as many of
-#: rows that begin anywhere, whose own elements take more; none of numbers of 64 bits.
+#: Registers of what stores need from global memory (weights) that is on its way an iteration ahead; none of numbers of
+#: 64 bits, nor of single elements, of which each would take a register and a mask of its own.
 AHEAD = 16
 
 
@@ -74,8 +75,13 @@ class _Strips:
         row = load.result.type
         assert isinstance(row, Tile) and row.layout is not None
         self.shape, self.layout = row.shape, row.layout
-        self.count = max(1, row.layout.num_registers * max(1, row.elem.bits // 8) // STRIP)
         self.ctas = ctas if strip_size(row.layout, ctas) else 1
+        size = max(1, row.elem.bits // 8)
+        self.each = STRIP // size            # elements of a thread in a strip
+        if self.ctas == 1 and not self.aligned() and row.layout.contiguous_registers(0) * size < STRIP:
+            self.each = min(SINGLE, self.each)
+        self.at_once = STRIP // size // self.each    # such strips as one
+        self.count = max(1, row.layout.num_registers // self.each)
         if self.ctas > 1:                    # a strip of each CTA at least
             self.count = min(self.count, row.shape[0] // (strip_size(row.layout, ctas) or 1) // ctas)
         self.size = row.shape[0] // self.count
@@ -88,6 +94,8 @@ class _Strips:
         self.bound: Value | None = None      # what a mask compares the elements' index with
         self.tail: Value | None = None       # the strip in which the row ends there
         self.whole = False                   # the strip that is written is one in which the row does not end
+        self.ahead = 0                       # how many strips behind an iteration's first one the strip is
+        self.starts: dict[Value, Value] = {} # where that one begins in memory
         self.guarded = False                 # what is written behind the row's end goes nowhere
         self.places = {op: i for i, op in enumerate(block.ops)}
         self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
@@ -304,7 +312,7 @@ class _Strips:
         early = self.ends_early(sinks)
         folds = [op for op in sinks if op.name == "reduce"]
         loads = self.loads([v for op in sinks for v in op.operands])
-        if loads and not folds and self.registers() != DOUBLE:
+        if loads and not folds and self.registers() == REGISTERS:
             self.pass_ahead(sinks, loads, early, b)
             return
         first, end = b.const(0, int32), b.const(self.count, int32)
@@ -319,7 +327,7 @@ class _Strips:
         for op in stores:
             b.insert(op)
         results = [v for op in folds for v in values[op]]
-        at_once = min(AT_ONCE if loads else 2, self.count // 2)
+        at_once = min((AT_ONCE if loads else 2) * self.at_once, self.count // 2)
         if at_once > 1:
             step = b.const(at_once, int32)
             middle = b("add", start, b("mul", b("idiv", b("sub", end, start), step), step))
@@ -350,6 +358,7 @@ class _Strips:
         stores: list[Op] = []
         for k in range(at_once):
             i = inner("add", region.args[0], inner.const(k, int32)) if k else region.args[0]
+            self.ahead = k
             found = self.strips(sinks, i, inner, whole, stores)
             ends: list[Value] = []
             for op in found:
@@ -357,6 +366,7 @@ class _Strips:
                     n = len(op.operands)
                     ends += self.folded(op, folded[len(ends):len(ends) + n], found[op], inner)
             folded = ends
+        self.ahead, self.starts = 0, {}
         for op in stores:
             inner.insert(op)
         inner.op("yield", *folded)
@@ -368,8 +378,7 @@ class _Strips:
         there when reductions end. Strips up to the row's end have its mask: leaving it to the last one would have each
         rest of the loop wait for memory anew."""
         words = sum(self.part.num_registers * max(8, elem_of(x.result.type).bits) // 32 for x in loads) or 1
-        room = AHEAD if self.aligned() else AHEAD // 2
-        step = 1 << (max(1, min(room // words, self.count)).bit_length() - 1)
+        step = 1 << (max(1, min(AHEAD // words, self.count)).bit_length() - 1)
         end = b("add", self.ends_in(b), b.const(1, int32)) if early else b.const(self.count, int32)
         self.whole, self.guarded = False, early
         head = Block()
@@ -479,7 +488,11 @@ class _Strips:
                 new = self._new(op, [view, *(b("sub", x, at) for x in limit)], attrs, t, b)
             elif op.name == "ptr_add" and (found := self._from_start(op)):
                 base, range_op = found        # the offset of the strip goes into the number
-                start = b("ptr_add", self.now.get(base, base), at)
+                start = self.starts.get(base) if self.ahead else b("ptr_add", self.now.get(base, base), at)
+                if self.ahead:               # that of the iteration's first strip, and a constant
+                    start = b("ptr_add", start, b.const(self.ahead * self.size, int32))
+                else:
+                    self.starts[base] = start
                 range_ = self._new(range_op, [], {**range_op.attrs, "end": range_op.attrs["start"] + self.size},
                                    Tile((self.size,), int32, self.part), b)
                 splat = self._new(op, [start], {"shape": t.shape}, t, b, "splat")
