@@ -197,4 +197,4 @@ def test_bytes_in_flight_are_reported():
         return line.numbers["total"], "memory idles" in line
     assert flight(2048, num_warps=4) == (16 * 4096, False) and flight(32768, num_warps=16) == (3 * 65536, False)
     assert flight(1024, num_warps=8) == (8 * 2048, True)
-    assert flight(65536, num_warps=8, num_ctas=4) == (5 * 32768, False)
+    assert flight(65536, num_warps=8, num_ctas=4) == (6 * 32768, False)
