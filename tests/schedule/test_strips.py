@@ -92,17 +92,6 @@ def test_text():
     assert "4 strips of 1024, read by each of 3 passes" in k.report()
 
 
-@pytest.mark.parametrize("dtype, each", [(np.float16, 4), (np.float32, 2)])
-def test_weights_are_on_their_way_before_reductions(dtype, each):
-    """Those of the first strips are loaded where the row has come, those of the next ones before these are used."""
-    x, w = np.zeros((1, 8192), np.float16), np.zeros(8192, dtype)
-    k = norm.compile(x, None, w, x.copy(), 8192, 8192, BLOCK=8192, MEAN=False, num_warps=4)
-    text = str(k.scheduled)
-    first, loop = text.split("= reduce", 1)[0], text[text.rindex(" for "):]
-    assert first.count("= load") == loop.count("= load") == loop.count("  store") == each
-    assert loop.rindex("= load") < loop.index("= local_load") < loop.index("  store") and "= select" not in loop
-
-
 @tilejit.kernel
 def shifted(x, out, columns, other, BLOCK: tl.constexpr, FOLD: tl.constexpr):
     cols = tl.arange(0, BLOCK)

@@ -1,6 +1,6 @@
 """Emitters of control flow. Loop-carried values have registers of their own, written at the loop's end;
 pending accumulators keep the registers they came with, since wgmma results must never be moved. What products read four
-to a word travels so, and 16-bit numbers that were loaded two to a word."""
+to a word travels so."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -55,13 +55,9 @@ def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Co
                   + [*more])
 
 
-def _in_words(e: Emitter, t: Type, made: object = None) -> bool:
-    """Whether a value travels several elements to a word: fp8, with which nothing is computed but products, and 16-bit
-    elements if what made it is a load."""
-    if not isinstance(t, Tile) or not isinstance(t.elem, DType):
-        return False
-    loaded = isinstance(made, Op) and made.name == "load" and t.elem.bits == 16
-    return t.elem.is_fp8() and e.count(t) % 4 == 0 or loaded and e.count(t) % 2 == 0
+def _in_words(e: Emitter, t: Type) -> bool:
+    """Whether a value travels four elements to a word: fp8, with which nothing is computed but products."""
+    return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.is_fp8() and e.count(t) % 4 == 0
 
 
 def _words(e: Emitter, v: Value) -> list[str]:
@@ -72,9 +68,8 @@ def _words(e: Emitter, v: Value) -> list[str]:
 def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
     """Such a value lives in these words: its elements are made of them, which costs nothing if none is used alone."""
     regs = e.fresh(v.type)
-    per = len(regs) // len(whole)
     unpack(e, elem_of(v.type), whole, regs)
-    e.packed.update((tuple(regs[per * i:per * i + per]), word) for i, word in enumerate(whole))
+    e.packed.update((tuple(regs[4 * i:4 * i + 4]), word) for i, word in enumerate(whole))
     e.set(v, regs)
 
 
@@ -105,7 +100,7 @@ def _for(e: Emitter, op: Op) -> None:
     whole: dict[int, list[str]] = {}
     for way in ways:
         assert way.init is not None
-        if _in_words(e, way.init.type, way.init.op):
+        if _in_words(e, way.init.type):
             whole[way.index] = [p.new("b32", "mov.b32", word) for word in _words(e, way.init)]
         elif way.index not in roots:
             carried(e, way.init, way.args[0])

@@ -17,12 +17,15 @@ from tilejit.ir.types import Buffer, Tile, elem_of
 ENOUGH, PROGRAMS, THREADS = 40 * 1024, 32, 2048
 #: What a CTA takes of shared memory beside its part of the rows that it keeps, in bytes.
 BESIDE = 2048
-#: CTAs of a multiprocessor, so that some load while others compute and store: rows are divided by as few CTAs as leave
-#: that many (65536 columns of bf16 on an H100, rmsnorm: 0.93 of a copy with one CTA a multiprocessor, 0.96 with three
-#: and clusters of two, 0.95 with six and clusters of four).
-RESIDENT = 3
-#: CTAs of a cluster, at most; how many there are at most while a CTA's part is no more than so many bytes.
-CTAS, PORTABLE, MOST_BYTES = 16, 8, 131072
+#: CTAs of a multiprocessor, so that some load while others compute and store: a row is left whole where there are three
+#: without a cluster, else divided by as few CTAs as leave six (65536 columns of bf16 on an H200, layernorm with two
+#: weights, rmsnorm with one, softmax: 0.82, 0.90, 0.94 of a copy with three and clusters of two, 0.84, 0.91, 0.94 with
+#: six and clusters of four; 131072: 0.78, 0.86, 0.92 with four, 0.79, 0.89, 0.93 with eight; 262144: 0.75, 0.86, 0.91
+#: with eight, 0.76, 0.83, 0.93 with sixteen; 50257: 0.58, 0.71, 0.78 with two, 0.62, 0.73, 0.80 with four).
+RESIDENT, DIVIDED, CTAS = 3, 6, 16
+#: Bytes of rows that may begin anywhere which a single warp has, so that nobody waits for anybody (4097 columns of bf16
+#: on an H200, softmax: 0.88 of a copy with four warps, 0.91 with one; layernorm without weights 0.90 and 0.96).
+ALONE = 16384
 #: Bytes of rows a warp, and elements, so that they are worked on in strips.
 WARP_BYTES, WARP_ELEMENTS = 8192, 1024
 
@@ -31,11 +34,15 @@ def cluster_of(size: int, block: int, most_warps: int = 16) -> tuple[int, int]:
     """(CTAs that divide the rows that a program keeps in shared memory, warps of each); size: bytes of all of them,
     block: elements of one."""
     ctas, shared = 1, target_named(None).shared_bytes
-    while ctas < CTAS and shared // (size // ctas + BESIDE) < RESIDENT and (
-            ctas < PORTABLE or size // ctas > MOST_BYTES):
+    while ctas < CTAS and shared // (size // ctas + BESIDE) < (RESIDENT if ctas == 1 else DIVIDED):
         ctas *= 2
     warps = 1 << (max(1, size // ctas // WARP_BYTES) - 1).bit_length()
     return ctas, max(min(4, most_warps), min(most_warps, warps, block // ctas // WARP_ELEMENTS))
+
+
+def warps_anywhere(size: int, block: int, most: int) -> int:
+    """Warps, at most so many, of a CTA for rows that may begin anywhere."""
+    return 1 if size <= ALONE else cluster_of(size, block, most)[1]
 
 
 def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -62,11 +69,10 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if few and not rows:
         most = max(min(4, most), most // 2)
         if any(x.numbers["anywhere"] for x in few):
-            most = min(most, options.get("num_warps", 4) // 2)
-            bytes_, least = sum(int(x.numbers["bytes"]) for x in few), min(int(x.numbers["size"]) for x in few)
-            most = cluster_of(bytes_, least, most)[1]
+            size, block = sum(int(x.numbers["bytes"]) for x in few), min(int(x.numbers["size"]) for x in few)
+            most = warps_anywhere(size, block, options.get("num_warps", 4) // 2)
     elif any(op.attrs.get("unaligned") for op in loads):
-        most = min(most, warps)
+        most = warps_anywhere(size, block, most)
     return {**options, "num_warps": most} if most < options.get("num_warps", 4) else None
 
 

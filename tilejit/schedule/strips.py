@@ -39,9 +39,6 @@ REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
 STRIP, SINGLE = 16, 2
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
 AT_ONCE = 4
-#: Registers of what stores need from global memory (weights) that is on its way an iteration ahead; none of numbers of
-#: 64 bits, nor of single elements, of which each would take a register and a mask of its own.
-AHEAD = 16
 
 
 def strip_rows(fn: Function, report: list[Record]) -> Function:
@@ -96,8 +93,6 @@ class _Strips:
         self.whole = False                   # the strip that is written is one in which the row does not end
         self.ahead = 0                       # how many strips behind an iteration's first one the strip is
         self.starts: dict[Value, Value] = {} # where that one begins in memory
-        self.guarded = False                 # what is written behind the row's end goes nowhere
-        self.places = {op: i for i, op in enumerate(block.ops)}
         self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
         self.now: dict[Value, Value] = {}    # results of reductions, with what was left out folded in
 
@@ -311,10 +306,6 @@ class _Strips:
         b.loc = sinks[0].loc
         early = self.ends_early(sinks)
         folds = [op for op in sinks if op.name == "reduce"]
-        loads = self.loads([v for op in sinks for v in op.operands])
-        if loads and not folds and self.registers() == REGISTERS:
-            self.pass_ahead(sinks, loads, early, b)
-            return
         first, end = b.const(0, int32), b.const(self.count, int32)
         start = first
         values: dict[Op, list[Value]] = {}
@@ -327,11 +318,12 @@ class _Strips:
         for op in stores:
             b.insert(op)
         results = [v for op in folds for v in values[op]]
+        loads = any(self.loads(v) for op in sinks for v in op.operands)
         at_once = min((AT_ONCE if loads else 2) * self.at_once, self.count // 2)
-        if at_once > 1:
-            step = b.const(at_once, int32)
+        for several in (at_once, 2) if at_once > 2 else (at_once,) if at_once > 1 else ():
+            step = b.const(several, int32)
             middle = b("add", start, b("mul", b("idiv", b("sub", end, start), step), step))
-            results = self.loop(sinks, start, middle, at_once, early, results, b)
+            results = self.loop(sinks, start, middle, several, early, results, b)
             start = middle
         results = self.loop(sinks, start, end, 1, early, results, b)
         for group in [folds] if not any("ctas" in op.attrs for op in folds) else [[op] for op in folds]:
@@ -372,60 +364,10 @@ class _Strips:
         inner.op("yield", *folded)
         return list(b.op("for", start, end, b.const(at_once, int32), *sums, regions=[region]).results)
 
-    def pass_ahead(self, sinks: list[Op], loads: list[Op], early: bool, b: Builder) -> None:
-        """A loop over the strips of stores that need loads from global memory: those of the next strips are issued
-        before the ones at hand are used, and those of the first strips where the row has just come, so that they are
-        there when reductions end. Strips up to the row's end have its mask: leaving it to the last one would have each
-        rest of the loop wait for memory anew."""
-        words = sum(self.part.num_registers * max(8, elem_of(x.result.type).bits) // 32 for x in loads) or 1
-        step = 1 << (max(1, min(AHEAD // words, self.count)).bit_length() - 1)
-        end = b("add", self.ends_in(b), b.const(1, int32)) if early else b.const(self.count, int32)
-        self.whole, self.guarded = False, early
-        head = Block()
-        first = self.fetched(loads, Builder(head, loc=b.loc).const(0, int32), step, Builder(head, loc=b.loc))
-        at = self.begin if all(map(self.is_known, loads)) else len(self.block.ops)
-        for op in head.ops:
-            op.parent = self.block
-        self.block.ops[at:at] = head.ops
-        types = [v.type for v in first]
-        region = Block([int32, *types], ["strip", *(x.result.name for _ in range(step) for x in loads)])
-        inner, strip = Builder(region, loc=b.loc), region.args[0]
-        width = inner.const(step, int32)
-        more = self.fetched(loads, inner("add", strip, width), step, inner)
-        for k in range(step):
-            stores: list[Op] = []
-            mine = region.args[1 + k * len(loads):1 + (k + 1) * len(loads)]
-            i = inner("add", strip, inner.const(k, int32)) if k else strip
-            self.strips(sinks, i, inner, False, stores, dict(zip((x.result for x in loads), mine)))
-            for op in stores:
-                inner.insert(op)
-        inner.op("yield", *more)
-        b.op("for", b.const(0, int32), end, b.const(step, int32), *first, regions=[region])
-        self.guarded = False
-
-    def fetched(self, loads: list[Op], i: Value, count: int, b: Builder) -> list[Value]:
-        """The loads of so many strips from strip i on."""
-        found = []
-        for k in range(count):
-            strip = b("add", i, b.const(k, int32)) if k else i
-            made: dict[Value, Value] = {}
-            at = b("mul", strip, b.const(self.size, int32))
-            found += [self.strip(x.result, strip, at, made, b) for x in loads]
-        return found
-
-    def is_known(self, load: Op) -> bool:
-        """Whether a load may stand in front of all that is written here: its address and mask are known there, and
-        nothing that it follows but loads and stores of other memory does more than compute."""
-        before = [op for op, i in self.places.items() if self.begin <= i < self.places[load]]
-        values = reached(load.operands, lambda v: v.op.operands if self.wide(v) and isinstance(v.op, Op) else ())
-        return not any(v.op in before for v in values if not self.wide(v)) and all(
-            op.define.pure or op.name in ("load", "local_load", "store", "mbar_arrive") for op in before)
-
-    def loads(self, values: list[Value]) -> list[Op]:
-        """The loads from global memory, element by element, from which values come."""
-        found = reached(values, lambda x: x.op.operands if self.wide(x) and isinstance(x.op, Op) else ())
-        ops = [x.op for x in found if self.wide(x) and isinstance(x.op, Op) and x.op.name == "load"]
-        return sorted(ops, key=self.places.__getitem__)
+    def loads(self, v: Value) -> bool:
+        """Whether a value comes from global memory, element by element."""
+        found = reached([v], lambda x: x.op.operands if self.wide(x) and isinstance(x.op, Op) else ())
+        return any(self.wide(x) and isinstance(x.op, Op) and x.op.name == "load" for x in found)
 
     def ends_in(self, b: Builder) -> Value:
         """The strip that has the last element before the bound; the first one if there is none."""
@@ -437,12 +379,11 @@ class _Strips:
             self.tail = b("idiv", b("sub", end, b.const(1, int32)), b.const(self.size, int32))
         return self.tail
 
-    def strips(self, sinks: list[Op], i: Value, b: Builder, whole: bool, stores: list[Op],
-               made: dict[Value, Value] | None = None) -> dict[Op, list[Value]]:
+    def strips(self, sinks: list[Op], i: Value, b: Builder, whole: bool, stores: list[Op]) -> dict[Op, list[Value]]:
         """Strip i of all that a pass needs: what reductions fold, and the stores, which are left to be inserted.
-        whole: the row does not end in it; made: what there is of the strip."""
+        whole: the row does not end in it."""
         self.whole = whole
-        made = {} if made is None else made
+        made: dict[Value, Value] = {}
         found = {}
         at = b("mul", i, b.const(self.size, int32))
         for op in sinks:
@@ -473,7 +414,7 @@ class _Strips:
         if v not in made:
             op, t = v.op, Tile((self.size,), v.type.elem, self.part)  # type: ignore[union-attr]
             assert isinstance(op, Op)
-            if (self.whole or self.guarded) and op.name == "select" and self.holds(op.operands[0]):
+            if self.whole and op.name == "select" and self.holds(op.operands[0]):
                 return self.strip(op.operands[1], i, at, made, b)
             attrs = dict(op.attrs)
             attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})

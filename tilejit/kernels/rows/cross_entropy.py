@@ -6,7 +6,6 @@ With v the logits (after the soft cap), t the target, w the classes' weights and
 """
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import tilejit
@@ -21,9 +20,11 @@ REDUCTIONS = ("mean", "sum", "none")
 #: Elements that a program has at a time: the one that sums the rows' losses, on as many CTAs of a cluster as have
 #: several such blocks each, and those of long rows.
 BLOCK, CTAS, EACH = 4096, 8, 4
-#: Elements of a warp of rows that are read once (4096 columns on an H200: 0.96 of a copy with 2, 0.85 with 4); the
-#: widest of those that a program has whole: 65536 columns reach 0.80 so, in blocks 0.90.
-WARP, WHOLE = 2048, 16384
+#: Elements of a warp, and of a program at least, of rows that are read once: 128 bytes a thread are on their way at a
+#: time (4096 columns of bf16 on an H200: 0.96 of a copy with 2 warps, 0.85 with 4; two rows of 1000: 0.94 with one,
+#: 0.87 with 2, 0.75 with 4); the widest of those that a program has whole: 65536 columns reach 0.80 so, in blocks 0.90;
+#: and the least and the widest of those that may begin anywhere, of which each element has an address and a mask.
+WARP, WHOLE, UNEVEN = 2048, 16384, (1024, 8192)
 
 
 @tilejit.kernel
@@ -314,9 +315,11 @@ class Call:
             launch = RowLaunch((x.n,), 1, options, False)
         else:
             kernel = cross_entropy_kernel
-            if dx is None and even:
-                warps = max(2, launch.rows * launch.options["BLOCK"] // (WARP // 4 if size == 8 else WARP))
-                launch = replace(launch, options={**launch.options, "num_warps": warps})
+            block, warp = launch.options["BLOCK"], WARP // 4 if size == 8 else WARP
+            if dx is None and (even or x.columns * size % 16 == 0 or UNEVEN[0] <= block <= UNEVEN[1]):
+                many = max(1, min(warp // block, tilejit.next_power_of_2(x.n)))
+                options = {"BLOCK": block, "num_warps": max(1, many * block // warp)}
+                launch = RowLaunch((tilejit.cdiv(x.n, many),), many, options, True)
         out, pitch = (None, 0) if dx is None else (dx.array, dx.pitch)
         kernel[launch.grid](x.array, self.target, self.weight, self.weight_sum(), count, loss, lse, out, x.n, x.columns,
                             x.pitch, pitch, *self.numbers, ROWS=launch.rows, **launch.options)
