@@ -13,22 +13,26 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Launch, Work, Workspace, called, given, known_of
-from tilejit.kernels._operands import Matrix, check_one_of, check_vector, operand, require_tma, result
+from tilejit.kernels._calls import At, Work, Workspace, called, given, known_of
+from tilejit.kernels._operands import check_one_of, check_vector, operand, require_tma, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.launches import GROUP, End, divided, load, parts, product, sum_parts, whole
 from tilejit.kernels.planning import LEAST_BLOCKS
 from tilejit.kernels.product import loads, steps
-from tilejit.kernels.product.copies import interleave_kernel
 from tilejit.kernels.way import SHARED, Way, staged_part
+
+
+#: Registers of a thread where two programs share a multiprocessor.
+_REGISTERS = 128
 
 
 def options(t: Way, bits: int, out_bytes: int) -> dict[str, Any]:
     """Options of a launch for a weight of so many bits: as many stages as fit beside what is staged."""
     staged = staged_part(t.m, t.n) if t.parts else t.m * t.n * out_bytes
     stages = (SHARED // t.together - staged) // (t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes)
-    return {"num_consumer_groups": 1, "num_stages": min(12, stages)}
+    shared = {"maxnreg": _REGISTERS} if t.together > 1 else {}
+    return {"num_consumer_groups": 1, "num_stages": min(12, stages), **shared}
 
 
 #: Tiles of C^T in blocks of so many bytes of x, with what 128 of K take each program on an H200, in nanoseconds.
@@ -38,8 +42,6 @@ BLOCKS = {Way(128, 16, 4, swap=True, k_bytes=256, together=2): 740,
           Way(128, 160, 8, swap=True): 957, Way(128, 192, 8, swap=True): 1077, Way(128, 256, 8, swap=True): 1339}
 #: Nanoseconds for each result of a tile that is stored as a part.
 _STORED = 0.14
-#: Rows and columns that a program puts in order; rows of x up to which scales multiply sums instead of weights.
-_ROWS, _COLUMNS, _SUMMED = 8, 512, {4: 32, 8: 0}
 _WHAT = "weight_only_matmul"
 
 
@@ -115,45 +117,21 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
         return work
     t = choose(m, n, k, group, bits, current(x.device, multiprocessors), split)
     bk, constant = t.k_bytes // 2, tl.constexpr
-    if bits == 4:
-        mw, mx = _words(mw), _interleaved(work, mx, bk)
-    packed = mw.dtype.bytes * 8 // bits
-    of_w, of_x, seen = mw.descriptor(t.m, bk // packed), load(mx, t.n, bk), mc.descriptor(t.n, t.m)
+    of_w, of_x, seen = mw.descriptor(t.m, bk * bits // 8), load(mx, t.n, bk), mc.descriptor(t.n, t.m)
     require_tma(_WHAT, weight=of_w, x=of_x[1][0], out=seen)
-    if t.together > 1:
+    if t.together > 1 and (zeros is not None or bias is not None and not t.parts):
         run = 1                              # several take registers that those programs have not
     after = End(given(4, bias), activation=activation)
     walk, end = whole(GROUP), after.stored(seen)
     if t.parts:
         at, end = parts(work, t)
         walk = divided(t, beside=True)
-    numbers = map(constant, (bits, group // bk, run, t.n <= _SUMMED[bits]))
-    step = steps.widen, (At(2), given(3, zeros), down, across, *numbers)
-    work.launches.append(product(
-        t, (n, m, k), bk, t.programs, walk, (loads.packed_rows, (of_w, constant(packed))), of_x, step, end,
-        **options(t, bits, mc.dtype.bytes)))
+    step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
+    work.launches.append(product(t, (n, m, k), bk, t.programs, walk, (loads.packed_rows, (of_w, constant(bits))), of_x,
+                                 step, end, **options(t, bits, mc.dtype.bytes)))
     if t.parts:
         work.launches.append(sum_parts(at, mc, t, after))
     return work
-
-
-def _words(x: Matrix) -> Matrix:
-    """A matrix of bytes as one of words."""
-    m, n = x.shape
-    info = x.info._replace(dtype=tl.int32, shape=(m, n // 4), strides=(x.pitch // 4, 1))
-    return Matrix(info, info.shape, info.strides, True, x.at)
-
-
-def _interleaved(work: Work, x: Matrix, run: int) -> Matrix:
-    """x in the order of widened words (`copies.interleave_kernel`), which a launch puts it in."""
-    (m, k), high = x.shape, min(_ROWS, tilejit.next_power_of_2(x.shape[0]))
-    wide = tilejit.cdiv(k, run) * run
-    info = x.info._replace(address=0, shape=(m, wide), strides=(wide, 1))
-    y = Matrix(info, info.shape, info.strides, True, work.new((m, wide), x.dtype))
-    grid = tilejit.cdiv(m, high) * tilejit.cdiv(wide, _COLUMNS)
-    work.launches.append(Launch(interleave_kernel.partial(launch_pdl=True), (grid,), (
-        At(x.at), At(y.at), m, k, x.pitch, *map(tl.constexpr, (high, run, _COLUMNS // run)))))
-    return y
 
 
 def _groups(scales: ArrayInfo, zeros: ArrayInfo | None, n: int, k: int, bits: int) -> tuple[int, int, int, int]:

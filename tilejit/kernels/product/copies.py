@@ -38,18 +38,3 @@ def copy_kernel(first, one, other):
             copy_block(one, pid)
         else:
             copy_block(other, pid - first)
-
-
-@tilejit.kernel
-def interleave_kernel(x, y, rows, columns, pitch, R: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr):
-    """y [rows, columns in whole RUNs], RUNS of them a program: x [rows, columns], zeros behind, each run of RUN columns
-    in the order in which threads have words of eight numbers of 4 bits (`steps.widened`): two numbers that are four
-    apart in a word, of four threads that have a quarter of the words each, of every pair in a word, of every word."""
-    C: tl.constexpr = RUN * RUNS
-    wide = tl.cdiv(columns, RUN) * RUN
-    across = tl.cdiv(wide, C)
-    r = (tl.program_id(0) // across * R + tl.arange(0, R)).to(tl.int64)[:, None]
-    c = (tl.program_id(0) % across * C + tl.arange(0, C))[None, :]
-    block = tl.load(x + r * pitch + c, (r < rows) & (c < columns), other=0.0)
-    block = block.reshape(R, RUNS, 4, RUN // 32, 2, 4).permute(0, 1, 3, 5, 2, 4).reshape(R, C)
-    tl.store(y + r * wide + c, block, (r < rows) & (c < wide))

@@ -69,26 +69,24 @@ def promote(p, at):
 
 
 @tilejit.kernel
-def widened(x, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, zero=None):
-    """Integers [BM, BK] as DTYPE: int8; or words [BM, BK / 8] of eight numbers of 4 bits, the first one lowest, from
-    which `zero` is subtracted, one per row (8 without). The columns of those are in the order of `copies.interleaved`:
-    the four threads that share a row in a product have a quarter of its words each, side by side."""
+def widened(x, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, scale=None, zero=None):
+    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
+    those `zero` is subtracted, one per row (8 without). Then times `scale`, one per row (1 without)."""
     if BITS == 8:
         y = x.to(DTYPE)
     else:
         # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
-        bits: tl.constexpr = 0x43004300 if DTYPE == tl.bfloat16 else 0x64006400
+        bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
         power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
-        # Each has two of a word's numbers, four apart.
-        first, second = x & 0x000F000F | bits, x >> 4 & 0x000F000F | bits
-        third, fourth = x >> 8 & 0x000F000F | bits, x >> 12 & 0x000F000F | bits
-        both = tl.join(tl.join(first, third), tl.join(second, fourth))
-        low, high = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
-        y = tl.join(low, high).reshape(BM, 4, BK // 32, 4, 2).permute(0, 2, 3, 1, 4).reshape(BM, BK)
+        both = (x.to(tl.int32) * 0x1001 & 0x000F000F) | (bits << 16 | bits)
+        even, odd = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+        y = tl.join(even, odd).reshape(BM, BK)
         if zero is None:
             y = y - (power + 8.0)
         else:
             y = y - (zero.to(tl.float32) + power).to(DTYPE)[:, None]
+    if scale is not None:
+        y = y * scale.to(DTYPE)[:, None]
     return y
 
 
@@ -120,9 +118,9 @@ def widen(p, at):
     scales of groups of K; a scale for all of K multiplies the sums instead.
 
     p.step: scales and zeros (or None), their strides down and across, BITS, STEPS: blocks of K that share a number (0:
-    all), RUN: numbers that lie side by side in each 64 bits (1: they may lie anywhere), SUMS: a block's scales multiply
-    its sums, which where these are few takes less. A part of K, of `at.by`, is a run of blocks here."""
-    scales, zeros, down, across, BITS, STEPS, RUN, SUMS = p.step
+    all), RUN: numbers that lie side by side in each 64 bits (1: they may lie anywhere). A part of K, of `at.by`, is a
+    run of blocks here."""
+    scales, zeros, down, across, BITS, STEPS, RUN = p.step
     rows = at.m + tl.arange(0, p.BM)
     inside = rows < p.M
     acc = tl.zeros((p.BM, p.BN), tl.float32)
@@ -149,10 +147,7 @@ def widen(p, at):
                 index = k // STEPS % RUN
                 w = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
                 x = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
-                y = widened(w, p.BM, p.BK, BITS, x.dtype, one_of(zero, index, zeros, RUN))
-                by = one_of(scale, index, scales, RUN)
-                if SUMS:
-                    acc = tl.fma(tl.dot(y, x.T), by.to(tl.float32)[:, None], acc)
-                else:
-                    acc = tl.dot(y * by.to(x.dtype)[:, None], x.T, acc)
+                y = widened(w, p.BM, p.BK, BITS, x.dtype, one_of(scale, index, scales, RUN),
+                            one_of(zero, index, zeros, RUN))
+                acc = tl.dot(y, x.T, acc)
     return acc
