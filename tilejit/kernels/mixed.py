@@ -22,7 +22,6 @@ from tilejit.kernels.planning import LEAST_BLOCKS
 from tilejit.kernels.product import loads, steps
 from tilejit.kernels.way import SHARED, Way, staged_part
 
-
 #: Registers of a thread where two programs share a multiprocessor.
 _REGISTERS = 128
 
