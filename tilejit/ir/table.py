@@ -56,6 +56,7 @@ TRAITS = {
     "takes_pending": "may take accumulators that products are in flight to",
     # scheduling
     "scheduled": "made by scheduling",
+    "readies": "readies a loop's products where it stands before one: copies for the loop are issued ahead of it",
     "fills": "starts an asynchronous copy into a slot of the buffer that is operand 0",
     "cp_async": "a copy by all threads, 4 to 16 bytes each, that arrives with `async_arrive`",
     "generic": "its threads touch its buffers, and no fence of the proxies of its own follows",

@@ -14,9 +14,6 @@ from __future__ import annotations
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, listed
 from tilejit.ir.ahead import Ahead, address_slice
 
-#: What stands before a loop and belongs to its products: copies are issued ahead of it.
-_OF_PRODUCTS = ("pend", "role_sync", "local_store", "fence_async")
-
 
 def prefetch(fn: Function) -> Function:
     """Move fills ahead, in place; returns the function."""
@@ -24,7 +21,7 @@ def prefetch(fn: Function) -> Function:
         fills = [op for op in loop.regions[0].ops if op.name == "fill" and op.attrs.get("ahead")]
         assert loop.parent is not None
         begin = loop.parent.ops.index(loop)
-        while begin and loop.parent.ops[begin - 1].name in _OF_PRODUCTS:
+        while begin and "readies" in loop.parent.ops[begin - 1].define.traits:
             begin -= 1
         before = Builder(loop.parent, begin, loop.loc)
         for fill in fills:

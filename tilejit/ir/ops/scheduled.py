@@ -213,7 +213,7 @@ def part(o: Op) -> list[Type]:
     return [o.attrs["type"]]
 
 
-@op("local_store", "view value", effects="shared_write", traits="scheduled own_buffer")
+@op("local_store", "view value", effects="shared_write", traits="scheduled own_buffer readies")
 def local_store(o: Op) -> list[Type]:
     """Write a tile from registers into a slot (generic proxy)."""
     return []
@@ -225,14 +225,14 @@ def launch_wait(o: Op) -> list[Type]:
     return []
 
 
-@op("fence_async", "", "space?", effects="sync", traits="scheduled")
+@op("fence_async", "", "space?", effects="sync", traits="scheduled readies")
 def fence_async(o: Op) -> list[Type]:
     """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the
     async proxy (wgmma, TMA)."""
     return []
 
 
-@op("role_sync", "", effects="sync", traits="scheduled barrier")
+@op("role_sync", "", effects="sync", traits="scheduled barrier readies")
 def role_sync(o: Op) -> list[Type]:
     """A barrier of all threads of the role (bar.sync 0 of the CTA, or the role's named barrier)."""
     return []
@@ -341,7 +341,7 @@ def cluster_broadcast(o: Op) -> list[Type]:
     return [o.operands[0].type]
 
 
-@op("pend", "acc", traits="scheduled")
+@op("pend", "acc", traits="scheduled readies")
 def pend(o: Op) -> list[Type]:
     """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""
     t = o.operands[0].type
