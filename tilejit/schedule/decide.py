@@ -5,34 +5,32 @@ from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, enclosing, inside, listed, uses
-from tilejit.ir.ahead import argument_of
 from tilejit.ir.report import Record
+from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Tile
 from tilejit.schedule.cluster import plan_cluster
-from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.consumers import check_warpgroups, choose_ping_pong, find_chains
+from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
 from tilejit.schedule.pieces import find_pieces
+from tilejit.schedule.ping_pong import choose_ping_pong
 from tilejit.schedule.plan import (
     Plan,
     Ring,
-    StoreRing,
     ahead_slice,
     in_place,
     kind_of,
     needed_by_producer,
-    needed_by_stores,
     place,
     reads_slot,
+    slice_problem,
 )
+from tilejit.schedule.products import find_chains
 from tilejit.schedule.registers import accumulators, register_split, room
-from tilejit.schedule.stores import LINE, STORE_STAGES, is_store, staging_of
+from tilejit.schedule.store_role import choose_store_role
+from tilejit.schedule.stores import STORE_STAGES
 
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
-#: Warps of the producer's warpgroup that have nothing to do.
-IDLE_WARPS = 3
 
 
 @dataclass(frozen=True)
@@ -165,6 +163,21 @@ def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[li
     return dots, only and bool(dots)
 
 
+def check_warpgroups(fn: Function, plan: Plan) -> None:
+    """Raise CompilationError where three warpgroups cannot run a kernel: layouts have bits for four, so no op may count
+    on what the fourth would hold."""
+    warps = fn.attrs["num_warps"]
+    if warps % 3:
+        return
+    if not plan.specialised or plan.threads_produce:
+        raise CompilationError(f"num_warps={warps}: three warpgroups multiply what a producer warp loads by TMA, and "
+                               "this kernel has no such loop: use 8 or 16", fn.loc)
+    for op in listed(fn.body):
+        if scratch_bytes(op) and op.name != "convert" and not of_one_number(op):
+            raise CompilationError(f"{op.name}: warps fold in pairs, which num_warps={warps} does not make: use 8 or "
+                                   "16", op.loc)
+
+
 def _choose_form(fn: Function, plan: Plan) -> None:
     """Specialise when wgmma loops read rings that a role of its own can fill: one thread of it by TMA, or where the
     author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async.
@@ -230,104 +243,6 @@ def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) ->
 def producer_problem(fn: Function, plan: Plan) -> str:
     """Why the loads cannot be issued by a role of their own; empty if they can."""
     return slice_problem(fn, plan, needed_by_producer(plan), "a load address", plan.threads_produce)
-
-
-def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str, tiles: bool = False) -> str:
-    """Why another role cannot compute these values, which decide `what`; empty if it can. tiles: it may hold those."""
-    for v in needed:
-        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
-            line = f" ({v.op.loc.short()})" if v.op.loc else ""
-            return f"{what} depends on {v.op.name}{line}"
-        if isinstance(v.type, Tile) and not tiles:
-            return f"{what} depends on a tile"
-    return ""
-
-
-def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
-    """Whether producer and consumers may each do a load: of one number (or a tile, where as many threads produce),
-    from an argument that the kernel does not write."""
-    source = argument_of(op.operands[0])
-    one = not isinstance(op.result.type, Tile) or plan.threads_produce
-    return (op.name == "load" and one and source is not None
-            and not any(argument_of(x.operands[0]) is source for x in listed(fn.body)
-                        if "write" in x.define.effects and x.operands))
-
-
-def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
-    """Give the TMA stores to warps of their own where `store_role` asks for it, or leaves it open (and it `may` be) and
-    it pays, and it can be; else consumers store."""
-    asked = fn.attrs.get("store_role")
-    if asked is False or asked is None and not may:
-        return
-    problem = _store_problem(fn, plan)
-    if asked is None and (problem or not _store_role_pays(fn, plan)):
-        plan.store_rings = []
-        return
-    if not problem:
-        problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
-        # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
-        plan.drain = _releasing(fn)
-        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
-    if problem:
-        plan.store_rings, plan.drain = [], []
-        if asked:
-            plan.report.append(Record("no_store_role", f"no store role: {problem}"))
-        return
-    streams = plan.store_rings[0].streams
-    plan.report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles",
-                              streams=streams))
-    if plan.drain:
-        places = ", ".join(map(place, plan.drain))
-        plan.report.append(Record("drain", f"atomics at {places}: wait until the store role's are written", places))
-
-
-def _store_role_pays(fn: Function, plan: Plan) -> bool:
-    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines. Where the author says which
-    memory is free (`promote_reuse`), consumers store there; and where atomics release stores they would wait.
-
-    Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
-    handed over more often, lose 1 to 3%, and so do ping-pong groups, which hide their stores anyway, and loops
-    whose products are issued an iteration ahead (1 to 5%)."""
-    stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
-    ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in plan.rings)
-    kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
-    return plan.groups == 1 and not kept and not ahead and all(
-        staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))
-        for op, staging in stores)
-
-
-def _releasing(fn: Function) -> list[Op]:
-    """Atomics that release what was stored before them."""
-    return [op for op in listed(fn.body) if "atomic" in op.define.traits and releases(op)]
-
-
-def _store_problem(fn: Function, plan: Plan) -> str:
-    """Why the consumers must store; empty, and `plan.store_rings` set, if others may."""
-    stores = [op for op in listed(fn.body) if is_store(op)]
-    if not plan.specialised or not stores:
-        return "the kernel is not specialised" if stores else "nothing is stored through TMA"
-    if plan.threads_produce:
-        return "all warps of the producer copy"
-    if plan.ping_pong and plan.ping_pong.parent is not fn.body:
-        return "ping-pong groups of consumers take a loop that is in another one"
-    found: dict[tuple, StoreRing] = {}
-    for op in stores:
-        t = op.operands[1].type
-        if not isinstance(t, Tile) or t.layout is None:
-            return f"the store at {place(op)} has no layout of its own"
-        staging = staging_of(op, t, fn, plan.staging, in_rounds=True)
-        streams = plan.groups * staging.stripes
-        if streams > IDLE_WARPS:
-            return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
-        if (staging.buffer, streams) not in found:
-            name = f"{op.operands[0].name or 'store'}_stage"
-            same = sum(r.name.partition(".")[0] == name for r in found.values())
-            found[staging.buffer, streams] = StoreRing(f"{name}.{same + 1}" if same else name, streams)
-        found[staging.buffer, streams].stores[op] = staging
-    if len({ring.streams for ring in found.values()}) > 1:
-        return "warpgroups share some stores and not others"
-    plan.store_rings = list(found.values())
-    return ""
 
 
 def ahead_problem(ring: Ring) -> str:

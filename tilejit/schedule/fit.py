@@ -148,7 +148,7 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
     def give(rings: list[Ring], count: int, **wish: int) -> None:
         """Give rings so many slots, as `wish` says: where they are written, or by writing all again."""
         nonlocal written, new, plan, allocator
-        written = replace(written, **wish)
+        written = replace(written, **wish)  # type: ignore[arg-type]
         if can_bind(plan, rings, count):
             bind(new, plan, rings, count)
             allocator.bound(_each(rings), count)

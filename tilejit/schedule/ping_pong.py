@@ -15,9 +15,67 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, listed
+from tilejit.errors import CompilationError
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, enclosing, listed
+from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
+from tilejit.schedule.plan import Plan, kind_of
+from tilejit.schedule.registers import accumulators, register_split, room
 from tilejit.schedule.thread import thread
+
+
+def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
+    """Two groups of consumers that take the iterations of a persistent loop by turns (ping-pong): the stores of
+    one tile happen behind the products of the next (CUTLASS calls the scheme so).
+
+    By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise.
+    Raises CompilationError where it was asked for and cannot be."""
+    if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
+        return
+    loop, problem = _dealt_loop(fn, plan)
+    if not problem and asked is None and accumulators(fn) > room(register_split(fn, 8).computing, "tile"):
+        problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
+    if loop is not None and not problem:
+        plan.ping_pong, plan.groups = loop, asked or 2
+    elif asked is not None:
+        raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
+    else:
+        plan.report.append(Record("no_ping_pong", f"no ping-pong: {problem}"))
+
+
+def _dealt_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
+    """The loop whose iterations may be dealt to groups, the outermost of those, or why there is none."""
+    if not plan.specialised:
+        return None, "the kernel is not specialised"
+    if fn.attrs["num_warps"] != 4:
+        return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
+    block, problem = fn.body, ""
+    while True:
+        loops = [op for op in block.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in listed(r))]
+        if len(loops) != 1 or loops[0].name != "for":
+            return None, problem or "all products must be in one loop over tiles"
+        loop = loops[0]
+        if any(op is not loop and op is not block.terminator and op.define.effects - {"read"} for op in block.ops):
+            return None, problem or "something is stored outside of the loop over tiles"
+        within = _deal_problem(loop, plan)
+        if not within:
+            return loop, ""
+        block, problem = loop.regions[0], problem or within
+
+
+def _deal_problem(loop: Op, plan: Plan) -> str:
+    """Why a loop's iterations may not be dealt to groups; empty if they may."""
+    if len(loop.operands) > 3:
+        return f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
+    body = loop.regions[0]
+    for ring in plan.rings:
+        if ring.local and ring.loop is loop:
+            return "consumers copy a load that is directly in the loop over tiles"
+        if any(loop not in enclosing(load) for load in ring.loads):
+            return "a load is not in the loop over tiles"
+        if not ring.local and tickets(body, ring.loads[-1:], Builder(Block())) is None:
+            return f"how often it loads {ring.name} is not known before an iteration"
+    return ""
 
 
 def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Builder,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value, controls, edge_of, enclosing, listed, reached
-from tilejit.ir.ahead import Ahead, address_slice
+from tilejit.ir import Function, Op, Value, controls, edge_of, enclosing, listed, reached
+from tilejit.ir.ahead import Ahead, address_slice, argument_of
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import strip_size
@@ -239,6 +239,27 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
         return controls(v.op.parent) if v.op is not None and v.op.parent is not None else []     # an induction variable
 
     return reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)
+
+
+def slice_problem(fn: Function, plan: Plan, needed: set[Value], what: str, tiles: bool = False) -> str:
+    """Why another role cannot compute these values, which decide `what`; empty if it can. tiles: it may hold those."""
+    for v in needed:
+        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, plan):
+            line = f" ({v.op.loc.short()})" if v.op.loc else ""
+            return f"{what} depends on {v.op.name}{line}"
+        if isinstance(v.type, Tile) and not tiles:
+            return f"{what} depends on a tile"
+    return ""
+
+
+def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
+    """Whether producer and consumers may each do a load: of one number (or a tile, where as many threads produce),
+    from an argument that the kernel does not write."""
+    source = argument_of(op.operands[0])
+    one = not isinstance(op.result.type, Tile) or plan.threads_produce
+    return (op.name == "load" and one and source is not None
+            and not any(argument_of(x.operands[0]) is source for x in listed(fn.body)
+                        if "write" in x.define.effects and x.operands))
 
 
 def ahead_slice(ring: Ring) -> Ahead | None:

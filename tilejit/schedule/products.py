@@ -1,13 +1,48 @@
 """Products made asynchronous: wgmma groups and their waits, operands in slots, in registers, or staged on their way."""
 from __future__ import annotations
 
-from tilejit.ir import Builder, Op, Value, const_of
+from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Tile
-from tilejit.schedule.context import Context
+from tilejit.schedule.context import Context, Uses
 from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import behind, place, reads_slot, shared_operand
+from tilejit.schedule.plan import Plan, behind, place, reads_slot, shared_operand
+
+
+def find_chains(fn: Function, plan: Plan, table: Uses) -> None:
+    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight.
+
+    A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
+    piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
+    for loop in listed(fn.body):
+        if loop.name != "for" or "pipelined" in loop.attrs:
+            continue
+        body = loop.regions[0]
+        found: dict[Op, int] = {}
+        dots = [op for op in listed(body) if op.name == "dot"]
+        for dot in dots:
+            acc = edge_of(dot.operands[2])
+            if dot.parent is not body or acc is None or acc[0] is not loop or table.get(dot.operands[2]) != [(dot, 2)]:
+                break
+            index = acc[1].index
+            if table.get(dot.result) != [(body.terminator, index)]:
+                break
+            if "unit" in dot.attrs or reads_slot(dot, 1) is None:
+                break
+            if reads_slot(dot, 0) is None and dot not in plan.pieces:
+                break
+            if dot in plan.pieces and len(dots) > 1:
+                break
+            found[dot] = index
+        # A slot released one iteration late needs a second slot, or the producer and the consumer wait
+        # for each other.
+        if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
+            if any(dot.parent is body and from_registers(dot) for dot in dots):
+                plan.report.append(Record("drained", f"loop at {place(loop)}: every iteration waits for its products, "
+                                          "which take first operands from registers", place(loop)))
+            continue
+        plan.chains[loop] = found
 
 
 def write_dot(op: Op, b: Builder, c: Context) -> None:
