@@ -143,7 +143,8 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
     stage: dict[Op, int] = {}
     for op in reversed(ops):
         only = bool(users.get(op)) and all(stage.get(u) == 1 for u in users[op])
-        stage[op] = int(op in second or bool(needs[op] & second) or only and not needs[op])
+        renames = "registers" in op.define.traits          # the registers that its operand is carried in
+        stage[op] = int(op in second or bool(needs[op] & second) or only and (renames or not needs[op]))
     return stage, second
 
 
