@@ -13,8 +13,10 @@ import tilejit
 import tilejit.language as tl
 from tilejit.errors import LaunchError
 from tilejit.kernels import attention, attention_blocks
+from tilejit.kernels.attention import function
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.decode import decode, parts_of
+from tilejit.kernels.attention.forward import keys_of_tile
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 from tilejit.kernels.attention.scores import Options
 from tilejit.testing import rel_error
@@ -145,6 +147,16 @@ def test_parts_of_the_keys() -> None:
     assert parts_of(1, 256, 132) == 128 and parts_of(2, 256, 132) == 64 and parts_of(1, 16, 132) == 16
 
 
+def test_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16's functions are approximated unless that is refused, fp16's never."""
+    asked: list[bool] = []
+    monkeypatch.setattr(function, "forward", lambda q, k, v, case, *rest: asked.append(case.exact))
+    for dtype in (BF16, np.float16):
+        for exact in (False, True):
+            attention(*(random(1, 17, 1, 64, dtype=dtype) for _ in range(3)), softcap=2.0, exact=exact, tiles=(64, 64))
+    assert asked == [False, True, True, True]
+
+
 def test_dropout() -> None:
     """The same weights are dropped whatever the tiles; the mean stays."""
     q, k = random(1, 128, 1, 64), random(1, 512, 1, 64)
@@ -155,13 +167,25 @@ def test_dropout() -> None:
     assert (attention(q, k, v, dropout=0.25, seed=8) != one).any()
 
 
-def test_fp8() -> None:
-    q, k, v = (random(1, 70, 1, 64, dtype=ml_dtypes.float8_e4m3fn) for _ in range(3))
+@pytest.mark.parametrize("d", [64, 192])
+def test_fp8(d: int) -> None:
+    q, k, v = (random(1, 70, 1, d, dtype=ml_dtypes.float8_e4m3fn) for _ in range(3))
     scales = (np.full((1, 1), 2.0, F32), np.full((1, 1), 0.5, F32), np.full((1, 1), 3.0, F32))
     out, lse = attention(q, k, v, descales=scales, return_lse=True)
     want, logs = reference(q, k, v)
     assert out.dtype == BF16 and np.allclose(lse, logs, atol=1e-5)
     agree(out, 3 * want, 5e-2)
+
+
+def test_keys_of_a_block() -> None:
+    """As many as there are registers for, if keys are not padded much; powers of two where a head's width is none."""
+    def keys(n: int, d: int, size: int, causal: bool = False, most: int = 256, plain: bool = True) -> int:
+        return keys_of_tile(size, n, n, d, d, causal, plain, most)
+
+    assert [keys(4096, d, 1) for d in (64, 128, 192, 256)] == [256, 224, 128, 96]
+    assert keys(4096, 128, 1, True) == 192 and keys(1024, 128, 1) == keys(1024, 128, 1, True) == 128
+    assert keys(4096, 128, 1, plain=False) == 160 and keys(4096, 128, 1, most=112) == 96 and keys(4096, 192, 1, most=112) == 64
+    assert [keys(4096, d, 2) for d in (64, 128, 192, 256)] == [128, 128, 64, 80] and keys(512, 256, 2) == 64
 
 
 def test_fp8_in_the_emulator() -> None:

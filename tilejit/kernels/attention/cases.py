@@ -18,8 +18,8 @@ LEAST_KEYS = 16
 
 @dataclass(frozen=True)
 class Case:
-    """Settings; see `attention`. max_queries: of a sequence, where those have lengths of their own. page: keys of a
-    page, 0 without. block: queries and keys of the blocks that lists name."""
+    """Settings; see `attention`. exact: no approximations but those of fp32. max_queries: of a sequence, where those
+    have lengths of their own. page: keys of a page, 0 without. block: queries and keys of blocks that lists name."""
 
     scale: float
     left: int | None = None
@@ -35,6 +35,7 @@ class Case:
     max_keys: int = 0
     page: int = 0
     deterministic: bool = False
+    exact: bool = True
     block: tuple[int, int] | None = None
 
     @property
@@ -85,7 +86,7 @@ def options(case: Case, extras: Extras, infos: tuple[ArrayInfo | None, ...]) -> 
     return Options(
         Band(case.left, case.right, case.chunk, extras.prefix),
         Mods(case.softcap, extras.slopes, case.score, case.gradient, case.mask, extras.aux, case.dropout,
-             None if case.dropout is None else case.seed),
+             None if case.dropout is None else case.seed, tilejit.language.constexpr(case.exact)),
         Sequences(extras.cu_queries, extras.cu_keys, extras.used),
         None if table is None else Pages(extras.table, table.strides[0], tilejit.language.constexpr(case.page)),
         None if blocks is None else Lists(extras.blocks, *(s if n > 1 else 0 for s, n in zip(

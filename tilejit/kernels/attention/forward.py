@@ -78,23 +78,49 @@ def _result(q: ArrayInfo) -> Any:
     return tilejit.language.bfloat16 if q.dtype.bytes == 1 else q.dtype
 
 
-def _tiles(queries: int, keys: int, wide: int, wide_v: int, whole: bool) -> tuple[int, int]:
-    """Queries and keys of a block: as many keys as leave registers for the sums and shared memory for two blocks of
-    each operand. Where heads are narrow the softmax takes as long as the products, and three warpgroups hide more of it
-    than two, if nothing is masked (`whole`): so much that products and softmax of one need not overlap, for which
-    192x128 has no registers.
+def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool,
+           most: int) -> tuple[int, int]:
+    """Queries and keys (`most` at most) of a block: as many keys as leave registers for the sums and shared memory for
+    two blocks of each operand, if they are not padded much. Where heads are narrow the softmax takes as long as the
+    products, and three warpgroups hide more of it than two, if nothing is masked: so much that products and softmax of
+    one need not overlap, for which 192x128 has no registers. plain: no more is asked of a score than a causal mask.
 
     Measured on an H100 (TFLOP/s, 16 heads, 16k tokens in all, several blocks a program; 512, 1024, 2048, 4096 keys):
     d64 192x128 397 430 484 491, 192x112 340 377 459 493, 128x128 377 427 447 456; causal 128x128 253 336 401 445,
     192x96 145 285 263 391; d128 128x128 561 647 693 716, 128x112 510 598 666 704, 192x64 491 563 642 651; on an H200
     d256, one block a program, 4096 keys: 128x80 788, 128x64 772."""
-    if max(wide, wide_v) <= 64 < keys and whole and _padded(queries, 192) <= PADDED * _padded(queries, 128):
+    size = q.dtype.bytes
+    if size > 1 and max(wide, wide_v) <= 64 < keys and plain and not causal and most >= 128 and \
+            _padded(queries, 192) <= PADDED * _padded(queries, 128):
         return 192, 128
-    return 64 if queries <= 64 else 128, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64
+    return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
 
-#: Keys of a block where inputs have 8 bits, by the width of the values: weights take half of the registers.
-_FP8_KEYS = {64: 128, 128: 160, 192: 96, 256: 96}
+#: What a block costs beside its keys, as much as so many keys, by the bytes of an element. (TFLOP/s on an H200, 128
+#: queries times so many keys. 8 bits: d64 at 4096 keys 128 509, 192 538, 256 600; d128 128 868, 160 859, 192 864,
+#: causal 759 745 781, at 1024 keys 702 641 620, causal 505 453 453; d256 at 4096 64 1040, 96 1151.)
+BESIDE = {1: 32, 2: 16}
+#: Keys of a block beside as many as there is room for: few sizes, so that other lengths are not compiled anew.
+SIZES = (64, 96, 128, 192, 256)
+#: Registers of a thread for scores and weights in 8 bits, and sums; those of them that more than a causal mask takes.
+EIGHT_ROOM, EIGHT_MORE = 204, 24
+
+
+def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool,
+                 most: int) -> int:
+    """Keys of a block, `most` at most, where elements have `size` bytes: those with which blocks of all queries take
+    least. Weights in 8 bits take a quarter of the registers of scores, so such blocks may be long."""
+    step = 32 // size
+    if size == 1:
+        most = min(most, (EIGHT_ROOM - 2 * causal - EIGHT_MORE * (not plain) - wide_v // 2) * 8 // 5)
+    else:
+        most = min(most, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64)
+    even = all(n & (n - 1) == 0 for n in (wide, wide_v))           # a block has one size that is no power of two
+    ends = range(128, _padded(queries, 128) + 1, 128) if causal else (queries,)
+    seen = [max(1, min(keys, keys - queries + end)) for end in ends]
+    sizes = {min(n, most // step * step) for n in SIZES}
+    return min((n for n in sorted(sizes) if even or n & (n - 1) == 0),
+               key=lambda n: sum(_padded(x, n) for x in seen) * (1 + BESIDE[size] / n))
 
 
 def _padded(n: int, block: int) -> int:
@@ -123,11 +149,11 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
         return None
     wide, wide_v = width(d), width(dv)
     plain = not case.changes and case.mask is None and infos[1] is None
-    bm, bn = case.block or tiles or (
-        _tiles(queries, keys, wide, wide_v, plain and not (case.low or case.high)) if q.dtype.bytes > 1 else
-        (64 if queries <= 64 else 128, _FP8_KEYS[wide_v]))
-    if not tiles:                                # random numbers take registers, and distances of keys some
-        bn = min(bn, 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else bn)
+    # Random numbers take registers, and distances of keys some.
+    most = 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else 256
+    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low, most)
+    if not tiles:
+        bn = min(bn, most)
     bn = keys_of_block(case, bn)
     eight = v.dtype.bytes == 1 and not case.page and not packed
     if eight and bn % 32:

@@ -24,8 +24,8 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
               score_gradient: Any = None, mask_mod: Any = None, blocks: Any = None, aux: tuple[Any, ...] = (),
               dropout: float = 0.0, seed: int = 0, cu_queries: Any = None, cu_keys: Any = None,
               max_queries: int | None = None, max_keys: int | None = None, used_keys: Any = None, pages: Any = None,
-              descales: tuple[Any, Any, Any] | None = None, deterministic: bool = False, return_lse: bool = False,
-              out: Any = None, lse: Any = None, tiles: tuple[int, int] | None = None,
+              descales: tuple[Any, Any, Any] | None = None, deterministic: bool = False, exact: bool = False,
+              return_lse: bool = False, out: Any = None, lse: Any = None, tiles: tuple[int, int] | None = None,
               persistent: bool | None = None) -> Any:
     """softmax(scale * q @ k^T) @ v for every batch and head, with fp32 sums; differentiable in q, k, v and sinks.
 
@@ -55,8 +55,10 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     keys are looked up one by one.
 
     descales (fp8): fp32 numbers for q [batch, heads], k and v [batch, kv heads] (those of q's heads that share keys are
-    equal). deterministic: gradients with equal bits every time (they have so but for q's). Without a gradient also
-    out, lse: where results go; tiles: queries (64, 128 or, for three warpgroups, 192) and keys (a multiple of 16) of a
+    equal). deterministic: gradients with equal bits every time (they have so but for q's). exact: all functions to
+    fp32's precision; else the softcap's tanh is approximated to 2^-11 where inputs are bf16 or fp8, whose own rounding
+    is coarser. Without a gradient also out, lse: where results go; tiles: queries (64, 128 or, for three warpgroups,
+    192) and keys (a multiple of 16) of a
     block; persistent: whether a program for each multiprocessor takes all blocks; both instead of a choice. Raises
     LaunchError for what does not fit."""
     left, right = (None, None) if window is None else window
@@ -68,7 +70,7 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     total = q.shape[0]
     numbers += [seed, (total if max_queries is None else max_queries) if cu_queries is not None else 0,
                 _max_keys(k, cu_keys, max_keys, pages), 0 if pages is None else k.shape[1], int(deterministic),
-                *((0, 0) if blocks is None else blocks[1:])]
+                int(exact or str(q.dtype).rpartition(".")[2] == "float16"), *((0, 0) if blocks is None else blocks[1:])]
     reals = [q.shape[-1] ** -0.5 if scale is None else float(scale), softcap or 0.0, float(dropout)]
     arrays = (sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, None if blocks is None else blocks[0])
     if out is None and lse is None and tiles is None and persistent is None:
@@ -113,10 +115,10 @@ def _extras(*arrays: Any) -> Extras:
 def _case(numbers: tuple[int, ...], reals: tuple[float, ...]) -> Case:
     left, right, chunk = (None if x < 0 else x for x in numbers[:3])
     score, gradient, mask = (None if x < 0 else targets[x] for x in numbers[3:6])
-    seed, max_queries, max_keys, page, deterministic, *block = numbers[6:]
+    seed, max_queries, max_keys, page, deterministic, exact, *block = numbers[6:]
     scale, softcap, dropout = reals
     return Case(scale, left, right, chunk, softcap or None, score, gradient, mask, dropout or None, seed, max_queries,
-                max_keys, page, bool(deterministic), (block[0], block[1]) if block[0] else None)
+                max_keys, page, bool(deterministic), bool(exact), (block[0], block[1]) if block[0] else None)
 
 
 @tilejit.torch_op("tilejit::attention", f"({_ARRAYS}) -> (Tensor, Tensor)",

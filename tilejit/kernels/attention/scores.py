@@ -28,7 +28,8 @@ class Band(NamedTuple):
 class Mods(NamedTuple):
     """Changes of scores: softcap * tanh(score / softcap), then + slopes[head] * (key - t), then `score`, a kernel
     function of (score, batch, head, query, key, *aux), whose gradient is `gradient`(grad, score, .., *aux). `mask`
-    (batch, head, query, key, *aux) says what is seen. dropout: the chance that a weight is dropped, by `seed`."""
+    (batch, head, query, key, *aux) says what is seen. dropout: the chance that a weight is dropped, by `seed`. exact (a
+    constexpr): tanh by fp32 arithmetic, not by `tanh.approx.f32`, which is within 2^-11 of it (PTX ISA)."""
 
     softcap: Any = None
     slopes: Any = None
@@ -38,6 +39,7 @@ class Mods(NamedTuple):
     aux: tuple[Any, ...] = ()
     dropout: Any = None
     seed: Any = None
+    exact: Any = tl.constexpr(True)
 
 
 class Sequences(NamedTuple):
@@ -189,7 +191,12 @@ def changes(mods):
 def capped(x, mods):
     """A score behind the softcap."""
     if mods.softcap is not None:
-        x = tl.tanh(x * (1.0 / mods.softcap)) * mods.softcap
+        x = x * (1.0 / mods.softcap)
+        if mods.exact:
+            x = tl.tanh(x)
+        else:
+            x = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+        x = x * mods.softcap
     return x
 
 
