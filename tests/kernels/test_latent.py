@@ -55,14 +55,17 @@ def test_pages(page: int) -> None:
     assert rel_error(out.astype(np.float64), want) <= 5e-3
 
 
-def test_two_blocks_of_keys_are_under_way() -> None:
+@pytest.mark.parametrize("ahead", [False, None])
+def test_two_blocks_of_keys_are_under_way(ahead: bool | None) -> None:
     """Weights pass through shared memory once for both halves of the values, in the loop and behind it, and one lane
-    of those that hold a row takes part when warps fold: so there is room."""
+    of those that hold a row takes part when warps fold: so there is room, even for products that overlap."""
     blocks = [f"desc<bf16[1x64x{w}]>" for w in (256, 64)] * 2
     k = latent_kernel.compile(*blocks, "desc<fp32[1x64x256]>", "*fp32", None, None, "int32", "int32:16", "fp32", "int32:16",
-                              "int32", CAUSAL=False, PARTS=4, BM=64, BN=64, DV=512, HALF=256, REST=64, num_warps=8)
-    assert "ring k0: 2 slots" in k.report() and k.report().count("goes through registers into") == 2
-    assert "scores of the next iteration is in flight with acc0, acc1 of this one" in k.report()
+                              "int32", CAUSAL=False, PARTS=4, BM=64, BN=64, DV=512, HALF=256, REST=64, num_warps=8,
+                              products_ahead=ahead)
+    assert "ring k0: 2 slots" in k.report()
+    assert k.report().count("goes through registers into") == (1 if ahead is False else 2)
+    assert ("of the next iteration is in flight with acc0, acc1 of this one" in k.report()) == (ahead is None)
 
 
 @pytest.mark.parametrize("q, cache, options, message", [
