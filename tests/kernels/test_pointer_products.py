@@ -199,8 +199,7 @@ def test_operands_that_are_computed_and_rows_of_scales():
     assert rel_error(c, want) < 1e-6
     for line in ("ring x: 3 slots x 4096 bytes, cp.async, wgmma reads the slots",
                  "ring w: 3 slots x 2048 bytes, cp.async, read into registers",
-                 "ring s: 3 slots x 256 bytes, bulk copies of rows, read into registers",
-                 "ring t: 3 slots x 256 bytes, bulk copies of rows, read into registers"):
+                 "ring s_t: 3 slots x 512 bytes, bulk copies of rows, read into registers"):
         assert line in report
 
 

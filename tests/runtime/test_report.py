@@ -26,11 +26,11 @@ def compiled(**options):
 
 
 def test_kinds_and_numbers_say_what_lines_say():
-    k = compiled(num_stages=3)
+    k = compiled(num_stages=4)
     by_kind = {r.kind: r for r in k.report_lines}
     ring = by_kind["ring"]
-    assert ring.numbers == {"slots": 3, "bytes": 16384, "copies": "tensor"} and ring.at in ring
-    assert str(ring).startswith(f"ring {ring.at}: 3 slots x 16384 bytes")
+    assert ring.numbers == {"slots": 4, "bytes": 16384, "copies": "tensor"} and ring.at in ring
+    assert str(ring).startswith(f"ring {ring.at}: 4 slots x 16384 bytes")
     assert by_kind["specialised"].numbers["producers"] == 1 and by_kind["round_in_flight"].at.startswith("test_report.py:")
     assert by_kind["dependent_launch"] and "remark" not in by_kind
     assert [str(r) for r in k.report_lines] == k.report().split("\n")[1:len(k.report_lines) + 1]

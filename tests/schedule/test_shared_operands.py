@@ -34,7 +34,8 @@ def pair(a_desc, b_desc, c_desc, scales, K, EARLY: tl.constexpr, AHEAD: tl.const
 def report(early, ahead):
     """What the compiler says of the rings."""
     block = "desc<bf16[64x64]>"
-    kernel = pair.compile(block, block, block, "*fp32:16", "int32:16", EARLY=early, AHEAD=ahead, num_stages=3)
+    kernel = pair.compile(block, block, block, "*fp32:16", "int32:16", EARLY=early, AHEAD=ahead, num_stages=3,
+                          warp_specialize=True)
     return [line.split(":")[0] for line in kernel.report_lines if line.startswith("ring ")]
 
 

@@ -26,6 +26,14 @@ class Target:
         """Whether it has wgmma, TMA, clusters and roles of unequal register counts."""
         return self.sm == 90
 
+    def programs(self, threads: int, registers: int, shared: int) -> int:
+        """Blocks that a multiprocessor has room for at once, of so many threads, registers a thread and bytes of shared
+        memory (CUDA programming guide, "Technical Specifications per Compute Capability"): registers are given out to
+        warps in units of 256, a block takes 1 KiB more shared memory, of what one may use and 1 KiB."""
+        warps = -(-threads // 32)
+        return min(2048 // (32 * warps), 32, (self.shared_bytes + 1024) // (shared + 1024),
+                   65536 // (warps * (-(-max(1, registers) * 32 // 256) * 256)))
+
 
 DEFAULT = "sm_90a"
 TARGETS = {t.name: t for t in (Target("sm_90a", 90, 232448), Target("sm_80", 80, 166912))}

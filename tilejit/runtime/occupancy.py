@@ -5,18 +5,11 @@ from tilejit.errors import LaunchError
 from tilejit.ir.target import target_named
 from tilejit.ptx.metadata import KernelMetadata
 
-#: A multiprocessor's threads, blocks and registers (CUDA programming guide, "Technical Specifications per Compute
-#: Capability", 9.0); shared memory of a block takes 1 KiB more, of what a block may use and 1 KiB.
-THREADS, BLOCKS, REGISTERS, RESERVED = 2048, 32, 65536, 1024
-
 
 def resident(meta: KernelMetadata, registers: int, multiprocessors: int = 132) -> int:
-    """Programs that fit a GPU's multiprocessors at once, computed from what each takes (registers: a thread). Registers
-    are given out to warps in units of 256. A GPU's driver knows better (`LoadedKernel.resident`)."""
-    warps = -(-meta.num_threads // 32)
-    shared = target_named(meta.target).shared_bytes + RESERVED
-    per = min(THREADS // (32 * warps), BLOCKS, shared // (meta.shared_bytes + RESERVED),
-              REGISTERS // (warps * (-(-max(1, registers) * 32 // 256) * 256)))
+    """Programs that fit a GPU's multiprocessors at once, computed from what each takes (registers: a thread). A GPU's
+    driver knows better (`LoadedKernel.resident`)."""
+    per = target_named(meta.target).programs(meta.num_threads, registers, meta.shared_bytes)
     return per * multiprocessors // meta.cluster[0]
 
 

@@ -1,8 +1,8 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
-Passes, in order: annotate, rotate, then what `fit` tries until a candidate fits shared memory (a plan by `decide`;
-asyncify, prefetch, split, release, sink_waits, order, early, strips; depth, allocate), launch. The other files are what
-one of these needs, or several: docs/map.md has a line for each.
+Passes, in order: without_producer (programs), annotate, rotate, then what `fit` tries until a candidate fits shared
+memory (a plan by `decide`; asyncify, prefetch, split, release, sink_waits, order, early, strips; depth, allocate),
+launch. The other files are what one of these needs, or several: docs/map.md has a line for each.
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tilejit.schedule.annotate import annotate
 from tilejit.schedule.fit import Candidate, See, fitted
 from tilejit.schedule.in_flight import in_flight
 from tilejit.schedule.launch import await_launch
+from tilejit.schedule.programs import without_producer
 from tilejit.schedule.rotate import copy_function, is_staged, rotate
 
 __all__ = ["run"]
@@ -26,6 +27,7 @@ def run(fn: Function, see: See | None = None) -> Function:
     Where `num_stages` is not given, rings are as deep as shared memory allows. `see(name, function)` is shown what each
     pass made, and gives what to go on with. Raises CompilationError for a schedule that was asked for and cannot be, or
     that needs more shared memory than there is."""
+    fn = without_producer(fn)
     staged = annotate(fn)
     given = see("annotated", staged) if see is not None else staged
     if any(is_staged(op) for op in listed(given.body)):

@@ -189,7 +189,7 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
 def _problem(fn: Function, loop: Op) -> str:
     """Why a loop cannot be rotated; empty if it can."""
     body = loop.regions[0]
-    if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or \
+    if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or "inline" in fn.attrs or \
             loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12):
         return "no role of its own loads"
     for dot in _dots(loop):

@@ -124,13 +124,20 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
 
 # -- loads ------------------------------------------------------------------------------------------------------------
 def _load(op: Op, b: Builder, c: Context) -> None:
-    """Fill and await a ring's next slot, where the last of its loads stands."""
+    """Fill and await a ring's next slot where the last of its loads stands; the first of them if it is filled in trips
+    before, and each is read where it stands itself."""
     ring = c.plan.ring_of(op)
     assert ring is not None
-    if op is not ring.loads[-1]:
-        return
+    if op is ring.loads[0 if ring.ahead else -1]:
+        _fill(ring, b, c)
+    for load in [op] if ring.ahead else ring.loads if op is ring.loads[-1] else []:
+        if not ring.views and load not in c.piecewise:
+            _to_registers(load, _results(load, c), b, c)
+
+
+def _fill(ring: Ring, b: Builder, c: Context) -> None:
+    """Fill and await the next slot of a ring."""
     buffers = [c.buffers[load] for load in ring.loads]
-    wanted = {load: _results(load, c) for load in ring.loads if not ring.views and load not in c.piecewise}
     fence = ring.kind == "async" and any(_is_multiplied(load, c) for load in ring.loads)
     region = Block()
     copies = Builder(region)
@@ -147,8 +154,6 @@ def _load(op: Op, b: Builder, c: Context) -> None:
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
     if fence:
         b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
-    for load, results in wanted.items():
-        _to_registers(load, results, b, c)
 
 
 def _name_again(op: Op, b: Builder, c: Context) -> None:

@@ -89,8 +89,9 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     dots = [op for op in listed(fn.body) if op.name == "dot"]
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     plan.fragments = fragment_reads(fn, table) if wishes.keep_operands else set()
-    find_chains(fn, plan, table)
     _choose_form(fn, plan)
+    plan.rings = _joined_ahead(plan.rings)
+    find_chains(fn, plan, table)
     check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
     choose_ping_pong(fn, plan, wishes.groups)
@@ -148,6 +149,27 @@ def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bo
     return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
 
 
+def _joined_ahead(rings: list[Ring]) -> list[Ring]:
+    """The same rings, those made one that the threads which compute fill ahead for one loop by the same copies: all are
+    filled at the end of a trip, so one ticket, one wait and one release serve for all."""
+    def shape(ring: Ring) -> tuple:
+        return (ring.ahead, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
+
+    made: list[Ring] = []
+    for ring in rings:
+        plain = ring.ahead and not ring.text and not any("unaligned" in load.attrs for load in ring.loads)
+        other = next((r for r in made if plain and shape(r) == shape(ring) and not r.text
+                      and not any("unaligned" in load.attrs for load in r.loads)), None)
+        if other is None:
+            made.append(ring)
+            continue
+        block = ring.loads[0].parent
+        assert block is not None
+        other.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
+        other.name = f"{other.name}_{ring.name}"
+    return made
+
+
 def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[list[Op], bool]:
     """The dots that read a loaded block in place, and whether nothing else reads it."""
     dots, only = [], True
@@ -199,6 +221,8 @@ def _choose_form(fn: Function, plan: Plan) -> None:
             reason = "the threads that compute also copy (cp.async; warp_specialize=True gives them a role)"
     elif asked and not any(asked):
         reason = "warp_specialize=False"
+    elif "inline" in fn.attrs:
+        reason = fn.attrs["inline"]
     elif warps not in (4, 8, 12, 16):
         reason = f"num_warps={warps} is not 4, 8, 12 or 16"
     else:

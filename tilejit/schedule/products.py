@@ -3,11 +3,18 @@ from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
 from tilejit.ir.report import Record
-from tilejit.ir.types import Tile
+from tilejit.ir.types import DType, Tile, elem_of, shape_of
 from tilejit.schedule.context import Context, Uses
 from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import Plan, behind, place, reads_slot, shared_operand
+from tilejit.schedule.plan import Plan, Ring, behind, place, reads_slot, shared_operand
+
+#: Clocks: from the release of a slot until a TMA copy has filled it again, and what it costs to wait for products
+#: before the next are issued; 16-bit floating point operations a clock. (H200, products of 4096 in tiles of
+#: 128x128x64, two slots: 1570 clocks a block with a round in flight, 1050 without.)
+COPY, DRAIN, FLOPS = 1500, 100, 4096
+#: Slots of rings of which one more copy under way is worth waiting for products.
+FEW_SLOTS = 3
 
 
 def find_chains(fn: Function, plan: Plan, table: Uses) -> None:
@@ -37,12 +44,32 @@ def find_chains(fn: Function, plan: Plan, table: Uses) -> None:
             found[dot] = index
         # A slot released one iteration late needs a second slot, or the producer and the consumer wait
         # for each other.
-        if not dots or len(found) < len(dots) or any(r.slots < 2 for r in plan.rings if r.loop is loop and r.views):
+        rings = [r for r in plan.rings if r.loop is loop and r.views]
+        if found and len(found) == len(dots) and _is_shallow(plan, rings, dots):
+            plan.report.append(Record("drained", f"loop at {place(loop)}: every iteration waits for its products: with "
+                                      f"{rings[0].slots} slots more copies are under way so", place(loop)))
+            continue
+        if not dots or len(found) < len(dots) or any(r.slots < 2 for r in rings):
             if any(dot.parent is body and from_registers(dot) for dot in dots):
                 plan.report.append(Record("drained", f"loop at {place(loop)}: every iteration waits for its products, "
                                           "which take first operands from registers", place(loop)))
             continue
         plan.chains[loop] = found
+
+
+def _is_shallow(plan: Plan, rings: list[Ring], dots: list[Op]) -> bool:
+    """Whether a loop waits for copies, not for products: then a slot is better given back as soon as its products are
+    done than behind the issue of the next ones, which wait for the next slot to be full. Where a role of its own copies
+    by TMA, into as many slots as the author says: with s of them, s copies are under way and not s - 1."""
+    slots = min((r.slots for r in rings), default=0)
+    if not plan.specialised or not 1 < slots <= FEW_SLOTS or any(r.open or r.kind != "tensor" for r in rings):
+        return False
+    cycles = 0.0
+    for dot in dots:
+        (m, k), n, elem = shape_of(dot.operands[0].type), shape_of(dot.result.type)[1], elem_of(dot.operands[0].type)
+        assert isinstance(elem, DType)
+        cycles += 2 * m * n * k * elem.bits / (16 * FLOPS)
+    return (slots - 1) * (cycles + DRAIN) < COPY
 
 
 def write_dot(op: Op, b: Builder, c: Context) -> None:

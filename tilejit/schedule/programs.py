@@ -1,0 +1,52 @@
+"""How many programs share a multiprocessor, and what that says about a kernel's form.
+
+A producer warp takes as many registers a thread as those that compute, where no `setmaxnreg` moves them. If a program
+is alone on its multiprocessor because of it, two hide each other's latencies better than a role of its own does: the
+threads that compute also copy. (H200, gradient of attention as in Triton's tutorial: 4.6 ms instead of 5.2. Three
+programs instead of two gain nothing: products of 4096 in tiles of 128x128, two slots, 200 us either way.)
+"""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, walk
+from tilejit.ir.registers import peak
+from tilejit.ir.target import target_of
+from tilejit.schedule.decide import Wishes, make_plan
+from tilejit.schedule.fit import fitted
+from tilejit.schedule.registers import BESIDE, MOST
+from tilejit.schedule.rotate import copy_function
+
+#: Programs of a multiprocessor that hide latencies well enough, with or without one more.
+ENOUGH = 2
+
+
+def without_producer(fn: Function) -> Function:
+    """A copy that is to be `inline` where that makes room for one more program, with the reason; else the function
+    itself. Kernels whose author says which form, or leaves the depth of rings open (they take
+    all of shared memory), and those that walk tiles (as many programs as multiprocessors) stay as they are."""
+    loops = [op for op in fn.body.ops if op.name == "for" and any(x.name == "dot" for x in walk(op.regions[0]))]
+    warps, target = fn.attrs["num_warps"], target_of(fn)
+    if not loops or "warp_specialize" in fn.attrs or not target.hopper or not all(_plain(x) for x in loops):
+        return fn
+    registers = min(MOST, max(peak(loop.regions[0]) for loop in loops) + BESIDE["loop"])
+    few, more = (target.programs(32 * threads, registers, 0) for threads in (warps + 1, warps))
+    if few >= min(more, ENOUGH):
+        return fn
+    wishes = Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups"))
+    plan = make_plan(copy_function(fn), wishes, [])
+    if not plan.specialised or plan.registers.consumer or any(ring.open for ring in plan.rings):
+        return fn
+    inline = copy_function(fn)
+    inline.attrs["inline"] = "more programs share a multiprocessor"
+    shared = fitted(inline).new.attrs["shared_bytes"]
+    more = target.programs(32 * warps, registers, shared)
+    if few >= more:
+        return fn
+    inline.attrs["inline"] = (f"{more} programs share a multiprocessor without a producer warp, {few} with it "
+                              f"(about {registers} registers a thread; warp_specialize=True gives loads a role)")
+    return inline
+
+
+def _plain(loop: Op) -> bool:
+    """Whether a loop of products is in no other one, nor has one, and its author does not say who loads."""
+    return loop.attrs.get("warp_specialize") is None and not any(
+        "loop" in x.define.traits for x in walk(loop.regions[0]))
