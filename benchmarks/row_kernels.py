@@ -5,7 +5,8 @@
 
 Each is a call of torch tensors; the backward pass is that of autograd, alone. Everyone's results and gradients are
 compared with torch's in fp64 on the same inputs before they are timed; who fails, or is not installed, is named and
-left out. Times are medians of interleaved short bursts. Launches of the backward passes include autograd's own work.
+left out (quack needs `nvidia-cutlass-dsl`, which no machine had that these were measured on). Times are medians of
+interleaved short bursts. Launches of the backward passes include autograd's own work.
 With --check nothing is timed: every case is compared, and what is wrong ends the command with 1. Of more --rows (40960
 of 65536 columns are 5 GB) the first, those of the 2^31st element and the last are compared, where rows are results of
 their own.

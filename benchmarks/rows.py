@@ -4,8 +4,8 @@
         [--ways ready,plain,torch,triton,compile,quack,liger] [--begin 0] [--out FOLDER]
 
 softmax, rmsnorm and layernorm forward: the ready kernels, the plain forms of `rows_plain.py` (one row a program), and
-whichever peers are asked for and can be imported. Each result is checked against float64 on sampled rows, in an output
-that held NaN before. Times are medians of interleaved short bursts. `--begin` 1: rows of a view that leaves out the
+whichever peers are asked for and can be imported (quack needs `nvidia-cutlass-dsl`; no record has it yet). Each result
+is checked against float64 on sampled rows, in an output that held NaN before. Times are medians of interleaved short bursts. `--begin` 1: rows of a view that leaves out the
 first column, so that they start anywhere.
 """
 from __future__ import annotations
