@@ -37,9 +37,8 @@ def annotate(fn: Function) -> Function:
     report."""
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
-    loops = [op for op in listed(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)]
-    dependent = (overlaps or ping_pong) and any(_times(loop) for loop in loops)
-    if not dependent and not may_issue_ahead(fn, loops):
+    dependent = (overlaps or ping_pong) and any(_times(op) for op in listed(fn.body) if op.name == "for")
+    if not dependent and not may_issue_ahead(fn):
         return fn
     new = copy_function(fn)
     report, rings = new.attrs["report"], dict[str, tuple]()
@@ -159,8 +158,10 @@ def _needed_by(wanted: set[Op], ops: list[Op], users: dict[Op, list[Op]]) -> set
 
 def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
+    if len(_dots(loop)) < 2:
+        return None
     body, users = loop.regions[0], _users(loop.regions[0])
-    found = _stages(loop, users) if len(_dots(loop)) > 1 else None
+    found = _stages(loop, users)
     if found is None:
         return None
     stage, second = found

@@ -25,43 +25,42 @@ from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
 from tilejit.schedule.registers import MOST, Shares
 
 
-def may_issue_ahead(fn: Function, loops: list[Op]) -> bool:
-    """Whether it is worth while to look at these loops, which have products."""
+def may_issue_ahead(fn: Function) -> list[Op]:
+    """The loops of products that are worth a plan: all if the author asks, else those of a fitting form."""
     asked = fn.attrs.get("products_ahead")
-    return asked is not False and (bool(asked) and bool(loops) or any(map(_from_zero, loops)))
+    return [] if asked is False else [
+        op for op in listed(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)
+        and (asked or not _problem(op))]
 
 
 def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, set[Op]], Shares]:
     """The loops whose products may be issued ahead, with what that takes: stage 0. Registers as they are shared then.
 
     Loads are named as the plan names them. `products_ahead=True`: `report` gets a line for each loop that cannot be."""
-    asked = fn.attrs.get("products_ahead")
-    loops = [op for op in listed(fn.body) if op.name == "for" and any(x.name == "dot" for x in op.regions[0].ops)]
-    if not may_issue_ahead(fn, loops):
+    loops = may_issue_ahead(fn)
+    if not loops:
         return {}, Shares(MOST, 0, 0)
     plan = make_plan(fn, Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups")), [])
     found = {}
     for loop in loops:
         if loop in plan.chains or loop is plan.ping_pong:
             continue
-        dots = [op for op in listed(loop.regions[0]) if op.name == "dot"]
-        problem = _problem(loop, dots, plan)
+        problem = _problem(loop) or _plan_problem(loop, plan)
         if not problem:
-            found[loop] = _first(loop, dots[0])
-        elif asked:
+            found[loop] = _first(loop)
+        elif fn.attrs.get("products_ahead"):
             report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
                                  f"{problem}", place(loop)))
     return found, plan.registers
 
 
-def _from_zero(loop: Op) -> bool:
-    """Whether a loop has products of its own that start from zero."""
-    return any(op.name == "dot" and const_of(op.operands[2]) == 0 for op in loop.regions[0].ops)
+def _dots(loop: Op) -> list[Op]:
+    return [op for op in listed(loop.regions[0]) if op.name == "dot"]
 
 
-def _first(loop: Op, dot: Op) -> set[Op]:
-    """A product and what it needs of its loop, this iteration's and those before."""
-    body = loop.regions[0]
+def _first(loop: Op) -> set[Op]:
+    """A loop's product and what that needs of the loop, this iteration's and those before."""
+    body, (dot,) = loop.regions[0], _dots(loop)
 
     def sources(v: Value) -> Sequence[Value]:
         if v.op is body and v.index:
@@ -71,26 +70,15 @@ def _first(loop: Op, dot: Op) -> set[Op]:
     return {v.op for v in reached([dot.result], sources) if isinstance(v.op, Op) and v.op.parent is body}
 
 
-def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
-    """Why a loop's product cannot be issued an iteration ahead; empty if it can."""
-    body, dot = loop.regions[0], dots[0]
-    if not plan.specialised:
-        return "the kernel is not specialised"
-    if len(dots) > 1 or "unit" in dot.attrs:
-        return "it has more than one product" if len(dots) > 1 else "mma.sync multiplies"
-    if not _from_zero(loop):
+def _problem(loop: Op) -> str:
+    """Why a loop's form does not let its product be issued an iteration ahead; empty if it does."""
+    body, (dot, *more) = loop.regions[0], _dots(loop)
+    if more or "unit" in dot.attrs:
+        return "it has more than one product" if more else "mma.sync multiplies"
+    if dot.parent is not body or const_of(dot.operands[2]) != 0:
         return "the product does not start from zero"
     if (const_of(loop.operands[2]) or 0) <= 0:
         return "its step is not a positive constant"
-    loads = [reads_slot(dot, i) for i in (0, 1)]
-    rings = plan.rings_of(dot)
-    if None in loads or any(not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
-                            for r in rings):
-        return "an operand is not read from a slot that a producer fills"
-    if any(r.local for r in plan.rings if r.loop is loop):
-        return "the threads that compute also copy"
-    if any(r.slots < 2 for r in plan.rings if r.loop is loop):
-        return "a ring has one slot"
     if any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands)):
         return "values change places from iteration to iteration"
     for op in body.ops[:-1]:
@@ -98,3 +86,16 @@ def _problem(loop: Op, dots: list[Op], plan: Plan) -> str:
             return f"{op.name} ({place(op)}) may have to wait for others"
     return ""
 
+
+def _plan_problem(loop: Op, plan: Plan) -> str:
+    """Why a plan does not let the product be issued ahead; empty if it does."""
+    body, (dot,) = loop.regions[0], _dots(loop)
+    if not plan.specialised:
+        return "the kernel is not specialised"
+    if None in [reads_slot(dot, i) for i in (0, 1)] or any(
+            not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
+            for r in plan.rings_of(dot)):
+        return "an operand is not read from a slot that a producer fills"
+    if any(r.local for r in plan.rings if r.loop is loop):
+        return "the threads that compute also copy"
+    return "a ring has one slot" if any(r.slots < 2 for r in plan.rings if r.loop is loop) else ""
