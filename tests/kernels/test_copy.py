@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilejit
+import tilejit.language as tl
 from tilejit.kernels._calls import Work, known_of
 from tilejit.kernels._operands import operand
 from tilejit.kernels.copy import copy, made
@@ -59,6 +60,7 @@ def test_lines_are_copied_in_units_that_divide_them(columns, at_once):
 def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     """All orders, odd lines, and an output that TMA cannot write: exact, through TMA."""
     monkeypatch.setattr(matmul, "_PIECE", 99)
+    monkeypatch.setattr(matmul, "brief", lambda problem, chip: False)
     monkeypatch.setattr(product_kernel, "entries", {})
     a, b = numbers((69, 51), dtype, orders[0]), numbers((51, 75), dtype, orders[1])
     before = a.copy(), b.copy()
@@ -126,6 +128,28 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     assert found
 
 
+@pytest.mark.parametrize("target", ["emulator", "evaluator"])
+@pytest.mark.parametrize("m, n, k, dtype, orders", [
+    (130, 71, 25, np.float16, (True, True)), (70, 33, 3, np.float16, (False, False)), (1, 49, 4, np.float16, (True, True)),
+    (56, 200, 8, ml_dtypes.bfloat16, (True, True)), (150, 96, 16, ml_dtypes.float8_e4m3fn, (True, False)),
+    (37, 29, 17, ml_dtypes.float8_e4m3fn, (True, False)), (64, 30, 20, np.float32, (True, False))])
+def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
+    """Operands of one block of K: one launch, whatever their lines; exact by every route without copies."""
+    a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
+    out = np.full((m, n), np.nan, np.float32)
+    known = known_of(a, b, None, out, None, None)
+    end, facts, chip = matmul._end(*(matrices := matmul._matrices(*known[:4], None))[:2], *known[2:], None, 132, None)
+    found = [r for r in matmul._routes(*matrices, facts, chip) if any(r.problem.units) and not any(r.copied)]
+    with tilejit.knobs(target=target):
+        for route in found:
+            work = matmul._routed(Work(7), route, *matrices, chip, end)
+            assert len(work.launches) == 1
+            out.fill(np.nan)
+            work.run(a, b, None, out, None, None, ())
+            assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
+    assert found
+
+
 def test_few_rows_of_large_lines_come_in_pieces():
     """Weights whose lines begin at multiples of 4 bytes, for few rows, are read once; autotuning tries copies too."""
     infos = [tilejit.ArrayInfo(0, tilejit.language.bfloat16, x, (x[1], 1), 0) for x in ((24, 8632), (8632, 4610), (24, 4610))]
@@ -142,17 +166,23 @@ def test_nothing_to_sum(m, n):
     assert np.array_equal(matmul.matmul(a, b, bias), np.tile(bias, (m, 1)).astype(np.float16))
 
 
-@pytest.mark.parametrize("n, start, stored", [(100, 0, "v2.b32"), (98, 0, "b32"), (99, 0, "b16"), (100, 1, "b16")])
-def test_what_is_stored_at_once(n, start, stored, monkeypatch):
-    """Results that TMA does not write are stored in units of what their lines begin and end at multiples of."""
-    monkeypatch.setattr(product_kernel, "entries", {})
-    a, b = numbers((70, 64), np.float16, True), numbers((64, n), np.float16, False)
-    wide = np.full(16 * (70 * n // 16 + 3), 7, np.float16)
-    first = -wide.ctypes.data % 16 // 2 + start
-    out = wide[first:first + 70 * n].reshape(70, n)
+@tilejit.kernel
+def moved(x, y):
+    m = tl.program_id(0) * 16
+    y.store([m, 32], x.load([m, 32]))
+
+
+@pytest.mark.parametrize("n, start, at_once", [(100, 0, "v2.b32"), (98, 0, "b32"), (99, 0, "b16"), (100, 1, "b16")])
+def test_what_threads_move_at_once(n, start, at_once, monkeypatch):
+    """Of descriptors without TMA: units of what lines begin and end at multiples of; nothing beside is written."""
+    monkeypatch.setattr(moved, "entries", {})
+    wide = np.arange(2 * 16 * (40 * n // 16 + 3), dtype=np.float16).reshape(2, -1)
+    x, y = (row[(first := -row.ctypes.data % 16 // 2 + start):first + 40 * n].reshape(40, n) for row in wide)
+    before, want = wide[1].copy(), y.copy()
+    want[:, 32:96] = x[:, 32:96]
     with tilejit.knobs(target="emulator"):
-        matmul.matmul(a, b, out=out)
-    assert np.array_equal(out, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16))
-    assert (wide[:first] == 7).all() and (wide[first + 70 * n:] == 7).all()
-    (entry,) = product_kernel.entries.values()
-    assert set(re.findall(r"st\.global\.(\S+)", entry.compiled.ptx)) == {stored}
+        moved[(3,)](*(tilejit.TensorDescriptor.from_tensor(z, (16, 64)) for z in (x, y)))
+    assert np.array_equal(y, want) and (wide[1] != before).sum() == (want[:, 32:96] != before[
+        (first := -wide[1].ctypes.data % 16 // 2 + start):first + 40 * n].reshape(40, n)[:, 32:96]).sum()
+    (entry,) = moved.entries.values()
+    assert set(re.findall(r"(?:ld|st)\.global\.(\S+)", entry.compiled.ptx)) == {at_once}

@@ -190,7 +190,7 @@ def test_a_printed_plan():
 
 @pytest.mark.parametrize("m, n, k", [(2000, 2001, 1024), (4000, 4001, 4096), (2048, 50257, 768), (8000, 8001, 512)])
 def test_large_results_without_tma_are_stored_in_lines(m, n, k):
-    way = choose(replace(problem(m, n, k), by_tma=False), CHIP).parts[0].way
+    way = choose(replace(problem(m, n, k), stores=2), CHIP).parts[0].way
     assert way.ctas == 1 and way.n & (way.n - 1) == 0 and not (way.swap and way.sums > 64)
 
 

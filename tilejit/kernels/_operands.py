@@ -87,13 +87,11 @@ def in_reach(x: Matrix) -> bool:
 
 
 def unit(x: Matrix) -> int:
-    """Elements that a matrix is read by at once: 16 bytes where TMA reads it, else what divides where lines begin and
-    their length."""
+    """Elements that threads read of a matrix at once: what divides where lines begin and their length, at most 16 bytes
+    of lines that TMA reads, else 8."""
     size: int = x.dtype.bytes
-    if in_reach(x):
-        return 16 // size
     length = x.shape[-1] if x.rows_first else x.shape[-2]
-    return gcd(x.info.address, x.pitch * size, length * size, 8) // size or 1
+    return gcd(x.info.address, x.pitch * size, length * size, 16 if in_reach(x) else 8) // size or 1
 
 
 def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2) -> Matrix:

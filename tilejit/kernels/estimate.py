@@ -141,7 +141,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     idle = min(chip.overlap, chip.idle * memory) if whole else np.minimum(chip.overlap, chip.idle * memory)
     time = time + memory + np.where(busy, 0.0, idle)
 
-    if p.by_tma:
+    if not p.stores:
         moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
     else:
         moved = f["sectors"] / chip.scattered

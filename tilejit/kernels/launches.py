@@ -95,9 +95,8 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(problem, t, grid, chip))
     summed, left = bool(t.parts) and not into, 0
     last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
-    # What threads copy or store at once must be known to begin where it may.
-    known = any(units) or not problem.by_tma and (m0, n0) == (0, 0)
-    walk: Piece = whole(group.value) if known else (walks.whole, (m0, n0, group))
+    # Where pieces begin must be known.
+    walk: Piece = whole(group.value) if any(units) else (walks.whole, (m0, n0, group))
     if summed:
         at, last = parts(work, t)
         walk = divided(t)

@@ -27,7 +27,7 @@ from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.copy import LINE, copy, made, pitched, time
 from tilejit.kernels.launches import End, add
-from tilejit.kernels.planning import Plan, choose, described, likeliest
+from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Part, Way
@@ -66,7 +66,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     read fastest with K contiguous in both (a row-major, b column-major). scale_a, scale_b: arrays of one fp32 number, 1
     without (`fused_matmul` takes one per row and column). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
-    bytes, and fp8 or fp32 without contiguous K, are copied first, or by threads in pieces of 4 or 8 bytes.
+    bytes, and fp8 or fp32 without contiguous K, are copied first, or by threads in pieces of 4 or 8 bytes (of any where
+    K is short).
     Sums have a fixed order.
 
     end: a kernel function that makes of the (scaled) fp32 sums what is stored, instead of a bias and an activation:
@@ -229,7 +230,7 @@ class Route:
         """What TMA does not do."""
         pieces = ["pieces of a", "pieces of b"], [unit > 0 for unit in self.problem.units]
         copies = ["a copied", "b copied", "result copied"], self.copied
-        stored = ["result through pointers"], [not self.problem.by_tma]
+        stored = ["result through pointers"], [self.problem.stores > 0]
         return [name for names, there in (copies, pieces, stored) for name, is_so in zip(names, there) if is_so]
 
     def __str__(self) -> str:
@@ -243,26 +244,32 @@ def _route(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Rou
 
 def _routes(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Iterator[Route]:
     """All that there are: what TMA does not read is copied first, or by threads in pieces, straight into the blocks."""
-    def choices(x: Matrix, k_last: bool) -> tuple[bool, ...]:
-        if _as_is(x, k_last):
-            return (False, True) if _narrow(x, k_last) else (False,)
-        pieces = (x.dtype.bytes == 2 or x.rows_first == k_last) and unit(x) * x.dtype.bytes >= _PIECE and _hopper()
-        return (True, False) if pieces else (True,)
+    def choices(x: Matrix, k_last: bool) -> Iterator[tuple[bool, int]]:
+        as_is, size = _as_is(x, k_last), unit(x) * x.dtype.bytes
+        if not as_is or _narrow(x, k_last):
+            yield True, 0
+        if as_is:
+            yield False, 0
+        straight = (x.dtype.bytes == 2 or x.rows_first == k_last) and _hopper()
+        if straight and (brief(problem, chip) or not as_is and size >= _PIECE):
+            yield False, size
 
-    for copied in product(choices(a, True), choices(b, False)):
-        yield from _with_copies(a, b, c, copied, problem, chip)
+    for one, other in product(choices(a, True), choices(b, False)):
+        yield from _with_copies(a, b, c, (one[0], other[0]), (one[1], other[1]), problem, chip)
 
 
-def _with_copies(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], problem: Problem,
+def _with_copies(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], units: tuple[int, int], problem: Problem,
                  chip: Chip) -> Iterator[Route]:
-    """The routes that copy these operands; where TMA does not write the result, that is stored through pointers, or
-    copied."""
+    """The routes that copy these operands, and read others in such units; where TMA does not write the result, that is
+    stored through pointers, or copied."""
     x, y = (pitched(x, _copy_order(x, k)) if do else x for x, k, do in zip((a, b), (True, False), copied))
     before = chip.second * any(copied) + sum(time(v, w, chip) for v, w in ((a, x), (b, y)) if w is not v)
+    # The first block by TMA waits for its tensor map, which other blocks hide where there are some.
+    before += chip.latency * (brief(problem, chip) and not all(units))
 
     def known(result: Matrix) -> Problem:
         p = problem
-        return replace(facts(x, y, result.info), ended=p.ended, scaled=p.scaled, activated=p.activated)
+        return replace(facts(x, y, result.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
 
     there = known(c)
     plan = choose(there, chip, _hopper())

@@ -62,6 +62,14 @@ POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8, toge
 HALF_POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8) for n in (32, 64, 128)))
 
 
+#: Bytes of K up to which it is one block, no longer than K must be, whose operands threads read straight, whatever
+#: their lines; and the tiles for such blocks, by their bytes of K.
+SHORT = 128
+BRIEF = {k: tuple(Way(m, n, warps, k_bytes=k, together=t) for m, n, warps, t in (
+    (64, 16, 4, 4), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 8, 2), (128, 128, 8, 1)))
+    for k in (32, 64, SHORT)}
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a product is computed: parts of its result, each by a way, and what that is estimated to take."""
@@ -108,15 +116,29 @@ def ways_of(problem: Problem, hopper: bool = True) -> Table:
     """The tiles that there are for a problem."""
     p = problem
     if any(p.units):
+        if p.k_bytes <= SHORT:
+            return _turned(_brief(next(k for k in BRIEF if p.k_bytes <= k), all(p.units)))
         return _turned(POINTED if all(p.units) else HALF_POINTED)
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     return table(hopper, p.a_rows, p.b_rows, ended, None if ended is None else 4 if p.scaled else 2, p.scaled)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def _turned(tiles: tuple[Way, ...]) -> Table:
     return Table(tuple(replace(w, swap=swap) for w in tiles for swap in (False, True)))
+
+
+@lru_cache(maxsize=8)
+def _brief(k_bytes: int, alone: bool) -> tuple[Way, ...]:
+    """Tiles of short blocks; alone: without a role that loads by TMA, to which two warpgroups hand registers."""
+    return tuple(w if alone or w.warps == 4 else replace(w, together=1) for w in BRIEF[k_bytes])
+
+
+def brief(problem: Problem, chip: Chip) -> bool:
+    """Whether threads may read operands of any lines: one block of K, and one wave of tiles (what takes the time of
+    more is the results)."""
+    return problem.k_bytes <= SHORT and problem.m * problem.n <= 128 * 128 * chip.multiprocessors
 
 
 def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:

@@ -22,8 +22,8 @@ class Problem:
     """A product of `batches` matrices a [m, k] and b [k, n] of `size` bytes an element.
 
     a_rows, b_rows: row-major, else column-major. pitches: bytes from a line to the next one, of a, b and the result,
-    whose elements have out_bytes. units: bytes of a and b that threads copy at once, 0 where TMA reads them; by_tma:
-    whether TMA writes the result, or threads do, one element after the other. ended: a bias
+    whose elements have out_bytes. units: bytes of a and b that threads copy at once, 0 where TMA reads them;
+    stores: those of the result that they store at once, 0 where TMA writes it. ended: a bias
     or an activation follows, `activated`: one of many instructions, `scaled`: numbers that the sums are multiplied by.
     """
 
@@ -40,7 +40,7 @@ class Problem:
     activated: bool = False
     batches: int = 1
     units: tuple[int, int] = (0, 0)
-    by_tma: bool = True
+    stores: int = 0
 
     @property
     def k_bytes(self) -> int:
@@ -53,6 +53,7 @@ class Problem:
 
 
 def _threads(x: Matrix) -> int:
+    """Bytes of a matrix that threads move at once, 0 where TMA does."""
     return 0 if in_reach(x) else unit(x) * x.dtype.bytes
 
 
@@ -64,7 +65,7 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
     return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, (of_a, of_b, of_c), out.dtype.bytes,
                    biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
                    (_threads(a), _threads(b)),
-                   in_reach(Matrix(out, out.shape, out.strides, True)))
+                   _threads(Matrix(out, out.shape, out.strides, True)))
 
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
