@@ -58,8 +58,13 @@ def ahead_problem(load: Op) -> str:
         if found.define.effects == {"read"}:
             return f"its address is loaded in the same iteration ({found.name}{_line(found)})"
         return f"its address needs {found.name}{_line(found)}, which cannot run ahead"
+    return order_problem(load, loop)
+
+
+def order_problem(load: Op, loop: Op) -> str:
+    """What a loop does that a load cannot pass, though its address is known; empty if nothing."""
     source = argument_of(load.operands[0])
-    for op in walk(body):
+    for op in walk(loop.regions[0]):
         if op.define.effects & {"sync"} or "sem" in op.attrs and op.attrs["sem"] != "relaxed":
             return f"{op.name}{_line(op)} orders it after other threads' work"
         if "write" in op.define.effects and may_alias(source, op):

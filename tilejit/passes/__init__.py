@@ -15,6 +15,7 @@ from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.folds import merge_folds
+from tilejit.passes.load_ahead import load_ahead
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.order import order_accesses
 from tilejit.passes.pointer_tma import raise_pointers
@@ -52,6 +53,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("chunks", chunk),
     ("totals", shrink_totals),
     ("layouts", layouts),
+    ("load_ahead", load_ahead),
     ("folds", merge_folds),
     ("order", order_accesses),
     ("sink", sink),

@@ -1,0 +1,153 @@
+"""Loads of sequential loops are issued iterations ahead, into registers: an iteration does not wait for memory.
+
+    for %i = %lo, %hi, 1, %h {                        %a = load %p + %lo, %lo < %hi
+      %x = load %p + %i                       ->      for %i = %lo, %hi, 1, %h, %x = %a {
+      yield %h * %x                                     %n = load %p + (%i + 1), %i + 1 < %hi
+    }                                                   yield %h * %x, %n
+                                                      }
+
+A recurrence over time takes a load's whole latency for every step, however few numbers it loads; with `d` iterations
+under way it takes 1 / (d + 1) of it. Done where registers for that are few: tiles of a few elements a thread, in loops
+without products (their loads go through shared memory, `copies.py`) and without loops inside. A load under a condition
+is issued where the condition will hold. Works on tiles with layouts, which say how many registers a thread needs.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.ir import Builder, Function, Op, Value, clone_op, const_of, listed, replace, walk
+from tilejit.ir.ahead import Ahead, address_slice, order_problem
+from tilejit.ir.registers import peak, size
+from tilejit.ir.report import Record
+from tilejit.ir.types import Tile, int1
+from tilejit.passes.copies import is_volatile, pipelined_loops
+from tilejit.passes.rules import bounds
+
+#: Registers of a thread for what is under way, and iterations ahead, at most.
+REGISTERS, DEPTH = 16, 4
+#: Registers of a thread for all tiles of a loop, at most: with more there are too few warps for that to pay.
+ALL = 128
+#: Iterations for each that is loaded ahead, at least: the first ones are waited for as before.
+TRIPS = 8
+
+
+def load_ahead(fn: Function) -> Function:
+    """Issue loads ahead, in place; the report says of which loops. Returns the function."""
+    pipelined = pipelined_loops(fn)
+    for loop in [op for op in listed(fn.body) if op.name == "for" and op not in pipelined]:
+        if any("loop" in op.define.traits for op in walk(loop.regions[0])):
+            continue
+        loads = [x for op in walk(loop.regions[0]) if op.name == "load" if (x := _early(op, loop)) is not None]
+        depth = _depth(loop, loads)
+        if depth < 1:
+            continue
+        found = address_slice(loop, [v for x in loads for v in x.needed])
+        assert isinstance(found, Ahead)
+        _Loop(fn, loop, loads, found, depth).rewrite()
+        where = loop.loc.short() if loop.loc else "?"
+        fn.attrs.setdefault("report", []).append(Record(
+            "ahead", f"loop at {where}: {len(loads)} loads are issued {depth} iterations ahead, into registers", where,
+            loads=len(loads), depth=depth))
+    return fn
+
+
+@dataclass
+class _Load:
+    """A load of a loop, and the condition that it is under: (value, whether it is to hold)."""
+
+    op: Op
+    under: tuple[Value, bool] | None
+
+    @property
+    def needed(self) -> list[Value]:
+        """What must be known to issue it."""
+        return [*self.op.operands, *([self.under[0]] if self.under else [])]
+
+
+def _early(op: Op, loop: Op) -> _Load | None:
+    """A load that can be issued in an earlier iteration."""
+    body, block = loop.regions[0], op.parent
+    assert block is not None
+    under = None
+    if block is not body:
+        if block.parent is None or block.parent.name != "if" or block.parent.parent is not body:
+            return None
+        under = block.parent.operands[0], block is block.parent.regions[0]
+    found = _Load(op, under)
+    if is_volatile(op) or order_problem(op, loop) or not isinstance(address_slice(loop, found.needed), Ahead):
+        return None
+    return found
+
+
+def _depth(loop: Op, loads: list[_Load]) -> int:
+    """How many iterations ahead the loads of a loop are issued."""
+    if not loads:
+        return 0
+    each = sum(max(1, size(x.op.result)) for x in loads)
+    lo, hi = (bounds(v) for v in loop.operands[:2])
+    step = const_of(loop.operands[2])
+    trips = (max(hi[1] - lo[0], lo[1] - hi[0]) // abs(step)) if isinstance(step, int) and step else 1
+    return min(DEPTH, REGISTERS // each, (ALL - peak(loop.regions[0])) // each, max(1, trips // TRIPS))
+
+
+class _Loop:
+    """One loop that is rewritten."""
+
+    def __init__(self, fn: Function, loop: Op, loads: list[_Load], found: Ahead, depth: int):
+        self.fn, self.loop, self.loads, self.found, self.depth = fn, loop, loads, found, depth
+        self.down = isinstance(step := const_of(loop.operands[2]), int) and step < 0
+
+    def rewrite(self) -> None:
+        """Loads of the first iterations before the loop, those of later ones in it."""
+        loop, body = self.loop, self.loop.regions[0]
+        assert loop.parent is not None
+        lo, _, step = loop.operands[:3]
+        b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+        at, carried = lo, [e.init for e in self.found.carried if e.init is not None]
+        queue: list[Value] = []
+        for _ in range(self.depth):
+            made, carried = self.issue(at, carried, b)
+            queue += made
+            at = b("add", at, step)
+        loop.operands += [*carried, *queue]
+        args = [body.add_arg(v.type) for v in (*carried, *queue)]
+        b = Builder(body, 0, loop.loc)
+        at = b("add", body.args[0], b("mul", step, b.const(self.depth, step.type)))
+        made, moved = self.issue(at, args[:len(carried)], b)
+        queued = args[len(carried):]
+        now, later = queued[:len(made)], [*queued[len(made):], *made]
+        for v, x in zip(now, self.loads):
+            v.name = x.op.result.name
+        replace(body, {x.op.result: v for x, v in zip(self.loads, now)})
+        for x in self.loads:
+            assert x.op.parent is not None
+            x.op.parent.ops.remove(x.op)
+        body.terminator.operands += [*moved, *later]
+        loop.results += [Value(v.type, loop, len(loop.results) + i) for i, v in enumerate((*carried, *queue))]
+
+    def issue(self, at: Value, carried: list[Value], b: Builder) -> tuple[list[Value], list[Value]]:
+        """The loads of the iteration `at`, if there is one, and what is carried on to the next."""
+        body = self.loop.regions[0]
+        env = {body.args[0]: at, **{e.args[0]: now for e, now in zip(self.found.carried, carried)}}
+        inside = b("cmp", at, self.loop.operands[1], pred="gt" if self.down else "lt")
+        for op in self.found.ops:
+            b.insert(clone_op(op, env))
+        made = [self.load(x, inside, env, b) for x in self.loads]
+        for op in self.found.steps:
+            if op.result not in env:
+                b.insert(clone_op(op, env))
+        return made, [env.get(v, v) for e in self.found.carried for v in e.ends[:1]]
+
+    def load(self, x: _Load, inside: Value, env: dict[Value, Value], b: Builder) -> Value:
+        """One load of another iteration, under the conditions."""
+        pointer, *masked = [env.get(v, v) for v in x.op.operands]
+        if x.under is not None:
+            held = env.get(x.under[0], x.under[0])
+            inside = b("and", inside, held if x.under[1] else b("not", held))
+        t = x.op.result.type
+        mask = inside
+        if isinstance(t, Tile):
+            mask = b.op("splat", inside, shape=t.shape, result_types=[Tile(t.shape, int1, t.layout)]).result
+        if masked:
+            mask = b("and", mask, masked[0])
+        return b("load", pointer, mask, *masked[1:], **x.op.attrs)
