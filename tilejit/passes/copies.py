@@ -61,7 +61,7 @@ def pipelined_loops(fn: Function) -> set[Op]:
     (of 1: to leave them)."""
     loops = set()
     for op in walk(fn.body):
-        if op.name == "dot" and (loop := _loop(op)) is not None:
+        if op.name in ("dot", "dot_fma") and (loop := _loop(op)) is not None:
             loops.add(loop)
         elif "loop" in op.define.traits and op.attrs.get("num_stages"):
             loops.add(op)
