@@ -67,6 +67,7 @@ class Role:
     tid: str = ""                    # thread index within the role
     local_warp: str = ""             # warp index within the role in this CTA; `warp` counts those of CTAs before it
     group: str = "0"                 # which group of the role; the three above are within the group
+    by_thread: bool = False          # places of elements are computed from `tid`, not from `lane` and `warp`
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
     addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
     owners: dict[LinearLayout, str | None] = field(default_factory=dict)
@@ -191,8 +192,12 @@ class Emitter:
     def bit_sum(self, parts: list[tuple[str, list[int]]]) -> str:
         """Register: xor over parts (register, bases) of bases[i] for every set bit i of the register.
 
-        Runs of bits whose bases double become one shift and mask."""
-        p, terms = self.p, []
+        Runs of bits whose bases double become one shift and mask; those of lanes go on in those of warps, where both
+        are bits of the thread's index and nothing tells that the warp's are the same in all lanes."""
+        p, terms, role = self.p, [], self.role
+        if role.by_thread and [src for src, _ in parts] == [role.lane, role.warp]:
+            lanes, warps = (bases for _, bases in parts)
+            parts = [(role.tid, [*lanes, *[0] * (5 - len(lanes)), *warps])]
         for src, bases in parts:
             i = 0
             while i < len(bases):

@@ -1,6 +1,8 @@
 """The frame of a kernel: parameters, thread ids, barrier initialisation, roles, and the entry header."""
 from __future__ import annotations
 
+import re
+
 from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Op, Value, walk
 from tilejit.ir.target import Target
@@ -32,9 +34,11 @@ def prologue(e: Emitter) -> None:
     warp = p.new("b32", "shr.u32", role.tid, 5)
     # The shuffle tells ptxas that the value is the same in the whole warp.
     role.warp = p.new("b32", "shfl.sync.idx.b32", warp, 0, 31, -1)
+    roles = any(op.name == "roles" for op in e.fn.body.ops)
+    role.by_thread = not roles and e.fn.attrs.get("num_ctas", 1) == 1
     if e.fn.attrs.get("num_ctas", 1) > 1:
         e.rank = p.new("b32", "mov.u32", "%cluster_ctarank")
-        if not any(op.name == "roles" for op in e.fn.body.ops):
+        if not roles:
             count_warps(e)
     role.mark = len(p.lines)
     if e.fn.attrs.get("shared_bytes", 0):
@@ -382,8 +386,16 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
     return [".minnctapersm 1"] if any(op.name == "roles" for op in e.fn.body.ops) else []
 
 
+def _drop_warp(e: Emitter) -> None:
+    """Leave out the shuffle of the warp's index if nothing uses it: the assembler cannot, and all would wait for it."""
+    warp, lines = e.role.warp, e.p.lines
+    if e.role.by_thread and len(re.findall(rf"{warp}\b", "\n".join(lines))) == 1:
+        del lines[next(i for i, line in enumerate(lines) if f" {warp}, " in line)]
+
+
 def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     """The module text and its launch metadata."""
+    _drop_warp(e)
     attrs = e.fn.attrs
     threads = attrs["num_threads"]
     name, ctas = e.fn.name, attrs.get("num_ctas", 1)
