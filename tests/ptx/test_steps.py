@@ -50,10 +50,10 @@ def walked(x, y, n, STRIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexp
     at = row * STRIDE + col
     p = x + at
     total = tl.zeros((ROWS, BLOCK), tl.float32)
-    for _ in range(n):
+    for _ in tl.range(n, num_stages=1):
         total += tl.load(p)
         p += BLOCK
-    for _ in range(n):
+    for _ in tl.range(n, num_stages=1):
         total -= 3 * tl.load(x + at)
         at += BLOCK
     tl.store(y + at, total)
@@ -65,7 +65,7 @@ def twisted(x, y, n, BLOCK: tl.constexpr):
     """Pointers that do not stay as far apart as they enter."""
     p = x + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(n):
+    for _ in tl.range(n, num_stages=1):
         total += tl.load(p)
         p += tl.arange(0, BLOCK)
     tl.store(y + tl.arange(0, BLOCK), total)
