@@ -116,7 +116,8 @@ def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, cau
     else:
         most = min(most, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64)
     even = all(n & (n - 1) == 0 for n in (wide, wide_v))           # a block has one size that is no power of two
-    ends = range(128, _padded(queries, 128) + 1, 128) if causal else (queries,)
+    every = 128 * tilejit.cdiv(queries, 128 * 64)                  # of the blocks of queries 64 at most are looked at
+    ends = range(every, queries + every, every) if causal else (queries,)
     seen = [max(1, min(keys, keys - queries + end)) for end in ends]
     sizes = {min(n, most // step * step) for n in SIZES}
     return min((n for n in sorted(sizes) if even or n & (n - 1) == 0),
