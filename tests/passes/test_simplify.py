@@ -249,6 +249,16 @@ def test_a_difference_from_its_own_minuend(expr, want):
     assert ("%n" not in found) and (want is None or f"value={want}" in found)
 
 
+@pytest.mark.parametrize("by", ["%m", "%8"])
+def test_what_whole_parts_leave_is_the_remainder(by):
+    found = stored("sub %n, %w", f"  %8 = const {{value=24}} : int32\n  %q = idiv %n, {by}\n  %w = mul %q, {by}")
+    assert found.splitlines()[-2].startswith("%r = irem %n, ") and "mul" not in found
+
+
+def test_constants_that_are_added_and_taken_away_cancel():
+    assert stored("sub %x, %8", "  %8 = const {value=8} : int32\n  %x = add %n, %8") == "store %p, %n"
+
+
 def test_pure_loop_disappears_but_effects_and_returns_stay():
     assert simplified("  %0 = const {value=0} : int32\n  %r = for %0, %n, %n, %n : int32 {(%i: int32, %x: int32)\n"
                       "    %y = add %x, %i\n    yield %y\n  }") == ""

@@ -143,10 +143,18 @@ def _sub(r: Emits, op: Op) -> Value | None:
     a, b, _, cb = _sides(op)
     if cb == 0 and not (isinstance(cb, float) and str(cb)[0] == "-") and elem_of(a.type) != int1:
         return a
-    inner = defined_by(a, "sub") if _int(op) else None
-    if inner is not None and inner.operands[0] is b:                    # (b - x) - b
+    if _int(op) is None:
+        return None
+    inner = defined_by(a, "add", "sub")
+    if inner is not None and inner.name == "sub" and inner.operands[0] is b:             # (b - x) - b
         return r.emit("sub", r.constant(0, op.result), inner.operands[1])
-    return r.constant(0, op.result) if a is b and _int(op) else None
+    if inner is not None and inner.name == "add" and cb is not None and const_of(inner.operands[1]) is not None:
+        return r.emit("add", inner.operands[0], r.emit("sub", inner.operands[1], b))
+    whole = defined_by(b, "mul")
+    parts = defined_by(whole.operands[0], "idiv") if whole is not None else None
+    if whole is not None and parts is not None and parts.operands == [a, whole.operands[1]]:         # a - a // x * x
+        return r.emit("irem", *parts.operands)
+    return r.constant(0, op.result) if a is b else None
 
 
 @rule("mul")
