@@ -286,3 +286,12 @@ def test_matmul_of_ragged_k(monkeypatch, part, k):
 
 def test_a_table_of_one():
     assert one(problem(64, 64, 64), Way(64, 64, 4), CHIP) == estimate(problem(64, 64, 64), Table((Way(64, 64, 4),)), CHIP)[0]
+
+
+def test_threads_store_wide_tiles_faster():
+    """Each row of a tile costs where threads store it; where TMA does, rows are of no consequence."""
+    def ratio(stores):
+        p = replace(problem(8192, 8192, 64), stores=stores)
+        return one(p, Way(128, 128, 4), CHIP) / one(p, Way(64, 256, 4), CHIP)
+
+    assert ratio(2) > 1.05 > ratio(0)

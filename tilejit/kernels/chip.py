@@ -29,8 +29,9 @@ class Chip:
     activation: results that "gelu" is computed of. part: bytes of partial sums, written and read; meet, exchange: what
     CTAs that divide K take to meet, and the bytes that they exchange; handed, hand: what programs that share tiles take
     to hand parts on, and the results of those. copy: bytes copied within L2, each read and written;
-    stream: bytes that copies bring from and to memory; scattered: elements that threads store where TMA does not, or
-    units of them that they copy; pieces: of 4 or 8 bytes that threads copy into shared memory."""
+    stream: bytes that copies bring from and to memory; scattered: units that copies store; lined, row: elements that
+    eight warps store where TMA does not, in lines, and what a row of a tile takes them; pieces: those that threads copy
+    into shared memory."""
 
     name: str
     multiprocessors: int
@@ -63,6 +64,8 @@ class Chip:
     copy: float
     stream: float
     scattered: float
+    lined: float
+    row: float
     pieces: float
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
     speeds: dict[str, float] = field(default_factory=dict, hash=False)

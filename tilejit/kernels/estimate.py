@@ -54,11 +54,12 @@ class Table:
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
-        # Without TMA, tiles pass through shared memory to be stored in lines; of those of odd widths, of several CTAs
-        # and of wide transposes threads store what they hold, parts of sectors.
-        held = [w.ctas > 1 or w.n & w.n - 1 > 0 or w.swap and w.sums > 64 for w in self.ways]
-        f["sectors"] = np.where(held, 4.0, 1.0)
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
+        # Without TMA, tiles pass through shared memory to be stored in lines; of those of odd widths, of several CTAs
+        # and of transposes threads store what they hold, parts of sectors.
+        held = np.array([w.ctas > 1 or w.n & w.n - 1 > 0 or w.swap for w in self.ways], bool)
+        share = 8 / of(lambda w: w.warps)
+        f.update(scattered=np.where(held, 3.0, 1.0) * share, lines=np.where(held, 0.0, high) * share)
         return f
 
     def rates(self, chip: Chip) -> dict[str, _Array]:
@@ -144,7 +145,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     if not p.stores:
         moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
     else:
-        moved = f["sectors"] / chip.scattered
+        moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
     stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
     tiles = turns + np.ceil(streamed / programs)
     ends = stored * (1 + (tiles - 1) * np.where(tiles > 1, r["shown"], 1.0))
