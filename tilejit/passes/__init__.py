@@ -17,6 +17,7 @@ from tilejit.passes.flatten import flatten
 from tilejit.passes.folds import merge_folds
 from tilejit.passes.load_ahead import load_ahead
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.narrow_masks import narrow_masks
 from tilejit.passes.order import order_accesses
 from tilejit.passes.pointer_tma import raise_pointers
 from tilejit.passes.products import legalise
@@ -57,6 +58,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("folds", merge_folds),
     ("order", order_accesses),
     ("sink", sink),
+    ("narrow_masks", narrow_masks),
 )
 
 

@@ -88,16 +88,25 @@ def _is_ahead(load: Op) -> bool:
     return any(v in load.parent.terminator.operands for v in values)
 
 
-def copy_problem(op: Op) -> str:
-    """Why cp.async cannot do a load; empty if it can."""
+def refused(op: Op) -> str:
+    """Why cp.async cannot do a load in any layout; empty if it may."""
     t = op.result.type
-    assert isinstance(t, Tile) and t.layout is not None
+    assert isinstance(t, Tile)
     if not isinstance(t.elem, DType) or t.elem.kind == "bool":
         return f"elements of {t.elem} are not copied as they are"
     if is_volatile(op):
         return "it is volatile"
     if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
         return "masked elements are not zero"
+    return ""
+
+
+def copy_problem(op: Op) -> str:
+    """Why cp.async cannot do a load; empty if it can."""
+    t = op.result.type
+    if problem := refused(op):
+        return problem
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
     size = op.attrs["vec"] * t.elem.bytes
     if size not in SIZES:
         return f"a thread's neighbouring addresses are not known to be aligned to 4 bytes ({size} found)"

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, divides_k, edge_at, enclosing, total_warps, uses, walk
+from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
@@ -35,6 +36,7 @@ from tilejit.layout.mma import mma_accumulator
 from tilejit.layout.named import blocked, wgmma_accumulator
 from tilejit.passes import layouts_convert
 from tilejit.passes.axis import analyse
+from tilejit.passes.copies import pipelined_loops, refused, wants_copies
 from tilejit.passes.layouts_access import Accesses, Facts, mark_reductions, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
 from tilejit.passes.layouts_products import fragments
@@ -73,6 +75,9 @@ class Assignment:
         self.warps: int = total_warps(fn)
         self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.accesses = Accesses(fn, facts)
+        loops = pipelined_loops(fn)
+        self.copied = {op for op in self.accesses.ops if op.name == "load" and self.ctas == 1
+                       and wants_copies(fn, op, loops) and not (refused(op) or ahead_problem(op))}
         self.uses = uses(fn.body)
         self.ops = list(walk(fn.body))
         self.groups = {v: group for op in self.ops for group in same_layout(op) for v in group}
@@ -272,6 +277,8 @@ class Assignment:
             return False
         if here <= there:
             return True
+        if op in self.copied:                    # a conversion next to it only reads the slot in another layout
+            return False
         ends = (layout, best) if into else (best, layout)
         moved = op.operands[1] if into else op.result
         return here - there <= cost(plan(*ends, max(1, tile(moved.type).elem.bits // 8)))

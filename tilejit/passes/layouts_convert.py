@@ -80,8 +80,8 @@ def _dropped(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _before(fn: Function, op: Op, table: dict) -> bool:
-    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller and only the conversion uses f(x), unless more threads
-    would then compute f of an element."""
+    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller, or f renames the elements of a load, and only the
+    conversion uses f(x), unless more threads would then compute f of an element."""
     source, layout = op.operands[0], tile(op.result.type).layout
     maker = source.op
     assert layout is not None
@@ -96,7 +96,8 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
     if any(tile(v.type).layout is None for v in tiles) or _repeats(op) and kind == "same":
         return False
     moved = {v for v in tiles if tile(v.type).layout != needs}
-    if sum(_bytes(v) for v in moved) >= _bytes(source):
+    renames = kind == "maps" and all(map(_is_loaded, moved))
+    if sum(_bytes(v) for v in moved) >= _bytes(source) and not renames:
         return False
     for i, v in enumerate(maker.operands):
         if v in moved:
@@ -106,6 +107,11 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
     replace(fn.body, {op.result: source})
     erase({op}, fn.body)
     return True
+
+
+def _is_loaded(v: Value) -> bool:
+    """Whether a value is a load: if it goes through shared memory, a conversion next to it is one more read there."""
+    return isinstance(v.op, Op) and v.op.name in ("load", "row_load", "desc_load", "block_load")
 
 
 def _after(fn: Function, op: Op, table: dict) -> bool:

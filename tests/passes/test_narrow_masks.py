@@ -1,0 +1,73 @@
+"""Masks of 64-bit indices are compared in 32 bits where that says the same."""
+import numpy as np
+import pytest
+
+from tilejit.ir import walk
+from tilejit.ir.evaluate import evaluate
+from tilejit.ir.text import parse_function
+from tilejit.ir.verify import verify
+from tilejit.passes.narrow_masks import narrow_masks
+
+LAYOUT = """#l = <64 register=[[8],[16],[32]] lane=[[1],[2],[4],[0],[0]] warp=[]>
+#m = <64x1 register=[[8,0],[16,0],[32,0]] lane=[[1,0],[2,0],[4,0],[0,0],[0,0]] warp=[]>
+"""
+TEXT = LAYOUT + """kernel @k(%y: ptr<int8>, %start: WIDE, %n: WIDE) {num_warps=1} {
+  %r = arange {start=0, end=64} : int32[64, #l]
+  %w = cast %r {dtype=int64} : int64[64, #l]
+  FIRST
+  %s = splat %first {shape=(64,)} : int64[64, #l]
+  %o = add %s, %w : int64[64, #l]
+  %limit = splat %last {shape=(64,)} : int64[64, #l]
+  %c = cmp SIDES {pred="PRED"} : int1[64, #l]
+  %b = cast %c {dtype=int8} : int8[64, #l]
+  %z = splat %y {shape=(64,)} : ptr<int8>[64, #l]
+  %p = ptr_add %z, %r : ptr<int8>[64, #l]
+  store %p, %b {cache="", evict="", vec=1}
+  return
+}
+"""
+NARROW = "%a = cast %start {dtype=int64} : int64\n %first = mul %a, %a : int64\n %last = cast %n {dtype=int64} : int64"
+WIDE = "%zero = const {value=0} : int64\n %first = add %start, %zero : int64\n %last = add %n, %zero : int64"
+
+
+def made(first: str, wide: str, pred: str, sides: str = "%o, %limit"):
+    text = TEXT.replace("FIRST", first).replace("WIDE", wide).replace("PRED", pred).replace("SIDES", sides)
+    fn = narrow_masks(parse_function(text))
+    verify(fn)
+    return fn, next(op for op in walk(fn.body) if op.name == "cmp")
+
+
+@pytest.mark.parametrize("sides", ["%o, %limit", "%limit, %o"])
+@pytest.mark.parametrize("pred", ["lt", "le", "gt", "ge"])
+def test_a_comparison_in_32_bits_is_the_one_in_64(pred, sides):
+    fn, cmp = made(NARROW, "int32", pred, sides)
+    assert all(str(v.type).startswith("int32") for v in cmp.operands)
+    compare = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}[pred]
+    for start in (0, 5, 40, 46341, -(1 << 31)):
+        for n in (start * start + d for d in (-1, 0, 1, 30, 63, 64, 65, 1000)):
+            if not -(1 << 31) <= n < 1 << 31:
+                n = (1 << 31) - 1
+            out = np.zeros(64, np.int8)
+            evaluate(fn, 1, {"y": out, "start": start, "n": n})
+            index = start * start + np.arange(64, dtype=np.int64)
+            want = compare(index, n) if sides.startswith("%o") else compare(n, index)
+            assert (out == want).all(), (start, n)
+
+
+def test_sums_that_may_wrap_stay():
+    _, cmp = made(WIDE, "int64", "lt")
+    assert all(str(v.type).startswith("int64") for v in cmp.operands)
+
+
+def test_an_index_as_a_column():
+    column = TEXT.replace("FIRST", NARROW).replace("WIDE", "int32").replace(
+        '%c = cmp SIDES {pred="PRED"} : int1[64, #l]',
+        '%oc = expand_dims %o {axis=1} : int64[64x1, #m]\n %lc = expand_dims %limit {axis=1} : int64[64x1, #m]\n'
+        '%cc = cmp %oc, %lc {pred="lt"} : int1[64x1, #m]\n %c = reshape %cc {shape=(64,)} : int1[64, #l]')
+    fn = narrow_masks(parse_function(column))
+    verify(fn)
+    cmp = next(op for op in walk(fn.body) if op.name == "cmp")
+    assert all(str(v.type).startswith("int32[64x1") for v in cmp.operands)
+    out = np.zeros(64, np.int8)
+    evaluate(fn, 1, {"y": out, "start": 3, "n": 20})
+    assert out.sum() == 11
