@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from math import gcd
 from operator import index
@@ -61,26 +61,12 @@ def _facts(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block
     return found
 
 
-class _Recent:
-    """The facts that tensors in blocks of one shape had last, and torch's own test for a tensor that has them."""
-
-    __slots__ = ("known", "others")
-
-    _OTHERS = 64
-
-    def __init__(self) -> None:
-        self.known: tuple[Callable[[Any], bool], Any] = (lambda tensor: False, None)      # one object: threads share it
-        self.others = 0
-
-    def met(self, tensor: Any, facts: Facts) -> None:
-        """A tensor that was not known. A test costs more than looking facts up: not each gets one."""
-        if facts.aligned and self.others % self._OTHERS == 0:
-            self.known = same_as(tensor), facts
-        self.others += 1
-
-
-#: (*block_shape, padding) -> what was seen last
-_recent: defaultdict[tuple, _Recent] = defaultdict(_Recent)
+#: padding -> block shape -> torch's own test for tensors like one that was seen lately, and their facts
+_recent: defaultdict[Any, dict[tuple, tuple[Callable[[Any], bool], Facts]]] = defaultdict(dict)
+#: (block shape, padding) -> how many tensors were not known by that
+_others: Counter[tuple] = Counter()
+#: How many of these there are for each test that is made, which costs more than looking facts up.
+_A_TEST = 64
 
 
 def _remember(key: tuple, facts: Facts) -> Facts:
@@ -127,6 +113,28 @@ def _of_any(array: Any, block_shape: Any, padding: str = "zero") -> TensorDescri
     """The descriptor of a whole array of any kind."""
     out, info = TensorDescriptor.__new__(TensorDescriptor), array_info(array)
     out._fill(array, info, info.shape, info.strides, block_shape, padding)
+    return out
+
+
+def _of_tensor(tensor: Any, block_shape: Any, padding: str) -> TensorDescriptor:
+    """The same, of a torch tensor's facts looked up."""
+    if type(tensor) not in plain_tensors:
+        return _of_any(tensor, block_shape, padding)
+    out, address = _new(TensorDescriptor), tensor.data_ptr()
+    try:
+        blocks = *block_shape, padding
+        key = tensor.dtype, tensor.shape, tensor.stride(), *blocks, address & 15, tensor.get_device()
+        found = _known.get(key)
+    except TypeError:
+        return _of_any(tensor, block_shape, padding)                    # which says what is wrong
+    if found is None:
+        found = _remember(key, _facts(torch_dtype(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()),
+                                      _integers("block_shape", block_shape), padding, address % 16 == 0,
+                                      tensor.get_device()))
+    if found.aligned and _others[blocks] % _A_TEST == 0:
+        _recent[padding][blocks[:-1]] = same_as(tensor), found
+    _others[blocks] += 1
+    out.base, out.address, out.facts = tensor, address, found
     return out
 
 
@@ -185,31 +193,16 @@ class TensorDescriptor:
     def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
         """The descriptor of a whole array."""
         try:
-            blocks = *block_shape, padding
-            recent = _recent[blocks]
-        except TypeError:
-            return _of_any(tensor, block_shape, padding)                # which says what is wrong
-        check, facts = recent.known
+            check, facts = _recent[padding][tuple(block_shape)]
+        except (KeyError, TypeError):
+            return _of_tensor(tensor, block_shape, padding)
         if check(tensor):
             address = tensor.data_ptr()
             if not address & 15:
                 out = _new(TensorDescriptor)
                 out.base, out.address, out.facts = tensor, address, facts
                 return out
-        if type(tensor) not in plain_tensors:
-            return _of_any(tensor, block_shape, padding)
-        out = _new(TensorDescriptor)
-        out.base, out.address = tensor, tensor.data_ptr()
-        strides, device = tensor.stride(), tensor.get_device()
-        key = tensor.dtype, tensor.shape, strides, *block_shape, padding, out.address & 15, device
-        found = _known.get(key)
-        if found is None:
-            found = _remember(key, _facts(torch_dtype(tensor.dtype), tuple(tensor.shape), tuple(strides),
-                                          _integers("block_shape", block_shape), padding, out.address % 16 == 0,
-                                          device))
-        recent.met(tensor, found)
-        out.facts = found
-        return out
+        return _of_tensor(tensor, block_shape, padding)
 
     @staticmethod
     def template(info: ArrayInfo, shape: Any, strides: Any, block_shape: Any,
