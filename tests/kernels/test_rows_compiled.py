@@ -37,7 +37,7 @@ CONVERSIONS: dict[int, dict[str, tuple[int, ...]]] = {
            "add_rmsnorm": (0,), "layernorm gradient": (3, 0), "rmsnorm gradient": (2, 0), "cross_entropy": (0, 0),
            "cross_entropy_": (0, 0, 0, 0), "cross_entropy gradient": (2,), "quantise row": (0,), "glu": (0,),
            "glu gradient": (0,), "rope": (0,), "rope gradient": (0,), "dropout": (0,), "embedding": (1,),
-           "transpose": (0,), "sum": (1,), "cumsum": (0,), "argmax": (2,), "topk": (1,), "sort": (0,),
+           "transpose": (0,), "sum": (0,), "cumsum": (0,), "argmax": (0,), "topk": (1,), "sort": (0,),
            "quantise block": (0,), "kl_divergence": (0,), "group_norm": (0,)},
     131072: {"softmax": (0,), "masked log_softmax": (0,), "softmax gradient": (0,), "rmsnorm": (0,), "layernorm": (0,),
              "add_rmsnorm": (0,), "layernorm gradient": (0, 0), "rmsnorm gradient": (0, 0), "cross_entropy": (0, 0),
