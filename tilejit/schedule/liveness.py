@@ -71,6 +71,7 @@ class Liveness:
         self.areas = list(self._buffers())
         self.areas += self._scratch({op for area in self.areas for ops in area.accesses for op in ops})
         self.hints = [op for op in self.order[0] if op.name == "reuse"]
+        self._chains: dict[tuple[Block, int], list[Block]] = {}
         self._steps: dict[tuple[Area, Area], list[Step] | None] = {}
 
     def _buffers(self) -> Iterable[Area]:
@@ -158,14 +159,12 @@ class Liveness:
     # -- positions --------------------------------------------------------------------------------
     def chain(self, op: Op, role: int) -> list[Block]:
         """The blocks around an op, from the role's own to the op's."""
-        blocks: list[Block] = []
         block = op.parent
-        while block is not None:
-            blocks.append(block)
-            if block is self.frames[role]:
-                break
-            block = block.parent.parent if block.parent is not None else None
-        return blocks[::-1]
+        assert block is not None
+        if (block, role) not in self._chains:
+            owner = None if block is self.frames[role] else block.parent
+            self._chains[block, role] = [*(self.chain(owner, role) if owner is not None else ()), block]
+        return self._chains[block, role]
 
     def span(self, area: Area, role: int, block: Block) -> tuple[int, int]:
         """The first and the last op of a block that touch an area, or contain such ops."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, controls, edge_of, enclosing, listed, reached
+from tilejit.ir import Block, Function, Op, Value, controls, edge_of, enclosing, listed, reached
 from tilejit.ir.ahead import Ahead, address_slice, argument_of
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
@@ -226,8 +226,12 @@ def needed_by_stores(plan: Plan) -> set[Value]:
 
 def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
     """What is needed to compute these operands of ops and to know whether and how often the ops run."""
+    known: dict[Block | None, list[Value]] = {}
+
     def around(op: Op) -> list[Value]:
-        return [v for outer in enclosing(op) for v in controls(outer)]
+        if op.parent not in known:
+            known[op.parent] = [v for outer in enclosing(op) for v in controls(outer)]
+        return known[op.parent]
 
     def sources(v: Value) -> list[Value]:
         edge = edge_of(v)
