@@ -82,6 +82,19 @@ def test_fills_move_ahead(ahead):
     assert not any("ahead" in op.attrs for op in walk(fn.body))
 
 
+def test_prompt_fills_stand_behind_what_reads_the_slot():
+    """The slot of the trip is filled again there, not at the loop's end."""
+    text = TEXT.replace("AHEAD", "3, prompt=true").replace("    %next", """    %t = view_trans %v {order=(1, 0)} : buffer<view bf16[64x64], swizzle=128, order=0x1>
+    %x = local_load %t : bf16[64x64, #l]
+    %next""")
+    layout = "#l = <64x64 register=[[0,1],[0,2],[0,4],[16,0],[32,0]] lane=[[0,8],[0,16],[0,32],[1,0],[2,0]] warp=[[4,0],[8,0]]>"
+    fn = prefetch(parse_function(layout + text))
+    (loop,) = [op for op in fn.body.ops if op.name == "for"]
+    assert [op.name for op in loop.regions[0].ops] == [
+        "await", "view_trans", "local_load", "const", "mul", "add", "cmp", "if", "add", "add", "yield"]
+    assert not any(set(op.attrs) & {"ahead", "prompt"} for op in walk(fn.body))
+
+
 def test_each_role_waits_for_the_kernel_ahead_before_it_touches_memory():
     roles = roles_of(scheduled(matmul))
     for region in roles.values():

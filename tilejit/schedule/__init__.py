@@ -56,5 +56,5 @@ def _finished(found: Candidate) -> Function:
     if flight is not None:
         found.new.attrs["report"].append(flight)
     await_launch(found.new)
-    found.new.attrs["num_stages"] = max((r.slots for r in found.plan.rings), default=1)
+    found.new.attrs["num_stages"] = max((r.slots + r.tight for r in found.plan.rings), default=1)
     return found.new

@@ -145,7 +145,9 @@ def _fill(ring: Ring, b: Builder, c: Context) -> None:
         load.attrs.update(_share(ring, load))
         copies.insert(load)
     copies.op("yield", *(load.result for load in ring.loads))
-    how: dict[str, Any] = {"ahead": ring.slots - 1} if ring.ahead else {}
+    how: dict[str, Any] = {"ahead": ring.ahead} if ring.ahead else {}
+    if ring.prompt:
+        how["prompt"] = True
     if c.plan.specialised and not ring.local:
         how["role"] = "producer"
     c.fills.append(b.op("fill", *buffers, regions=[region], ring=ring.channel.name, **how))

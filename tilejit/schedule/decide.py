@@ -38,7 +38,7 @@ class Wishes:
     """What is given from outside: slots of the rings that no loop gives a depth, groups of consumers, most slots of
     side rings and of any (None: open); staging tiles of stores whose number the author leaves open; whether stores may
     have a role that the author does not ask for; whether operands that a loop does not change may stay in shared
-    memory."""
+    memory; whether prompt rings have as many slots as iterations are under way otherwise, which is one less."""
 
     slots: int | None
     groups: int | None
@@ -47,6 +47,7 @@ class Wishes:
     staging: int = STORE_STAGES
     store_role: bool = True
     keep_operands: bool = True
+    tight: bool = False
 
 
 def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
@@ -89,7 +90,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     dots = [op for op in listed(fn.body) if op.name == "dot"]
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     plan.fragments = fragment_reads(fn, table) if wishes.keep_operands else set()
-    _choose_form(fn, plan)
+    _choose_form(fn, plan, wishes, table)
     plan.rings = _joined_ahead(plan.rings)
     find_chains(fn, plan, table)
     check_warpgroups(fn, plan)
@@ -153,7 +154,7 @@ def _joined_ahead(rings: list[Ring]) -> list[Ring]:
     """The same rings, those made one that the threads which compute fill ahead for one loop by the same copies: all are
     filled at the end of a trip, so one ticket, one wait and one release serve for all."""
     def shape(ring: Ring) -> tuple:
-        return (ring.ahead, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
+        return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
     made: list[Ring] = []
     for ring in rings:
@@ -200,7 +201,7 @@ def check_warpgroups(fn: Function, plan: Plan) -> None:
                                    "16", op.loc)
 
 
-def _choose_form(fn: Function, plan: Plan) -> None:
+def _choose_form(fn: Function, plan: Plan, wishes: Wishes, table: dict[Value, list[tuple[Op, int]]]) -> None:
     """Specialise when wgmma loops read rings that a role of its own can fill: one thread of it by TMA, or where the
     author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async.
 
@@ -238,10 +239,22 @@ def _choose_form(fn: Function, plan: Plan) -> None:
     for ring in plan.rings:
         if (ring.local or not plan.specialised) and ring.loop is not None and ring.slots > 1:
             problem = ahead_problem(ring)
-            ring.ahead = not problem
             if problem:
                 ring.slots = 1
                 say(Record("not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name))
+                continue
+            ring.prompt = _is_prompt(ring, plan, table)
+            ring.tight = ring.prompt and wishes.tight
+            ring.slots -= ring.tight
+            ring.ahead = ring.slots - (not ring.prompt)
+
+
+def _is_prompt(ring: Ring, plan: Plan, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether all that read a ring's slots are done with them where they stand, in the trip that waits for them: loads
+    into registers and mma.sync, not wgmma."""
+    in_pieces = {op for pieces in plan.pieces.values() for op in pieces.ops}
+    return not ring.text and in_pieces.isdisjoint(ring.loads) and all(
+        "unit" in dot.attrs for load in ring.loads for dot in _readers(load.result, table)[0])
 
 
 def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) -> str:
@@ -293,7 +306,7 @@ def _go_on(plan: Plan) -> None:
         if ring.text:                                   # the text says which loads share one
             ring.before = next((r for r in plan.rings[:i] if r.text == ring.text), None)
     for i, ring in enumerate(plan.rings) if plan.groups == 1 else ():
-        if ring.loop is None or ring.slots == 1 or ring.text:
+        if ring.loop is None or ring.slots == 1 and not ring.ahead or ring.text:
             continue
         for other in plan.rings[:i]:
             loops = [r.loop for r in plan.rings[:i] if r.channel is other]

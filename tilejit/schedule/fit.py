@@ -28,6 +28,9 @@ MOST_SLOTS, INLINE_SLOTS = 8, 3
 #: Slots of a ring below which one more is worth a store's second staging tile (products on an H200: 0 to 4% faster).
 ENOUGH_SLOTS = 4
 
+#: Warps whose threads have the most registers that a multiprocessor has room for.
+FULL_WARPS = 8
+
 #: Sees what a pass made, by the pass's name, and gives what to go on with.
 See = Callable[[str, Function], Function]
 
@@ -60,7 +63,7 @@ class Candidate:
     @property
     def depth(self) -> int:
         """Slots of the shortest ring whose depth is open; 0: there is none."""
-        return min((r.slots for r in self.plan.rings if r.open and not r.side), default=0)
+        return min((r.slots + r.tight for r in self.plan.rings if r.open and not r.side), default=0)
 
     def but(self, *notes: Record, **wishes: object) -> Candidate:
         """The same with other wishes, and more to say."""
@@ -73,8 +76,8 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
     The function stays as it is."""
     found = _candidate(fn, Wishes(fn.attrs.get("num_stages"), fn.attrs.get("num_consumer_groups")),
                        list(fn.attrs.get("report", ())))
-    for change in (_with_operands_each_time, _without_store_role, _with_one_staging_tile, _with_one_group,
-                   _with_fewer_slots, _without_copies):
+    for change in (_with_operands_each_time, _with_tight_rings, _without_store_role, _with_one_staging_tile,
+                   _with_one_group, _with_fewer_slots, _without_copies):
         while (other := change(found)) is not None:
             found = other
     if see is None:
@@ -87,6 +90,14 @@ def _with_operands_each_time(c: Candidate) -> Candidate | None:
     """Operands that a loop does not change are written in every iteration, where keeping them costs too much memory."""
     kept = any(isinstance(line, Record) and line.kind == "operand_kept" for line in c.plan.report)
     return c.but(keep_operands=False) if kept and (not c.fits or c.depth == 1) else None
+
+
+def _with_tight_rings(c: Candidate) -> Candidate | None:
+    """Rings with a slot less, as many iterations ahead as others of so many slots, where programs would have to share a
+    multiprocessor with fewer others for it, be it that their threads have all registers."""
+    share = c.fn.attrs["num_warps"] * target_of(c.fn).shared_bytes // FULL_WARPS
+    prompt = any(r.prompt for r in c.plan.rings) and not c.wishes.tight and not c.plan.specialised
+    return c.but(tight=True) if prompt and c.new.attrs["shared_bytes"] > share else None
 
 
 def _without_store_role(c: Candidate) -> Candidate | None:
@@ -108,8 +119,7 @@ def _with_fewer_slots(c: Candidate) -> Candidate | None:
     given = [r for r in c.plan.rings if r.slots > 1 and not r.open]
     if c.fits or not given or c.wishes.most == 1:
         return None
-    asked = c.wishes.most or max(r.slots for r in given)
-    slots = Allocator(c.new).fewer(_each(given), asked)
+    slots = Allocator(c.new).fewer(_each(given), max(r.slots for r in given)) + all(r.tight for r in given)
     notes = [note for note in c.notes if note.kind != "fewer_slots"]
     return replace(c, notes=notes).but(Record(
         "fewer_slots", f"num_stages={slots}: more do not fit {target_of(c.fn).name}", slots=slots), most=slots)
@@ -156,10 +166,11 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
             new, plan = _written(fn, written, notes)
             allocator = Allocator(new)
 
-    deep = [r for r in plan.rings if r.open and r.slots > 1]
+    deep = [r for r in plan.rings if r.open and (r.slots > 1 or r.tight)]
     if wishes.slots is None and deep:
-        most = MOST_SLOTS if plan.specialised else INLINE_SLOTS
-        slots = allocator.slots(_each(deep), most)
+        tight = all(r.tight for r in deep)
+        most = MOST_SLOTS if plan.specialised else INLINE_SLOTS - tight
+        slots = allocator.slots(_each(deep), most) + tight
         if plan.specialised and slots < ENOUGH_SLOTS and not plan.store_rings:
             lean = allocator.slots(_each(deep), most, lean=True)
         if slots != 2:
@@ -167,7 +178,7 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
     side = [r for r in plan.rings if r.side and r.slots > 1]
     if side and allocator.best().total > allocator.limit:      # what feeds products comes first
         less = max(2, allocator.deepest(WAIT, _each(side), max(r.slots for r in side) - 1))
-        give(side, less, side=less)
+        give(side, less, side=less + all(r.tight for r in side))
     return Candidate(fn, wishes, notes, allocate(new, plan, allocator), plan, written, lean)
 
 

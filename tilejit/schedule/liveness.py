@@ -31,6 +31,7 @@ class Area:
     barrier: bool                        # each of its first accesses is right behind a barrier of the role
     ring: str = ""                       # the channel whose barriers guard it
     stripes: int = 1                     # of a store's staging: slots that it has at least
+    ahead: bool = False                  # of a ring: filled before the trip that reads it
     scratch: list[tuple[Op, int]] = field(default_factory=list)      # ops that use it as scratch, and bytes
 
     @property
@@ -99,7 +100,8 @@ class Liveness:
                        bool(op.attrs.get("private")), accesses, generic,
                        all(self.begins_with_barrier(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring,
-                       max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1))
+                       max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1),
+                       buffer.slots > 1 or sum("fills" in x.define.traits for x in touching) > 1)
 
     def _touching(self, v: Value) -> list[Op]:
         """The ops that use a buffer, or views of it."""
@@ -232,8 +234,8 @@ class Liveness:
         return at is not None and self.span(first, 0, block)[1] < block.ops.index(at) < self.span(then, 0, block)[0]
 
     def _in_loops_of_its_own(self, area: Area, block: Block) -> bool:
-        """A ring of several slots is filled ahead, so it is in use throughout the innermost loop around its uses."""
-        return area.kind != "ring" or area.slots == 1 or all(
+        """A ring that is filled ahead is in use throughout the innermost loop around its uses."""
+        return area.kind != "ring" or not area.ahead or all(
             any(b.parent is not None and "loop" in b.parent.define.traits
                 for b in self.chain(op, 0)[self.chain(op, 0).index(block) + 1:])
             for op in area.accesses[0] if op.name == "view")

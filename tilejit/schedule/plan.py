@@ -32,7 +32,9 @@ class Ring:
     slots: int
     loop: Op | None                       # the innermost loop around the loads
     views: bool                           # all loads are read by products only, straight from the slot
-    ahead: bool = False                   # inline form: issued slots-1 iterations ahead
+    ahead: int = 0                        # inline form: issued so many iterations ahead
+    prompt: bool = False                  # inline form: a slot is filled again in the trip that reads it
+    tight: bool = False                   # a prompt ring with a slot less than asked for, and as many iterations ahead
     open: bool = False                    # the author does not say how deep it is
     ctas: int = 1                         # of the cluster that fills and empties it together
     slices: dict[Op, int] = field(default_factory=dict)    # loads of which each CTA has a slice: along what

@@ -6,13 +6,15 @@
       use %v                                          use %v
                                                       if i + 1 < hi: fill %a {i = i + 1}
 
+`prompt` fills stand behind the last op that reads the slot of the trip, which they fill again, not at the loop's end.
 Each fill has a condition of its own, so there is no epilogue, and an iteration is what it was. What their addresses
 need is computed ahead with them, and carried from iteration to iteration.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, inside, listed, reached, uses
 from tilejit.ir.ahead import Ahead, address_slice
+from tilejit.ir.types import Buffer, Pending
 
 
 def prefetch(fn: Function) -> Function:
@@ -32,8 +34,11 @@ def prefetch(fn: Function) -> Function:
 def _move(fill: Op, loop: Op, before: Builder) -> None:
     """Fill `ahead` slots before the loop, and that many iterations early in it."""
     body, distance = loop.regions[0], fill.attrs.pop("ahead")
+    prompt = fill.attrs.pop("prompt", False)
     found = address_slice(loop, [v for op in fill.regions[0].ops[:-1] for v in op.operands])
     assert isinstance(found, Ahead)
+    at = _behind_readers(fill, loop) if prompt else len(body.ops) - 1
+    at -= body.ops.index(fill) < at
     body.ops.remove(fill)
     lo, _, step = loop.operands[:3]
     iv, carried = lo, [e.init for e in found.carried if e.init]
@@ -42,16 +47,31 @@ def _move(fill: Op, loop: Op, before: Builder) -> None:
         iv = before("add", iv, step)
     loop.operands += carried
     args = [body.add_arg(v.type) for v in carried]
-    b = Builder(body, len(body.ops) - 1, loop.loc)
+    b = Builder(body, at, loop.loc)
     iv = b("add", body.args[0], b("mul", step, b.const(distance, step.type)))
     body.terminator.operands += _fill(fill, found, loop, iv, args, b)
     loop.results += [Value(v.type, loop, len(loop.results) + i) for i, v in enumerate(carried)]
 
 
+def _behind_readers(fill: Op, loop: Op) -> int:
+    """Where in a loop's body all that read the slot of this trip have; at its end, if products may be in flight
+    there: branches among their instructions make the assembler wait for each."""
+    body = loop.regions[0]
+    table, end = uses(body), len(body.ops) - 1
+    named = [v for op in body.ops if op.name == "await" and op.attrs["ring"] == fill.attrs["ring"] for v in op.results]
+    views = reached(named, lambda v: [x for op, _ in table.get(v, ()) for x in op.results
+                                      if isinstance(x.type, Buffer)])
+    readers = {op for v in views for op, _ in table.get(v, ())}
+    at = 1 + max(body.ops.index(top) for op in readers if (top := inside(body, op)))
+    products = [inside(body, op) for op in listed(body) if op.name == "dot_async"]
+    flying = any(isinstance(v.type, Pending) for v in body.args) or any(op in products for op in body.ops[:at])
+    return end if flying else min(at, end)
+
+
 def _fill(fill: Op, found: Ahead, loop: Op, iv: Value, carried: list[Value], b: Builder) -> list[Value]:
     """Fill the next slot for the iteration `iv` if there is one, and carry its addresses on."""
     hi, body = loop.operands[1], loop.regions[0]
-    inside = b("cmp", iv, hi, pred="gt" if (const_of(loop.operands[2]) or 0) < 0 else "lt")
+    within = b("cmp", iv, hi, pred="gt" if (const_of(loop.operands[2]) or 0) < 0 else "lt")
     env = {body.args[0]: iv, **{e.args[0]: now for e, now in zip(found.carried, carried)}}
     region, nothing = Block(), Block()
     inner = Builder(region, loc=fill.loc)
@@ -59,7 +79,7 @@ def _fill(fill: Op, found: Ahead, loop: Op, iv: Value, carried: list[Value], b: 
         inner.insert(clone_op(op, env))
     inner.op("yield")
     Builder(nothing, loc=loop.loc).op("yield")
-    b.op("if", inside, regions=[region, nothing])
+    b.op("if", within, regions=[region, nothing])
     for op in found.steps:
         b.insert(clone_op(op, env))
     return [env.get(v, v) for e in found.carried for v in e.ends[:1]]

@@ -38,13 +38,13 @@ def reuse(o: Op) -> list[Type]:
     return []
 
 
-@op("fill", "buffers*", "ring ahead? role?", effects="read shared_write sync",
+@op("fill", "buffers*", "ring ahead? prompt? role?", effects="read shared_write sync",
     traits="scheduled structural own_buffer", regions="copies")
 def fill(o: Op) -> list[Type]:
     """Copy the tiles that the region loads and yields into the next slot of a ring: one tile for each of its buffers.
 
     Before roles are written: `split` puts copies, barriers and tickets in its place. ahead: `prefetch` is to do it so
-    many iterations earlier. role: who does it, if not who awaits it."""
+    many iterations earlier. prompt: behind what reads the slot of the trip. role: who does it, if not who awaits it."""
     return []
 
 
