@@ -152,15 +152,18 @@ def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bo
 
 def _joined_ahead(rings: list[Ring]) -> list[Ring]:
     """The same rings, those made one that the threads which compute fill ahead for one loop by the same copies: all are
-    filled at the end of a trip, so one ticket, one wait and one release serve for all."""
+    filled at the end of a trip, so one ticket, one wait and one release serve for all. Not those of cp.async: a thread
+    would hold the addresses of all of them at once."""
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
+    def may_join(ring: Ring) -> bool:
+        return ring.ahead > 0 and ring.kind != "async" and not ring.text and not any(
+            "unaligned" in load.attrs for load in ring.loads)
+
     made: list[Ring] = []
     for ring in rings:
-        plain = ring.ahead and not ring.text and not any("unaligned" in load.attrs for load in ring.loads)
-        other = next((r for r in made if plain and shape(r) == shape(ring) and not r.text
-                      and not any("unaligned" in load.attrs for load in r.loads)), None)
+        other = next((r for r in made if may_join(r) and may_join(ring) and shape(r) == shape(ring)), None)
         if other is None:
             made.append(ring)
             continue
