@@ -166,6 +166,8 @@ def opened(options: argparse.Namespace, triton: bool) -> tuple[bool, dict[str, C
     sys.path.insert(0, str(HERE))
     if not gpu:
         importlib.import_module("compat_host").pretend()
+        if triton:
+            importlib.import_module("compat_spills").hopper()
     if not triton:
         importlib.import_module("tilejit.compat.triton").install()
     import triton as package

@@ -62,6 +62,14 @@ class _Hopper:
                     "sm_clock_rate": 1980000, "mem_clock_rate": 3201000, "mem_bus_width": 6144}
 
 
+def hopper() -> None:
+    """Triton asks a driver that stands for a Hopper GPU's: packages do too when they are imported, and choose their
+    configurations by what it says."""
+    import triton
+
+    triton.runtime.driver.set_active(_Hopper())
+
+
 @contextmanager
 def theirs(found: Found) -> Iterator[None]:
     """Launches through Triton note what they compiled, its PTX assembled by the assembler that ours is assembled by."""
@@ -71,7 +79,7 @@ def theirs(found: Found) -> Iterator[None]:
 
     from tilejit.runtime.compile import assemble
 
-    triton.runtime.driver.set_active(_Hopper())
+    hopper()
     kind = triton.runtime.jit.JITFunction
     run = kind.run
     assembled: dict[int, Any] = {}
