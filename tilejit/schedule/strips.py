@@ -429,11 +429,10 @@ class _Strips:
                 new = self._new(op, [view, *(b("sub", x, at) for x in limit)], attrs, t, b)
             elif op.name == "ptr_add" and (found := self._from_start(op)):
                 base, range_op = found        # the offset of the strip goes into the number
-                start = self.starts.get(base) if self.ahead else b("ptr_add", self.now.get(base, base), at)
                 if self.ahead:               # that of the iteration's first strip, and a constant
-                    start = b("ptr_add", start, b.const(self.ahead * self.size, int32))
+                    start = b("ptr_add", self.starts[base], b.const(self.ahead * self.size, int32))
                 else:
-                    self.starts[base] = start
+                    start = self.starts[base] = b("ptr_add", self.now.get(base, base), at)
                 range_ = self._new(range_op, [], {**range_op.attrs, "end": range_op.attrs["start"] + self.size},
                                    Tile((self.size,), int32, self.part), b)
                 splat = self._new(op, [start], {"shape": t.shape}, t, b, "splat")
