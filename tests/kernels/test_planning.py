@@ -158,9 +158,9 @@ def test_second_operands_side_by_side_are_read_in_strips():
 def test_wide_tiles_in_turn():
     """Two groups of consumers take tiles of four warps in turn, which is asked for where the compiler does not do so by
     itself."""
-    wide = [t for t in LARGE if "num_consumer_groups" in t.options]
-    assert wide and DEALT == 232 - BESIDE["tile"] and all(t.in_turn and t.sums > DEALT and t.options["num_consumer_groups"] == 2
-                                                    for t in wide)
+    wide = [t for t in LARGE if "num_consumer_groups" in t.options()]
+    assert wide and DEALT == 232 - BESIDE["tile"]
+    assert all(t.in_turn and t.sums > DEALT and t.options()["num_consumer_groups"] == 2 for t in wide)
     assert all(t in wide or t.sums <= DEALT for t in LARGE if t.in_turn)
 
 
@@ -204,7 +204,7 @@ def test_matmul_takes_the_plan():
         parts = choose(problem(m, n, k, ended=biased), CHIP).parts
         for part, launch in zip(parts, launched):
             given, t = launch.kernel.given, part.way
-            assert (given["BM"], given["BN"]) == (t.m, t.n) and given.items() >= t.options.items()
+            assert (given["BM"], given["BN"]) == (t.m, t.n) and given.items() >= t.options().items()
             assert launch.grid[0] * t.ctas <= 132
         assert [x.kernel.kernel for x in launched[len(parts):]] == [sum_parts_kernel] * (parts[0].way.parts > 0)
 

@@ -54,6 +54,4 @@ def copy(*pairs: tuple[Matrix, Matrix]) -> Launch:
         found.append((At(x.at), At(y.at), m, n, x.strides[0 if x_rows else 1],
                       y.strides[0 if y_rows else 1], *constants))
         grid.append(tilejit.cdiv(m, r) * tilejit.cdiv(n, c))
-    # Threads of four warps would have addresses of up to 32 elements each, and ptxas spills some.
-    return Launch(copy_kernel.partial(launch_pdl=True, num_warps=8), (sum(grid),),
-                  (grid[0], *found, *[None] * (2 - len(pairs))))
+    return Launch(copy_kernel.partial(launch_pdl=True), (sum(grid),), (grid[0], *found, *[None] * (2 - len(pairs))))

@@ -141,9 +141,8 @@ class Way:
         """Whether two groups of consumers take tiles in turn, so that one's products hide the other's stores."""
         return self.warps == 4 and not self.alone
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of a launch."""
+    def options(self, straight: bool = False) -> dict[str, Any]:
+        """Options of a launch; straight: threads read both operands themselves."""
         found: dict[str, Any] = dict(num_warps=self.warps)
         if self.ctas > 1:
             found.update(num_ctas=self.ctas, cluster_split=self.split)
@@ -153,7 +152,7 @@ class Way:
             found.update(num_consumer_groups=2)
         if self.together > 1:
             # Those of one warpgroup may have a warp more, which loads.
-            threads = self.together * (32 * self.warps + 32 * (self.warps == 4))
+            threads = self.together * (32 * self.warps + 32 * (self.warps == 4 and not straight))
             found.update(maxnreg=_REGISTERS // threads // 8 * 8)
         return found
 

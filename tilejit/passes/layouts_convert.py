@@ -111,7 +111,7 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
 
 def _is_loaded(v: Value) -> bool:
     """Whether a value is a load: if it goes through shared memory, a conversion next to it is one more read there."""
-    return isinstance(v.op, Op) and v.op.name in ("load", "row_load", "desc_load", "block_load")
+    return isinstance(v.op, Op) and v.op.define.effects == {"read"}
 
 
 def _after(fn: Function, op: Op, table: dict) -> bool:

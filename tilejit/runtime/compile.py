@@ -189,8 +189,12 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
     with collector_paused():
         options, fn, (ptx, metadata) = _emitted(source, args, options, stages)
     ptx = stages.text("kernel.ptx", ptx)
-    cubin, resources = assemble(ptx, metadata.target, meanwhile)
-    report = tuple(line if isinstance(line, Record) else Record.of(line) for line in fn.attrs.get("report", ()))
+    lines = list(fn.attrs.get("report", ()))
+    ptx, cubin, resources, record = assemble(ptx, metadata, meanwhile)
+    if record is not None:
+        ptx = stages.text("kernel.ptx", ptx)
+        lines.append(record)
+    report = tuple(line if isinstance(line, Record) else Record.of(line) for line in lines)
     made = CompiledKernel(source, args, options, ptx, metadata, cubin, resources, report)
     if not stages.override:
         cache.write(key, cache.Cached(ptx, cubin, metadata, resources, made.report_lines))
@@ -351,10 +355,13 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
     return emit_ptx(fn)
 
 
-def assemble(ptx: str, target: str,
-             meanwhile: Callable[[], Any] = lambda: None) -> tuple[bytes | None, Resources | None]:
-    """Cubin and resources by ptxas; (None, None) where the driver has to assemble."""
-    return ptxas.assemble(ptx, target, meanwhile) if ptxas.find_ptxas() else (None, None)
+def assemble(ptx: str, metadata: KernelMetadata, meanwhile: Callable[[], Any],
+             ) -> tuple[str, bytes | None, Resources | None, Record | None]:
+    """The text with as many registers as it needs, its cubin and resources, and a record where ptxas had to be told
+    so; None for all but the text where the driver has to assemble."""
+    from tilejit.runtime.spills import assembled
+
+    return assembled(ptx, metadata, meanwhile) if ptxas.find_ptxas() else (ptx, None, None, None)
 
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:

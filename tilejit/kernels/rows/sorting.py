@@ -19,8 +19,6 @@ WIDEST = 8192
 #: Of rows whose greatest elements are looked for: columns of a block, so that each of a program's warps has a row of
 #: its own and lists meet within it; warps; the most elements.
 COLUMNS, ROW_WARPS, MOST_K = 256, 4, 1024
-#: Registers of a thread at most where lists are longer than 8: left alone, ptxas takes 56 and spills a few words.
-LIST_REGISTERS = 128
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024
 #: The most columns that keys of 64 bits know.
@@ -198,10 +196,8 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
     most = tilejit.next_power_of_2(k)
     block = max(COLUMNS, 2 * most)
     rows = max(1, min(ROW_WARPS * COLUMNS // block, tilejit.next_power_of_2(m.n)))
-    registers = {"maxnreg": LIST_REGISTERS} if most > 8 else {}
     topk_kernel[(tilejit.cdiv(m.n, rows),)](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest,
-                                            NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, num_warps=ROW_WARPS,
-                                            **registers)
+                                            NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, num_warps=ROW_WARPS)
 
 
 @gradient(sort, "x")

@@ -1,0 +1,68 @@
+"""Kernels that ptxas would spill are assembled again with room for fewer programs (`runtime/spills.py`)."""
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import tilejit
+from tilejit.ptx.metadata import KernelMetadata
+from tilejit.runtime import ptxas, spills
+from tilejit.runtime.ptxas import Resources
+
+PTX = ".visible .entry k()\n.maxntid 128, 1, 1\n{\n    ret;\n}\n"
+META = KernelMetadata("k", (), 128, 0, 4, 1, (1, 1, 1), "sm_90a")
+
+
+def needing(bytes_of):
+    """An assembler for which room for so many programs spills so many bytes, told nothing those of None."""
+    asked = []
+
+    def assemble(ptx, target, meanwhile=lambda: None):
+        found = re.search(r"\.minnctapersm (\d+)\n", ptx)
+        asked.append(programs := int(found[1]) if found else None)
+        meanwhile()
+        return str(programs).encode(), Resources(80 if programs is None else 65536 // 128 // programs, bytes_of[programs])
+
+    return assemble, asked
+
+
+@pytest.mark.parametrize("spilled, asks, kept", [
+    ({None: 0}, [None], None), ({None: 16, 5: 0}, [None, 5], 5), ({None: 16, 5: 8, 1: 0}, [None, 5, 1], 1),
+    ({None: 16, 5: 8, 1: 8}, [None, 5, 1], 5), ({None: 16, 5: 16, 1: 24}, [None, 5, 1], None)], ids=str)
+def test_the_fewest_spills_are_kept(monkeypatch, spilled, asks, kept):
+    """80 registers a thread leave room for 6 programs of 128 threads."""
+    assemble, asked = needing(spilled)
+    monkeypatch.setattr(ptxas, "assemble", assemble)
+    meanwhile = []
+    ptx, cubin, resources, record = spills.assembled(PTX, META, lambda: meanwhile.append(1))
+    assert asked == asks and len(meanwhile) == 1 and cubin == str(kept).encode()
+    assert (ptx == PTX) == (record is None) == (kept is None) and resources.spill_stores == spilled[kept]
+    if record is not None:
+        assert f".maxntid 128, 1, 1\n.minnctapersm {kept}\n" in ptx and record.numbers["programs"] == kept
+
+
+@pytest.mark.parametrize("says", [".maxnreg 64", ".minnctapersm 2"])
+def test_what_a_text_says_stays(monkeypatch, says):
+    monkeypatch.setattr(ptxas, "assemble", lambda *_: (b"", Resources(64, 8)))
+    given = PTX.replace("{", f"{says}\n{{")
+    assert spills.assembled(given, META, lambda: None) == (given, b"", Resources(64, 8), None)
+
+
+@tilejit.kernel
+def twice(x):
+    tilejit.language.store(x, tilejit.language.load(x) * 2)
+
+
+def test_it_is_reported_and_shown(monkeypatch):
+    """The text that is kept is the kernel's, with a line in its report; the result is the same."""
+    real = ptxas.assemble
+
+    def spilling(ptx, *args):
+        cubin, found = real(ptx, *args)
+        return cubin, found if ".minnctapersm" in ptx else Resources(found.registers, 8, 8, 8)
+
+    monkeypatch.setattr(ptxas, "assemble", spilling)
+    made = twice.compile("*fp32")
+    assert ".minnctapersm" in made.ptx and not made.resources.spill_stores
+    assert "ptxas took" in made.report() and "spilled 8 bytes" in made.report()
