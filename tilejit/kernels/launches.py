@@ -68,7 +68,8 @@ def product(t: Way, sizes: tuple[int, int, int], bk: int, grid: int, walk: Piece
     straight = all(f in (loads.pointer_rows, loads.pointer_columns) for f, _ in (a, b))
     kernel = product_kernel.partial(
         **dict(zip("MNK", sizes)), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
-        **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), [f for f, _ in pieces])), **{**t.options(straight), **options})
+        **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), [f for f, _ in pieces])),
+        **{**t.options(straight), **options})
     return Launch(kernel, (grid,), tuple([args for _, args in pieces]))
 
 
