@@ -56,6 +56,43 @@ def launch():
     assert state.stream == 99
 
 
+def merged():
+    """Grids of many small programs have several programs a block, which are told how many there are: in launches of
+    every kind, and by the launcher of either size of grid."""
+    fake_torch()
+    from tilejit.kernels.add import add_kernel
+
+    x, y, o = tensors(3)
+
+    def seen(n):
+        call = expect([8, 8, 8, 4, 4] if n >= 4224 else [8, 8, 8, 4])
+        made.append(add_kernel[(n,)](x, y, o, 1001, BLOCK=64))
+        return state.grid[0], struct.unpack("<i", parameter(4, 4))[0] if n >= 4224 else call
+
+    made = []
+    for n in (4224, 4223, 4230, 4223, 4230, 4224, 9, 5000):
+        assert seen(n) == ((n, None) if n < 4224 else (-(-n // 8), n)), n
+    assert state.loads == 2 and len({id(m) for m in made}) == 1 and made[0].metadata.mergeable == 8
+    before = state.launches
+    repeat = add_kernel.bind((4231,), x, y, o, 1001, BLOCK=64)
+    expect([8, 8, 8, 4, 4])
+    repeat()
+    assert (state.grid[0], struct.unpack("<i", parameter(4, 4)), state.launches) == (529, (4231,), before + 1)
+    expect([8, 8, 8, 4])
+    add_kernel[(9,)](x, y, o, 1001, BLOCK=32)
+    setting("stub_capturing", 1)
+    add_kernel[(4225,)](x, y, o, 1001, BLOCK=32)
+    assert list(state.grid) == [4225, 1, 1], "nothing is loaded in a capture"
+    setting("stub_capturing", 0)
+    add_kernel.warmup(x, y, o, 1001, BLOCK=32, grid=(4224,))
+    assert state.loads == 4
+    setting("stub_capturing", 1)
+    expect([8, 8, 8, 4, 4])
+    add_kernel[(4225,)](x, y, o, 1001, BLOCK=32)
+    assert list(state.grid) == [265, 1, 1]
+    setting("stub_capturing", 0)
+
+
 def room():
     """The driver knows how many clusters run at once; it is asked once a size."""
     import tilejit

@@ -45,6 +45,9 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     if not isinstance(attrs.get("schedule", ""), str):
         raise CompilationError(f"schedule={attrs['schedule']!r} is not legal: use the name of a file with what "
                                "kernel.schedule(...) gave", loc)
+    programs = attrs.get("programs_per_cta", 1)
+    if type(programs) is not int or not 1 <= programs <= 128 or programs & (programs - 1):
+        raise CompilationError(f"programs_per_cta={programs!r} is not legal: use a power of 2 up to 128", loc)
     registers = attrs.get("maxnreg")
     if registers is not None and (not isinstance(registers, int) or registers < 24):
         raise CompilationError(f"maxnreg={registers!r} is not legal: use a number of registers, 24 or more", loc)

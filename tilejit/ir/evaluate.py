@@ -206,7 +206,8 @@ def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
     machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly)  # type: ignore[arg-type]
     values = [_argument(machine, a, args) for a in fn.body.args]
     with np.errstate(all="ignore"):
-        for z, y, x in product(*(range(g) for g in reversed(machine.grid))):
+        first = -(-machine.grid[0] // fn.attrs.get("programs", 1))     # groups of merged programs
+        for z, y, x in product(*(range(g) for g in (*reversed(machine.grid[1:]), first))):
             machine.pid = (x, y, z)
             machine.stats.programs += 1
             machine.role = Role(fn.attrs.get("num_warps", 4))

@@ -17,6 +17,7 @@ from tilejit.passes.flatten import flatten
 from tilejit.passes.folds import merge_folds
 from tilejit.passes.load_ahead import load_ahead
 from tilejit.passes.lower_desc import lower_desc
+from tilejit.passes.merge_programs import merge_programs
 from tilejit.passes.narrow_masks import narrow_masks
 from tilejit.passes.order import order_accesses
 from tilejit.passes.pointer_tma import raise_pointers
@@ -41,6 +42,7 @@ def layouts(fn: Function) -> Function:
 PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify", simplify),
     ("walked_rows", whole_rows),
+    ("merge_programs", merge_programs),
     ("products", legalise),
     ("flatten", flatten),
     ("assumptions", check_signs),

@@ -64,6 +64,7 @@ def find_rows(fn: Function) -> Function:
                 fn.attrs.setdefault("report", []).append(Record(
                     "few_elements", f"load {load.result.name or 'of a row'} at {where}: {how}", where, size=t.shape[0],
                     bytes=t.numel * elem_of(t).bits // 8, anywhere=row.unaligned))
+                fn.attrs.pop("mergeable", None)         # programs that copy rows as a whole stay as they are
             continue
         if problem:
             if problem != _NO_ROW:
@@ -78,6 +79,7 @@ def find_rows(fn: Function) -> Function:
         block.ops[at:at] = new.ops
         replace(fn.body, {load.result: row.result})
         erase({load}, block)
+        fn.attrs.pop("mergeable", None)
     return fn
 
 

@@ -6,10 +6,11 @@ import re
 from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Op, Value, walk
 from tilejit.ir.target import Target
-from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
+    PROGRAMS,
     Expr,
     KernelMetadata,
     PointerParam,
@@ -241,6 +242,9 @@ def _program_id(e: Emitter, op: Op) -> None:
 
 @emits("num_programs")
 def _num_programs(e: Emitter, op: Op) -> None:
+    if op.attrs["axis"] == 0 and e.fn.attrs.get("programs", 1) > 1:
+        e.set(op.result, load_scalar(e, ScalarParam(PROGRAMS, "int32"), int32))
+        return
     e.set(op.result, e.p.new("b32", "mov.u32", f"%n{_unit(e)}id.{'xyz'[op.attrs['axis']]}"))
 
 
@@ -413,7 +417,8 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
                                 (ctas, 1, 1), target.name, bool(e.fn.attrs.get("dependent_launch")),
-                                bool(attrs.get("launch_cooperative_grid")))
+                                bool(attrs.get("launch_cooperative_grid")), attrs.get("programs", 1),
+                                attrs.get("mergeable", 1))
 
 
 def check_instructions(e: Emitter, target: Target) -> None:

@@ -11,6 +11,8 @@ from typing import Union
 #: ("const", 3) | ("arg", "M") | ("shape", "desc", 0) | ("stride", "desc", 0) | (op, Expr, Expr)
 #: with op in add sub mul div (truncates, as in C) cdiv min max. Strides are in elements.
 Expr = tuple
+#: Stands among the arguments for the number of programs along the grid's first axis, which merged ones ask for.
+PROGRAMS = ("arg", "_programs")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ class KernelMetadata:
     target: str = "sm_90a"
     pdl: bool = False                    # may be started before the kernel ahead of it has ended: it waits by itself
     cooperative: bool = False            # all programs of a grid must run at once
+    programs: int = 1                    # of a CTA, along the grid's first axis
+    mergeable: int = 1                   # how many could be one CTA's, by the option `programs_per_cta`
+
+    def blocks(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """The grid in blocks, where `grid` is in programs."""
+        return -(-grid[0] // self.programs) * self.cluster[0], grid[1], grid[2]
 
     @property
     def shared(self) -> int:

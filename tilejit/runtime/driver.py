@@ -263,7 +263,7 @@ class LoadedKernel:
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
                  cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool = False,
-                 target: Target = TARGETS[DEFAULT], cooperative: bool = False):
+                 target: Target = TARGETS[DEFAULT], cooperative: bool = False, programs: int = 1):
         driver = api()
         if dev.capability[0] != 9 if target.hopper else dev.capability[0] < target.sm // 10:
             other = '; target="sm_80" runs there' if target.hopper and dev.capability >= (8, 0) else ""
@@ -274,7 +274,7 @@ class LoadedKernel:
                               f"{dev.max_shared} a block: use fewer num_stages or smaller tiles")
         dev.activate()
         self.device, self.name, self.threads, self.shared, self.cluster = dev, name, threads, shared_bytes, cluster
-        self.pdl, self.cooperative = pdl, cooperative
+        self.pdl, self.cooperative, self.programs = pdl, cooperative, programs
         image = code if code[:4] == b"\x7fELF" else code + b"\0"
         self.module = self._load(image)
         self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding kernel {name}")
@@ -304,7 +304,8 @@ class LoadedKernel:
         return check(driver.cuFuncGetAttribute(key, self.function), f"reading {name} of {self.name}")
 
     def launch(self, grid: tuple[int, int, int], stream: int, params: int) -> None:
-        """Launch a grid of programs (a cluster of blocks each) with a prepacked `void*` array at address `params`."""
+        """Launch a grid of programs (a cluster of blocks each, or several a block) with a prepacked `void*` array at
+        address `params`."""
         dev = self.device
         if dev.lost:
             dev.raise_lost()
@@ -355,7 +356,8 @@ class LoadedKernel:
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attributes[-1].value.cooperative = 1
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * self.cluster[0], grid[1], grid[2]
+        config.gridDimX = -(-grid[0] // self.programs) * self.cluster[0]
+        config.gridDimY, config.gridDimZ = grid[1], grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)
         config.attrs, config.numAttrs = attributes, len(attributes)

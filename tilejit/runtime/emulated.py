@@ -41,4 +41,5 @@ def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[
     compiled = compile_kernel(kernel.source, described, kernel.options(plan, flat))
     spread = Spread(described, plan.at, flat)
     flat = spread(flat)
-    return Emulated(EmulatorEntry(compiled, spread.at, flat), dims, flat, arguments)
+    entry = EmulatorEntry(compiled, spread.at, flat).for_grid(dims, flat, None)
+    return Emulated(entry, dims, flat, arguments)

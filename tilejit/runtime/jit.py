@@ -48,7 +48,7 @@ _overrides = knobs.overrides
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
-                           "check_signs": True, "split_masks": True,
+                           "programs_per_cta": None, "check_signs": True, "split_masks": True,
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
                            "enable_fp_fusion": True, "enable_reflect_ftz": True, "debug": False,
                            "sanitize_overflow": None, "target": None}
@@ -147,21 +147,25 @@ class Partial:
             return None
         if entry is None:
             entry = kernel._entry(plan, flat, stream)
+        chosen = entry.for_grid(dims, flat, stream)
         for table, name, value in kernel.captured:
             if table.get(name) is not value:
                 _check_captured(kernel.__name__, table, name, value)
         if HOOKS.active or entry.nvtx:
-            self._observed(entry, dims, plan, flat, stream)
+            self._observed(entry.compiled, chosen, dims, plan, flat, stream)
         else:
-            entry.launch(dims, flat, stream)
-            if isinstance(entry, DeviceEntry) and len(self.seen) < self._MOST:
-                self._quicken(key, entry, plan, flat, {k: v for k, v in kwargs.items() if k not in kernel.keys})
+            chosen.launch(dims, flat, stream)
+            if isinstance(chosen, DeviceEntry) and len(self.seen) < self._MOST:
+                self._quicken(key, entry.compiled, chosen, plan, flat,
+                              {k: v for k, v in kwargs.items() if k not in kernel.keys})
         return entry.compiled
 
-    def _quicken(self, key: tuple | None, entry: DeviceEntry, plan: Plan, flat: tuple, options: dict[str, Any]) -> None:
-        """Make a launcher for calls like this one, the second time that one comes."""
+    def _quicken(self, key: tuple | None, compiled: CompiledKernel, entry: DeviceEntry, plan: Plan, flat: tuple,
+                 options: dict[str, Any]) -> None:
+        """Make a launcher for calls like this one, the second time that one comes; `entry` launches `compiled`, or its
+        programs merged."""
         kernel = self.kernel
-        signature = (key, tuple(options.items()), *map(type, flat))
+        signature = (key, entry.compiled is compiled, tuple(options.items()), *map(type, flat))
         with kernel.lock:
             if signature in self.seen:
                 return
@@ -173,20 +177,21 @@ class Partial:
             self.seen.add(signature)
             made = launcher.make(
                 kernel.__name__, dict(zip(kernel.names, flat)), kernel.constexprs, kernel.keys,
-                kernel.parameter_defaults, self.given.keys(), options, entry,
+                kernel.parameter_defaults, self.given.keys(), options, compiled, entry,
                 partial(_dims, kernel, {k: v for k, v in self.given.items() if k not in kernel.keys}),
                 kernel.captured, self.fast)
             if made is not None:
                 self.fast = made
 
-    def _observed(self, entry: Entry, dims: Grid, plan: Plan, flat: tuple, stream: Any) -> None:
-        """A launch between hooks."""
+    def _observed(self, compiled: CompiledKernel, entry: Entry, dims: Grid, plan: Plan, flat: tuple,
+                  stream: Any) -> None:
+        """A launch between hooks, which are told of `compiled`."""
         kernel = self.kernel
         if HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:
             entry.launch(dims, flat, stream)
             recorder.launched(entry, dims, flat, stream)
             return
-        told = Launch(kernel.__name__, dims, kernel.shown(entry.compiled), {n: flat[i] for n, i in plan.at.items()},
+        told = Launch(kernel.__name__, dims, kernel.shown(compiled), {n: flat[i] for n, i in plan.at.items()},
                       stream, kernel.launch_metadata)
         for hook in [*HOOKS.entering]:
             hook(told)
@@ -325,7 +330,10 @@ class Kernel(Partial):
         """Compile, and with GPU arrays also load, so that a launch in a CUDA graph capture does neither."""
         plan, flat = self._bound(args, kwargs)
         if any(isinstance(d := device_of(flat[i]), int) and d != HOST for i in plan.at.values()):
-            return self._entry(plan, flat, None).compiled
+            entry = self._entry(plan, flat, None)
+            if grid is not None:
+                entry.for_grid(self.grid(grid, plan, flat), flat, None)
+            return entry.compiled
         return self.compile(*args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Callable[[], CompiledKernel]:
@@ -348,7 +356,8 @@ class Kernel(Partial):
 
     def report(self) -> str:
         """What the compiler decided for every signature launched so far."""
-        others = (getattr(getattr(e, "exact", None), "entry", None) for e in self.entries.values())
+        others = (getattr(getattr(e, which, None), "entry", None) for e in self.entries.values()
+                  for which in ("exact", "merged"))
         return "\n\n".join(e.compiled.report() for e in (*self.entries.values(), *others) if e is not None)
 
     def _entry(self, plan: Plan, flat: tuple, stream: Any) -> Entry:
@@ -452,7 +461,7 @@ class Kernel(Partial):
         dims = self.grid(grid, plan, flat)
         if 0 in dims:
             return lambda: None
-        entry = self._entry(plan, flat, stream)
+        entry = self._entry(plan, flat, stream).for_grid(dims, flat, stream)
         if not isinstance(entry, DeviceEntry):
             return partial(entry.launch, dims, flat, stream)
         return entry.repeated(dims, flat, stream, keep=flat)

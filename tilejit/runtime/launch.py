@@ -15,7 +15,7 @@ import numpy as np
 
 from tilejit.errors import LaunchError
 from tilejit.ir.target import target_named
-from tilejit.ptx.metadata import KernelMetadata
+from tilejit.ptx.metadata import PROGRAMS, KernelMetadata
 from tilejit.runtime import driver
 from tilejit.runtime.arrays import (
     ArrayInfo,
@@ -31,7 +31,7 @@ from tilejit.runtime.bound import repeated
 from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.occupancy import check_room, resident
-from tilejit.runtime.params import NotForTMA, Packer, Reader
+from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
 from tilejit.runtime.pointed import around, pointed_at
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from tilejit.emulator.report import Report
 
 Grid = tuple[int, int, int]
+#: Programs along a grid's first axis from which on small ones are merged: two waves of four warps each on 132
+#: multiprocessors. Fewer start as fast as the GPU has room for them.
+MANY = 4224
 
 
 class Entry(Protocol):
@@ -52,26 +55,62 @@ class Entry(Protocol):
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Run on a grid of blocks; `stream` None is the caller's current one."""
 
+    def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> Any:
+        """The entry to launch such a grid by: this one, or one of merged programs."""
+
 
 def without_maps(k: CompiledKernel) -> CompiledKernel:
     """The same kernel without tensor maps of descriptors that are made in it."""
     return compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False, "refused": True})
 
 
-class Exact:
-    """The entry for arguments that TMA does not take (a stride of zero, a base that is not aligned, a size of zero): of
-    the same kernel without tensor maps of descriptors that are made in it. Compiled and made at need, once, by
-    `make(compiled, flat, stream)`."""
+def merged(k: CompiledKernel) -> CompiledKernel:
+    """The same kernel with as many programs a CTA as can be merged."""
+    return compile_kernel(k.kernel, k.args, {**k.options, "programs_per_cta": k.metadata.mergeable})
 
-    def __init__(self, compiled: CompiledKernel, make: Callable[[CompiledKernel, tuple, Any], Any]):
-        self.compiled, self.make, self.lock = compiled, make, threading.Lock()
+
+class Another:
+    """Another entry for the same signature, of the kernel that `change` makes of this one's. Compiled and made at need,
+    once, by `make(compiled, flat, stream)`."""
+
+    def __init__(self, change: Callable[[CompiledKernel], CompiledKernel], compiled: CompiledKernel,
+                 make: Callable[[CompiledKernel, tuple, Any], Any]):
+        self.change, self.compiled, self.make, self.lock = change, compiled, make, threading.Lock()
         self.entry: Any = None
 
     def __call__(self, flat: tuple, stream: Any) -> Any:
         with self.lock:
             if self.entry is None:
-                self.entry = self.make(without_maps(self.compiled), flat, stream)
+                self.entry = self.make(self.change(self.compiled), flat, stream)
         return self.entry
+
+
+class Variants:
+    """What the entries of kernels that become PTX share: others for the same signature. `exact` is for arguments that
+    TMA does not take (a stride of zero, a base that is not aligned, a size of zero), without tensor maps of descriptors
+    that are made in the kernel; `merged` for grids of many small programs."""
+
+    compiled: CompiledKernel
+
+    def vary(self, make: Callable[[CompiledKernel, tuple, Any], Any]) -> None:
+        """Say how they are made."""
+        self.exact = Another(without_maps, self.compiled, make)
+        self.merged = Another(merged, self.compiled, make)
+
+    def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> Any:
+        """See `Entry`. While a CUDA graph is captured nothing is loaded."""
+        if self.compiled.metadata.mergeable == 1 or grid[0] < MANY:
+            return self
+        return self if self.merged.entry is None and self.captured(flat, stream) else self.merged(flat, stream)
+
+    def captured(self, flat: tuple, stream: Any) -> bool:
+        """Whether a CUDA graph is being captured."""
+        return False
+
+
+def told(meta: KernelMetadata, grid: Grid, flat: tuple) -> tuple:
+    """A call's arguments, with the number of programs behind them where merged ones ask for it."""
+    return (*flat, grid[0]) if meta.programs > 1 else flat
 
 
 def addresses(flat: tuple) -> dict[int, Reader]:
@@ -87,36 +126,43 @@ def _address(i: int, x: Any) -> Reader:
     return lambda flat: array_info(flat[i]).address
 
 
-class DeviceEntry:
+class DeviceEntry(Variants):
     """A kernel loaded on one GPU."""
-
-    exact: Callable[[tuple, Any], Any]
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
                  stream: Any, blocking: bool, nvtx: bool = False):
         dev = driver.current_device() if index is None else driver.device(index)
         dev.activate()                          # threads of autograd come without a context
-        if driver.capturing(driver.stream_getter(flat)(dev.index) if stream is None else driver.stream_handle(stream)):
+        self.compiled, self.index, self.blocking, self.nvtx = compiled, dev.index, blocking, nvtx
+        if self.captured(flat, stream):
             raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
                               ".warmup(...), before the capture")
         meta = compiled.metadata
-        self.exact = Exact(compiled, lambda k, flat, stream: DeviceEntry(k, at, flat, index, stream, blocking, nvtx))
-        self.compiled, self.index, self.blocking, self.nvtx = compiled, dev.index, blocking, nvtx
+        self.vary(lambda k, flat, stream: DeviceEntry(k, at, flat, index, stream, blocking, nvtx))
         target, cubin = target_named(meta.target), compiled.cubin
         if dev.capability[0] != target.sm // 10:
             cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
         self.loaded = driver.LoadedKernel(dev, cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
-                                          meta.shared_bytes, meta.cluster, meta.pdl, target, meta.cooperative)
+                                          meta.shared_bytes, meta.cluster, meta.pdl, target, meta.cooperative,
+                                          meta.programs)
         if cubin is None:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)
-        self.packer = Packer(meta.params, at, addresses(flat), driver.encode_tensor_map)
+        self.packer = Packer(meta.params, {**at, PROGRAMS[1]: len(flat)}, addresses(flat), driver.encode_tensor_map)
         self.current_stream = driver.stream_getter()
+
+    def captured(self, flat: tuple, stream: Any) -> bool:
+        return driver.capturing(driver.stream_getter(flat)(self.index) if stream is None
+                                else driver.stream_handle(stream))
+
+    def frame(self, grid: Grid, flat: tuple) -> Frame:
+        """A filled parameter block."""
+        return self.packer.frame(told(self.compiled.metadata, grid, flat))
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         packer = self.packer
         try:
-            frame = packer.frame(flat)
+            frame = self.frame(grid, flat)
         except NotForTMA:
             return self.exact(flat, stream).launch(grid, flat, stream)
         if stream is None:
@@ -132,26 +178,25 @@ class DeviceEntry:
         """A function that launches with these arguments' values and addresses, which it holds in a frame of its own, on
         the stream (None: the current one); `keep` stays alive as long as the function does."""
         try:
-            frame = self.packer.frame(flat)
+            frame = self.frame(grid, flat)
         except NotForTMA:
             return self.exact(flat, stream).repeated(grid, flat, stream, keep)
         fixed = None if stream is None else driver.stream_handle(stream)
         return repeated(self.loaded, grid, frame.address, driver.stream_getter(flat), fixed, (keep, frame))
 
 
-class EmulatorEntry:
+class EmulatorEntry(Variants):
     """A kernel whose PTX runs on the CPU; its arrays are in host memory. `report` is the last launch's."""
 
     nvtx = False
-    exact: Callable[[tuple, Any], Any]
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple):
         from tilejit.emulator import Program, encode_tensor_map
 
-        self.exact = Exact(compiled, lambda k, flat, stream: EmulatorEntry(k, at, flat))
         self.compiled, self.at, meta = compiled, at, compiled.metadata
+        self.vary(lambda k, flat, stream: EmulatorEntry(k, at, flat))
         self.program = Program(compiled.ptx)
-        self.packer = Packer(meta.params, at, addresses(flat), encode_tensor_map)
+        self.packer = Packer(meta.params, {**at, PROGRAMS[1]: len(flat)}, addresses(flat), encode_tensor_map)
         self.report: Report | None = None
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
@@ -168,12 +213,11 @@ class EmulatorEntry:
             check_room(meta.name, grid, resident(meta, r.registers if r else 0), meta.num_threads, meta.shared_bytes,
                        meta.cluster[0])
         try:
-            params = self.packer.as_bytes(flat)
+            params = self.packer.as_bytes(told(meta, grid, flat))
         except NotForTMA:
             found: Report = self.exact(flat, None).run(grid, flat, **options)
             return found
-        grid = (grid[0] * meta.cluster[0], *grid[1:])
-        return self.program.launch(grid, meta.num_threads, params, meta.shared_bytes, meta.cluster,
+        return self.program.launch(meta.blocks(grid), meta.num_threads, params, meta.shared_bytes, meta.cluster,
                                    host_memory(flat, follow=True), **options)
 
 
@@ -181,11 +225,14 @@ class EvaluatorEntry:
     """A kernel whose tile IR runs in numpy, program by program; its arrays are in host memory."""
 
     nvtx = False
-    exact: Callable[[tuple, Any], Any]
 
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int]):
         self.compiled, self.at = compiled, at
         self.fn = tile_ir(compiled.kernel, compiled.args, compiled.options)
+
+    def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> EvaluatorEntry:
+        """Itself: programs run one after another."""
+        return self
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Raises EvaluationError for what a GPU would do wrong silently."""

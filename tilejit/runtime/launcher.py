@@ -20,10 +20,12 @@ from tilejit.runtime import driver, knobs
 from tilejit.runtime.arrays import DeviceArray, plain_tensors, same_as
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
+from tilejit.runtime.launch import MANY
 from tilejit.runtime.params import _AS_BITS, Frame, NotForTMA, Packer, bits, divide, is_whole
 from tilejit.runtime.signature import ArgumentKeys
 
 if TYPE_CHECKING:
+    from tilejit.runtime.compile import CompiledKernel
     from tilejit.runtime.launch import DeviceEntry
 
 #: A parameter that a call leaves out.
@@ -64,12 +66,13 @@ class _Text:
 
 
 def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Mapping[str, ArgumentKeys],
-         defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], entry: DeviceEntry,
-         resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
+         defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], compiled: CompiledKernel,
+         entry: DeviceEntry, resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
          following: Callable[..., Any]) -> Callable[..., Any] | None:
     """The launcher for calls like one with these arguments (by name, all of them; those in `given` are no part of the
     call) and options; None where an argument is of a kind that only the slow way knows.
 
+    `compiled` is what is returned; `entry` launches that, or merges its programs where a grid has MANY of them.
     `following` is what other calls go on to; `resolve(grid, arguments, options)` makes three numbers of a grid."""
     packer: Packer = entry.packer
     if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):
@@ -95,12 +98,16 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
     if body is None:
         return None
     space = text.space
-    loaded, box = entry.loaded, [(None, 0, None)]
+    loaded, box = entry.loaded, [(None, 0, 0, None)]
+    other = [] if compiled.metadata.mergeable == 1 else [
+        f"        if _dims[0] {'>=' if entry.compiled is compiled else '<'} {MANY}:",
+        "            if _stream is not None: _options['stream'] = _stream",
+        f"            return _next({onward})"]
     space.update(_M=MISSING, _O=dict(options), _overrides=knobs.overrides, _K=knobs.overrides(), _hooks=HOOKS.active,
                  _next=following, _box=box, _free=packer.free, _Frame=Frame, _packer=packer, _place=packer.place,
                  _pack=packer.struct.pack_into, _device=loaded.device, _name=loaded.name, _call=loaded.call,
                  _function=loaded.function, _done=loaded.success, _again=loaded.launch, _index=entry.index,
-                 _current=entry.current_stream, _handle=driver.stream_handle, _compiled=entry.compiled,
+                 _current=entry.current_stream, _handle=driver.stream_handle, _compiled=compiled,
                  _resolve=resolve, _configure=loaded.configure, _lost=loaded.device.raise_lost)
     head = ", ".join(f"{n}=_d_{n}" for n in arguments)
     space.update({f"_d_{n}": MISSING if n in given else defaults.get(n, MISSING) for n in arguments})
@@ -121,12 +128,13 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         "    if type(_grid) is not tuple:",
         f"        _grid = _resolve(_grid, {{{by_name}}}, _options)",
         "    _h = _current(_index) if _stream is None else _handle(_stream)",
-        "    _g, _s, _config = _box[0]",
+        "    _g, _s, _programs, _config = _box[0]",
         "    if _g != _grid or _s != _h:",
         f"        _dims = _resolve(_grid, {{{by_name}}}, _options)",
         "        if 0 in _dims: return None",
-        "        _config = _configure(_dims, _h)",
-        "        _box[0] = _grid, _h, _config",
+        *other,
+        "        _programs, _config = _dims[0], _configure(_dims, _h)",
+        "        _box[0] = _grid, _h, _programs, _config",
         "    try: _frame = _free.pop()",
         "    except IndexError: _frame = _Frame(_packer)",
         *(f"    {line}" for line in body),

@@ -242,7 +242,7 @@ def _launch(i: int, entry: DeviceEntry, grid: tuple[int, int, int], flat: tuple,
     """Lines that launch with the same values and new addresses."""
     while True:
         try:
-            frame = entry.packer.frame(flat)
+            frame = entry.frame(grid, flat)
             break
         except NotForTMA:
             entry = entry.exact(flat, None)

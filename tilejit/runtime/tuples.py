@@ -53,5 +53,10 @@ class SpreadEntry:
         """As that of the entry inside."""
         self.inner.launch(grid, self.spread(flat), stream)
 
+    def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> Entry:
+        """As that of the entry inside."""
+        found = self.inner.for_grid(grid, self.spread(flat), stream)
+        return self if found is self.inner else SpreadEntry(found, self.spread)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from tilejit.errors import AutotuneError, CompilationError, LaunchError
+from tilejit.ptx.metadata import PROGRAMS
 from tilejit.runtime import driver
 from tilejit.runtime.arrays import ArrayInfo, array_info, describe_as, numpy_dtype
 from tilejit.runtime.compile import CompiledKernel, changed_by
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.jit import Kernel
-from tilejit.runtime.launch import Grid, addresses, without_maps
+from tilejit.runtime.launch import MANY, Grid, addresses, merged, told, without_maps
 from tilejit.runtime.params import NotForTMA, Packer
 from tilejit.runtime.signature import device_of
 from tilejit.runtime.tuples import Spread
@@ -247,15 +248,16 @@ class Bound:
 
     def task(self, compiled: CompiledKernel, shared: Shared, **more: Any) -> Task:
         """What the other process is asked to do."""
-        flat = tuple(map(shared.there, self.flat))
-        params = Packer(compiled.metadata.params, self.at, addresses(flat), driver.encode_tensor_map)
+        flat, m, first = tuple(map(shared.there, self.flat)), compiled.metadata, self.grid[0]
+        if m.mergeable > 1 and first >= MANY:
+            return self.task(merged(compiled), shared, **more)
+        params = Packer(m.params, {**self.at, PROGRAMS[1]: len(flat)}, addresses(flat), driver.encode_tensor_map)
         try:
-            packed = params.as_bytes(flat)
+            packed = params.as_bytes(told(m, self.grid, flat))
         except NotForTMA:
             return self.task(without_maps(compiled), shared, **more)
-        m = compiled.metadata
         return Task(compiled.cubin, compiled.ptx, m.name, m.num_threads, m.shared_bytes, m.cluster, m.pdl,
-                    m.cooperative, m.target, self.grid, tuple(packed), **more)
+                    m.cooperative, m.target, (-(-first // m.programs), *self.grid[1:]), tuple(packed), **more)
 
 
 class Trials:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @op("program_id", attrs="axis", traits="cheap program", layout="none")
 def program_id(o: Op) -> list[Type]:
-    """Index of this program along a grid axis (0 to 2)."""
+    """Index of this program along a grid axis (0 to 2); along axis 0 of merged programs, of their group."""
     return [int32]
 
 

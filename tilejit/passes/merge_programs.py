@@ -1,0 +1,203 @@
+"""Small programs are merged: a CTA does what several neighbouring ones would do, each in a row of its tiles.
+
+    %i = program_id 0                              %i = add (splat (mul (program_id 0), 32)), (arange 0..32)
+                                                   %l = cmp lt %i, splat (num_programs 0)
+    %p = ptr_add %x, (mul %i, %n)            ->    %p = ptr_add (splat %x), (mul %i, (splat %n))    : ptr[32]
+    %v = load (ptr_add (splat %p), (arange 0..64)) %v = load (ptr_add ..), (broadcast %l)           : bf16[32, 64]
+    %m = reduce %v {axis=0}                        %m = reduce %v {axis=1}                          : fp32[32]
+
+A GPU starts about one CTA in 140 cycles on each multiprocessor, so that programs of a row of 64 numbers reach a tenth
+of what memory delivers. Programs are independent of one another, so any number of them may go on side by side.
+`program_id 0` of the merged function counts groups of `programs` programs, `num_programs 0` still counts programs.
+Whether a launch has so many programs that it pays is known when it comes (`runtime/launch.py`): without the option
+`programs_per_cta` the function stays as it is, and `mergeable` says how many could be one.
+"""
+from __future__ import annotations
+
+from math import prod
+
+from tilejit.errors import CompilationError
+from tilejit.ir import Builder, Function, Op, Value, listed
+from tilejit.ir.report import Record
+from tilejit.ir.types import Tile, elem_of, int32, shape_of
+
+#: Bytes that merged programs read (or write) together, elements of their greatest tile, and programs, at most: less
+#: than 4 KB are bound by how fast CTAs start (65536 rows of 64 to 1024 columns of bf16 on an H200: 0.05 to 0.8 of a
+#: copy with a row a program). Warps at least.
+BYTES, ELEMENTS, MOST, WARPS = 4096, 2048, 128, 4
+
+
+def merge_programs(fn: Function) -> Function:
+    """Merge as many programs as the option `programs_per_cta` says, in place, or say how many could be; returns the
+    function. Raises CompilationError where the author asks for what cannot be merged."""
+    asked = fn.attrs.get("programs_per_cta")
+    if asked == 1:
+        return fn
+    varies = _varying(fn)
+    why = _obstacle(fn, varies)
+    if asked is None:
+        count = 1 if why else _room(fn, varies)
+        if count > 1:
+            fn.attrs["mergeable"] = count
+        return fn
+    if why:
+        raise CompilationError(f"programs_per_cta={asked}: {why}", fn.loc)
+    _Merged(fn, varies, asked).write()
+    fn.attrs["programs"], fn.attrs["num_warps"] = asked, max(fn.attrs["num_warps"], WARPS)
+    fn.attrs.setdefault("report", []).append(Record(
+        "merged", f"{asked} programs are one CTA of {fn.attrs['num_warps']} warps", programs=asked))
+    return fn
+
+
+def _room(fn: Function, varies: set[Value]) -> int:
+    """How many programs are one CTA's work."""
+    moved = {"load": 0, "store": 0}
+    for op in fn.body.ops:
+        if op.name in moved and op.operands[0] in varies:
+            v = (op.results or op.operands[1:])[0]
+            moved[op.name] += prod(shape_of(v.type)) * max(8, elem_of(v.type).bits) // 8
+    size = max(prod(shape_of(v.type)) for v in varies)
+    return min(MOST, BYTES // max(1, *moved.values()), ELEMENTS // size)
+
+
+def _varying(fn: Function) -> set[Value]:
+    """The values that differ from program to program along the grid's first axis."""
+    found: set[Value] = set()
+    for op in fn.body.ops:
+        inside = [x for region in op.regions for x in listed(region)]
+        if _is_index(op) or any(v in found for x in (op, *inside) for v in x.operands):
+            found.update(op.results)
+    return found
+
+
+def _is_index(op: Op) -> bool:
+    return op.name == "program_id" and op.attrs["axis"] == 0
+
+
+def _obstacle(fn: Function, varies: set[Value]) -> str:
+    """Why programs cannot be merged; nothing if they can."""
+    if fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("launch_cooperative_grid"):
+        return "the CTAs of a program, or all programs of a grid, wait for one another"
+    if not varies:
+        return "programs do not ask for their number"
+    for op in fn.body.ops:
+        why = _alone(op, varies) if any(v in varies for v in (*op.operands, *op.results)) else _once(op)
+        if why:
+            return f"{why}{f' ({op.loc.short()})' if op.loc else ''}"
+    return ""
+
+
+def _once(op: Op) -> str:
+    """Why an op that is the same in all programs cannot be done once for all of them."""
+    effects = op.define.effects.union(*(x.define.effects for region in op.regions for x in listed(region)))
+    return "" if effects <= {"read", "control"} else f"{op.name} is done by each program"
+
+
+def _alone(op: Op, varies: set[Value]) -> str:
+    """Why an op that differs from program to program cannot be done for several at once."""
+    if any(s & (s - 1) for v in (*op.operands, *op.results) for s in shape_of(v.type)):
+        return "sizes are no powers of two"
+    if op.name in ("load", "store"):
+        return "a volatile load is one of each program" if op.attrs.get("volatile") else \
+            "" if op.operands[0] in varies else f"all programs {op.name} at one address"
+    if not op.define.pure or "packs" in op.define.traits or op.name == "checked":
+        return f"{op.name} is done by each program"
+    if op.regions and (op.define.regions != "fold" or any(v in varies for r in op.regions for x in listed(r)
+                                                          for v in x.operands)):
+        return f"{op.name} depends on the program"
+    known = {"elementwise", "shape", "collective"} & op.define.traits or _is_index(op)
+    return "" if known else f"{op.name} has no form for several programs"
+
+
+class _Merged:
+    """The function's body, written again for several programs."""
+
+    def __init__(self, fn: Function, varies: set[Value], programs: int):
+        self.fn, self.varies, self.programs = fn, varies, programs
+        self.old = fn.body.ops
+        fn.body.ops = []
+        self.b = Builder(fn.body)
+        self.many: dict[Value, Value] = {}                        # a value -> its tile of all programs
+        self.made: dict[tuple[Value, tuple[int, ...]], Value] = {}
+        self.live: Value | None = None                            # which programs the grid has
+
+    def write(self) -> None:
+        """Put it in place."""
+        for op in self.old:
+            self.b.loc = op.loc
+            if not any(v in self.varies for v in (*op.operands, *op.results)):
+                self.b.insert(op)
+                continue
+            results = self._index() if _is_index(op) else self._written(op)
+            for old, new in zip(op.results, results):
+                new.name = old.name
+                self.many[old] = new
+
+    def _index(self) -> list[Value]:
+        """The programs' numbers."""
+        b, count = self.b, (self.programs,)
+        first = b("mul", b("program_id", axis=0), b.const(self.programs, int32))
+        index = b("add", b("splat", first, shape=count), b("arange", start=0, end=self.programs))
+        if self.live is None:
+            total = b("splat", b("num_programs", axis=0), shape=count)
+            self.live = b("cmp", index, total, pred="lt")
+        return [index]
+
+    def _written(self, op: Op) -> list[Value]:
+        attrs, traits = dict(op.attrs), op.define.traits
+        if "elementwise" in traits:
+            shape = shape_of((op.results or op.operands)[0].type)
+            operands = [self._lifted(v, shape) for v in op.operands]
+            if op.name in ("load", "store"):
+                operands = self._masked(op, operands, shape)
+            attrs.update({k: [1, *_listed(attrs[k], len(shape))] for k in ("divisible", "contiguous", "constant")
+                          if shape and k in attrs})
+        elif op.name == "splat":
+            return [self._lifted(op.operands[0], op.attrs["shape"])]
+        else:
+            operands = [self._lifted(v, shape_of(v.type)) for v in op.operands]
+            if "axis" in attrs:
+                attrs["axis"] += 1
+            if "shape" in attrs:
+                attrs["shape"] = (self.programs, *attrs["shape"])
+            if "order" in attrs:
+                attrs["order"] = (0, *(i + 1 for i in attrs["order"]))
+        return self.b.insert(Op(op.name, operands, attrs, op.regions or None, None, op.loc)).results
+
+    def _masked(self, op: Op, operands: list[Value], shape: tuple[int, ...]) -> list[Value]:
+        """Operands of an access that programs behind the grid's last one do not do."""
+        at = 1 if op.name == "load" else 2
+        assert self.live is not None
+        live = self._spread(self.live, shape)
+        mask = self.b("and", live, operands[at]) if len(operands) > at else live
+        return [*operands[:at], mask, *operands[at + 1:]]
+
+    def _lifted(self, v: Value, shape: tuple[int, ...]) -> Value:
+        """A value of each program as a tile of the programs by `shape`; a scalar is in every element."""
+        shape = tuple(shape)
+        if (v, shape) not in self.made:
+            whole = (self.programs, *shape)
+            if v in self.many:
+                new = self._spread(self.many[v], shape)
+            elif isinstance(v.type, Tile):
+                new = self.b("broadcast", self.b("expand_dims", v, axis=0), shape=whole)
+            else:
+                new = self.b("splat", v, shape=whole)
+            self.made[v, shape] = new
+        return self.made[v, shape]
+
+    def _spread(self, v: Value, shape: tuple[int, ...]) -> Value:
+        """A tile of the programs, with `shape` behind where there is a number for each of them."""
+        t = v.type
+        assert isinstance(t, Tile) and elem_of(t)
+        if len(t.shape) == 1 and shape:
+            for axis in range(1, len(shape) + 1):
+                v = self.b("expand_dims", v, axis=axis)
+            v = self.b("broadcast", v, shape=(self.programs, *shape))
+        return v
+
+
+def _listed(promise: int | list[int], rank: int) -> list[int]:
+    """A hint's numbers, one a dimension."""
+    values = [promise] if isinstance(promise, int) else [*promise]
+    return values * rank if len(values) == 1 else values
