@@ -156,3 +156,13 @@ def test_mixed_bits_are_an_error():
     for name, extra in (("reduce", {}), ("scan", {"reverse": False})):
         with pytest.raises(CompilationError, match="one bit at a time"):
             folded(name, layout, [(ints((2, 32)), T.int32)], binary("add"), 2, axis=0, **extra).ptx()
+
+
+def test_scans_meet_once_for_all_bits_behind_the_first_of_warps():
+    """Rows over registers, lanes, warps and registers again: two barriers, and a vector of every chunk's totals."""
+    layout = LinearLayout.parse("<64x32 register=[[0,1],[0,2],[0,4],[16,0],[32,0]] "
+                                "lane=[[0,8],[0,16],[1,0],[2,0],[4,0]] warp=[[8,0]]>")
+    k = folded("scan", layout, [(ints((64, 32)), T.int32)], binary("add"), 2, axis=0, reverse=False)
+    same(*k.run())
+    text, _ = k.ptx()
+    assert text.count("bar.sync") == 2 and text.count("st.shared") == 8

@@ -3,8 +3,13 @@
 All sizes are of a thread group as layouts have it: a register of each lane of each warp that a value takes."""
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tilejit.ir.core import Op
 from tilejit.ir.types import Buffer, DType, Scalar, Tile, Type, elem_of
+
+if TYPE_CHECKING:
+    from tilejit.layout.linear import LinearLayout
 
 
 def scratch_bytes(op: Op) -> int:
@@ -82,14 +87,29 @@ def copies_beside(t: Tile, axis: int) -> int:
 
 
 def of_scan(op: Op) -> int:
-    """One value per register, lane and warp, if the axis runs through several warps."""
-    total = 0
+    """One value per register of other chunks or columns, lane and warp, if the axis runs through several warps."""
+    total, axis = 0, op.attrs["axis"]
     for v in op.operands:
         t = v.type
         assert isinstance(t, Tile) and t.layout is not None
-        if warp_bits(t, op.attrs["axis"]):
-            total += _of_all(t, t.layout.num_registers)
+        layout = t.layout.canonical()
+        where, alone = axis_places(layout, axis), scanned_alone(layout, axis)
+        if alone < len(where):
+            total += _of_all(t, layout.num_registers >> sum(n == "register" for n, _ in where[:alone]))
     return total
+
+
+def axis_places(layout: LinearLayout, axis: int) -> list[tuple[str, int]]:
+    """Where a layout has the bits of a dimension, low to high: in which bit of the register's, lane's or warp's
+    index."""
+    found = {b[axis]: (n, i) for n, row in layout.bases for i, b in enumerate(row) if b[axis]}
+    return [found[bit] for bit in sorted(found)]
+
+
+def scanned_alone(layout: LinearLayout, axis: int) -> int:
+    """How many low bits of a dimension do not tell warps apart: along them a warp scans alone."""
+    names = [n for n, _ in axis_places(layout, axis)]
+    return names.index("warp") if "warp" in names else len(names)
 
 
 def _of_all(t: Tile, registers: int, lanes: int = 32) -> int:

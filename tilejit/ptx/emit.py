@@ -304,6 +304,7 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
         mma,
         print,
         reduce,
+        scan,
         shape,
         store,
         swap,

@@ -1,11 +1,9 @@
-"""Emitters of folds: in a thread, across lanes by shuffles, across warps through shared scratch.
+"""Emitter of reductions: in a thread, across lanes by shuffles, across warps through shared scratch.
 
-A reduction folds registers pairwise, then lanes that differ in one bit, then warps; every thread that took
-part holds the result. A scan goes through the bits of the axis, low to high, wherever the layout put them.
+Registers are folded pairwise, then lanes that differ in one bit, then warps; every thread that took part holds the
+result.
 """
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op
@@ -150,116 +148,4 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
         while len(parts) > 1:
             parts = [combine(e, op, a, b) for a, b in zip(parts[::2], parts[1::2])]
         out.append(parts[0])
-    return out
-
-
-# -- scan -----------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class _Step:
-    """Where one step of a scan finds the running value: bits of the place that are set and cleared.
-
-    `place` and `bit` say which bit of the place decides whether an element takes part."""
-
-    place: str
-    bit: int
-    force: dict[str, tuple[int, int]]          # place -> (bits that the axis owns so far, their new value)
-
-    def source(self, place: str, value: int) -> int:
-        """The value of a place (register index, ..) at which the running value lies."""
-        mask, new = self.force[place]
-        return value & ~mask | new
-
-    def source_reg(self, e: Emitter, place: str, reg: str) -> str:
-        """The same for a value known at run time only."""
-        mask, new = self.force[place]
-        kept = e.p.new("b32", "and.b32", reg, ~mask)
-        return e.p.new("b32", "or.b32", kept, new) if new else kept
-
-
-def _steps(layout: LinearLayout, axis: int, reverse: bool) -> list[_Step]:
-    """One step per bit of the axis, low to high (Sklansky, 'Conditional-sum addition logic', 1960).
-
-    In step b every element with bit b set takes the element with bit b clear and all lower bits set, which
-    already is the fold of its half; from the end, set and clear change places."""
-    where = {b[axis]: (n, i) for n, row in layout.bases for i, b in enumerate(row) if b[axis]}
-    steps, owned = [], {n: (0, 0) for n in ("register", "lane", "warp")}
-    for k in range(layout.shape[axis].bit_length() - 1):
-        place, bit = where[1 << k]
-        mask, low = owned[place]
-        force = {**owned, place: (mask | 1 << bit, low | (1 << bit if reverse else 0))}
-        steps.append(_Step(place, bit, force))
-        owned[place] = (mask | 1 << bit, low | (0 if reverse else 1 << bit))
-    return steps
-
-
-@emits("scan")
-def _scan(e: Emitter, op: Op) -> None:
-    """Registers, lanes or warps step by step, in whatever order the layout gives the bits of the axis to them."""
-    layout, reverse = separate(op).canonical(), op.attrs["reverse"]
-    t = op.operands[0].type
-    assert isinstance(t, Tile) and t.layout is not None
-    # A register that repeats another of the thread is left out and repeated in the end.
-    home = [t.layout.coords("register").tolist().index(list(layout.apply(register=r)))
-            for r in range(layout.num_registers)]
-    columns = [[e.get(v)[r] for v in op.operands] for r in home]
-    for step in _steps(layout, op.attrs["axis"], reverse):
-        columns = _scan_step(e, op, layout, step, columns, reverse)
-    index = {layout.apply(register=r): r for r in range(layout.num_registers)}
-    order = [index[t.layout.apply(register=r)] for r in range(t.layout.num_registers)]
-    for i, res in enumerate(op.results):
-        e.set(res, [columns[r][i] for r in order])
-
-
-def _scan_step(e: Emitter, op: Op, layout: LinearLayout, step: _Step, columns: list[list[str]],
-               reverse: bool) -> list[list[str]]:
-    """One step for all registers of the thread."""
-    p = e.p
-    taking = [r for r in range(len(columns))
-              if step.place != "register" or bool(r >> step.bit & 1) != reverse]
-    sources = sorted({step.source("register", r) for r in taking})
-    elems = [elem_of(v.type) for v in op.operands]
-    if step.force["warp"][0]:
-        running = _from_warps(e, op, layout, step, {s: columns[s] for s in sources})
-    elif step.force["lane"][0]:
-        lane = step.source_reg(e, "lane", e.role.lane)
-        running = {s: [shuffle(e, t, r, lane) for t, r in zip(elems, columns[s])] for s in sources}
-    else:
-        running = {s: columns[s] for s in sources}
-    takes = None
-    if step.place != "register":
-        bit = p.new("b32", "and.b32", e.role.lane if step.place == "lane" else e.role.warp, 1 << step.bit)
-        takes = p.new("pred", f"setp.{'eq' if reverse else 'ne'}.u32", bit, 0)
-    out = list(columns)
-    for r in taking:
-        folded = combine(e, op, running[step.source("register", r)], columns[r])
-        out[r] = folded if takes is None else [
-            choose(e, reg_class(t), takes, f, c) for t, f, c in zip(elems, folded, columns[r])]
-    return out
-
-
-def _from_warps(e: Emitter, op: Op, layout: LinearLayout, step: _Step,
-                given: dict[int, list[str]]) -> dict[int, list[str]]:
-    """The values of `given` registers, by register, as the lane and warp that the step names hold them."""
-    p, count = e.p, len(given)
-    lane, warp = step.source_reg(e, "lane", e.role.lane), step.source_reg(e, "warp", e.role.warp)
-    here = p.new("b32", "mad.lo.u32", e.role.warp, 32 * count, e.role.lane)
-    there = p.new("b32", "mad.lo.u32", warp, 32 * count, lane)
-    out: dict[int, list[str]] = {s: [] for s in given}
-    places, offset = [], op.attrs["scratch"]
-    e.sync()
-    for i, v in enumerate(op.operands):
-        assert isinstance(v.type, Tile)
-        size = element_bytes(v.type)
-        base = p.new("b32", "mad.lo.u32", here, size, e.private)
-        for k, regs in enumerate(given.values()):
-            store_shared(e, v.type.elem, [regs[i]], f"[{base}+{offset + 32 * k * size}]")
-        places.append((v.type.elem, size, offset))
-        offset += -(-count * 32 * layout.in_size("warp") * size // 16) * 16
-    e.sync()
-    for elem, size, start in places:
-        base = p.new("b32", "mad.lo.u32", there, size, e.private)
-        for k, s in enumerate(given):
-            reg = e.fresh(elem)
-            load_shared(e, elem, reg, f"[{base}+{start + 32 * k * size}]")
-            out[s] += reg
     return out

@@ -1,0 +1,185 @@
+"""Emitter of scans: along the bits of the axis, low to high, in registers and across lanes by shuffles; across warps by
+the totals of what warps scanned alone, through shared scratch once.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tilejit.ir import Op
+from tilejit.ir.scratch import axis_places, element_bytes, scanned_alone
+from tilejit.ir.types import Scalar, Tile, elem_of
+from tilejit.layout.linear import LinearLayout
+from tilejit.ptx.convert import choose, shuffle
+from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.pack import load_shared, store_shared
+from tilejit.ptx.reduce import combine, separate
+
+
+@dataclass(frozen=True)
+class _Bits:
+    """Some bits of an axis: which bits of the register's, the lane's and the warp's index they are."""
+
+    register: int = 0
+    lane: int = 0
+    warp: int = 0
+
+    @staticmethod
+    def of(places: list[tuple[str, int]], value: int = -1) -> _Bits:
+        """The bits at these places, those of them that `value` has."""
+        return _Bits(*(sum(1 << bit for k, (n, bit) in enumerate(places) if n == name and value >> k & 1)
+                       for name in ("register", "lane", "warp")))
+
+
+@emits("scan")
+def _scan(e: Emitter, op: Op) -> None:
+    """Along the axis bit by bit, low to high, whatever place the layout gives a bit; from the first bit that tells
+    warps apart on, by the totals of what was scanned until then."""
+    layout, axis = separate(op).canonical(), op.attrs["axis"]
+    t = op.operands[0].type
+    assert isinstance(t, Tile) and t.layout is not None
+    # A register that repeats another of the thread is left out and repeated in the end.
+    home = [t.layout.coords("register").tolist().index(list(layout.apply(register=r)))
+            for r in range(layout.num_registers)]
+    columns = [[e.get(v)[r] for v in op.operands] for r in home]
+    where = axis_places(layout, axis)
+    alone = scanned_alone(layout, axis)
+    for k in range(alone):
+        columns = _scan_step(e, op, where[:k + 1], columns)
+    if alone < len(where):
+        columns = _by_totals(e, op, layout, where[:alone], where[alone:], columns)
+    index = {layout.apply(register=r): r for r in range(layout.num_registers)}
+    order = [index[t.layout.apply(register=r)] for r in range(t.layout.num_registers)]
+    for i, res in enumerate(op.results):
+        e.set(res, [columns[r][i] for r in order])
+
+
+def _scan_step(e: Emitter, op: Op, where: list[tuple[str, int]], columns: list[list[str]]) -> list[list[str]]:
+    """The step of the axis' bit that is last in `where` (Sklansky, 'Conditional-sum addition logic', 1960): every
+    element that has it set takes the element that has it clear and all lower bits set, which is the fold of its half
+    already; from the end, set and clear change places."""
+    p, reverse = e.p, op.attrs["reverse"]
+    (place, bit), below = where[-1], _Bits.of(where[:-1])
+    own, source = _Bits.of(where[-1:]), below if not reverse else _Bits.of(where[-1:])
+    taking = [r for r in range(len(columns)) if place != "register" or bool(r >> bit & 1) != reverse]
+    elems = [elem_of(v.type) for v in op.operands]
+    sources = {r: r & ~(below.register | own.register) | source.register for r in taking}
+    running = {s: columns[s] for s in sources.values()}
+    if below.lane | own.lane:
+        lane = _put(e, e.role.lane, below.lane | own.lane, source.lane)
+        running = {s: [shuffle(e, t, r, lane) for t, r in zip(elems, regs)] for s, regs in running.items()}
+    folded = _folds(e, op, [(running[sources[r]], columns[r]) for r in taking])
+    if place == "lane":
+        mine = p.new("b32", "and.b32", e.role.lane, 1 << bit)
+        takes = p.new("pred", f"setp.{'eq' if reverse else 'ne'}.u32", mine, 0)
+        folded = [_either(e, elems, takes, f, columns[r]) for r, f in zip(taking, folded)]
+    out = list(columns)
+    for r, f in zip(taking, folded):
+        out[r] = f
+    return out
+
+
+def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, int]], high: list[tuple[str, int]],
+               columns: list[list[str]]) -> list[list[str]]:
+    """Elements that were scanned along the low bits, and what is before them along the high ones: whoever has the last
+    element of a chunk (the low bits) writes it to scratch; every thread folds those of the chunks of its columns."""
+    reverse, elems = op.attrs["reverse"], [elem_of(v.type) for v in op.operands]
+    inner, outer = _Bits.of(low), _Bits.of(high)
+    end = _Bits() if reverse else inner
+    kept = ~(inner.register | outer.register)
+    ids = sorted({r & kept for r in range(len(columns))})              # registers of different columns
+    rows = sorted({r & outer.register for r in range(len(columns))})   # those of different chunks
+    lane = _put(e, e.role.lane, inner.lane, end.lane)
+    last = e.p.new("pred", "setp.eq.u32", lane, e.role.lane) if inner.lane else None
+    shape = len(rows), len(ids), layout.in_size("warp")
+    e.sync()
+    _write_totals(e, op, _addresses(e, op, (e.role.lane, e.role.warp), shape),
+                  [columns[row | i | end.register] for row in rows for i in ids], last)
+    e.sync()
+    order = [_Bits.of(high, c) for c in range(1 << len(high))]
+    order = order[::-1] if reverse else order
+    # Threads are told apart by where their chunk is among those that a register may be of.
+    apart = list(dict.fromkeys((c.lane, c.warp) for c in order))
+    here = {c: _both(e, [(e.role.lane, outer.lane, c[0]), (e.role.warp, outer.warp, c[1])]) for c in apart}
+    addresses = {c: _addresses(e, op, (_put(e, lane, outer.lane, c[0]), _put(e, e.role.warp, outer.warp, c[1])), shape)
+                 for c in apart}
+    running: list[list[str]] = []
+    before: dict[int, list[list[str]]] = {}                            # of a row: what is before it, by column
+    for c, after in zip(order, order[1:]):
+        total = _read_totals(e, op, addresses[c.lane, c.warp], len(ids), rows.index(c.register))
+        running = _folds(e, op, [*zip(running, total)]) if running else total
+        known = before.get(after.register)
+        before[after.register] = running if known is None else [
+            _either(e, elems, here[after.lane, after.warp], new, old) for new, old in zip(running, known)]
+    out, first = list(columns), order[0]
+    for row in before:
+        at = [r for r in range(len(columns)) if r & outer.register == row]
+        folded = _folds(e, op, [(before[row][ids.index(r & kept)], columns[r]) for r in at])
+        if row == first.register:
+            folded = [_either(e, elems, here[first.lane, first.warp], columns[r], f) for r, f in zip(at, folded)]
+        for r, f in zip(at, folded):
+            out[r] = f
+    return out
+
+
+def _folds(e: Emitter, op: Op, pairs: list[tuple[list[str], list[str]]]) -> list[list[str]]:
+    """The region applied to pairs of elements."""
+    n = len(op.operands)
+    return e.p.repeat(lambda *regs: combine(e, op, list(regs[:n]), list(regs[n:])), [(*a, *b) for a, b in pairs])
+
+
+def _either(e: Emitter, elems: list[Scalar], pred: str, yes: list[str], no: list[str]) -> list[str]:
+    """One of two elements."""
+    return [choose(e, reg_class(t), pred, y, n) for t, y, n in zip(elems, yes, no)]
+
+
+def _put(e: Emitter, reg: str, mask: int, value: int) -> str:
+    """A register with the bits of a mask replaced."""
+    reg = e.p.new("b32", "and.b32", reg, ~mask) if mask else reg
+    return e.p.new("b32", "or.b32", reg, value) if value else reg
+
+
+def _both(e: Emitter, tests: list[tuple[str, int, int]]) -> str:
+    """Whether all registers have these values under their masks."""
+    p = e.p
+    equal = [p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", reg, mask), value)
+             for reg, mask, value in tests if mask]
+    return equal[0] if len(equal) == 1 else p.new("pred", "and.pred", *equal)
+
+
+def _addresses(e: Emitter, op: Op, place: tuple[str, str], shape: tuple[int, int, int]) -> list[tuple[str, int, int]]:
+    """Where a lane of a warp has its totals in scratch, by rows: for each operand a register, an offset, and how many
+    neighbours are a vector; vectors of a lane are 32 apart. shape: rows, columns, warps."""
+    (lane, warp), (rows, count, warps) = place, shape
+    out, offset = [], op.attrs["scratch"]
+    for v in op.operands:
+        assert isinstance(v.type, Tile)
+        size = element_bytes(v.type)
+        vec = gcd(16 // size, count)
+        at = e.p.new("b32", "mad.lo.u32", warp, 32 * rows * count // vec, lane)
+        out.append((e.p.new("b32", "mad.lo.u32", at, vec * size, e.private), offset, vec))
+        offset += -(-rows * count * 32 * warps * size // 16) * 16
+    return out
+
+
+def _write_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], totals: list[list[str]],
+                  pred: str | None) -> None:
+    """Write a thread's totals to scratch, if `pred`."""
+    for i, (v, (at, offset, vec)) in enumerate(zip(op.operands, addresses)):
+        assert isinstance(v.type, Tile)
+        for k in range(0, len(totals), vec):
+            place = f"[{at}+{offset + 32 * k * element_bytes(v.type)}]"
+            store_shared(e, v.type.elem, [x[i] for x in totals[k:k + vec]], place, pred)
+
+
+def _read_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], count: int, row: int) -> list[list[str]]:
+    """The `count` totals of a row."""
+    found: list[list[str]] = []
+    for v, (at, offset, vec) in zip(op.operands, addresses):
+        assert isinstance(v.type, Tile)
+        found.append([])
+        for k in range(row * count, (row + 1) * count, vec):
+            regs = [r for _ in range(vec) for r in e.fresh(v.type.elem)]
+            load_shared(e, v.type.elem, regs, f"[{at}+{offset + 32 * k * element_bytes(v.type)}]")
+            found[-1] += regs
+    return [list(x) for x in zip(*found)]
