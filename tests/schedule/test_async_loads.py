@@ -241,6 +241,21 @@ def test_slots_that_mma_reads_are_filled_again_in_the_same_trip(size, slots):
     assert counts(made)["async_copy"] == slots + 1
 
 
+def test_slots_that_products_read_are_waited_for_there():
+    """What is between the load and the product runs while the slot is filled."""
+    text = MMA.replace("SIZE", "16").replace("BYTES", "256").replace("STAGES", "2").replace(
+        "%next = dot", "%far32 = ptr_add %zb, %to\n %y = load %far32 : fp32[16x16]\n %e = exp2 %y\n"
+        "%more = add %acc, %e\n %next = dot").replace("%vt, %acc", "%vt, %more").replace(
+        "%xb = splat", "%zb = splat %y0 {shape=(16, 16)}\n %xb = splat").replace(
+        "%zb = splat %z {", "%zs = splat %z {").replace("ptr_add %zb, %ma", "ptr_add %zs, %ma").replace(
+        "%n: int32", "%y0: ptr<fp32> {divisible=16}, %n: int32")
+    made = schedule.run(passes.run(parse_function(text)))
+    verify(made)
+    (loop,) = [op for op in made.body.ops if op.name == "for"]
+    order = [f"{op.name} {op.operands[0].name}" if op.name == "mbar_wait" else op.name for op in loop.regions[0].ops]
+    assert order.index("exp2") < order.index("mbar_wait v_full") < order.index("dot_mma")
+
+
 def wide(columns, stages=None):
     """acc += x @ y of blocks [64, columns] through pointers."""
     return f"""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edges, listed, replace, uses
-from tilejit.ir.types import Pending, Tile
+from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, listed, replace, uses
+from tilejit.ir.types import Buffer, Pending, Tile
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.cluster_barrier import write_atomic, write_barrier
@@ -52,6 +52,9 @@ def asyncify(fn: Function, plan: Plan) -> Function:
     if stores:
         Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
     replace(fn.body, c.renamed)
+    for fill in c.fills:
+        if fill.attrs.get("ahead"):
+            _await_late(fill)
     for fill in c.fills:                     # what it yields is what it loads, not what was read from the slot
         *loads, end = fill.regions[0].ops
         end.operands = [load.result for load in loads]
@@ -156,6 +159,25 @@ def _fill(ring: Ring, b: Builder, c: Context) -> None:
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
     if fence:
         b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
+
+
+def _await_late(fill: Op) -> None:
+    """Move the await behind a fill, with the names of its slots, to their first reader: what stands between runs while
+    the copies arrive. Not past products by wgmma: a wait among them makes the assembler wait for each."""
+    block = fill.parent
+    assert block is not None
+    at = block.ops.index(fill) + 1
+    end = at + 1 + (block.ops[at + 1].name == "fence_async")
+    moved, table = block.ops[at:end], uses(block)
+    for op in moved:                                                    # it grows
+        moved += [user for v in op.results if isinstance(v.type, Buffer) for user, _ in table.get(v, ())
+                  if user.name == "view_trans" and user.parent is block and user not in moved]
+    readers = [x for op in moved for v in op.results for user, _ in table.get(v, ())
+               if user not in moved and (x := inside(block, user))]
+    first = min((block.ops.index(op) for op in readers), default=end)
+    between = [op for op in block.ops[at:first] if op not in moved]
+    if not any(op.name == "dot_async" for op in between):
+        block.ops[at:first] = between + moved
 
 
 def _name_again(op: Op, b: Builder, c: Context) -> None:
