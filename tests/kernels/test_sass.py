@@ -31,7 +31,7 @@ def matmul_sass(dtype: str, tiles: Way, bias: str | None = None, activation: str
     return matmul_kernel.compile(
         f"desc<{dtype}[{tiles.m}x{bk}]>", f"desc<{dtype}[{tiles.n}x{bk}]>", f"desc<bf16[{tiles.m}x{tiles.n}]>", bias,
         "int32", "int32", "int32", BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=activation,
-        **tiles.options, **options).sass()
+        **tiles.options(), **options).sass()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8e4nv", "fp32"])

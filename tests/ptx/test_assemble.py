@@ -51,7 +51,7 @@ def compile_matmul(dtype, tiles, a_rows=True, b_rows=False, bias=None, activatio
         descriptor(dtype, size, size, (tiles.m, bk) if a_rows else (bk, tiles.m)),
         descriptor(dtype, size, size, (bk, tiles.n) if b_rows else (tiles.n, bk)),
         descriptor(out, size, size, (tiles.m, tiles.n)), bias, size, size, size, BM=tiles.m, BN=tiles.n, BK=bk, GROUP=8,
-        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, **tiles.options, **options)
+        A_ROWS=a_rows, B_ROWS=b_rows, ACTIVATION=activation, **tiles.options(), **options)
 
 
 @pytest.mark.parametrize("n", [1 << 20, 1000003])
