@@ -77,7 +77,7 @@ def theirs(found: Found) -> Iterator[None]:
 
     import triton
 
-    from tilejit.runtime.compile import assemble
+    from tilejit.runtime.ptxas import assemble
 
     hopper()
     kind = triton.runtime.jit.JITFunction

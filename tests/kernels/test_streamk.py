@@ -130,7 +130,7 @@ def test_single_tiles():
     rng = np.random.default_rng(2)
     a, b = matrix(rng, 60, 520, BF16, True), matrix(rng, 520, 304, BF16, False)
     t = Way(64, 80, 4, k_bytes=256, single=True)
-    assert t.options["num_consumer_groups"] == 1
+    assert t.options()["num_consumer_groups"] == 1
     with tilejit.knobs(target="emulator"):
         got = matmul_streamk(a, b, config=t, bias=np.ones(304, np.float32))
     assert rel_error(got, a.astype(np.float64) @ b.astype(np.float64) + 1) <= 5e-3
