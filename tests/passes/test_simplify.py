@@ -365,3 +365,26 @@ kernel @f(%p: ptr<int32>, %n: int32, %m: int32) {{
     np.testing.assert_array_equal(before, after)
     short = print_function(fn)
     assert print_function(simplify(parse_function(short))) == short
+
+
+def test_bounds_of_counters_and_differences():
+    """A counter is between its loop's ends; a difference between those of its sides."""
+    from tilejit.ir import walk
+    from tilejit.passes.rules import bounds
+
+    fn = parse_function("""kernel @k(%p: ptr<int32>, %n: int32) {num_warps=1} {
+  %lo = const {value=3} : int32
+  %hi = const {value=40} : int32
+  %step = const {value=8} : int32
+  %least = minimum %n, %hi : int32
+  for %lo, %least, %step {(%i: int32)
+    %far = sub %hi, %i : int32
+    store %p, %far
+    yield
+  }
+  return
+}
+""")
+    loop = next(op for op in walk(fn.body) if op.name == "for")
+    far = loop.regions[0].ops[0].result
+    assert bounds(loop.regions[0].args[0]) == (3, 39) and bounds(far) == (1, 37)

@@ -5,8 +5,9 @@
     %o = add %s, (cast %r) : int64[64]           ->      %d32 = cast (%d, between 0 and 64) : int32
     %m = cmp %o, (splat %n) {pred="lt"}                  %m = cmp %r, (splat %d32) {pred="lt"}
 
-An element costs one comparison then, and the range stays in registers of 32 bits through the loop. Sums that may wrap
-are left as they are.
+An element costs one comparison then, and the range stays in registers of 32 bits through the loop. Of two ranges
+(a causal mask) the one of fewer registers has the difference of the numbers added. Sums that may wrap are left as they
+are.
 """
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 
 from tilejit.ir import Builder, Function, Op, Value, const_of, walk
 from tilejit.ir.dead import drop_dead
-from tilejit.ir.types import Tile, int32, int64
+from tilejit.ir.types import Tile, int32, int64, shape_of
 from tilejit.passes.rules import bounds, defined_by
 
+#: Tiles of numbers less than this far from zero are compared in 32 bits, with differences of two of them.
+_FAR = 1 << 29
 _WHOLE = (-(1 << 63), (1 << 63) - 1)
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
@@ -60,39 +63,64 @@ def _sum(v: Value) -> _Sum | None:
 
 
 def _narrow(op: Op) -> bool:
-    """Rewrite one comparison, if it is of a sum with a tile and of numbers."""
+    """Rewrite one comparison, if it is of sums with a tile, or two."""
     t = op.operands[0].type
     if not isinstance(t, Tile) or t.elem != int64 or t.layout is None:
         return False
     one, two = map(_sum, op.operands)
-    if one is None or two is None or (one.tile is None) == (two.tile is None):
+    if one is None or two is None:
         return False
     pred = op.attrs["pred"]
-    if one.tile is None:
+    if one.tile is None or two.tile is not None and _registers(one.tile) < _registers(two.tile):
         one, two, pred = two, one, _SWAPPED[pred]
-    assert one.tile is not None and op.parent is not None
-    least, greatest = bounds(one.tile)
-    if greatest - least > 1 << 30 or not _fits(one, least, greatest) or not _fits(two, 0, 0) or not _fits(
-            _Sum((*two.scalars, *one.scalars)), -(1 << 31), 1 << 31):
+    if one.tile is None or not _may_narrow(one, two):
         return False
+    assert op.parent is not None
     b = Builder(op.parent, op.parent.ops.index(op), op.loc)
-    difference = _total(two.scalars, b)
+    difference = _total(two.scalars, b) if two.scalars else b.const(0, int64)
     if one.scalars:
         difference = b("sub", difference, _total(one.scalars, b))
-    if pred in ("le", "gt"):                     # x <= d is x < d + 1
-        difference, pred = b("add", difference, b.const(1, int64)), {"le": "lt", "gt": "ge"}[pred]
-    difference = b("maximum", difference, b.const(least, int64))
-    difference = b("minimum", difference, b.const(greatest + 1, int64))
-    small = Tile(t.shape, int32).with_layout(t.layout)
-    tile = one.tile
-    for rename in one.renamed:
+    least, greatest = bounds(one.tile)
+    if two.tile is None:
+        if pred in ("le", "gt"):                     # x <= d is x < d + 1
+            difference, pred = b("add", difference, b.const(1, int64)), {"le": "lt", "gt": "ge"}[pred]
+        greatest += 1
+    else:
+        low, high = bounds(two.tile)
+        least, greatest = least - high - 1, greatest - low + 1
+    difference = b("minimum", b("maximum", difference, b.const(least, int64)), b.const(greatest, int64))
+    limit = b("cast", difference, dtype=int32)
+    if two.tile is None:
+        small = Tile(t.shape, int32).with_layout(t.layout)
+        side = b.op("splat", limit, shape=t.shape, result_types=[small]).result
+    else:
+        by = b.op("splat", limit, shape=shape_of(two.tile.type), result_types=[two.tile.type]).result
+        side = _renamed(b("add", two.tile, by), two.renamed, b)
+    op.operands[:], op.attrs["pred"] = [_renamed(one.tile, one.renamed, b), side], pred
+    return True
+
+
+def _may_narrow(one: _Sum, two: _Sum) -> bool:
+    """Whether nothing wraps, in 64 bits as it is written and in 32 bits with numbers as far as they matter."""
+    ranges = [bounds(x.tile) if x.tile else (0, 0) for x in (one, two)]
+    return all(-_FAR < least and greatest < _FAR and _fits(x, least, greatest)
+               for x, (least, greatest) in zip((one, two), ranges)) and _fits(
+        _Sum((*two.scalars, *one.scalars)), -(1 << 31), 1 << 31)
+
+
+def _registers(v: Value) -> int:
+    assert isinstance(v.type, Tile) and v.type.layout is not None
+    return v.type.layout.num_registers
+
+
+def _renamed(tile: Value, renamed: tuple[Op, ...], b: Builder) -> Value:
+    """A tile of 32-bit numbers, its elements renamed as those of 64 bits were."""
+    for rename in renamed:
         was = rename.result.type
         assert isinstance(was, Tile) and was.layout is not None
         made = b.op(rename.name, tile, result_types=[Tile(was.shape, int32).with_layout(was.layout)], **rename.attrs)
         tile = made.result
-    limit = b.op("splat", b("cast", difference, dtype=int32), shape=t.shape, result_types=[small]).result
-    op.operands[:], op.attrs["pred"] = [tile, limit], pred
-    return True
+    return tile
 
 
 def _fits(x: _Sum, least: int, greatest: int) -> bool:

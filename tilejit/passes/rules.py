@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tilejit.ir.core import Op, Value, const_of
+from tilejit.ir.core import Block, Op, Value, const_of
 from tilejit.ir.types import DType, Tile, elem_of, int1, int32, shape_of, uint32
 
 
@@ -52,10 +52,9 @@ def bounds(v: Value, depth: int = 8) -> tuple[int, int]:
     assert isinstance(e, DType)
     lo, hi = (0, 1) if e.kind == "bool" else (-(1 << e.bits - 1), (1 << e.bits - 1) - 1) if e.is_signed \
         else (0, (1 << e.bits) - 1)
-    op = v.op
-    if not isinstance(op, Op) or depth == 0:
+    if depth == 0:
         return lo, hi
-    least, greatest = _range_of(op, depth - 1, (lo, hi))
+    least, greatest = _range_of(v.op, depth - 1, (lo, hi)) if isinstance(v.op, Op) else _of_counter(v, depth, (lo, hi))
     return (least, greatest) if lo <= least and greatest <= hi else (lo, hi)
 
 
@@ -75,14 +74,23 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
     if name in ("cast", "checked") or op.define.traits & {"shape", "identity"}:
         sides = [of(i) for i in range(len(op.operands))]
         return min(s[0] for s in sides), max(s[1] for s in sides)
-    if name in ("add", "mul"):
-        ends = [x + y if name == "add" else x * y for x in of(0) for y in of(1)]
+    if name in ("add", "sub", "mul"):
+        ends = [x + y if name == "add" else x - y if name == "sub" else x * y for x in of(0) for y in of(1)]
         return min(ends), max(ends)
     if name in ("minimum", "maximum"):
         pick = min if name == "minimum" else max
         (a, b), (c, d) = of(0), of(1)
         return pick(a, c), pick(b, d)
     return _of_bits(name, of(0), of(1), whole) if len(op.operands) == 2 else whole
+
+
+def _of_counter(v: Value, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
+    """What a loop's counter is, from one end to before the other; of any other argument nothing is known."""
+    loop = v.op.parent if isinstance(v.op, Block) else None
+    if loop is None or loop.name != "for" or v.index:
+        return whole
+    (first, _), (_, last) = bounds(loop.operands[0], depth - 1), bounds(loop.operands[1], depth - 1)
+    return (first, max(first, last - 1)) if bounds(loop.operands[2], depth - 1)[0] > 0 else whole
 
 
 def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
