@@ -139,6 +139,8 @@ def test_options():
     assert softmax.compile("*bf16", "*bf16", 64, 64, BLOCK=64).metadata.mergeable == 32
     assert softmax.compile("*bf16", "*bf16", 64, 64, BLOCK=64, programs_per_cta=1).metadata.mergeable == 1
     assert softmax.compile("*fp32", "*fp32", 64, 64, BLOCK=64).metadata.mergeable == 16, "4 KB"
+    several = picked.compile("*fp32", "*int64", "*fp32", "*fp32", "*int32", BLOCK=32)
+    assert several.metadata.mergeable == 16, "136 bytes a program: a power of 2"
     assert softmax.compile("*bf16", "*bf16", 2048, 2048, BLOCK=2048).metadata.mergeable == 1
     wide = softmax.compile("*bf16", "*bf16", 1024, 1024, BLOCK=1024, num_warps=1)
     assert wide.metadata.mergeable == 1 and "stays in shared memory" in wide.report(), "rows that are copied as a whole"

@@ -50,14 +50,15 @@ def merge_programs(fn: Function) -> Function:
 
 
 def _room(fn: Function, varies: set[Value]) -> int:
-    """How many programs are one CTA's work."""
+    """How many programs are one CTA's work, a power of 2."""
     moved = {"load": 0, "store": 0}
     for op in fn.body.ops:
         if op.name in moved and op.operands[0] in varies:
             v = (op.results or op.operands[1:])[0]
             moved[op.name] += prod(shape_of(v.type)) * max(8, elem_of(v.type).bits) // 8
     size = max(prod(shape_of(v.type)) for v in varies)
-    return min(MOST, BYTES // max(1, *moved.values()), ELEMENTS // size)
+    count = min(MOST, BYTES // max(1, *moved.values()), ELEMENTS // size)
+    return 1 << count.bit_length() >> 1
 
 
 def _varying(fn: Function) -> set[Value]:
