@@ -58,7 +58,7 @@ def find_rows(fn: Function) -> Function:
         row = _Row(fn, load, facts, Builder(new, loc=load.loc), kept and _in_strips(load, table))
         problem = row.problem()
         if kept and t.shape[0] < LEAST * 32 * total_warps(fn):
-            if not problem and (row.unaligned or _meets_twice(load, table)):
+            if not problem and (row.unaligned or row.ends or _meets_twice(load, table)):
                 where = load.loc.short() if load.loc else "?"
                 how = "element by element, as the row may begin anywhere" if row.unaligned else "held in registers"
                 fn.attrs.setdefault("report", []).append(Record(
@@ -149,6 +149,7 @@ class _Row:
         self.fn, self.load, self.facts, self.b = fn, load, facts, b
         self.anywhere = anywhere             # it may begin and end between multiples of 16 bytes
         self.unaligned = False
+        self.ends = False                    # it may end before its tile does
         self.firsts: dict[Value, Value] = {}
         self.result = load.result
         self.size: int = load.result.type.shape[0]  # type: ignore[union-attr]
@@ -180,6 +181,7 @@ class _Row:
             if limit is None:
                 return f"its mask is not known to end at a multiple of {UNIT} bytes"
             operands.append(limit)
+            self.ends = self.facts[load.operands[1]].constancy[0] < self.size
         fill = {} if str(other) in ("0", "0.0") else {"fill": other}
         where = {"unaligned": True} if self.unaligned else {}
         hint = {"evict": load.attrs["evict"]} if load.attrs.get("evict") else {}
