@@ -33,6 +33,13 @@ def softmax(x, out, columns, stride, BLOCK: tl.constexpr):
 
 
 @tilejit.kernel
+def whole(x, out, stride, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * stride + tl.arange(0, BLOCK)
+    v = tl.load(x + at).to(tl.float32)
+    tl.store(out + at, (v * tl.sum(v, 0)).to(out.dtype.element_ty))
+
+
+@tilejit.kernel
 def ends(x, out, columns, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
@@ -161,17 +168,18 @@ def test_reductions_that_do_not_need_one_another_share_a_pass():
 
 
 def test_narrow_rows_stay_in_registers():
-    x, w = np.zeros((1, 4096), np.float16), np.zeros(4096, np.float16)
-    kept = [softmax.compile(x, x.copy(), 2048, 4096, BLOCK=2048, num_warps=4),
-            norm.compile(x, None, w, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8, MEAN=False)]
-    for k in kept:
+    x = np.zeros((1, 4096), np.float16)
+    for k in (softmax.compile(x, x.copy(), 2048, 4096, BLOCK=2048, num_warps=4),
+              whole.compile(x, x.copy(), 4096, BLOCK=4096, num_warps=8)):
         assert "strips of" not in k.report() and "row_load" not in k.ir.__str__()
 
 
-def test_fewer_warps_where_they_meet_twice():
-    """Rows of 16 elements a thread that are summed, and again with what that has found, are kept by half the warps."""
+def test_fewer_warps_where_they_meet_twice_or_a_row_may_end_early():
+    """Rows of 16 elements a thread that are summed, and again with what that has found, are kept by half the warps; and
+    those that a mask ends, of which they leave out what is empty."""
     x, w = np.zeros((1, 4096), np.float16), np.zeros(4096, np.float16)
     for k in (softmax.compile(x, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8),
+              norm.compile(x, None, w, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8, MEAN=False),
               norm.compile(x, None, w, x.copy(), 4096, 4096, BLOCK=4096, num_warps=8, MEAN=True)):
         assert k.options["num_warps"] == 4 and "4 warps, so that rows are copied as a whole" in k.report()
 

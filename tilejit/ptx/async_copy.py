@@ -172,3 +172,61 @@ def _row_copy(e: Emitter, op: Op) -> None:
     hint, policy = cache_hint(e, op)
     e.p(BULK + hint, f"[{slot_address(e, ring, e.scalar(slot))}]", f"[{e.scalar(base)}]", e.scalar(size),
         barrier_address(e, barrier, slot), *policy, pred=some)
+
+
+@emits("row_put")
+def _row_put(e: Emitter, op: Op) -> None:
+    """One bulk copy of what is whole 16 bytes, by one thread, which waits until it has been read; the elements beside
+    that by a thread each. Where the row begins elsewhere between 16 bytes in memory than here, all by elements.
+
+    f and last: as of `_unaligned_copy`."""
+    p, role, (view, base, limit) = e.p, e.role, op.operands
+    assert isinstance(view.type, Buffer)
+    size = view.type.elem.bytes
+    start, there, shift, unit = e.scalar(base), e.views[view], e.shifts[view], 16 // size
+    n = p.new("b32", "mul.lo.u32", e.scalar(limit), size)
+    p("fence.proxy.async.shared::cta")
+    e.sync()
+    apart, done, again = p.label("apart"), p.label("put"), p.label("element")
+    differ = p.new("b32", "and.b32", p.new("b32", "xor.b32", p.new("b32", "cvt.u32.u64", start), there), 15)
+    p("bra", apart, pred=p.new("pred", "setp.ne.u32", differ, 0))
+    f = p.new("b32", "and.b32", p.new("b32", "neg.s32", shift), 15)
+    last = p.new("b32", "and.b32", p.new("b32", "add.s32", n, shift), -16)
+    last = p.new("b32", "sub.s32", last, shift)
+    one = p.new("pred", "setp.eq.u32", role.tid, 0)
+    count = p.new("b32", "sub.s32", last, f)
+    some = p.new("pred", "and.pred", one, p.new("pred", "setp.gt.s32", count, 0))
+    p("cp.async.bulk.global.shared::cta.bulk_group", f"[{_behind(e, start, f)}]",
+      f"[{p.new('b32', 'add.u32', there, f)}]", count, pred=some)
+    p("cp.async.bulk.commit_group", pred=one)
+    head = p.new("pred", "setp.lt.u32", role.tid, unit)
+    first = p.new("b32", "selp.b32", 0, p.new("b32", "max.s32", f, last), head)
+    end = p.new("b32", "selp.b32", p.new("b32", "min.s32", f, n), n, head)
+    at = p.new("b32", "mad.lo.s32", p.new("b32", "and.b32", role.tid, unit - 1), size, first)
+    mine = p.new("pred", "setp.lt.u32", role.tid, 2 * unit)
+    _put_element(e, op, at, p.new("pred", "and.pred", mine, p.new("pred", "setp.lt.s32", at, end)))
+    p("cp.async.bulk.wait_group.read", 0, pred=one)
+    p("bra", done)
+    p.place(apart)
+    at = p.new("b32", "mul.lo.u32", role.tid, size)
+    p.place(again)
+    inside = p.new("pred", "setp.lt.s32", at, n)
+    p("bra", done, pred=f"!{inside}")
+    _put_element(e, op, at, None)
+    p("add.s32", at, at, 32 * role.warps * size)
+    p("bra", again)
+    p.place(done)
+
+
+def _behind(e: Emitter, start: str, offset: str) -> str:
+    """The address so many bytes behind another one."""
+    return e.p.new("b64", "add.s64", start, e.p.new("b64", "cvt.s64.s32", offset))
+
+
+def _put_element(e: Emitter, op: Op, at: str, pred: str | None) -> None:
+    """Store the element that lies `at` bytes behind a row's first one."""
+    view, base, _ = op.operands
+    bits = view.type.elem.bits  # type: ignore[union-attr]
+    kind, value = f"b{bits}" if bits > 8 else "u8", e.p.reg("b16" if bits < 32 else f"b{bits}")
+    e.p(f"ld.shared.{kind}", value, f"[{e.p.new('b32', 'add.s32', e.views[view], at)}]", pred=pred)
+    e.p(f"st.global.{kind}", f"[{_behind(e, e.scalar(base), at)}]", value, pred=pred)

@@ -329,7 +329,8 @@ def _local_store(e: Emitter, op: Op) -> None:
     tile = value.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
     regs, owner = e.get(value), e.owner(tile.layout)
-    for a in accesses(e, tile.layout, view.type, e.views[view]):
+    most = tile.elem.bytes if view in e.shifts else 16            # of a row that begins anywhere, as elements
+    for a in accesses(e, tile.layout, view.type, e.views[view], most=most):
         store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
 
 

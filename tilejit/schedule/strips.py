@@ -72,6 +72,7 @@ class _Strips:
         row = load.result.type
         assert isinstance(row, Tile) and row.layout is not None
         self.shape, self.layout = row.shape, row.layout
+        self.alone = ctas == 1
         self.ctas = ctas if strip_size(row.layout, ctas) else 1
         size = max(1, row.elem.bits // 8)
         self.each = STRIP // size            # elements of a thread in a strip
@@ -88,6 +89,7 @@ class _Strips:
                 or op.name == "dot_wait" or op.regions and op.name not in ("reduce", "cluster_fold", "elect"))
         self.end = next(ends, len(block.ops))
         self.passes = 0
+        self.back: Op | None = None          # the store that goes through the row's own place in shared memory
         self.bound: Value | None = None      # what a mask compares the elements' index with
         self.tail: Value | None = None       # the strip in which the row ends there
         self.whole = False                   # the strip that is written is one in which the row does not end
@@ -256,10 +258,38 @@ class _Strips:
         total.name = mine.name
         self.now[result] = total
 
+    # -- the way back ---------------------------------------------------------------------------------------------
+    def goes_back(self, op: Op) -> bool:
+        """Whether what is stored may take the place of a row that begins anywhere, to be copied to memory as a whole:
+        threads that hold single elements would store them one by one."""
+        behind = self.block.ops[self.block.ops.index(op) + 1:]
+        source = argument_of(op.operands[0])
+        return (op.name == "store" and self.block.parent is None and self.alone and not self.aligned()
+                and self.each * elem_of(self.load.result.type).bits < 8 * STRIP and source is not None
+                and elem_of(op.operands[1].type) == elem_of(self.load.result.type)
+                and isinstance(op.operands[0].op, Op) and op.operands[0].op.name == "ptr_add"
+                and self._from_start(op.operands[0].op) is not None and not any(op.attrs.get(k) for k in ("cache", "evict"))
+                and (len(op.operands) < 3 or self.bound is not None and self.ends_at(op.operands[2]) is self.bound)
+                and not any(self.is_sink(x) or "read" in x.define.effects or "write" in x.define.effects
+                            and may_alias(source, x) for x in behind))
+
+    def put(self, b: Builder) -> None:
+        """Copy what has taken the row's place to memory, as far as the row goes."""
+        assert self.back is not None and isinstance(self.back.operands[0].op, Op)
+        found = self._from_start(self.back.operands[0].op)
+        assert found is not None
+        b.loc = self.back.loc
+        base = self.now.get(found[0], found[0])
+        if found[1].attrs["start"]:
+            base = b("ptr_add", base, b.const(found[1].attrs["start"], int32))
+        size = b.const(self.shape[0], int32)
+        b.op("row_put", self.load.operands[0], base, size if self.bound is None else self.clamped(0, b))
+
     # -- writing ----------------------------------------------------------------------------------------------
     def write(self) -> None:
         """Put the strips in place of the row."""
         self.find_bound()
+        self.back = next((op for op in self.block.ops[self.begin:self.end] if self.is_sink(op) and self.goes_back(op)), None)
         ops = self.block.ops
         inside, rest = ops[self.begin:self.end], ops[self.end:]
         self.block.ops = ops[:self.begin]
@@ -336,6 +366,8 @@ class _Strips:
                 self.rest[op.result] = op
             else:
                 self.fold_rest(op, op.result, b)
+        if self.back in sinks:
+            self.put(b)
 
     def reduce(self, folds: list[Op], values: list[Value], b: Builder) -> None:
         """One reduction for several: there is one barrier."""
@@ -372,12 +404,15 @@ class _Strips:
     def ends_in(self, b: Builder) -> Value:
         """The strip that has the last element before the bound; the first one if there is none."""
         if self.tail is None:
-            assert self.bound is not None
-            t = self.bound.type
-            end = b("minimum", b("maximum", self.bound, b.const(1, t)), b.const(self.shape[0], t))
-            end = end if t == int32 else b("cast", end, dtype=int32)
-            self.tail = b("idiv", b("sub", end, b.const(1, int32)), b.const(self.size, int32))
+            self.tail = b("idiv", b("sub", self.clamped(1, b), b.const(1, int32)), b.const(self.size, int32))
         return self.tail
+
+    def clamped(self, least: int, b: Builder) -> Value:
+        """The bound, but at least a number and at most the row's size."""
+        assert self.bound is not None
+        t = self.bound.type
+        end = b("minimum", b("maximum", self.bound, b.const(least, t)), b.const(self.shape[0], t))
+        return end if t == int32 else b("cast", end, dtype=int32)
 
     def strips(self, sinks: list[Op], i: Value, b: Builder, whole: bool, stores: list[Op]) -> dict[Op, list[Value]]:
         """Strip i of all that a pass needs: what reductions fold, and the stores, which are left to be inserted.
@@ -388,6 +423,11 @@ class _Strips:
         at = b("mul", i, b.const(self.size, int32))
         for op in sinks:
             b.loc = op.loc
+            if op is self.back:
+                view = b("strip", self.load.operands[0], i, size=self.size)
+                value = self.strip(op.operands[1], i, at, made, b)
+                stores.append(Op("local_store", [view, value], {}, None, None, op.loc))
+                continue
             found[op] = [self.strip(v, i, at, made, b) for v in self.needed(op)]
             if op.name == "store":
                 stores.append(Op(op.name, found[op], op.attrs, None, None, op.loc))

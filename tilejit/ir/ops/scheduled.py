@@ -144,6 +144,13 @@ def row_copy(o: Op) -> list[Type]:
     return []
 
 
+@op("row_put", "view base limit", effects="shared_read write sync", traits="scheduled generic own_buffer")
+def row_put(o: Op) -> list[Type]:
+    """Store the first `limit` elements of an unaligned row (`row_view`), which threads have written, from base on; all
+    threads of the role meet first. It may be under way until the kernel ends."""
+    return []
+
+
 @op("async_copy", "buffer slot ptr mask?", "vec cache? evict?", effects="read shared_write",
     traits="scheduled fills cp_async generic own_buffer")
 def async_copy(o: Op) -> list[Type]:

@@ -240,7 +240,17 @@ def _local_load(m: Any, o: Op, view: View, limit: Any = None) -> Any:
 
 @scheduled.local_store.meaning
 def _local_store(m: Any, o: Op, view: View, value: Any) -> list[Any]:
-    view.ring.slots[view.key] = value if view.order is None else np.transpose(value, np.argsort(view.order))
+    if view.part is not None:
+        view.read()[:] = value
+    else:
+        view.ring.slots[view.key] = value if view.order is None else np.transpose(value, np.argsort(view.order))
+    return []
+
+
+@scheduled.row_put.meaning
+def _row_put(m: Any, o: Op, view: View, base: Any, limit: Any) -> list[Any]:
+    values = _read(m, o, view)[:int(limit)]
+    m.store(o, base + np.arange(len(values), dtype=np.int64) * values.itemsize, values)
     return []
 
 
