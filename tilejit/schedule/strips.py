@@ -262,16 +262,19 @@ class _Strips:
     def goes_back(self, op: Op) -> bool:
         """Whether what is stored may take the place of a row that begins anywhere, to be copied to memory as a whole:
         threads that hold single elements would store them one by one."""
+        elem = elem_of(self.load.result.type)
+        if op.name != "store" or self.block.parent is not None or not self.alone or self.aligned() or \
+                self.each * elem.bits >= 8 * STRIP or elem_of(op.operands[1].type) != elem:
+            return False
+        pointer, source = op.operands[0].op, argument_of(op.operands[0])
+        if not isinstance(pointer, Op) or pointer.name != "ptr_add" or self._from_start(pointer) is None or \
+                source is None or op.attrs.get("cache") or op.attrs.get("evict"):
+            return False
+        if len(op.operands) > 2 and (self.bound is None or self.ends_at(op.operands[2]) is not self.bound):
+            return False
         behind = self.block.ops[self.block.ops.index(op) + 1:]
-        source = argument_of(op.operands[0])
-        return (op.name == "store" and self.block.parent is None and self.alone and not self.aligned()
-                and self.each * elem_of(self.load.result.type).bits < 8 * STRIP and source is not None
-                and elem_of(op.operands[1].type) == elem_of(self.load.result.type)
-                and isinstance(op.operands[0].op, Op) and op.operands[0].op.name == "ptr_add"
-                and self._from_start(op.operands[0].op) is not None and not any(op.attrs.get(k) for k in ("cache", "evict"))
-                and (len(op.operands) < 3 or self.bound is not None and self.ends_at(op.operands[2]) is self.bound)
-                and not any(self.is_sink(x) or "read" in x.define.effects or "write" in x.define.effects
-                            and may_alias(source, x) for x in behind))
+        return not any(self.is_sink(x) or "read" in x.define.effects or "write" in x.define.effects
+                       and may_alias(source, x) for x in behind)
 
     def put(self, b: Builder) -> None:
         """Copy what has taken the row's place to memory, as far as the row goes."""
@@ -289,8 +292,8 @@ class _Strips:
     def write(self) -> None:
         """Put the strips in place of the row."""
         self.find_bound()
-        self.back = next((op for op in self.block.ops[self.begin:self.end] if self.is_sink(op) and self.goes_back(op)), None)
         ops = self.block.ops
+        self.back = next((op for op in ops[self.begin:self.end] if self.is_sink(op) and self.goes_back(op)), None)
         inside, rest = ops[self.begin:self.end], ops[self.end:]
         self.block.ops = ops[:self.begin]
         b = Builder(self.block)
