@@ -89,7 +89,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     # and a tile that another group's products hide is best staged whole.
     work.launches.append(product(
         t, (m, n, k), bk, min(t.room(multiprocessors), batches * t.tiles(m, n)),
-        (walks.stacks, (batches, tl.constexpr(group))), first, second, (steps.accumulate, steps.SUMS),
+        (walks.whole, (tl.constexpr(0), tl.constexpr(0), tl.constexpr(group), batches)), first, second, (steps.accumulate, steps.SUMS),
         End(given(2, bias), activation=activation).stored(seen), launch_pdl=t.ctas > 1,
         store_stages=1 if t.in_turn else 2))
     return work

@@ -44,21 +44,18 @@ class End(NamedTuple):
 
     def stored(self, out: At) -> Piece:
         """As an END, into a result."""
-        if self.own is None:
-            return ends.store, (out, self.bias, self.scale_a, self.scale_b, self.activation)
-        return ends.custom, (out, self.scale_a, self.scale_b, self.own, self.args)
+        return ends.store, (out, *self)
 
 
 def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) -> Piece:
     """A LOAD of rows of an operand [rows, K], or of stacks of them; threads: bytes that those copy at once, 0: TMA
     does."""
+    rows_first = tl.constexpr(x.rows_first)
     if threads:
         lines, length = x.shape if x.rows_first else x.shape[::-1]
-        return loads.pointer_rows if x.rows_first else loads.pointer_columns, (
-            At(x.at), x.pitch, lines, length, tl.constexpr(threads // x.dtype.bytes))
-    if len(x.shape) == 3:
-        return loads.stack_rows if x.rows_first else loads.stack_columns, (x.descriptor(rows, bk),)
-    return loads.rows if x.rows_first else loads.columns, (x.descriptor(rows, bk), eviction)
+        unit = tl.constexpr(threads // x.dtype.bytes)
+        return loads.pieces, (At(x.at), x.pitch, lines, length, rows_first, unit)
+    return loads.block, (x.descriptor(rows, bk), rows_first, eviction)
 
 
 def product(t: Way, sizes: tuple[int, int, int], bk: int, grid: int, walk: Piece, a: Piece, b: Piece, step: Piece,
@@ -76,7 +73,7 @@ def product(t: Way, sizes: tuple[int, int, int], bk: int, grid: int, walk: Piece
 def whole(group: int) -> Piece:
     """The WALK over all tiles of a result, so many rows of them at a time."""
     zero = tl.constexpr(0)
-    return walks.whole, (zero, zero, tl.constexpr(group))
+    return walks.whole, (zero, zero, tl.constexpr(group), None)
 
 
 def divided(t: Way, beside: bool = False) -> Piece:
@@ -98,7 +95,7 @@ def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matri
     summed, left = bool(t.parts) and not into, 0
     last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
     # Where pieces begin must be known.
-    walk: Piece = whole(group.value) if any(units) else (walks.whole, (m0, n0, group))
+    walk: Piece = whole(group.value) if any(units) else (walks.whole, (m0, n0, group, None))
     if summed:
         at, last = parts(work, t)
         walk = divided(t)

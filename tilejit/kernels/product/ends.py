@@ -30,35 +30,23 @@ def put(p, at, desc, y):
 
 @tilejit.kernel
 def store(p, at, acc):
-    """act(scale_a * scale_b * sums + bias). p.end: descriptor of the result, bias: of its columns, or None, where one
-    number is that scales, twice, or None, ACTIVATION."""
-    c_desc, bias, scale_a, scale_b, ACTIVATION = p.end
+    """act(scale_a * scale_b * sums + bias), or a caller's function of the (scaled) sums, END(sums, rows, columns,
+    row_count, column_count, args), whose rows and columns are the result's, shaped so that they broadcast against the
+    sums. p.end: descriptor of the result, bias: of its columns, or None, where one number is that scales, twice, or
+    None, ACTIVATION, END or None, args."""
+    c_desc, bias, scale_a, scale_b, ACTIVATION, END, args = p.end
     scale = tensor_scale(scale_a, scale_b)
     if scale is not None:
         acc *= scale
-    if p.SWAP:
+    if END is not None:
+        high = at.m + tl.arange(0, p.BM)[:, None]
+        wide = at.n + tl.arange(0, p.BN)[None, :]
+        acc = END(acc, wide, high, p.N, p.M, args) if p.SWAP else END(acc, high, wide, p.M, p.N, args)
+    elif p.SWAP:
         acc = biased(acc, bias, at.m, p.M, p.BM, ROWS=True)
     else:
         acc = biased(acc, bias, at.n, p.N, p.BN)
     put(p, at, c_desc, activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
-
-
-@tilejit.kernel
-def custom(p, at, acc):
-    """A caller's function of the (scaled) sums: END(sums, rows, columns, row_count, column_count, args), whose rows and
-    columns are the result's, shaped so that they broadcast against the sums. p.end: descriptor of the result, where two
-    scales are, or None, END, args."""
-    c_desc, scale_a, scale_b, END, args = p.end
-    scale = tensor_scale(scale_a, scale_b)
-    if scale is not None:
-        acc *= scale
-    high = at.m + tl.arange(0, p.BM)[:, None]
-    wide = at.n + tl.arange(0, p.BN)[None, :]
-    if p.SWAP:
-        y = END(acc, wide, high, p.N, p.M, args)
-    else:
-        y = END(acc, high, wide, p.M, p.N, args)
-    put(p, at, c_desc, y.to(c_desc.dtype))
 
 
 @tilejit.kernel

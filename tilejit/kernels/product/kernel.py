@@ -1,6 +1,6 @@
 """One kernel for all matrix products. Four functions say what is particular, each with a tuple of its own.
 
-    WALK(p, walk)                    computes (`tile.compute`) every tile, or part of K of one, that a program has
+    WALK(p, walk)                    computes (`compute`) every tile, or part of K of one, that a program has
     LOAD_A, LOAD_B(args, at, ...)    a block of an operand's rows, for the tile at a place
     STEP(p, at)                      the sums of a tile's blocks of K
     END(p, at, sums)                 what becomes of them
@@ -10,9 +10,53 @@ numbers and constants.
 """
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.product.tile import Product
+
+
+class Product(NamedTuple):
+    """What the functions see of the product: the arguments of `product_kernel` but for the walk's."""
+
+    a: Any
+    b: Any
+    step: Any
+    end: Any
+    M: Any
+    N: Any
+    K: Any
+    BM: Any
+    BN: Any
+    BK: Any
+    SWAP: Any
+    LOAD_A: Any
+    LOAD_B: Any
+    STEP: Any
+    END: Any
+
+
+class Place(NamedTuple):
+    """A tile, or a part of K of one: its first row and column, and its blocks of K, every `by`th from first to last.
+
+    slot: its place among tiles of parts. batch: of stacks, the matrix. start, count: of a group, its first row in all
+    rows, and its rows."""
+
+    m: Any
+    n: Any
+    first: Any
+    last: Any
+    by: Any = 1
+    slot: Any = 0
+    batch: Any = 0
+    start: Any = 0
+    count: Any = None
+
+
+@tilejit.kernel
+def compute(p, at):
+    """The sums of a tile, and what becomes of them."""
+    p.END(p, at, p.STEP(p, at))
 
 
 @tilejit.kernel(do_not_specialize=("walk", "step", "M", "N", "K"))

@@ -6,56 +6,37 @@ import tilejit.language as tl
 
 
 @tilejit.kernel
-def rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix [rows, K]. args: its descriptor, how L2 keeps it."""
-    return args[0].load([first, k * BK], args[1])
+def block(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
+    """Of a matrix [rows, K], or of the transpose of one [K, rows]; or of the place's of a stack of them, whose last one
+    serves all others. args: its descriptor, ROWS: whether it is [rows, K], how L2 keeps it."""
+    desc, ROWS, eviction = args
+    m = first if ROWS else k * BK
+    n = k * BK if ROWS else first
+    if len(desc.block_shape) == 3:
+        batch = tl.minimum(at.batch, desc.shape[0] - 1)
+        x = desc.load([batch, m, n]).reshape(desc.block_shape[1], desc.block_shape[2])
+    else:
+        x = desc.load([m, n], eviction)
+    return x if ROWS else x.T
 
 
 @tilejit.kernel
-def columns(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of the transpose of a matrix [K, rows]. args: its descriptor, how L2 keeps it."""
-    return args[0].load([k * BK, first], args[1]).T
-
-
-@tilejit.kernel
-def pieces(base, pitch, row, column, rows, columns, R: tl.constexpr, C: tl.constexpr, UNIT: tl.constexpr):
-    """The block [R, C] at (row, column) of a matrix [rows, columns], UNIT elements at a time: what everything here but
-    rows is a multiple of."""
+def pieces(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
+    """The same of a matrix that TMA cannot read, UNIT elements at a time: what everything here but its lines is a
+    multiple of. args: it, elements from line to line, its lines, their elements, ROWS, UNIT."""
+    base, pitch, lines, length, ROWS, UNIT = args
     BYTES: tl.constexpr = UNIT * base.dtype.element_ty.primitive_bitwidth // 8
+    R: tl.constexpr = SIZE if ROWS else BK
+    C: tl.constexpr = BK if ROWS else SIZE
+    m = first if ROWS else k * BK
+    n = k * BK if ROWS else first
     pitch = tl.multiple_of(pitch, UNIT)
-    start = tl.multiple_of(base + (row.to(tl.int64) * pitch + column), BYTES)
+    start = tl.multiple_of(base + (m.to(tl.int64) * pitch + n), BYTES)
     r = tl.arange(0, R)[:, None]
     c = tl.arange(0, C)[None, :]
-    inside = (r < rows - row) & (c < tl.multiple_of(columns - column, UNIT))
-    return tl.load(start + (r * pitch + c), inside, other=0.0)
-
-
-@tilejit.kernel
-def pointer_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix [rows, K] that TMA cannot read. args: it, elements from row to row, its rows, its K, UNIT."""
-    base, pitch, count, length, UNIT = args
-    return pieces(base, pitch, first, k * BK, count, length, SIZE, BK, UNIT)
-
-
-@tilejit.kernel
-def pointer_columns(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """The same of the transpose of a matrix [K, rows]. args: it, elements from line to line, its K, its rows, UNIT."""
-    base, pitch, count, length, UNIT = args
-    return pieces(base, pitch, k * BK, first, count, length, BK, SIZE, UNIT).T
-
-
-@tilejit.kernel
-def stack_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of the place's matrix of a stack [batches, rows, K], whose last one serves all others. args: its descriptor."""
-    batch = tl.minimum(at.batch, args[0].shape[0] - 1)
-    return args[0].load([batch, first, k * BK]).reshape(SIZE, BK)
-
-
-@tilejit.kernel
-def stack_columns(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """The same of a stack [batches, K, rows]."""
-    batch = tl.minimum(at.batch, args[0].shape[0] - 1)
-    return args[0].load([batch, k * BK, first]).reshape(BK, SIZE).T
+    inside = (r < lines - m) & (c < tl.multiple_of(length - n, UNIT))
+    x = tl.load(start + (r * pitch + c), inside, other=0.0)
+    return x if ROWS else x.T
 
 
 @tilejit.kernel

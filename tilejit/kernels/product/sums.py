@@ -21,7 +21,7 @@ def sum_parts_kernel(parts, out, bias, scale_a, scale_b, end_args, M, N, down, a
     WAYS parts are read side by side, and what those sum up to is added up behind. out has strides down and across.
     COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per row (else per column), and ELEMENTS
     are a block of so many columns (else side by side).
-    END: None, or what is done with the sums instead of a bias and an activation (`ends.custom`)."""
+    END: None, or what is done with the sums instead of a bias and an activation (`ends.store`)."""
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)

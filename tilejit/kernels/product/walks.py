@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.product.tile import Place, compute
+from tilejit.kernels.product.kernel import Place, compute
 
 
 @tilejit.kernel
@@ -23,25 +23,16 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 @tilejit.kernel
 def whole(p, args):
-    """Tiles of the result's rows from M0 and columns from N0 on. args: M0, N0, GROUP (of `tile_at`)."""
-    M0, N0, GROUP = args
+    """Tiles of the result's rows from M0 and columns from N0 on, or of matrix after matrix. args: M0, N0, GROUP (of
+    `tile_at`), how many matrices there are, or None."""
+    M0, N0, GROUP, batches = args
     tiles_m = tl.cdiv(p.M - M0, p.BM)
     tiles_n = tl.cdiv(p.N - N0, p.BN)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
-        compute(p, Place(M0 + row * p.BM, N0 + column * p.BN, 0, tl.cdiv(p.K, p.BK)))
-
-
-@tilejit.kernel
-def stacks(p, args):
-    """Tiles of matrix after matrix. args: how many there are, GROUP."""
-    batches, GROUP = args
-    tiles_m = tl.cdiv(p.M, p.BM)
-    tiles_n = tl.cdiv(p.N, p.BN)
-    for t in tl.range(tl.program_id(0), batches * tiles_m * tiles_n, tl.num_programs(0)):
-        batch = t // (tiles_m * tiles_n)
-        row, column = tile_at(t % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP)
-        compute(p, Place(row * p.BM, column * p.BN, 0, tl.cdiv(p.K, p.BK), batch=batch))
+    for t in tl.range(tl.program_id(0), tiles_m * tiles_n if batches is None else batches * tiles_m * tiles_n,
+                      tl.num_programs(0)):
+        batch = 0 if batches is None else t // (tiles_m * tiles_n)
+        row, column = tile_at(t if batches is None else t % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP)
+        compute(p, Place(M0 + row * p.BM, N0 + column * p.BN, 0, tl.cdiv(p.K, p.BK), batch=batch))
 
 
 @tilejit.kernel
