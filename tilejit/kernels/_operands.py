@@ -8,23 +8,24 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At
+from tilejit.kernels._calls import At, infos_of
 from tilejit.kernels.product.ends import WRAP
 
-#: What is multiplied with fp32 sums; and bytes of a row of K in a block: what a swizzled row holds.
-DTYPES, K_BYTES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32"), 128
+#: What is multiplied with fp32 sums.
+DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 
 @dataclass(frozen=True)
 class Matrix:
     """A stack of matrices [..., rows, columns] in memory, array `at` of a call: `rows_first` if a matrix's rows are
-    contiguous."""
+    contiguous. `by_tma`: what it is called where only TMA reads or writes it."""
 
     info: ArrayInfo
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     rows_first: bool
     at: int = 0
+    by_tma: str = ""
 
     @property
     def dtype(self) -> Any:
@@ -50,8 +51,13 @@ class Matrix:
         return self.seen((*stack, *shape), (*self.strides[:-2], self.pitch, 1), (*(1,) * len(stack), *block))
 
     def seen(self, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...]) -> At:
-        """The same memory in blocks of another shape."""
-        return At(self.at, tilejit.TensorDescriptor.template(self.info, shape, strides, block))
+        """The same memory in blocks of another shape. Raises LaunchError where that has to satisfy TMA's rules, and
+        does not."""
+        found = tilejit.TensorDescriptor.template(self.info, shape, strides, block)
+        if self.by_tma and not found.tma:
+            raise tilejit.LaunchError(f"{self.by_tma} needs a base and row strides that are multiples of 16 bytes, "
+                                      f"found strides {found.strides} of {found.dtype}: pad its rows")
+        return At(self.at, found)
 
     def ragged(self, rows: int, columns: int) -> At:
         """Blocks of a row-major matrix that are clipped at any row, not at the matrix's last one only.
@@ -94,17 +100,20 @@ def unit(x: Matrix) -> int:
     return gcd(x.info.address, x.pitch * size, length * size, 16 if in_reach(x) else 8) // size or 1
 
 
-def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2) -> Matrix:
-    """A matrix (or stack of matrices), array `at`, with unit stride along its rows or its columns."""
+def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2, in_place: bool = True) -> Matrix:
+    """A matrix (or stack of matrices), array `at`, with unit stride along its rows or its columns; `in_place`: that TMA
+    reads as it lies."""
     shape, strides = info.shape, info.strides
     if len(shape) != rank:
         kind = "a matrix" if rank == 2 else f"an array of rank {rank}"
         raise tilejit.LaunchError(f"{what}: {name} must be {kind}, found shape {list(shape)}")
     rows_first = order_of(info)
+    if rows_first is None and not in_place and (strides[-1] == 1 or shape[-1] == 1 or 0 in shape):
+        rows_first = True
     if rows_first is None:
         raise tilejit.LaunchError(f"{what}: {name} has strides {list(strides)}: one of its last two must be 1 and the "
                                   "other at least the length of a line: call .contiguous()")
-    return Matrix(info, shape, strides, rows_first, at)
+    return Matrix(info, shape, strides, rows_first, at, f"{what}: {name}" if in_place else "")
 
 
 def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DTYPES, in_place: bool = True) -> None:
@@ -121,18 +130,22 @@ def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DT
                                   "the tensor cores transpose 16-bit elements only")
 
 
-def new(like: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
-    """A result of the kind of `like`, of a dtype or of the input's (8-bit inputs give bf16)."""
-    own = tilejit.array_info(like).dtype
-    return tilejit.empty_like(like, shape, dtype or (tl.bfloat16 if own.bytes == 1 else own))
+def new(a: Any, b: Any, dtype: Any = None, beside: int = 1) -> Any:
+    """An array for a @ b, of a dtype or of a's (8-bit inputs give bf16). beside: matrices whose columns b has."""
+    ia, ib = infos_of(a, b)
+    shape = [*ia.shape[:-1], *[n // beside for n in ib.shape[-1:]]]
+    if len(ia.shape) == len(ib.shape) == 3:
+        shape[0] = max(shape[0], ib.shape[0])
+    return tilejit.empty_like(a, tuple(shape), dtype or (tl.bfloat16 if ia.dtype.bytes == 1 else ia.dtype))
 
 
-def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: str = "out") -> Matrix:
-    """An output, array `at`, checked to have this shape and contiguous rows."""
+def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: str = "out",
+           in_place: bool = True) -> Matrix:
+    """An output, array `at`, checked to have this shape and contiguous rows; `in_place`: that TMA writes."""
     if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be a row-major {list(shape)} array, found shape "
                                   f"{list(info.shape)} and strides {list(info.strides)}")
-    return Matrix(info, info.shape, info.strides, True, at)
+    return Matrix(info, info.shape, info.strides, True, at, f"{what}: {name}" if in_place else "")
 
 
 def check_vector(what: str, name: str, info: ArrayInfo | None, size: int) -> None:
@@ -151,12 +164,3 @@ def check_scale(what: str, name: str, info: ArrayInfo | None) -> None:
     """The scale of a whole operand, if it is there: an array of one number in fp32."""
     if info is not None and (info.dtype != tl.float32 or any(n != 1 for n in info.shape)):
         raise tilejit.LaunchError(f"{what}: {name} must be one number in fp32, found {info.dtype} {list(info.shape)}")
-
-
-def require_tma(what: str, **seen: At) -> None:
-    """All descriptors must satisfy TMA's rules."""
-    for name, at in seen.items():
-        d = at.descriptor
-        if d is not None and not d.tma:
-            raise tilejit.LaunchError(f"{what}: {name} needs a base and row strides that are multiples of 16 bytes, "
-                                      f"found strides {d.strides} of {d.dtype}: pad its rows")

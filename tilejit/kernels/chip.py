@@ -96,3 +96,8 @@ def load(path: Path, multiprocessors: int | None = None) -> Chip:
 def current(device: int | None = None, multiprocessors: int | None = None) -> Chip:
     """The rates of the chip that arrays of a device are on; of so many of its multiprocessors."""
     return chip(tilejit.device_name(device), multiprocessors or tilejit.multiprocessors(device))
+
+
+def hopper() -> bool:
+    """Whether kernels are compiled for tensor cores that take operands from shared memory (`wgmma`)."""
+    return bool(tilejit.chip() == "sm_90a")

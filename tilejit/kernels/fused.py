@@ -9,23 +9,12 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of, known_of
-from tilejit.kernels._operands import (
-    DTYPES,
-    K_BYTES,
-    Matrix,
-    check_one_of,
-    check_operands,
-    check_vector,
-    new,
-    operand,
-    require_tma,
-    result,
-)
+from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of
+from tilejit.kernels._operands import DTYPES, Matrix, check_one_of, check_operands, check_vector, new, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
-from tilejit.kernels.chip import Chip, current
+from tilejit.kernels.chip import Chip, current, hopper
 from tilejit.kernels.estimate import one
-from tilejit.kernels.launches import Piece, load, product, whole
+from tilejit.kernels.launches import Piece, load, multiply, whole
 from tilejit.kernels.matmul import into_sums, matmul, product_ns
 from tilejit.kernels.planning import best
 from tilejit.kernels.problem import Problem, facts
@@ -119,14 +108,11 @@ def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: An
 
 def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
          reduction: str | None, out: Any, out_dtype: Any) -> Any:
-    if out is None:
-        ma, mb = _operands(what, gated, *known_of(a, b))
-        out = new(a, (ma.shape[0], mb.shape[-1]), out_dtype)
+    out = new(a, b, out_dtype, 2 if what == "swiglu" else 1) if out is None else out
     called(_work, (a, b, out, *extras), what, gated, activation, reduction)
     return out
 
 
-@lru_cache(maxsize=1024)
 def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
     """Both operands; b of a gated product as [2, K, N]."""
     ma, beside = operand(what, "a", a, 0), gated and len(b.shape) == 2 and what == "swiglu"
@@ -175,34 +161,27 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None,
     if residual is not None:
         stride = result(what, residual, shape, 6, "residual").strides[0]
         narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
-    pairs = tilejit.chip() == "sm_90a" and multiprocessors > 1
     tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
-                    reduction is not None, 2 if pairs else 1)
+                    reduction is not None, 2 if hopper() and multiprocessors > 1 else 1)
     problem, chip = facts(ma, mb, out), current(a.device, multiprocessors)
     problem = replace(problem, n=2 * n) if gated else problem
-    t = best(problem, chip, tiles)
+    t = best(problem, chip, tiles, hopper())
     side = (8 if n % 8 == 0 else 1) if gated else 0
     end = Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
                  given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
     merged = _merged(mb) if gated else mb
     if merged is not None and _apart(ma, merged, problem, t, chip):
         return _ended(work, ma, merged, mc, mz, end, chip)
-    bk, integers = K_BYTES // ma.dtype.bytes, not ma.dtype.is_float
-    columns = t.n // 2 if gated else t.n
-    of_a, seen = load(ma, t.m, bk), mc.descriptor(t.m, columns if gated else min(columns, 128))
+    bk, columns = t.step(problem.size), t.n // 2 if gated else t.n
     of_b: Piece = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else \
         load(mb.T, columns, bk)
-    require_tma(what, a=of_a[1][0], b=of_b[1][0], out=seen)
-    end = end._replace(out=seen)
-    if mz is not None:
-        end = end._replace(z=mz.descriptor(t.m, min(columns, 64 if gated else 128)))
-        require_tma(what, z=end.z)
+    end = end._replace(out=mc.descriptor(t.m, columns if gated else min(columns, 128)),
+                       z=mz and mz.descriptor(t.m, min(columns, 64 if gated else 128)))
     stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
-    work.launches.append(product(
-        t, (m, problem.n, ma.shape[1]), bk, min(t.room(multiprocessors), t.tiles(m, problem.n)),
-        whole(t.group(m, tilejit.cdiv(ma.shape[1], bk))), of_a, of_b,
-        (steps.accumulate, (tl.int32, tl.constexpr(0)) if integers else steps.SUMS),
-        (epilogues.gated if gated else epilogues.fused, end), num_stages=stages))
+    multiply(work, t, (m, problem.n, problem.k), bk, t.launched(m, problem.n, multiprocessors),
+             whole(t.group(m, tilejit.cdiv(problem.k, bk))), load(ma, t.m, bk), of_b,
+             (steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))), mc,
+             stored=(epilogues.gated if gated else epilogues.fused, end), num_stages=stages)
     return work
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, called, known_of
-from tilejit.kernels._operands import K_BYTES, Matrix, check_operands, new, operand, require_tma, result
-from tilejit.kernels.launches import End, Piece, load, product
+from tilejit.kernels._calls import At, Work, called
+from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
+from tilejit.kernels.launches import End, Piece, load, multiply
 from tilejit.kernels.product import loads, steps, walks
 from tilejit.kernels.scaled import promoted, scale_steps
 from tilejit.kernels.way import Way
@@ -75,8 +75,7 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
 def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales: tuple[Any, Any], masked: bool,
          expected: int | None, config: Way | None) -> Any:
     """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
-    if out is None:
-        out = new(a, _operands(what, *known_of(a, b, sizes), masked)[2], out_dtype)
+    out = new(a, b, out_dtype) if out is None else out
     called(_work, (a, b, out, sizes, *scales), what, masked, expected, config)
     return out
 
@@ -91,38 +90,27 @@ def _flat(what: str, name: str, x: Matrix) -> Matrix:
 
 
 @lru_cache(maxsize=1024)
-def _operands(what: str, a: ArrayInfo, b: ArrayInfo, sizes: ArrayInfo,
-              masked: bool) -> tuple[Matrix, Matrix, tuple[int, ...]]:
-    """Both, and the shape of the result. Raises LaunchError for arrays that do not go together."""
-    ma, mb = operand(what, "a", a, 0, 3 if masked else 2), operand(what, "b", b, 1, 3)
-    ma = _flat(what, "a", ma) if masked else ma
-    check_operands(what, ma, mb)
-    groups = mb.shape[0]
-    if not ma.rows_first:
-        raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(ma.strides)}")
-    if masked and a.shape[0] != groups:
-        raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {groups}")
-    name, length = ("counts", groups) if masked else ("offsets", groups + 1)
-    if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
-        raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
-    return ma, mb, (*a.shape[:-1], mb.shape[2])
-
-
-@lru_cache(maxsize=1024)
 def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a: ArrayInfo | None,
           scale_b: ArrayInfo | None, what: str, masked: bool, expected: int | None, config: Way | None,
           multiprocessors: int, knobs: Any) -> Work:
-    """The launch."""
-    work, (ma, mb, shape) = Work(6), _operands(what, a, b, sizes, masked)
-    mc = result(what, out, shape, 2)
-    mc = _flat(what, "out", mc) if masked else mc
+    """The launch. Raises LaunchError for arrays that do not go together."""
+    work, ma, mb = Work(6), operand(what, "a", a, 0, 3 if masked else 2), operand(what, "b", b, 1, 3)
+    if masked and a.shape[0] != b.shape[0]:
+        raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {b.shape[0]}")
+    mc = result(what, out, (*a.shape[:-1], b.shape[2]), 2)
+    ma, mc = (_flat(what, "a", ma), _flat(what, "out", mc)) if masked else (ma, mc)
+    check_operands(what, ma, mb)
+    if not ma.rows_first:
+        raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(ma.strides)}")
     (rows, k), (groups, _, n) = ma.shape, mb.shape
+    name, length = ("counts", groups) if masked else ("offsets", groups + 1)
+    if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
+        raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
     if 0 in (rows, n, groups):
         return work
     blocks = (scale_a, scale_b) != (None, None)
     t = config or choose(rows if expected is None else expected * groups, groups, n, multiprocessors, blocks)
-    bk = K_BYTES // ma.dtype.bytes
-    high, wide = t.computed(t.m, t.n)
+    bk, (high, wide) = t.step(ma.dtype.bytes), t.computed(t.m, t.n)
     step: Piece = (steps.accumulate, steps.SUMS)
     if blocks:
         if not ma.dtype.is_fp8():
@@ -131,12 +119,8 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a:
         if masked and groups > 1 and scale_a.strides[0] != a.shape[1] * scale_a.strides[1]:
             raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
         step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
-    of_rows: Piece = (loads.group_rows, (ma.descriptor(high, bk),))
-    of_b, seen = load(mb.T, wide, bk), mc.ragged(high, wide)
-    require_tma(what, a=of_rows[1][0], b=of_b[1][0], out=seen)
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)        # at most
-    work.launches.append(product(
-        t, (*t.computed(0, n), k), bk, min(multiprocessors, tiles),
-        (walks.groups, (At(3), groups, a.shape[1] if masked else None)), *((of_b, of_rows) if t.swap else (
-            of_rows, of_b)), step, End().stored(seen), num_stages=t.stages))
+    walk = walks.groups, (At(3), groups, a.shape[1] if masked else None)
+    multiply(work, t, (0, n, k), bk, min(multiprocessors, tiles), walk, (loads.group_rows, (ma.descriptor(high, bk),)),
+             load(mb.T, wide, bk), step, mc, stored=End().stored(mc.ragged(high, wide)), num_stages=t.stages)
     return work

@@ -7,7 +7,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import At, Launch, Work
 from tilejit.kernels._operands import Matrix
-from tilejit.kernels.chip import Chip
+from tilejit.kernels.chip import Chip, hopper
 from tilejit.kernels.estimate import overlapping
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.product import ends, loads, steps, walks
@@ -58,65 +58,67 @@ def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) ->
     return loads.block, (x.descriptor(rows, bk), rows_first, eviction)
 
 
-def product(t: Way, sizes: tuple[int, int, int], bk: int, grid: int, walk: Piece, a: Piece, b: Piece, step: Piece,
-            end: Piece, **options: Any) -> Launch:
-    """The launch for M, N and K as tiles see them."""
-    pieces = walk, a, b, step, end
-    straight = all(f in (loads.pointer_rows, loads.pointer_columns) for f, _ in (a, b))
-    kernel = product_kernel.partial(
-        **dict(zip("MNK", sizes)), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
-        **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), [f for f, _ in pieces])),
-        **{**t.options(straight), **options})
-    return Launch(kernel, (grid,), tuple([args for _, args in pieces]))
-
-
-def whole(group: int) -> Piece:
-    """The WALK over all tiles of a result, so many rows of them at a time."""
+def whole(group: int, batches: int | None = None) -> Piece:
+    """The WALK over all tiles of a result, or of so many of them, so many rows of tiles at a time."""
     zero = tl.constexpr(0)
-    return walks.whole, (zero, zero, tl.constexpr(group), None)
+    return walks.whole, (zero, zero, tl.constexpr(group), batches)
 
 
-def divided(t: Way, beside: bool = False) -> Piece:
-    """The WALK over the parts of tiles, of which those of one tile are side by side or not."""
-    return walks.parts, tuple(map(tl.constexpr, (t.parts, GROUP, beside)))
+def multiply(work: Work, t: Way, sizes: tuple[int, int, int], bk: int, programs: int, walk: Piece, a: Piece, b: Piece,
+             step: Piece, c: Matrix, end: End = End(), stored: Piece | None = None, beside: bool = False,
+             **options: Any) -> None:
+    """Add the launch that makes c, for M, N and K, of the LOADs of a's rows and b's columns, in blocks of `bk` of K.
+
+    stored: an END instead of what `end` says. Without, parts of K (`t.parts`) are walked as such, those of one tile
+    side by side or not (`beside`), and a second launch sums them."""
+    (m, n, k), straight = sizes, a[0] is b[0] is loads.pieces
+    summed = bool(t.parts) and stored is None
+    if summed:
+        at, stored = parts(work, t)
+        walk = walks.parts, tuple(map(tl.constexpr, (t.parts, GROUP, beside)))
+    last = stored or end.stored(c.descriptor(*t.computed(t.m, t.n)))
+    functions, pieces = zip(walk, *((b, a) if t.swap else (a, b)), step, last)
+    kernel = product_kernel.partial(
+        **dict(zip("MNK", (*t.computed(m, n), k))), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
+        **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), functions)), **{**t.options(straight), **options})
+    work.launches.append(Launch(kernel, (programs,), pieces))
+    if summed:
+        work.launches.append(sum_parts(at, c, t, end))
 
 
 def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matrix, chip: Chip, end: End = End(),
         into: bool = False) -> None:
     """Add the launches for a part of c = a @ b. into: it is added to what c holds."""
     m0, n0, m1, n1, t = part
-    first, second = (b.T, a) if t.swap else (a, b.T)
-    units = t.computed(*problem.units)
-    bk = t.k_bytes * t.k_ctas // a.dtype.bytes
-    count = tilejit.cdiv(m1 - m0, t.m) * tilejit.cdiv(n1 - n0, t.n)
-    grid = t.programs or min(t.room(chip.multiprocessors), count)
-    group = tl.constexpr(GROUP if t.stream or t.k_ctas > 1 else t.group(m1 - m0, tilejit.cdiv(problem.k, bk)))
-    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(problem, t, grid, chip))
-    summed, left = bool(t.parts) and not into, 0
-    last: Piece = end.stored(c.descriptor(*t.computed(t.m, t.n)))
+    (m, n), (high, wide), bk = t.computed(m1 - m0, n1 - n0), t.computed(t.m, t.n), t.step(problem.size)
+    programs = t.launched(m, n, chip.multiprocessors)
+    group = GROUP if t.stream or t.k_ctas > 1 else t.group(m1 - m0, tilejit.cdiv(problem.k, bk))
+    pdl = overlapping(problem, t, programs, chip)
+    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=pdl)
     # Where pieces begin must be known.
-    walk: Piece = whole(group.value) if any(units) else (walks.whole, (m0, n0, group, None))
-    if summed:
-        at, last = parts(work, t)
-        walk = divided(t)
+    walk: Piece = whole(group) if any(problem.units) else (walks.whole, (m0, n0, tl.constexpr(group), None))
+    stored, left, evict = None, 0, ""
+    if into or t.stream and not t.parts:
+        walk, stored = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)
+    elif t.parts:
+        # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory (on
+        # an H200 1% at 512x512x65536, 8% at 256x256x131072).
+        evict = "evict_first"
         options.update(store_stages=STORE_STAGES)
-    elif t.stream or into:
-        walk = walks.stream, (t.stream, group)
-        if into:
-            last = ends.added, (c.descriptor(*t.computed(t.m, t.n)),)
-        elif t.stream:
-            at, (_, seen) = parts(work, t)
-            last = ends.handed, (*seen, At(at), At(work.new((t.stream,), tl.int32, True)), *last)
     else:
         left = tail(problem, t, end.activation or end.own)
-    # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory (on an
-    # H200 1% at 512x512x65536, 8% at 256x256x131072).
-    evict = "evict_first" if summed else ""
-    work.launches.append(product(
-        t, (m1, n1, problem.k), bk, grid, walk, load(first, t.m, bk, evict, units[0]),
-        load(second, t.n, bk, evict, units[1]), (steps.accumulate, (tl.float32, tl.constexpr(left))), last, **options))
-    if summed:
-        work.launches.append(sum_parts(at, c, t, end))
+    multiply(work, t, (*t.computed(m1, n1), problem.k), bk, programs, walk, load(a, high, bk, evict, problem.units[0]),
+             load(b.T, wide, bk, evict, problem.units[1]), (steps.accumulate, (tl.float32, tl.constexpr(left))), c, end,
+             stored, **options)
+
+
+def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
+    """The END of tiles that are shared out: added to what c holds, or handed on from program to program."""
+    seen = c.descriptor(*t.computed(t.m, t.n))
+    if into:
+        return ends.added, (seen,)
+    at, (_, descriptors) = parts(work, t)
+    return ends.handed, (*descriptors, At(at), At(work.new((t.stream,), tl.int32, True)), *end.stored(seen))
 
 
 def parts(work: Work, t: Way) -> tuple[int, Piece]:
@@ -149,5 +151,5 @@ def tail(problem: Problem, t: Way, end: Any = None) -> int:
     registers (beside an `end` some tiles have none)."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
     fits = not t.in_turn and t.k_ctas == 1 and not any(problem.units)
-    fits = fits and tilejit.chip() == "sm_90a" and end is None
+    fits = fits and hopper() and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

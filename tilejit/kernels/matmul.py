@@ -10,25 +10,13 @@ from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, given, infos_of, known_of, place
-from tilejit.kernels._operands import (
-    DTYPES,
-    Matrix,
-    check_one_of,
-    check_operands,
-    check_scale,
-    check_vector,
-    in_reach,
-    new,
-    order_of,
-    unit,
-)
-from tilejit.kernels.activations import ACTIVATIONS
-from tilejit.kernels.chip import Chip, current
+from tilejit.kernels._calls import At, Work, given, known_of, place
+from tilejit.kernels._operands import Matrix, check_scale, in_reach, new, unit
+from tilejit.kernels.chip import Chip, current, hopper
 from tilejit.kernels.copy import LINE, copy, made, pitched, time
 from tilejit.kernels.launches import End, add
 from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
-from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.problem import Problem, checked, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Part, Way
 
@@ -45,17 +33,9 @@ _TUNED = 8
 _tuned: dict[tuple[Any, ...], str] = {}
 
 
-def _empty(a: Any, b: Any, dtype: Any = None) -> Any:
-    """An array for a result of the inputs' dtype (bf16 for fp8), or another one."""
-    ia, ib = infos_of(a, b)
-    if len(ia.shape) != 2 or len(ib.shape) != 2:
-        raise tilejit.LaunchError(f"matmul: a and b must be matrices, found shapes {ia.shape} and {ib.shape}")
-    return new(a, (ia.shape[0], ib.shape[1]), dtype)
-
-
 @tilejit.torch_op("tilejit::matmul", "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, ScalarType? "
                   "out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None) -> Tensor",
-                  fake=lambda a, b, bias=None, activation=None, out_dtype=None, **scales: _empty(a, b, out_dtype),
+                  fake=lambda a, b, bias=None, activation=None, out_dtype=None, **scales: new(a, b, out_dtype),
                   replay=True)
 def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None, out_dtype: Any = None, *,
            scale_a: Any = None, scale_b: Any = None, end: Any = None, end_args: tuple[Any, ...] = (),
@@ -79,7 +59,7 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
     of some elements; what it loads it masks by their counts. end_args: arrays and numbers, its `args`. It has no
     gradient. autotune: the likeliest eight ways are measured once, and the fastest is remembered on disk, where there
     is a GPU. Raises LaunchError for what does not fit."""
-    out = _empty(a, b, out_dtype) if out is None else out
+    out = new(a, b, out_dtype) if out is None else out
     if end is not None and (bias is not None or activation is not None):
         raise tilejit.LaunchError("matmul: an end takes the place of a bias and an activation: leave those out")
     arrays = a, b, bias, out, scale_a, scale_b
@@ -94,20 +74,17 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
          out_dtype: Any = None) -> str:
     """How `matmul` of these arrays is planned, to be printed: the likeliest of the ways considered, with their
     estimates, and the choice. Raises LaunchError as `matmul` does."""
-    known = known_of(a, b, bias, _empty(a, b, out_dtype) if out is None else out)
-    ma, mb, mc = _matrices(*known, activation)
-    chip, problem = current(known[0].device), facts(ma, mb, mc.info, bias is not None, activation)
-    if 0 in mc.shape:
-        return f"{problem}: nothing to compute"
-    found = _route(ma, mb, mc, problem, chip)
-    if found is None:
-        return f"{problem}: nothing to sum"
+    known = known_of(a, b, bias, new(a, b, out_dtype) if out is None else out, None, None)
+    call = _call(*known, activation, *place(known[0]), None)
+    if 0 in call.c.shape or not call.problem.k:
+        return f"{call.problem}: nothing to {'sum' if 0 not in call.c.shape else 'compute'}"
+    found = _route(call)
     told = f"{', '.join(found.told())}, and:\n" if found.told() else ""
-    return told + described(found.problem, chip, _hopper())
+    return told + described(found.problem, call.chip, hopper())
 
 
 def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any, ...]) -> Work:
-    """The launches of the fastest of the likeliest plans, or where something is copied first those of `_work`."""
+    """The launches of the fastest of the likeliest plans, or where nothing is summed those of `_work`."""
     plans = _plans(*known, *options)
     if not plans:
         return _work(*known, *options)
@@ -118,101 +95,69 @@ def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any
     return plans[_tuned[key]]
 
 
+@dataclass(frozen=True)
+class Call:
+    """A checked product, and what follows its sums."""
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    end: End
+    problem: Problem
+    chip: Chip
+
+
 @lru_cache(maxsize=1024)
-def _plans(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
-           scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> dict[str, Work]:
-    """The launches of the likeliest plans, by name; where TMA does not read or write all arrays, of every route."""
-    ma, mb, mc = _matrices(a, b, bias, c, activation)
-    if 0 in c.shape or not ma.shape[1]:
+def _call(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
+          scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> Call:
+    """What is computed of such arrays. Raises LaunchError for those that do not go together."""
+    matrices = checked(_WHAT, a, b, bias, c, activation, in_place=False)
+    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
+        check_scale(_WHAT, name, info)
+    scaled = scale_a is not None or scale_b is not None
+    end = End(given(2, bias), given(4, scale_a), given(5, scale_b), activation, own, None if own is None else At(6))
+    problem = facts(*matrices[:2], c, bias is not None or own is not None, activation, scaled)
+    return Call(*matrices, end, problem, current(a.device, sms))
+
+
+@lru_cache(maxsize=1024)
+def _work(*known: Any) -> Work:
+    """The launches of a product, for what `_call` takes."""
+    call = _call(*known)
+    return Work(_ARRAYS) if 0 in call.c.shape else _routed(call, _route(call))
+
+
+@lru_cache(maxsize=1024)
+def _plans(*known: Any) -> dict[str, Work]:
+    """Those of the likeliest plans, by name; where TMA does not read or write all arrays, of every route."""
+    call = _call(*known)
+    if 0 in call.c.shape or not call.problem.k:
         return {}
-    end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
-    found = [*_routes(ma, mb, mc, problem, chip)]
+    found = [*_routes(call)]
     most = max(1, _TUNED // len(found))
-    routes = {str(r): r for route in found for r in _likeliest(route, chip, most)}
-    return {str(r): _routed(Work(_ARRAYS), r, ma, mb, mc, chip, end)
-            for r in sorted(routes.values(), key=lambda r: r.ns)[:_TUNED]}
+    routes = {str(r): r for route in found for r in _likeliest(route, call.chip, most)}
+    return {str(r): _routed(call, r) for r in sorted(routes.values(), key=lambda r: r.ns)[:_TUNED]}
 
 
 def _likeliest(route: Route, chip: Chip, most: int) -> list[Route]:
     """The route with its likeliest plans."""
     return [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns)
-            for plan in likeliest(route.problem, chip, _hopper(), most)]
+            for plan in likeliest(route.problem, chip, hopper(), most)]
 
 
-def _end(a: Matrix, b: Matrix, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
-         scale_b: ArrayInfo | None, activation: str | None, sms: int, own: Any) -> tuple[End, Problem, Chip]:
-    """What follows the sums, and what they are to be planned by."""
-    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
-        check_scale(_WHAT, name, info)
-    scaled = scale_a is not None or scale_b is not None
-    return (End(given(2, bias), given(4, scale_a), given(5, scale_b), activation, own, None if own is None else At(6)),
-            facts(a, b, c, bias is not None or own is not None, activation, scaled), current(a.info.device, sms))
-
-
-def _planned(work: Work, plan: Plan, problem: Problem, a: Matrix, b: Matrix, c: Matrix, chip: Chip,
-             end: End = End()) -> Work:
-    for part in plan.parts:
-        add(work, problem, part, a, b, c, chip, end)
-    return work
-
-
-def into_sums(work: Work, a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> None:
-    """Add the launches of c = a @ b, all of which TMA reads and writes."""
-    problem = facts(a, b, c.info)
-    _planned(work, choose(problem, chip, _hopper()), problem, a, b, c, chip)
-
-
-@lru_cache(maxsize=1024)
-def _matrices(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo,
-              activation: str | None) -> tuple[Matrix, Matrix, Matrix]:
-    """Operands and result. Raises LaunchError for arrays that do not go together."""
-    ma, mb = _matrix("a", a, 0), _matrix("b", b, 1)
-    check_operands(_WHAT, ma, mb, DTYPES, in_place=False)
-    m, n = a.shape[0], b.shape[1]
-    check_one_of(_WHAT, "activation", activation, ACTIVATIONS)
-    check_vector(_WHAT, "bias", bias, n)
-    if c.shape != (m, n) or c.strides[1] != 1 and n > 1:
-        raise tilejit.LaunchError(f"matmul: out must be a row-major [{m}, {n}] matrix, found {c.shape}")
-    return ma, mb, Matrix(c, c.shape, c.strides, True, 3)
-
-
-def _matrix(name: str, x: ArrayInfo, at: int) -> Matrix:
-    """An operand of any unit stride."""
-    if len(x.shape) != 2:
-        raise tilejit.LaunchError(f"matmul: {name} must be a matrix, found shape {x.shape}")
-    order = order_of(x)
-    if order is None:
-        if x.strides[1] != 1 and x.shape[1] != 1 and 0 not in x.shape:
-            raise tilejit.LaunchError(f"matmul: {name} has strides {x.strides}: one of them must be 1")
-        order = True
-    return Matrix(x, x.shape, x.strides, order, at)
-
-
-@lru_cache(maxsize=1024)
-def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
-          scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> Work:
-    """The launches of a product. Raises LaunchError for arrays that do not go together."""
-    work, (ma, mb, mc) = Work(_ARRAYS), _matrices(a, b, bias, c, activation)
-    end, problem, chip = _end(ma, mb, bias, c, scale_a, scale_b, activation, sms, own)
-    if 0 in c.shape:
-        return work
-    found = _route(ma, mb, mc, problem, chip)
-    if found is None:
-        return _planned(work, Plan((Part(0, 0, c.shape[0], c.shape[1], _EMPTY),), 0.0), problem, ma, mb, mc, chip, end)
-    return _routed(work, found, ma, mb, mc, chip, end)
-
-
-def _routed(work: Work, found: Route, ma: Matrix, mb: Matrix, mc: Matrix, chip: Chip, end: End) -> Work:
-    """Add the launches of a route: copies, the product, and a copy of its result."""
+def _routed(call: Call, found: Route) -> Work:
+    """The launches of a route: copies, the product, and a copy of its result."""
+    work, of_c = Work(_ARRAYS), call.c
     pairs = [(x, made(work, x, _copy_order(x, k_last)))
-             for x, k_last, copied in zip((ma, mb), (True, False), found.copied) if copied]
+             for x, k_last, copied in zip((call.a, call.b), (True, False), found.copied) if copied]
     if pairs:
         work.launches.append(copy(*pairs))
-    ma, mb = (dict(pairs).get(x, x) for x in (ma, mb))
-    target = made(work, mc, True, spare=True) if found.copied[2] else mc
-    _planned(work, found.plan, found.problem, ma, mb, target, chip, end)
-    if target is not mc:
-        work.launches.append(copy((target, mc)))
+    a, b = (dict(pairs).get(x, x) for x in (call.a, call.b))
+    target = made(work, of_c, True, spare=True) if found.copied[2] else of_c
+    for part in found.plan.parts:
+        add(work, found.problem, part, a, b, target, call.chip, call.end)
+    if target is not of_c:
+        work.launches.append(copy((target, of_c)))
     return work
 
 
@@ -237,66 +182,59 @@ class Route:
         return ", ".join([*self.told(), " + ".join(str(p.way) for p in self.plan.parts)])
 
 
-def _route(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Route | None:
-    """The fastest; None where there is nothing to sum."""
-    return min(_routes(a, b, c, problem, chip), key=lambda r: r.ns) if problem.k else None
+def _route(call: Call) -> Route:
+    """The fastest."""
+    return min(_routes(call), key=lambda r: r.ns)
 
 
-def _routes(a: Matrix, b: Matrix, c: Matrix, problem: Problem, chip: Chip) -> Iterator[Route]:
-    """All that there are: what TMA does not read is copied first, or by threads in pieces, straight into the blocks."""
-    def choices(x: Matrix, k_last: bool) -> Iterator[tuple[bool, int]]:
-        as_is, size = _as_is(x, k_last), unit(x) * x.dtype.bytes
-        if not as_is or _narrow(x, k_last):
-            yield True, 0
-        if as_is:
-            yield False, 0
-        straight = (x.dtype.bytes == 2 or x.rows_first == k_last) and _hopper()
-        if straight and (brief(problem, chip) or not as_is and size >= _PIECE):
-            yield False, size
-
-    for one, other in product(choices(a, True), choices(b, False)):
-        yield from _with_copies(a, b, c, (one[0], other[0]), (one[1], other[1]), problem, chip)
-
-
-def _with_copies(a: Matrix, b: Matrix, c: Matrix, copied: tuple[bool, ...], units: tuple[int, int], problem: Problem,
-                 chip: Chip) -> Iterator[Route]:
-    """The routes that copy these operands, and read others in such units; where TMA does not write the result, that is
-    stored through pointers, or copied."""
-    x, y = (pitched(x, _copy_order(x, k)) if do else x for x, k, do in zip((a, b), (True, False), copied))
-    before = chip.second * any(copied) + sum(time(v, w, chip) for v, w in ((a, x), (b, y)) if w is not v)
-    # The first block by TMA waits for its tensor map, which other blocks hide where there are some.
-    before += chip.latency * (brief(problem, chip) and not all(units))
-
-    def known(result: Matrix) -> Problem:
-        p = problem
-        return replace(facts(x, y, result.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
-
-    there = known(c)
-    plan = choose(there, chip, _hopper())
-    yield Route((*copied, False), there, plan, before + plan.ns)
-    if in_reach(c) or any(there.units):
+def _routes(call: Call) -> Iterator[Route]:
+    """All that there are: what TMA does not read is copied first, or by threads in pieces, straight into the blocks;
+    what it does not write is stored through pointers, or copied."""
+    a, b, c, p, chip = call.a, call.b, call.c, call.problem, call.chip
+    if not p.k:
+        yield Route((False, False, False), p, Plan((Part(0, 0, *c.shape, _EMPTY),), 0.0), 0.0)
         return
-    target = pitched(c, True)
-    there = known(target)
-    plan = choose(there, chip, _hopper())
-    yield Route((*copied, True), there, plan, before + plan.ns + chip.second + time(target, c, chip))
+    short = brief(p, chip)
+    for one, other, moved in product(_choices(a, True, short), _choices(b, False, short), (False, True)):
+        copied, units = (one[0], other[0]), (one[1], other[1])
+        if moved and (in_reach(c) or any(units)):
+            continue
+        x, y = (pitched(v, _copy_order(v, k)) if do else v for v, k, do in zip((a, b), (True, False), copied))
+        target = pitched(c, True) if moved else c
+        ns = chip.second * (any(copied) + moved)
+        ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (target, c)) if w is not v)
+        # The first block by TMA waits for its tensor map, which other blocks hide where there are some.
+        ns += chip.latency * (short and not all(units))
+        there = replace(facts(x, y, target.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
+        plan = choose(there, chip, hopper())
+        yield Route((*copied, moved), there, plan, ns + plan.ns)
 
 
-def _hopper() -> bool:
-    return bool(tilejit.chip() == "sm_90a")
+def _choices(x: Matrix, k_last: bool, short: bool) -> Iterator[tuple[bool, int]]:
+    """Whether an operand is copied, and else in what units threads read it (0: TMA does); short: K is one block."""
+    as_is, size = _as_is(x, k_last), unit(x) * x.dtype.bytes
+    if not as_is or _narrow(x, k_last):
+        yield True, 0
+    if as_is:
+        yield False, 0
+    straight = (x.dtype.bytes == 2 or x.rows_first == k_last) and hopper()
+    if straight and (short or not as_is and size >= _PIECE):
+        yield False, size
 
 
-def _direct(a: Matrix, b: Matrix, c: Matrix) -> bool:
-    """Whether TMA reads and writes all three as they are."""
-    return _as_is(a, True) and _as_is(b, False) and in_reach(c)
+def into_sums(work: Work, a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> None:
+    """Add the launches of c = a @ b, all of which TMA reads and writes."""
+    problem = facts(a, b, c.info)
+    for part in choose(problem, chip, hopper()).parts:
+        add(work, problem, part, a, b, c, chip)
 
 
 def product_ns(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> float:
     """Nanoseconds that a @ b is estimated to take where all three matrices are read and written in place, else
     infinite."""
-    if 0 in (*a.shape, *c.shape) or not _direct(a, b, c):
+    if 0 in (*a.shape, *c.shape) or not (_as_is(a, True) and _as_is(b, False) and in_reach(c)):
         return inf
-    found: Plan = choose(facts(a, b, c.info), chip, _hopper())
+    found: Plan = choose(facts(a, b, c.info), chip, hopper())
     return found.ns
 
 

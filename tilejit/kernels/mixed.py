@@ -13,14 +13,13 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, Workspace, called, given, known_of
-from tilejit.kernels._operands import check_one_of, check_vector, operand, require_tma, result
+from tilejit.kernels._calls import At, Work, Workspace, called, given, infos_of
+from tilejit.kernels._operands import check_one_of, check_vector, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.launches import GROUP, End, divided, load, parts, product, sum_parts, whole
-from tilejit.kernels.planning import LEAST_BLOCKS
+from tilejit.kernels.launches import GROUP, End, load, multiply, whole
 from tilejit.kernels.product import loads, steps
-from tilejit.kernels.way import SHARED, Way, staged_part
+from tilejit.kernels.way import Way
 
 #: Registers of a thread where two programs share a multiprocessor.
 _REGISTERS = 128
@@ -28,10 +27,8 @@ _REGISTERS = 128
 
 def options(t: Way, bits: int, out_bytes: int) -> dict[str, Any]:
     """Options of a launch for a weight of so many bits: as many stages as fit beside what is staged."""
-    staged = staged_part(t.m, t.n) if t.parts else t.m * t.n * out_bytes
-    stages = (SHARED // t.together - staged) // (t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes)
-    shared = {"maxnreg": _REGISTERS} if t.together > 1 else {}
-    return {"num_consumer_groups": 1, "num_stages": min(12, stages), **shared}
+    stages = t.slots(t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes, out_bytes)
+    return {"num_consumer_groups": 1, "num_stages": stages, **({"maxnreg": _REGISTERS} if t.together > 1 else {})}
 
 
 #: Tiles of C^T in blocks of so many bytes of x, with what 128 of K take each program on an H200, in nanoseconds.
@@ -53,9 +50,8 @@ def choose(m: int, n: int, k: int, group: int, bits: int, chip: Chip, split: int
 
     def time(t: Way, block: int) -> float:
         parts = max(1, t.parts)
-        turns = tilejit.cdiv(t.tiles(m, n) * parts, t.programs)
         sums = chip.second + 8 * m * n * parts / (chip.part * multiprocessors) + _STORED * t.m * t.n
-        return max(memory, turns * k / 128 / parts * block) + (sums if parts > 1 else 0)
+        return max(memory, t.turns(m, n, multiprocessors) * k / 128 / parts * block) + (sums if parts > 1 else 0)
 
     return min(_ways(m, n, k, group, multiprocessors, split), key=lambda way: time(*way))[0]
 
@@ -65,10 +61,9 @@ def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int |
     for t, block in BLOCKS.items():
         bk = t.k_bytes // 2 if group % (t.k_bytes // 2) == 0 else 64
         t, steps = replace(t, k_bytes=2 * bk), max(1, tilejit.cdiv(k, bk))
-        count, slots = t.tiles(m, n), t.room(multiprocessors)
-        parts = min(slots // count, steps // LEAST_BLOCKS) if split is None else min(split, steps)
+        parts = t.most_parts(m, n, steps, multiprocessors) if split is None else min(split, steps)
         if parts <= 1 or split is None:
-            yield replace(t, programs=min(count, slots)), block
+            yield t, block
         if parts > 1:
             yield t.divided(m, n, parts), block
 
@@ -86,7 +81,7 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. workspace:
     reused memory for the parts. Raises LaunchError for what does not fit."""
     if out is None:
-        ix, iw = known_of(x, weight)
+        ix, iw = infos_of(x, weight)
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
     called(_work, (x, weight, scales, zeros, bias, out), activation, split, workspace=workspace)
     return out
@@ -115,21 +110,13 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     if 0 in (m, n):
         return work
     t = choose(m, n, k, group, bits, current(x.device, multiprocessors), split)
-    bk, constant = t.k_bytes // 2, tl.constexpr
-    of_w, of_x, seen = mw.descriptor(t.m, bk * bits // 8), load(mx, t.n, bk), mc.descriptor(t.n, t.m)
-    require_tma(_WHAT, weight=of_w, x=of_x[1][0], out=seen)
+    bk, constant = t.step(mx.dtype.bytes), tl.constexpr
     if t.together > 1 and (zeros is not None or bias is not None and not t.parts):
         run = 1                              # several take registers that those programs have not
-    after = End(given(4, bias), activation=activation)
-    walk, end = whole(GROUP), after.stored(seen)
-    if t.parts:
-        at, end = parts(work, t)
-        walk = divided(t, beside=True)
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
-    work.launches.append(product(t, (n, m, k), bk, t.programs, walk, (loads.packed_rows, (of_w, constant(bits))), of_x,
-                                 step, end, **options(t, bits, mc.dtype.bytes)))
-    if t.parts:
-        work.launches.append(sum_parts(at, mc, t, after))
+    multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors), whole(GROUP), load(mx, t.n, bk),
+             (loads.packed_rows, (mw.descriptor(t.m, bk * bits // 8), constant(bits))), step, mc,
+             End(given(4, bias), activation=activation), beside=True, **options(t, bits, mc.dtype.bytes))
     return work
 
 

@@ -18,10 +18,8 @@ import numpy as np
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.estimate import Table, estimate, grids
 from tilejit.kernels.problem import Problem
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import LEAST_BLOCKS, Part, Way
 
-#: Blocks of K that a program has at least: fewer cost more to hand over than to compute.
-LEAST_BLOCKS = 4
 #: Blocks in shared memory at least, beside what CTAs exchange that divide K.
 _LEAST_SLOTS = 4
 #: Rows or columns up to which tiles of few of them, and CTAs that divide K, are looked at.
@@ -53,6 +51,8 @@ LONG = tuple(Way(64, n, 4, k_bytes=256) for n in (16, 32, 48, 64, 80, 96, 112, 1
 #: Tiles whose K the CTAs of a program divide.
 BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m, k in ((128, 128), (64, 256))
              for ctas in (2, 4, 8))
+#: All of those.
+ALL = Table((*LARGE, *SMALL, *LONG, *BY_K))
 #: Tiles for operands that TMA does not read, which consumers copy in small pieces: where memory is the limit, two
 #: programs a multiprocessor wait for it in turn.
 POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8, together=2) for n in (16, 32, 48)),
@@ -79,32 +79,28 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def table(hopper: bool, a_rows: bool, b_rows: bool, ended: int | None, ended_swapped: int | None,
-          scaled: bool) -> Table:
-    """The tiles for operands of these orders, straight and swapped. Second operands that lie side by side are read in
-    strips of 32 columns at least. ended, ended_swapped: bytes of results with a bias or an activation (None: without
-    those), which find registers beside the sums."""
+def table(tiles: Table, turned: bool, hopper: bool, a_rows: bool, b_rows: bool, ended: int | None,
+          ended_swapped: int | None, scaled: bool) -> Table:
+    """Those of the tiles that there are for operands of these orders, straight and (`turned`) swapped too. Second
+    operands that lie side by side are read in strips of 32 columns at least. ended, ended_swapped: bytes of results
+    with a bias or an activation (None: without those), which find registers beside the sums."""
     found = []
-    for w in (*LARGE, *SMALL, *LONG, *BY_K):
+    for w in tiles.ways:
         if not hopper and (w.ctas > 1 or w.n & w.n - 1 or w.k_bytes > 128):
             continue
         if w.k_ctas > 1 and (w.depth(2) or 0) < _LEAST_SLOTS:
             continue
-        for swap, beside, size in ((False, b_rows, ended), (True, not a_rows, ended_swapped)):
-            if not hopper and swap or beside and w.strip < 32 or size is not None and not w.roomy(size, scaled):
-                continue
-            found.append(replace(w, swap=swap))
+        for swap, beside, size in ((False, b_rows, ended), (True, not a_rows, ended_swapped))[:1 + (turned and hopper)]:
+            if not (beside and w.strip < 32 or size is not None and not w.roomy(size, scaled)):
+                found.append(replace(w, swap=swap))
     return Table(tuple(found))
 
 
 @lru_cache(maxsize=4096)
-def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...]) -> Way:
-    """The one of these tiles, undivided, with the least estimated time, of those that read second operands that lie
-    side by side in strips of 32 columns at least, and have registers for a bias or an activation."""
-    p = problem
-    fit = tuple(t for t in tiles if not ((p.a_rows is False if t.swap else p.b_rows) and t.strip < 32)
-                and not (p.ended and not t.roomy(p.out_bytes, p.scaled)))
-    return fit[int(np.argmin(estimate(p, _table(fit), chip)))]
+def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...], hopper: bool = True) -> Way:
+    """The one of these tiles, undivided, with the least estimated time, of those that there are for a problem."""
+    there = ways_of(problem, hopper, _table(tiles), False)
+    return there.ways[int(np.argmin(estimate(problem, there, chip)))]
 
 
 @lru_cache(maxsize=256)
@@ -112,8 +108,8 @@ def _table(ways: tuple[Way, ...]) -> Table:
     return Table(ways)
 
 
-def ways_of(problem: Problem, hopper: bool = True) -> Table:
-    """The tiles that there are for a problem."""
+def ways_of(problem: Problem, hopper: bool = True, tiles: Table = ALL, turned: bool = True) -> Table:
+    """Those of the tiles that there are for a problem."""
     p = problem
     if any(p.units):
         if p.k_bytes <= SHORT:
@@ -121,7 +117,8 @@ def ways_of(problem: Problem, hopper: bool = True) -> Table:
         return _turned(POINTED if all(p.units) else HALF_POINTED)
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
-    return table(hopper, p.a_rows, p.b_rows, ended, None if ended is None else 4 if p.scaled else 2, p.scaled)
+    swapped = None if ended is None else 4 if p.scaled else 2
+    return table(tiles, turned, hopper, p.a_rows, p.b_rows, ended, swapped, p.scaled)
 
 
 @lru_cache(maxsize=8)

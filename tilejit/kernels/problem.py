@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
+    DTYPES,
     Matrix,
     check_one_of,
     check_operands,
@@ -69,11 +70,13 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
 
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            at: int = 3) -> tuple[Matrix, Matrix, Matrix]:
+            at: int = 3, rank: int = 2, in_place: bool = True,
+            dtypes: tuple[str, ...] = DTYPES) -> tuple[Matrix, Matrix, Matrix]:
     """Operands, arrays 0 and 1 of a call, and result, array `at`, of activation(a @ b + bias), which the tensor cores
-    read as they lie. Raises LaunchError for arrays that do not go together."""
-    ma, mb = operand(what, "a", a, 0), operand(what, "b", b, 1)
-    check_operands(what, ma, mb)
+    read as they lie (`in_place`). Raises LaunchError for arrays that do not go together."""
+    ma, mb = operand(what, "a", a, 0, rank, in_place), operand(what, "b", b, 1, rank, in_place)
+    check_operands(what, ma, mb, dtypes, in_place)
     check_one_of(what, "activation", activation, ACTIVATIONS)
-    check_vector(what, "bias", bias, mb.shape[1])
-    return ma, mb, result(what, out, (ma.shape[0], mb.shape[1]), at)
+    check_vector(what, "bias", bias, mb.shape[-1])
+    shape = *map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]
+    return ma, mb, result(what, out, shape, at, in_place=in_place)

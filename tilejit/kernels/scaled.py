@@ -11,14 +11,14 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, called, known_of
-from tilejit.kernels._operands import Matrix, check_operands, new, operand, require_tma, result
+from tilejit.kernels._calls import At, Work, called
+from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.launches import GROUP, End, Piece, divided, load, parts, product, sum_parts, whole
-from tilejit.kernels.planning import LEAST_BLOCKS
+from tilejit.kernels.launches import GROUP, Piece, load, multiply, whole
+from tilejit.kernels.problem import checked
 from tilejit.kernels.product import steps
 from tilejit.kernels.product.steps import SCALE_BLOCK
-from tilejit.kernels.way import SHARED, Way, staged_part
+from tilejit.kernels.way import Way
 
 _WHAT = "matmul_blockscaled"
 #: Largest first; clusters divide the rows and share B. A warpgroup has sums of 64 x 128 results, and of two each has a
@@ -43,17 +43,14 @@ def choose(m: int, n: int, k: int, chip: Chip) -> Way:
     estimate in nanoseconds instead, for parts of K and tiles of few rows too."""
     multiprocessors = chip.multiprocessors
 
-    def turns(t: Way) -> int:
-        return tilejit.cdiv(t.tiles(m, n) * max(1, t.parts), t.room(multiprocessors))
-
     def time(t: Way) -> float:
-        return turns(t) * t.m * t.n / t.ctas / SPEEDS[t]
+        return t.turns(m, n, multiprocessors) * t.m * t.n / t.ctas / SPEEDS[t]
 
     def ns(t: Way) -> float:
         parts, results = max(1, t.parts), t.m * t.n
         block = _COMING + _ADDED * results if by_tma(t) else _RESULT * results / t.ctas / SPEEDS[t]
         block += (-m % t.m) / t.ctas * _OUTSIDE * (not t.swap)
-        computed = turns(t) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), parts) * block
+        computed = t.turns(m, n, multiprocessors) * tilejit.cdiv(tilejit.cdiv(k, SCALE_BLOCK), parts) * block
         sums = 2 * chip.second + 8 * m * n * parts / (chip.part * multiprocessors) if parts > 1 else 0
         return float((computed ** _HIDING + memory ** _HIDING) ** (1 / _HIDING) + sums)
 
@@ -68,7 +65,7 @@ def _ways(m: int, n: int, k: int, multiprocessors: int) -> Iterator[Way]:
         if t.ctas > multiprocessors or t.swap and m > t.n:
             continue
         yield t
-        parts = min(multiprocessors // t.tiles(m, n), tilejit.cdiv(k, SCALE_BLOCK) // LEAST_BLOCKS)
+        parts = t.most_parts(m, n, tilejit.cdiv(k, SCALE_BLOCK), multiprocessors)
         if by_tma(t) and parts > 1:
             yield t.divided(m, n, parts)
 
@@ -84,9 +81,8 @@ def options(t: Way, coming: bool, out_bytes: int) -> dict[str, Any]:
     is staged, twice where groups take tiles in turn."""
     alone, stages = t.swap or t.parts > 1, t.stages
     if coming:
-        staged = staged_part(t.m, t.n) if t.parts > 1 else t.m * t.n * out_bytes
-        free = SHARED - staged * (2 if t.warps == 4 and not alone else 1)
-        stages = min(12, free // ((t.m + t.n) * SCALE_BLOCK + 4 * t.computed(t.m, t.n)[0]))
+        block = (t.m + t.n) * SCALE_BLOCK + 4 * t.computed(t.m, t.n)[0]
+        stages = t.slots(block, out_bytes, 2 if t.warps == 4 and not alone else 1)
     return {"num_stages": stages, **(dict(num_consumer_groups=1) if alone else {})}
 
 
@@ -99,19 +95,9 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
     Both scales may have any strides; those of A are read fastest column by column (M contiguous, columns at multiples
     of 16 bytes, as DeepGEMM has them). config: instead of a choice. Raises LaunchError for what does not fit."""
-    if out is None:
-        ma, mb = _operands(*known_of(a, b))
-        out = new(a, (ma.shape[0], mb.shape[1]), out_dtype)
+    out = new(a, b, out_dtype) if out is None else out
     called(_work, (a, b, scale_a, scale_b, out), config)
     return out
-
-
-@lru_cache(maxsize=1024)
-def _operands(a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
-    """Raises LaunchError for operands that do not go together."""
-    ma, mb = operand(_WHAT, "a", a, 0), operand(_WHAT, "b", b, 1)
-    check_operands(_WHAT, ma, mb, ("fp8e4nv", "fp8e5"))
-    return ma, mb
 
 
 def scale_steps(what: str, *scales: tuple[ArrayInfo | None, tuple[int, ...]]) -> tuple[ArrayInfo, ...]:
@@ -140,32 +126,22 @@ def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales:
 @lru_cache(maxsize=1024)
 def _work(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo, config: Way | None,
           multiprocessors: int, knobs: Any) -> Work:
-    """The launches."""
-    work, (ma, mb) = Work(5), _operands(a, b)
+    """The launches. Raises LaunchError for arrays that do not go together."""
+    work, (ma, mb, mc) = Work(5), checked(_WHAT, a, b, None, out, None, 4, dtypes=("fp8e4nv", "fp8e5"))
     (m, k), n = ma.shape, mb.shape[1]
-    mc = result(_WHAT, out, (m, n), 4)
     scale_steps(_WHAT, (scale_a, (m, k)), (scale_b, (n, k)))
     if 0 in (m, n):
         return work
     t = config or choose(m, n, k, current(a.device, multiprocessors))
     if t.swap and t.parts and m > t.n:
         raise tilejit.LaunchError(f"{_WHAT}: transposed tiles of parts hold all rows, {m} are more than {t.n}")
-    high, wide = t.computed(t.m, t.n)
-    of_a, of_b, seen = load(ma, high, SCALE_BLOCK), load(mb.T, wide, SCALE_BLOCK), mc.descriptor(high, wide)
-    require_tma(_WHAT, a=of_a[1][0], b=of_b[1][0], out=seen)
-    (down, across), view = scale_a.strides, None
+    (high, wide), (down, across), view = t.computed(t.m, t.n), scale_a.strides, None
     if by_tma(t) and down == 1 and k > 0:
         shape = tilejit.cdiv(k, SCALE_BLOCK), m
         view = Matrix(scale_a, shape, (across, 1), True, 2).seen(shape, (across, 1), (1, high))
         view = view if view.descriptor is not None and view.descriptor.tma else None
-    walk, end = whole(GROUP), End().stored(seen)
-    if t.parts:
-        at, end = parts(work, t)
-        walk = divided(t)
-    step = promoted(m, 2, (down, across), 3, scale_b.strides, view)
-    work.launches.append(product(
-        t, (*t.computed(m, n), k), SCALE_BLOCK, t.programs if t.parts else min(t.room(multiprocessors), t.tiles(m, n)),
-        walk, *((of_b, of_a) if t.swap else (of_a, of_b)), step, end, **options(t, view is not None, mc.dtype.bytes)))
-    if t.parts:
-        work.launches.append(sum_parts(at, mc, t, End()))
+    multiply(work, t, (m, n, k), SCALE_BLOCK, t.launched(m, n, multiprocessors), whole(GROUP),
+             load(ma, high, SCALE_BLOCK), load(mb.T, wide, SCALE_BLOCK),
+             promoted(m, 2, (down, across), 3, scale_b.strides, view), mc,
+             **options(t, view is not None, mc.dtype.bytes))
     return work

@@ -9,8 +9,8 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import Work, called, given, known_of, place
 from tilejit.kernels._calls import Workspace as Workspace
-from tilejit.kernels._operands import Matrix, check_operands, check_scale, new, operand, require_tma
-from tilejit.kernels.chip import current
+from tilejit.kernels._operands import check_scale, new
+from tilejit.kernels.chip import current, hopper
 from tilejit.kernels.launches import End, add
 from tilejit.kernels.planning import restricted
 from tilejit.kernels.problem import checked, facts
@@ -34,21 +34,11 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
     2, 4 or 8 CTAs a program, which divide K (default of both: chosen from the shape). workspace: reused memory
     (`workspace_for`). config: all of it, instead of a choice.
     Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
-    if out is None:
-        if accumulate:
-            raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
-        ma, mb = _operands(*known_of(a, b))
-        out = new(a, (ma.shape[0], mb.shape[1]), out_dtype)
+    if out is None and accumulate:
+        raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to `out`")
+    out = new(a, b, out_dtype) if out is None else out
     called(_work, (a, b, bias, out, scale_a, scale_b), activation, accumulate, split, ctas, config, workspace=workspace)
     return out
-
-
-@lru_cache(maxsize=1024)
-def _operands(a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
-    """Raises LaunchError for operands that do not go together."""
-    ma, mb = operand(_WHAT, "a", a, 0), operand(_WHAT, "b", b, 1)
-    check_operands(_WHAT, ma, mb)
-    return ma, mb
 
 
 @lru_cache(maxsize=1024)
@@ -68,14 +58,11 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, sc
     if 0 in (m, n):
         return work
     problem, chip = facts(ma, mb, out, bias is not None, activation), current(a.device, multiprocessors)
-    t = config or restricted(problem, chip, bool(tilejit.chip() == "sm_90a"), split, ctas)
+    t = config or restricted(problem, chip, hopper(), split, ctas)
     tiles = t.tiles(m, n)
     if t.stream > tiles or t.parts and t.stream < tiles:
         raise tilejit.LaunchError(f"{_WHAT}: config divides {t.stream} tiles, the result has {tiles} of "
                                   f"{t.m} x {t.n}: see Way.divided")
-    # The sum of parts is written through pointers.
-    seen = (ma, mb) if t.parts and not accumulate else (ma, mb, mc)
-    require_tma(_WHAT, **{name: x.descriptor(16, 16) for name, x in zip(("a", "b", "out"), seen)})
     add(work, problem, Part(0, 0, *t.computed(m, n), t), ma, mb, mc, chip,
         End(given(2, bias), given(4, scale_a), given(5, scale_b), activation), accumulate)
     return work

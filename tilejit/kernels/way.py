@@ -13,6 +13,10 @@ SHARED = 222 * 1024
 DEALT = 128
 #: Registers of a multiprocessor.
 _REGISTERS = 65536
+#: Blocks of K that a program has at least: fewer cost more to hand over than to compute.
+LEAST_BLOCKS = 4
+#: Blocks in shared memory at most.
+_DEEPEST = 12
 #: Bytes of the first operand that stay in L2 while the second one passes.
 _WALKED = 17 * 2 ** 20
 
@@ -60,9 +64,21 @@ class Way:
         """Blocks of K of `pitch` bytes, of a CTA."""
         return max(1, cdiv(pitch, self.k_bytes))
 
+    def step(self, size: int) -> int:
+        """Elements of K, of `size` bytes, in a block of a program."""
+        return self.k_bytes * self.k_ctas // size
+
+    def turns(self, m: int, n: int, multiprocessors: int) -> int:
+        """Tiles of an m x n result, or parts of them, that a program has one after another."""
+        return cdiv(self.tiles(m, n) * max(1, self.parts), self.room(multiprocessors))
+
     def room(self, multiprocessors: int) -> int:
         """Programs that run at once."""
         return max(1, multiprocessors * self.together // self.ctas)
+
+    def launched(self, m: int, n: int, multiprocessors: int, batches: int = 1) -> int:
+        """Programs of a launch for so many m x n results."""
+        return self.programs or min(self.room(multiprocessors), batches * self.tiles(m, n))
 
     def group(self, rows: int, blocks: int) -> int:
         """Rows of tiles that are walked together, of so many rows with so many blocks of K: their operands stay in L2.
@@ -76,6 +92,10 @@ class Way:
         """The same with `parts` programs for each tile of an m x n result."""
         count = self.tiles(m, n)
         return replace(self, programs=count * parts, stream=count)
+
+    def most_parts(self, m: int, n: int, blocks: int, multiprocessors: int) -> int:
+        """Programs that may divide so many blocks of K of each tile of an m x n result: as many as run at once."""
+        return min(self.room(multiprocessors) // self.tiles(m, n), blocks // LEAST_BLOCKS)
 
     @cached_property
     def parts(self) -> int:
@@ -156,6 +176,12 @@ class Way:
             found.update(maxnreg=_REGISTERS // threads // 8 * 8)
         return found
 
+    def slots(self, block: int, out_bytes: int, groups: int = 1) -> int:
+        """How many blocks of so many bytes fit beside what is staged of results, or of parts, by each of so many groups
+        of consumers."""
+        staged = staged_part(self.m, self.n) if self.parts else self.m * self.n * out_bytes
+        return min(_DEEPEST, (SHARED // self.together - groups * staged) // block)
+
     def depth(self, out_bytes: int) -> int | None:
         """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. Where blocks are small more
         are on their way, beside what is staged of the result (by each of two groups of consumers), or of parts, or
@@ -170,7 +196,7 @@ class Way:
         else:
             staged = (2 if self.in_turn else 1) * (whole + (staged_part(self.m, self.n) if self.stream else 0))
         deep = (SHARED - staged) // block
-        return min(12, deep) if deep > 8 or self.ctas > 1 else None
+        return min(_DEEPEST, deep) if deep > 8 or self.ctas > 1 else None
 
 
 class Part(NamedTuple):
