@@ -47,7 +47,7 @@ def normal(*shape, dtype=BF16):
 def test_streamk(checked, monkeypatch, m, store_role):
     """Equal bits under every schedule, whoever stores."""
     found = checked()
-    monkeypatch.setattr(Way, "options", property(lambda self: {"num_warps": self.warps, "store_role": store_role}))
+    monkeypatch.setattr(Way, "options", lambda self, *_: {"num_warps": self.warps, "store_role": store_role})
     t = Way(64, 64, 4) if m > 20 else Way(64, 32, 4, swap=True)
     t = replace(t, programs=3, stream=t.tiles(m, 128))
     streamk.matmul_streamk(normal(m, 256), normal(128, 256).T, normal(128), "silu", config=t)

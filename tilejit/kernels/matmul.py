@@ -192,7 +192,7 @@ def _routes(call: Call) -> Iterator[Route]:
     what it does not write is stored through pointers, or copied."""
     a, b, c, p, chip = call.a, call.b, call.c, call.problem, call.chip
     if not p.k:
-        yield Route((False, False, False), p, Plan((Part(0, 0, *c.shape, _EMPTY),), 0.0), 0.0)
+        yield Route((False, False, False), p, Plan((Part(0, 0, p.m, p.n, _EMPTY),), 0.0), 0.0)
         return
     short = brief(p, chip)
     for one, other, moved in product(_choices(a, True, short), _choices(b, False, short), (False, True)):
