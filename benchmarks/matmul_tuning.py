@@ -17,6 +17,7 @@ import tilejit
 from tilejit.kernels import launches, planning
 from tilejit.kernels._calls import Work
 from tilejit.kernels.chip import current
+from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, checked
 from tilejit.kernels.problem import facts as problem_of
 from tilejit.testing import Burst
@@ -55,7 +56,7 @@ def work_of(a: Any, b: Any, out: Any, plan: planning.Plan) -> Work:
     work, infos = Work(3), [tilejit.array_info(x) for x in (a, b, out)]
     ma, mb, mc = checked("tuning", *infos[:2], None, infos[2], None, 2)
     for part in plan.parts:
-        launches.add(work, problem_of(ma, mb, infos[2]), part, ma, mb, mc, current())
+        launches.add(work, Call(ma, mb, mc, End(), problem_of(ma, mb, infos[2]), current()), part)
     return work
 
 

@@ -10,7 +10,7 @@ from tilejit import ArrayInfo
 from tilejit.kernels import chip as chips
 from tilejit.kernels import launches, mixed
 from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels.launches import End
+from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.way import Part, Way
 
@@ -33,8 +33,9 @@ def work_of(t: Way, m: int, n: int, k: int, dtype: str = "bfloat16", out: str = 
     a, b, c = info(dtype, m, k), info(dtype, k, n, rows_first=b_rows), info(out, m, n)
     ma, mb, mc = checked("test", a, b, None, c, activation)
     work = Work(4)
-    launches.add(work, facts(ma, mb, c, bias, activation), Part(0, 0, *t.computed(m, n), t), ma, mb, mc, CHIP,
-                 End(At(2) if bias else None, activation=activation), into)
+    end = End(At(2) if bias else None, activation=activation)
+    launches.add(work, Call(ma, mb, mc, end, facts(ma, mb, c, bias, activation), CHIP),
+                 Part(0, 0, *t.computed(m, n), t), into)
     return work
 
 

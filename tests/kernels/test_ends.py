@@ -10,7 +10,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels import launches, matmul
 from tilejit.kernels._calls import At, Work
-from tilejit.kernels.launches import End
+from tilejit.kernels.launches import Call, End
 from tilejit.kernels.planning import Plan
 from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.way import Part, Way
@@ -87,7 +87,7 @@ def test_it_costs_what_a_built_in_one_does():
     for end, types in ((End(At(3)), {3: "*bf16"}), (End(own=gated, args=At(3)), {3: ("*bf16", "*fp32", "fp32")})):
         a, b, c = checked("test", *arrays, None, info("bfloat16", 256, 512), None, 2)
         work = Work(4)
-        launches.add(work, facts(a, b, c.info), Part(0, 0, 256, 512, w), a, b, c, CHIP, end)
+        launches.add(work, Call(a, b, c, end, facts(a, b, c.info), CHIP), Part(0, 0, 256, 512, w))
         built.append(compiled(work.launches[0], types))
     built_in, own = built
     assert not own.warnings() and own.metadata.num_stages == built_in.metadata.num_stages

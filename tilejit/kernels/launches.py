@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels._operands import Matrix
-from tilejit.kernels.chip import Chip, hopper
+from tilejit import ArrayInfo
+from tilejit.kernels._calls import At, Launch, Work, given
+from tilejit.kernels._operands import Matrix, check_scale
+from tilejit.kernels.chip import Chip, current, hopper
 from tilejit.kernels.estimate import overlapping
-from tilejit.kernels.problem import Problem
+from tilejit.kernels.problem import Problem, checked, facts
 from tilejit.kernels.product import ends, loads, steps, walks
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.product.sums import sum_parts_kernel
@@ -45,6 +46,31 @@ class End(NamedTuple):
     def stored(self, out: At) -> Piece:
         """As an END, into a result."""
         return ends.store, (out, *self)
+
+
+class Call(NamedTuple):
+    """A checked product, c = a @ b: what follows its sums, the facts that it is planned by, the rates of its chip."""
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    end: End
+    problem: Problem
+    chip: Chip
+
+
+def call_of(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
+            scale_b: ArrayInfo | None, activation: str | None, multiprocessors: int, own: Any = None,
+            in_place: bool = True) -> Call:
+    """The product of arrays 0 and 1 of a call with bias 2, result 3, scales 4 and 5 and, for an `own` END, arguments 6.
+    Raises LaunchError for those that do not go together."""
+    matrices = checked(what, a, b, bias, c, activation, in_place=in_place)
+    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
+        check_scale(what, name, info)
+    scaled = scale_a is not None or scale_b is not None
+    end = End(given(2, bias), given(4, scale_a), given(5, scale_b), activation, own, None if own is None else At(6))
+    problem = facts(*matrices[:2], c, bias is not None or own is not None, activation, scaled)
+    return Call(*matrices, end, problem, current(a.device, multiprocessors))
 
 
 def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) -> Piece:
@@ -86,9 +112,9 @@ def multiply(work: Work, t: Way, sizes: tuple[int, int, int], bk: int, programs:
         work.launches.append(sum_parts(at, c, t, end))
 
 
-def add(work: Work, problem: Problem, part: Part, a: Matrix, b: Matrix, c: Matrix, chip: Chip, end: End = End(),
-        into: bool = False) -> None:
-    """Add the launches for a part of c = a @ b. into: it is added to what c holds."""
+def add(work: Work, call: Call, part: Part, into: bool = False) -> None:
+    """Add the launches for a part of the result. into: it is added to what that holds."""
+    a, b, c, end, problem, chip = call
     m0, n0, m1, n1, t = part
     (m, n), (high, wide), bk = t.computed(m1 - m0, n1 - n0), t.computed(t.m, t.n), t.step(problem.size)
     programs = t.launched(m, n, chip.multiprocessors)
@@ -124,7 +150,7 @@ def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
 def parts(work: Work, t: Way) -> tuple[int, Piece]:
     """New memory for the parts of tiles, and the END that stores them."""
     at = work.new((t.met * t.m, t.n), tl.float32)
-    info = tilejit.ArrayInfo(0, tl.float32, (t.met * t.m, t.n), (t.n, 1), 0)
+    info = ArrayInfo(0, tl.float32, (t.met * t.m, t.n), (t.n, 1), 0)
     return at, (ends.part, (Matrix(info, info.shape, info.strides, True, at).descriptor(t.m, t.n),))
 
 
@@ -140,9 +166,8 @@ def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
         elements //= 2
     kernel = sum_parts_kernel.partial(
         M=m, N=n, down=down, across=across, BM=t.m, BN=t.n, GROUP=GROUP, PARTS=t.parts, COLUMNS=columns,
-        ACTIVATION=end.activation, ELEMENTS=elements, WAYS=most // elements, END=end.own, num_warps=8, launch_pdl=True)
-    return Launch(kernel, (whole // elements,),
-                  (At(at), At(c.at), end.bias, end.scale_a, end.scale_b, end.args))
+        ELEMENTS=elements, WAYS=most // elements, num_warps=8, launch_pdl=True)
+    return Launch(kernel, (whole // elements,), (At(at), At(c.at), tuple(end)))
 
 
 def tail(problem: Problem, t: Way, end: Any = None) -> int:

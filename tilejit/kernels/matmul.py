@@ -10,13 +10,13 @@ from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, given, known_of, place
-from tilejit.kernels._operands import Matrix, check_scale, in_reach, new, unit
-from tilejit.kernels.chip import Chip, current, hopper
+from tilejit.kernels._calls import Work, known_of, place
+from tilejit.kernels._operands import Matrix, in_reach, new, unit
+from tilejit.kernels.chip import Chip, hopper
 from tilejit.kernels.copy import LINE, copy, made, pitched, time
-from tilejit.kernels.launches import End, add
+from tilejit.kernels.launches import Call, End, add, call_of
 from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
-from tilejit.kernels.problem import Problem, checked, facts
+from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Part, Way
 
@@ -95,29 +95,11 @@ def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any
     return plans[_tuned[key]]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A checked product, and what follows its sums."""
-
-    a: Matrix
-    b: Matrix
-    c: Matrix
-    end: End
-    problem: Problem
-    chip: Chip
-
-
 @lru_cache(maxsize=1024)
 def _call(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
           scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> Call:
     """What is computed of such arrays. Raises LaunchError for those that do not go together."""
-    matrices = checked(_WHAT, a, b, bias, c, activation, in_place=False)
-    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
-        check_scale(_WHAT, name, info)
-    scaled = scale_a is not None or scale_b is not None
-    end = End(given(2, bias), given(4, scale_a), given(5, scale_b), activation, own, None if own is None else At(6))
-    problem = facts(*matrices[:2], c, bias is not None or own is not None, activation, scaled)
-    return Call(*matrices, end, problem, current(a.device, sms))
+    return call_of(_WHAT, a, b, bias, c, scale_a, scale_b, activation, sms, own, in_place=False)
 
 
 @lru_cache(maxsize=1024)
@@ -155,7 +137,7 @@ def _routed(call: Call, found: Route) -> Work:
     a, b = (dict(pairs).get(x, x) for x in (call.a, call.b))
     target = made(work, of_c, True, spare=True) if found.copied[2] else of_c
     for part in found.plan.parts:
-        add(work, found.problem, part, a, b, target, call.chip, call.end)
+        add(work, Call(a, b, target, call.end, found.problem, call.chip), part)
     if target is not of_c:
         work.launches.append(copy((target, of_c)))
     return work
@@ -190,7 +172,7 @@ def _route(call: Call) -> Route:
 def _routes(call: Call) -> Iterator[Route]:
     """All that there are: what TMA does not read is copied first, or by threads in pieces, straight into the blocks;
     what it does not write is stored through pointers, or copied."""
-    a, b, c, p, chip = call.a, call.b, call.c, call.problem, call.chip
+    a, b, c, _, p, chip = call
     if not p.k:
         yield Route((False, False, False), p, Plan((Part(0, 0, p.m, p.n, _EMPTY),), 0.0), 0.0)
         return
@@ -224,9 +206,9 @@ def _choices(x: Matrix, k_last: bool, short: bool) -> Iterator[tuple[bool, int]]
 
 def into_sums(work: Work, a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> None:
     """Add the launches of c = a @ b, all of which TMA reads and writes."""
-    problem = facts(a, b, c.info)
-    for part in choose(problem, chip, hopper()).parts:
-        add(work, problem, part, a, b, c, chip)
+    call = Call(a, b, c, End(), facts(a, b, c.info), chip)
+    for part in choose(call.problem, chip, hopper()).parts:
+        add(work, call, part)
 
 
 def product_ns(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> float:

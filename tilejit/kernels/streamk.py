@@ -7,13 +7,12 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import Work, called, given, known_of, place
+from tilejit.kernels._calls import Work, called, known_of, place
 from tilejit.kernels._calls import Workspace as Workspace
-from tilejit.kernels._operands import check_scale, new
-from tilejit.kernels.chip import current, hopper
-from tilejit.kernels.launches import End, add
+from tilejit.kernels._operands import new
+from tilejit.kernels.chip import hopper
+from tilejit.kernels.launches import End, add, call_of
 from tilejit.kernels.planning import restricted
-from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.way import Part, Way
 
 _WHAT = "matmul_streamk"
@@ -46,25 +45,21 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, sc
           scale_b: ArrayInfo | None, activation: str | None, accumulate: bool, split: int | None, ctas: int | None,
           config: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """The launches. Raises LaunchError for what does not fit."""
-    ma, mb, mc = checked(_WHAT, a, b, bias, out, activation)
-    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
-        check_scale(_WHAT, name, info)
-    if accumulate and (any(x is not None for x in (bias, activation, scale_a, scale_b)) or mc.dtype != tl.float32):
+    call = call_of(_WHAT, a, b, bias, out, scale_a, scale_b, activation, multiprocessors)
+    if accumulate and (call.end != End() or out.dtype != tl.float32):
         raise tilejit.LaunchError(f"{_WHAT}: accumulate adds to an fp32 `out`, without bias, activation or scales; "
-                                  f"found {mc.dtype}")
+                                  f"found {out.dtype}")
     if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
-    work, (m, n) = Work(6), mc.shape
+    work, (m, n) = Work(6), out.shape
     if 0 in (m, n):
         return work
-    problem, chip = facts(ma, mb, out, bias is not None, activation), current(a.device, multiprocessors)
-    t = config or restricted(problem, chip, hopper(), split, ctas)
+    t = config or restricted(call.problem, call.chip, hopper(), split, ctas)
     tiles = t.tiles(m, n)
     if t.stream > tiles or t.parts and t.stream < tiles:
         raise tilejit.LaunchError(f"{_WHAT}: config divides {t.stream} tiles, the result has {tiles} of "
                                   f"{t.m} x {t.n}: see Way.divided")
-    add(work, problem, Part(0, 0, *t.computed(m, n), t), ma, mb, mc, chip,
-        End(given(2, bias), given(4, scale_a), given(5, scale_b), activation), accumulate)
+    add(work, call, Part(0, 0, *t.computed(m, n), t), accumulate)
     return work
 
 

@@ -32,6 +32,7 @@ from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip, current, load
 from tilejit.kernels.estimate import Table, estimate
+from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.way import Part, Way
 
@@ -85,8 +86,8 @@ def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
     """The launches of a way, for a, b and the result."""
     a, b, c = matrices(problem.m, problem.n, problem.k, dtype, problem.b_rows)
     work = Work(3)
-    launches.add(work, problem, Part(0, 0, *way.computed(problem.m, problem.n), way), a, replace(b, at=1),
-                 Matrix(c, c.shape, c.strides, True, 2), chip)
+    call = Call(a, replace(b, at=1), Matrix(c, c.shape, c.strides, True, 2), End(), problem, chip)
+    launches.add(work, call, Part(0, 0, *way.computed(problem.m, problem.n), way))
     return work
 
 

@@ -12,16 +12,16 @@ _UNROLLED = tl.constexpr(32)
 
 
 @tilejit.kernel(do_not_specialize=("M",))
-def sum_parts_kernel(parts, out, bias, scale_a, scale_b, end_args, M, N, down, across, BM: tl.constexpr,
-                     BN: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-                     ACTIVATION: tl.constexpr, ELEMENTS: tl.constexpr, WAYS: tl.constexpr, END: tl.constexpr):
-    """out = act(scale_a * scale_b * sum of parts + bias) for ELEMENTS elements of one tile (None: without).
+def sum_parts_kernel(parts, out, end, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
+                     PARTS: tl.constexpr, COLUMNS: tl.constexpr, ELEMENTS: tl.constexpr, WAYS: tl.constexpr):
+    """out = what `ends.store` makes of the sum of parts, for ELEMENTS elements of one tile. end: its tuple, behind the
+    descriptor.
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
     WAYS parts are read side by side, and what those sum up to is added up behind. out has strides down and across.
     COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per row (else per column), and ELEMENTS
-    are a block of so many columns (else side by side).
-    END: None, or what is done with the sums instead of a bias and an activation (`ends.store`)."""
+    are a block of so many columns (else side by side)."""
+    bias, scale_a, scale_b, ACTIVATION, END, args = end
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
@@ -61,7 +61,7 @@ def sum_parts_kernel(parts, out, bias, scale_a, scale_b, end_args, M, N, down, a
         else:
             x += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)
     if END is not None:
-        x = END(x, cols, rows, N, M, end_args) if COLUMNS else END(x, rows, cols, M, N, end_args)
+        x = END(x, cols, rows, N, M, args) if COLUMNS else END(x, rows, cols, M, N, args)
     x = activate(x, ACTIVATION, out.dtype.element_ty)
     inside = (rows < M) & (cols < N)
     tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
