@@ -62,6 +62,11 @@ class Table:
         f.update(scattered=np.where(held, 3.0, 1.0) * share, lines=np.where(held, 0.0, high) * share)
         return f
 
+    @cached_property
+    def alone(self) -> bool:
+        """Whether no programs share a multiprocessor."""
+        return all(w.together == 1 for w in self.ways)
+
     def rates(self, chip: Chip) -> dict[str, _Array]:
         """What the estimate reads of each way on a chip, whatever the problem; kept for the last chip."""
         known, found = self.__dict__.get("_rates", (None, {}))
@@ -83,12 +88,12 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     f, e = table.columns, chip.hiding
     speeds = np.array([chip.speeds.get(str(w.tile), 1.0) for w in table.ways])
     room, split = whole_programs(table, chip), f["k_ctas"] > 1
-    products = f["results"] * f["k_bytes"] * f["together"] / (chip.tensor * speeds)
+    products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
         once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
-        alone=products ** e + (chip.latency / f["slots"] + chip.block) ** e,
-        load=f["k_bytes"] * f["together"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
+        products=products ** e, waited=(chip.latency / f["slots"] + chip.block) ** e,
+        load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         # Sums of the transpose's parts are written, and read before, sector by sector.
         turned=np.where(f["swap"], 2 * SECTOR / chip.multiprocessors / chip.part, 0.0),
@@ -127,8 +132,9 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     mine = np.ceil(np.ceil(blocks / f["k_ctas"]) / split)
     left = np.maximum(count - streamed, 0.0)
     turns = np.where(divided, np.ceil(programs / room), np.ceil(left / programs))
+    sharing = 1.0 if table.alone else np.clip(np.ceil(programs / chip.multiprocessors), 1.0, f["together"])
     alone, read = _block(p, table, chip, high / down, wide / across, np.minimum(across, programs),
-                         np.minimum(down, programs))
+                         np.minimum(down, programs), sharing)
     e = chip.hiding
     full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
     rest = np.where(divided | shared, 0.0, left - np.floor(left / programs) * programs)
@@ -171,11 +177,12 @@ def _softly(x: float) -> float:
     return max(x, 0.0) + log1p(exp(-abs(x)))
 
 
-def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array,
-           down: _Array) -> tuple[_Array, _Array]:
+def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array, down: _Array,
+           sharing: _Array) -> tuple[_Array, _Array]:
     """Of a block of K of each way: what takes as long however many programs run, to the power of `hiding`, and
     nanoseconds of L2 for each program. high, wide: rows and columns that a tile has of the result; across, down: those
-    programs that read the same block of the first and of the second operand."""
+    programs that read the same block of the first and of the second operand; sharing: those that share a
+    multiprocessor."""
     f, r = table.columns, table.rates(chip)
     a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
     first, second = (a, b) if a == b else (np.where(f["swap"], b, a), np.where(f["swap"], a, b))
@@ -184,12 +191,12 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
         # TMA reads rows of a second operand that lie side by side a strip at a time.
         beside = np.where(f["swap"], not p.a_rows, p.b_rows)
         strips = second * np.where(beside, LINE / p.size / np.minimum(f["strip"], LINE / p.size), 1.0)
-    loads = (f["first"] * first + f["second"] * strips) * r["load"]
+    loads = (f["first"] * first + f["second"] * strips) * r["load"] * sharing
     for unit, turned in zip(p.units, (False, True)):         # a is the first operand where tiles are not turned
         if unit:
             rows = np.where(f["swap"] == turned, f["first"], f["second"])
             loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces
-    alone = r["alone"] + loads ** chip.hiding
+    alone = r["waited"] + r["products"] * sharing ** chip.hiding + loads ** chip.hiding
     # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
     narrow_a = 1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
     narrow_b = LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0
