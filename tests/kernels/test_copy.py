@@ -117,11 +117,11 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
     known = known_of(a, b, None, out, None, None)
-    end, facts, chip = matmul._end(*(matrices := matmul._matrices(*known[:4], None))[:2], *known[2:], None, 132, None)
-    found = [r for r in matmul._routes(*matrices, facts, chip) if any(r.problem.units)]
+    call = matmul._call(*known, None, 132, None, None)
+    found = [r for r in matmul._routes(call) if any(r.problem.units)]
     with tilejit.knobs(target=target):
         for route in found[:2]:
-            work = matmul._routed(Work(7), route, *matrices, chip, end)
+            work = matmul._routed(call, route)
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
             assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
@@ -138,11 +138,11 @@ def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
     known = known_of(a, b, None, out, None, None)
-    end, facts, chip = matmul._end(*(matrices := matmul._matrices(*known[:4], None))[:2], *known[2:], None, 132, None)
-    found = [r for r in matmul._routes(*matrices, facts, chip) if any(r.problem.units) and not any(r.copied)]
+    call = matmul._call(*known, None, 132, None, None)
+    found = [r for r in matmul._routes(call) if any(r.problem.units) and not any(r.copied)]
     with tilejit.knobs(target=target):
         for route in found:
-            work = matmul._routed(Work(7), route, *matrices, chip, end)
+            work = matmul._routed(call, route)
             assert len(work.launches) == 1
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())

@@ -295,3 +295,11 @@ def test_threads_store_wide_tiles_faster():
         return one(p, Way(128, 128, 4), CHIP) / one(p, Way(64, 256, 4), CHIP)
 
     assert ratio(2) > 1.05 > ratio(0)
+
+
+def test_programs_share_multiprocessors_where_there_are_more_of_them():
+    """Eighty programs that could be two a multiprocessor are one; twice as many as multiprocessors are two."""
+    alone, beside = Way(128, 16, 4, swap=True), Way(128, 16, 4, swap=True, together=2)
+    few, many = problem(8, 80 * 128, 14568), problem(8, 264 * 128, 14568)
+    assert one(few, beside, CHIP) < 1.02 * one(few, alone, CHIP)
+    assert one(many, beside, CHIP) > 1.3 * one(few, beside, CHIP)
