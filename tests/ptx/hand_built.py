@@ -2,7 +2,6 @@
 
 `Kernel` is a builder with loads and stores of whole tiles; `Kernel.run` says what both make of the inputs.
 """
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -102,7 +101,7 @@ class Kernel(Builder):
         if not self.fn.body.ops or self.fn.body.terminator.name != "return":
             self.op("return")
             verify(self.fn)
-            allocate(self.fn, SimpleNamespace(report=[]))
+            allocate(self.fn)
         return emit(self.fn)
 
     def run(self, grid=1, assemble=True, **launch):

@@ -18,7 +18,6 @@ from tilejit.ir.types import Desc, bf16, int32
 from tilejit.ir.verify import verify
 from tilejit.schedule.allocate import Allocator, allocate
 from tilejit.schedule.packing import overlap
-from tilejit.schedule.plan import Plan
 from tilejit.schedule.separate import missing
 
 BF16 = ml_dtypes.bfloat16
@@ -205,13 +204,13 @@ def test_text_in_and_out(monkeypatch):
     """Where there is room, only offsets are added; where there is none, one more line: a meeting before the store."""
     def lines(limit):
         monkeypatch.setattr(ALLOCATE, "limit", lambda fn: limit)
-        fn, plan = parse_function(TEXT), Plan()
+        fn = parse_function(TEXT)
         verify(fn)
-        allocate(fn, plan)
+        allocate(fn)
         verify(fn)
         text = print_function(fn)
         assert print_function(parse_function(text)) == text
-        return [line.strip() for line in text.splitlines()[1:]], plan.report, fn.attrs["shared_bytes"]
+        return [line.strip() for line in text.splitlines()[1:]], fn.attrs["report"], fn.attrs["shared_bytes"]
 
     roomy, report, size = lines(100000)
     assert size == 2 * 16384 + 2 * 8192 + 32 and not any("separation" in x for x in report)
@@ -228,6 +227,6 @@ def test_a_store_begins_with_a_meeting_or_not(attrs, meets, monkeypatch):
     """A store by all threads meets before it writes, unless the one before it has been waited for at its end."""
     monkeypatch.setattr(ALLOCATE, "limit", lambda fn: 40000)
     fn = parse_function(TEXT.replace("stripes=2", attrs))
-    allocate(fn, Plan())
+    allocate(fn)
     assert fn.attrs["shared_bytes"] == 2 * 16384 + 32
     assert any(op.name == "role_sync" for op in walk(fn.body)) != meets

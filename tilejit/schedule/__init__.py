@@ -46,7 +46,7 @@ def run(fn: Function, see: See | None = None) -> Function:
     else:
         fn = given
     found = fitted(fn, see)
-    check_size(found.new, found.plan)
+    check_size(found.new)
     return _finished(found)
 
 

@@ -17,7 +17,6 @@ from tilejit.ir.target import target_of
 from tilejit.ir.types import Barrier
 from tilejit.schedule.liveness import Area, Liveness
 from tilejit.schedule.packing import Item, overlap, pack
-from tilejit.schedule.plan import Plan
 from tilejit.schedule.separate import DRAIN, FREE, MEET, WAIT, cost, reserved, separate
 
 #: Bytes that rounding the base of shared memory up to 1024 may cost.
@@ -151,12 +150,12 @@ def fits(fn: Function) -> bool:
     return bool(fn.attrs["shared_bytes"] <= limit(fn))
 
 
-def allocate(fn: Function, plan: Plan, allocator: Allocator | None = None) -> Function:
+def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
     """Set `offset` on every alloc and barriers op, `scratch` on every op that needs it, and `shared_bytes`; put in the
     separations that sharing needs. allocator: the function's, where there is one."""
     allocator = allocator or Allocator(fn)
     live, where = allocator.live, allocator.best()
-    plan.map = sorted((at, a.slots * a.stride, a.name, live.where(a)) for a, at in where.offsets.items())
+    table = sorted((at, a.slots * a.stride, a.name, live.where(a)) for a, at in where.offsets.items())
     shared = [(x, y) for i, x in enumerate(live.areas) for y in live.areas[:i]
               if overlap((where.offsets[x], x.bytes), (where.offsets[y], y.bytes))]
     for area, at in where.offsets.items():
@@ -168,32 +167,34 @@ def allocate(fn: Function, plan: Plan, allocator: Allocator | None = None) -> Fu
         assert live.roles is not None
         live.roles.attrs["private_bytes"] = where.private_bytes
         start = min(where.offsets[a] for a in live.areas if a.private)
-        plan.map.append((start + where.private_bytes, (live.groups - 1) * where.private_bytes,
+        table.append((start + where.private_bytes, (live.groups - 1) * where.private_bytes,
                          f"the same for {live.groups - 1} more", ""))
     said = separate(live, shared)
-    end = max((at + size for at, size, _, _ in plan.map), default=0)
+    end = max((at + size for at, size, _, _ in table), default=0)
     for op in fn.body.ops:
         if size := fixed_bytes(op):
             op.attrs["offset"] = -(-end // 8) * 8
             end = op.attrs["offset"] + size
-            plan.map.append((op.attrs["offset"], size, op.attrs.get("name", "address of tensor maps"), ""))
+            table.append((op.attrs["offset"], size, op.attrs.get("name", "address of tensor maps"), ""))
     fn.attrs["shared_bytes"] = end
-    plan.report += [Record("shared", f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else ""), name,
-                           offset=at, bytes=size) for at, size, name, used in plan.map]
-    saved = sum(size for _, size, _, _ in plan.map) - end
+    report = fn.attrs.setdefault("report", [])
+    report += [Record("shared", f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else ""), name,
+                      offset=at, bytes=size) for at, size, name, used in table]
+    saved = sum(size for _, size, _, _ in table) - end
     if shared and saved > 0:
-        plan.report.append(Record("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end,
-                                  saved=saved))
-    plan.report += said
+        report.append(Record("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end,
+                             saved=saved))
+    report += said
     return fn
 
 
-def check_size(fn: Function, plan: Plan) -> None:
+def check_size(fn: Function) -> None:
     """Raise SharedMemoryError for too much shared memory, and say what takes it."""
     total, most = fn.attrs["shared_bytes"], limit(fn)
     if total <= most:
         return
-    notes = [f"{name}: {size} bytes" for _, size, name, _ in plan.map]
-    if plan.rings:
+    report = [x for x in fn.attrs["report"] if isinstance(x, Record)]
+    notes = [f"{x.at}: {x.numbers['bytes']} bytes" for x in report if x.kind == "shared"]
+    if any(x.kind == "ring" for x in report):
         notes.append("no num_stages fits: use smaller blocks")
     raise SharedMemoryError(total, most, fn.loc, tuple(notes))

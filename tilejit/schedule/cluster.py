@@ -23,7 +23,7 @@ from tilejit.schedule.plan import Plan, Ring, shared_operand
 
 
 def plan_cluster(fn: Function, plan: Plan) -> None:
-    """Set `plan.ctas` and, of every load, the dimension whose slices belong to CTAs.
+    """Set of every load the dimension whose slices belong to CTAs.
 
     Raises ClusterError for a kernel that cannot be divided so."""
     ctas = fn.attrs.get("num_ctas", 1)
@@ -37,7 +37,6 @@ def plan_cluster(fn: Function, plan: Plan) -> None:
             raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
         raise ClusterError(f"num_ctas={ctas}: {problem}", fn.loc)
-    plan.ctas = ctas
     for op in listed(fn.body):
         if op.name == "dot":
             for index in (0, 1):

@@ -40,7 +40,7 @@ def write_atomic(op: Op, b: Builder, c: Context) -> None:
         b.op("store_wait")
     if not of_one_number(op):
         b.insert(op)
-    elif c.plan.ctas > 1:
+    elif c.ctas > 1:
         _once(op, b, c)
     else:
         b.insert(op)
@@ -72,14 +72,14 @@ def _once(op: Op, b: Builder, c: Context) -> None:
 
 def write_barrier(op: Op, b: Builder, c: Context) -> None:
     """`debug_barrier`: a barrier of all CTAs of a cluster."""
-    if c.plan.ctas > 1 and c.plan.specialised:
+    if c.ctas > 1 and c.plan.specialised:
         _barrier_of_all(b, c, {"release": "cluster", "acquire": "cluster"})
     else:
         b.insert(op)
 
 
 def _barrier_of_all(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
-    b.op("cluster_barrier", _barrier("all_ctas", c.plan.ctas, c), b.const(0, int32), **scopes)
+    b.op("cluster_barrier", _barrier("all_ctas", c.ctas, c), b.const(0, int32), **scopes)
 
 
 def _barrier(name: str, arrivals: int, c: Context) -> Value:

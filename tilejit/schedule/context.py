@@ -36,6 +36,11 @@ class Context:
     staging: dict[tuple[Buffer, int], Value] = field(default_factory=dict)     # pieces and stripes of stores -> buffer
     gathered: dict[str, Value] = field(default_factory=dict)       # where the CTAs of a cluster meet, by name
 
+    @property
+    def ctas(self) -> int:
+        """CTAs of a program."""
+        return int(self.fn.attrs.get("num_ctas", 1))
+
     @cached_property
     def piecewise(self) -> set[Op]:
         """Ops that are written where their pieces are needed."""

@@ -18,16 +18,16 @@ from tilejit.schedule.plan import place
 from tilejit.schedule.registers import MOST, room
 
 
-def issue_early(fn: Function, report: list[Record]) -> Function:
+def issue_early(fn: Function) -> Function:
     """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
 
     They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
-    registers for beside the products; `report` gets a line for each. Returns the function."""
+    registers for beside the products; the report gets a line for each. Returns the function."""
     threads = fn.attrs["num_threads"]
     for block, registers in _blocks(fn.body, min(MOST, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
-            report += [Record("early", f"load at {place(op)} is issued while the last products are computed", place(op))
+            fn.attrs["report"] += [Record("early", f"load at {place(op)} is issued while the last products are computed", place(op))
                        for op in loads]
     return fn
 

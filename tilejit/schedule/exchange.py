@@ -45,14 +45,14 @@ def write_exchange(op: Op, b: Builder, c: Context) -> None:
 def write_reduce(op: Op, b: Builder, c: Context) -> None:
     """What a CTA has is folded there, then what all have, where CTAs divide the axis."""
     b.insert(op)
-    if c.plan.ctas == 1 or not divided_axis(op, c.plan.ctas):
+    if c.ctas == 1 or not divided_axis(op, c.ctas):
         return
-    name, size = op.results[0].name or "fold", sum(fold_bytes(v.type, c.plan.ctas) for v in op.results)
+    name, size = op.results[0].name or "fold", sum(fold_bytes(v.type, c.ctas) for v in op.results)
     c.say(Record("fold", f"{name}: what the CTAs have is folded through {size} bytes of each", name, bytes=size))
     old = c.replaced(op)
-    op.attrs["ctas"] = c.plan.ctas
+    op.attrs["ctas"] = c.ctas
     region = clone_block(op.regions[0], {})
-    whole = b.op("cluster_fold", *op.results, *_barriers(name, 1, size, b, c), regions=[region], ctas=c.plan.ctas)
+    whole = b.op("cluster_fold", *op.results, *_barriers(name, 1, size, b, c), regions=[region], ctas=c.ctas)
     for before, new in zip(old, whole.results):
         new.name = before.name
         c.renamed[before] = new
@@ -60,6 +60,6 @@ def write_reduce(op: Op, b: Builder, c: Context) -> None:
 
 def _barriers(name: str, slots: int, size: int, b: Builder, c: Context) -> tuple[Value, ...]:
     """Scratch, the barriers `full` and `free`, and a parity, which `split` carries from round to round."""
-    count, warps = slots * c.plan.groups, c.fn.attrs["num_warps"] * c.plan.ctas
+    count, warps = slots * c.plan.groups, c.fn.attrs["num_warps"] * c.ctas
     return (c.alloc(f"{name}_parts", Buffer((size,), uint8, slots, 0, (0,)), private=True),
             c.barriers(f"{name}.full", count, 1), c.barriers(f"{name}.free", count, warps), b.const(0, int32))

@@ -83,7 +83,7 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
     if see is None:
         return found
     new, plan = _written(found.fn, found.written, found.notes, see)
-    return replace(found, new=allocate(new, plan), plan=plan)
+    return replace(found, new=allocate(new), plan=plan)
 
 
 def _with_operands_each_time(c: Candidate) -> Candidate | None:
@@ -179,7 +179,7 @@ def _candidate(fn: Function, wishes: Wishes, notes: list[Record]) -> Candidate:
     if side and allocator.best().total > allocator.limit:      # what feeds products comes first
         less = max(2, allocator.deepest(WAIT, _each(side), max(r.slots for r in side) - 1))
         give(side, less, side=less + all(r.tight for r in side))
-    return Candidate(fn, wishes, notes, allocate(new, plan, allocator), plan, written, lean)
+    return Candidate(fn, wishes, notes, allocate(new, allocator), plan, written, lean)
 
 
 def _each(rings: Iterable[Ring]) -> dict[str, int]:
@@ -192,12 +192,14 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
     fn = copy_function(fn)
     plan = make_plan(fn, wishes, list(notes))
     fn.attrs["report"] = plan.report
+    if plan.specialised:
+        fn.attrs.update(groups=plan.groups, producers=plan.producers, registers=tuple(plan.registers))
     ahead = any(ring.ahead for ring in plan.rings)
     passes: dict[str, Callable[[Function], Function]] = {
         "asyncify": lambda f: asyncify(f, plan),
-        "prefetch": lambda f: prefetch(f) if ahead else f, "split": lambda f: split(f, plan),
+        "prefetch": lambda f: prefetch(f) if ahead else f, "split": split,
         "release": release, "sink_waits": sink_waits, "ping_pong": order,
-        "early": lambda f: issue_early(f, plan.report), "strips": lambda f: strip_rows(f, plan.report)}
+        "early": issue_early, "strips": strip_rows}
     for name, step in passes.items():
         fn = step(fn)
         if see is not None:

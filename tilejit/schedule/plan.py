@@ -114,7 +114,6 @@ class Plan:
     specialised: bool = False
     ping_pong: Op | None = None               # the loop whose iterations groups of consumers take by turns
     groups: int = 1                       # groups of num_warps consumer warps
-    ctas: int = 1                         # CTAs of a program
     store_rings: list[StoreRing] = field(default_factory=list)    # rings of the store role; none: consumers store
     drain: list[Op] = field(default_factory=list)    # atomics that the store role's stores are written before
     producers: int = 4                    # warps of the producer role
@@ -122,7 +121,6 @@ class Plan:
     keep_operands: bool = True            # operands that a loop does not change may stay in shared memory
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     report: list[Record] = field(default_factory=list)
-    map: list[tuple[int, int, str, str]] = field(default_factory=list)    # shared memory: first byte, bytes, name, when
 
     def store_ring_of(self, op: Op) -> StoreRing:
         """The ring that a store goes through; there is a store role."""
@@ -148,6 +146,11 @@ class Plan:
     def threads_produce(self) -> bool:
         """Whether all threads of the producer role copy, not just one."""
         return any(r.kind == "async" for r in self.produced)
+
+
+def groups_of(fn: Function) -> int:
+    """Groups of `num_warps` consumer warps of a function for which that is decided."""
+    return int(fn.attrs.get("groups", 1))
 
 
 def kind_of(op: Op) -> str:

@@ -16,16 +16,17 @@ from tilejit.ir.report import Record
 from tilejit.ir.types import int32
 from tilejit.schedule.cluster_barrier import write_parities
 from tilejit.schedule.ping_pong import deal_to_groups, deal_to_own
-from tilejit.schedule.plan import Plan, backward_slice
+from tilejit.schedule.plan import backward_slice, groups_of, kind_of
 from tilejit.schedule.store_role import Side, write_stores
 from tilejit.schedule.tickets import Channel, channels, write_tickets
 
 
-def split(fn: Function, plan: Plan) -> Function:
-    """Write the roles, in place; returns the function."""
+def split(fn: Function) -> Function:
+    """Write the roles, in place; returns the function. What fills and stores say of a `role` is another one's than the
+    consumers'; the function says how many `groups` of those there are, and what `registers` each role has."""
     warps = fn.attrs["num_warps"]
     ops = listed(fn.body)
-    rings = channels(ops, plan.groups)
+    rings = channels(ops, groups_of(fn))
     fn.attrs.update(uncounted=True, num_threads=32 * warps)
     count = next(i for i, op in enumerate(fn.body.ops) if op.name not in ("alloc", "barriers"))
     body, fn.body.ops = fn.body.ops[count:], fn.body.ops[:count]
@@ -35,11 +36,10 @@ def split(fn: Function, plan: Plan) -> Function:
     block.ops = body
     for op in body:
         op.parent = block
-    if plan.specialised:
-        _write_roles(fn, plan, block, ops, rings, top)
+    if any(op.attrs.get("role") == "producer" for op in ops):
+        _write_roles(fn, block, ops, rings, top)
     else:
-        consumer = _consumer(fn, plan, block, rings, top)
-        for op in consumer.ops:
+        for op in _consumer(fn, block, rings, top).ops:
             top.insert(op)
     top.insert(end)
     if "write_desc" in {op.name for op in ops}:
@@ -48,57 +48,61 @@ def split(fn: Function, plan: Plan) -> Function:
     return fn
 
 
-def _write_roles(fn: Function, plan: Plan, block: Block, ops: list[Op], rings: list[Channel], top: Builder) -> None:
+def _write_roles(fn: Function, block: Block, ops: list[Op], rings: list[Channel], top: Builder) -> None:
     """One region for each role; registers for all of them."""
-    consumers = fn.attrs["num_warps"] * plan.groups
-    launch, producer, consumer = plan.registers
-    streams = plan.store_rings[0].streams if plan.store_rings else 0
-    roles = [("consumer", consumers, plan.groups, consumer),
-             ("producer", 1 if streams else plan.producers, 1, producer)]
-    regions = [_producer(fn, plan, block, ops, rings)]
+    groups, producers = groups_of(fn), fn.attrs["producers"]
+    consumers = fn.attrs["num_warps"] * groups
+    launch, producer, consumer = fn.attrs["registers"]
+    stores = [op for op in ops if op.attrs.get("role") == "store"]
+    streams = groups * stores[0].attrs["stripes"] if stores else 0
+    roles = [("consumer", consumers, groups, consumer), ("producer", 1 if streams else producers, 1, producer)]
+    regions = [_producer(fn, block, ops, rings)]
     if streams:
         roles.append(("store", streams, streams, producer))
-        regions.append(_store_role(fn, plan, block, ops))
+        regions.append(_store_role(fn, block, ops, stores))
     erase({op for op in ops if op.attrs.get("role") == "producer"}, block)
-    regions.insert(0, _consumer(fn, plan, block, rings, top))
-    names, counts, groups, registers = zip(*roles)
-    top.op("roles", regions=regions, names=names, warps=counts, groups=groups, registers=registers)
-    fn.attrs.update(num_threads=32 * (consumers + plan.producers), launch_registers=launch)
+    regions.insert(0, _consumer(fn, block, rings, top))
+    names, counts, each, registers = zip(*roles)
+    top.op("roles", regions=regions, names=names, warps=counts, groups=each, registers=registers)
+    fn.attrs.update(num_threads=32 * (consumers + producers), launch_registers=launch)
     if not consumer:
         return
     if fn.attrs.get("maxnreg"):
         raise CompilationError(
             f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
             f"({producer} and {consumer} a thread): leave it out, or pass warp_specialize=False", fn.loc)
-    plan.report.append(Record("registers", f"registers: {launch} at launch, {producer} producer, {consumer} consumers",
-                              launch=launch, producer=producer, consumer=consumer))
+    fn.attrs["report"].append(Record(
+        "registers", f"registers: {launch} at launch, {producer} producer, {consumer} consumers", launch=launch,
+        producer=producer, consumer=consumer))
 
 
-def _consumer(fn: Function, plan: Plan, block: Block, rings: list[Channel], top: Builder) -> Block:
+def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder) -> Block:
     """All but what other roles do, in place."""
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
-    skips = deal_to_groups(fn, block, plan.groups, top, b, first) if plan.groups > 1 else {}
+    groups, ctas = groups_of(fn), fn.attrs.get("num_ctas", 1)
+    skips = deal_to_groups(fn, block, groups, top, b, first) if groups > 1 else {}
     write_tickets(block, rings, first, skips=skips)
-    if plan.ctas > 1:
+    if ctas > 1:
         write_parities(block, first[0])
-    if plan.store_rings:
+    if any(op.attrs.get("role") == "store" for op in listed(block)):
         block.ops.pop()                                  # the wait for all stores is the store role's
-        write_stores(block, Side(False, plan.groups, plan.ctas), _barriers(fn), b)
+        write_stores(block, Side(False, groups, ctas), _barriers(fn), b)
     return block
 
 
-def _producer(fn: Function, plan: Plan, source: Block, ops: list[Op], rings: list[Channel]) -> Block:
+def _producer(fn: Function, source: Block, ops: list[Op], rings: list[Channel]) -> Block:
     """What fills rings: one thread, or all where all copy."""
     fills = [op for op in ops if op.attrs.get("role") == "producer"]
     body = _slice(source, {op: [v for x in op.regions[0].ops[:-1] for v in x.operands] for op in fills})
-    for op in listed(body) if plan.groups > 1 else ():
+    for op in listed(body):
         op.attrs.pop("dealt", None)
+    by_all = any(kind_of(op.regions[0].ops[0]) == "async" for op in fills)
     block = Block()
     b = Builder(block, loc=fn.loc)
     first = b.const(0, int32), b.const(1, int32)
-    write_tickets(body, rings, first, elected=not plan.threads_produce)
-    if plan.threads_produce:
+    write_tickets(body, rings, first, elected=not by_all)
+    if by_all:
         for op in body.ops:
             b.insert(op)
         b.op("async_wait")
@@ -107,15 +111,14 @@ def _producer(fn: Function, plan: Plan, source: Block, ops: list[Op], rings: lis
     return block
 
 
-def _store_role(fn: Function, plan: Plan, source: Block, ops: list[Op]) -> Block:
+def _store_role(fn: Function, source: Block, ops: list[Op], stores: list[Op]) -> Block:
     """What stores."""
-    stores = [op for op in ops if op.attrs.get("role") == "store"]
     drains = [op for op in ops if op.name == "store_wait"][:-1]
     body = _slice(source, {**{op: [op.operands[0], *op.operands[3:]] for op in stores}, **{op: [] for op in drains}})
-    deal_to_own(body, plan.groups)
+    deal_to_own(body, groups_of(fn))
     block = Block()
     b = Builder(block, loc=fn.loc)
-    write_stores(body, Side(True, plan.groups, plan.ctas), _barriers(fn), Builder(body, 0, fn.loc))
+    write_stores(body, Side(True, groups_of(fn), fn.attrs.get("num_ctas", 1)), _barriers(fn), Builder(body, 0, fn.loc))
     Builder(body, loc=fn.loc).op("bulk_wait")
     b.op("elect", regions=[body])
     return block

@@ -41,8 +41,8 @@ STRIP, SINGLE = 16, 2
 AT_ONCE = 4
 
 
-def strip_rows(fn: Function, report: list[Record]) -> Function:
-    """Work on wide rows in strips, in place; returns the function. `report` gets a line for each row."""
+def strip_rows(fn: Function) -> Function:
+    """Work on wide rows in strips, in place; returns the function. The report gets a line for each row."""
     stores = [op for op in listed(fn.body) if "write" in op.define.effects]
     for block in {id(op.parent): op.parent for op in listed(fn.body) if op.name == "local_load"}.values():
         assert block is not None
@@ -52,7 +52,7 @@ def strip_rows(fn: Function, report: list[Record]) -> Function:
                 if strips.legal():
                     strips.write()
                     fn.attrs["resident_registers"] = max(strips.registers(), fn.attrs.get("resident_registers", 0))
-                    report.append(Record(
+                    fn.attrs["report"].append(Record(
                         "strips", f"{load.result.name or 'a row'} at {place(load)} stays in shared memory: "
                         f"{strips.count} strips of {strips.size}, read by each of {strips.passes} passes", place(load),
                         count=strips.count, size=strips.size, passes=strips.passes))
