@@ -69,6 +69,6 @@ def test_stages(run, kernel, shown):
     status, text = run("stages", kernel)
     names = [line.split("-")[-1].removesuffix(".tile") for line in text.split("\n") if line.startswith("// ---- ")]
     assert status == 0 and shown in text and names[0] == "frontend" and names[-1] == "kernel.ptx"
-    assert names[names.index("annotated"):][:3] in (["annotated", "asyncify", "prefetch"],
-                                                     ["annotated", "rotated", "asyncify"])
+    assert names[names.index("annotated"):][:3] in (["annotated", "planned", "asyncify"],
+                                                     ["annotated", "rotated", "planned"])
     assert run("stages", kernel, "--only", "release")[1].count("// ----") == 1

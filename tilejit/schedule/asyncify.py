@@ -8,25 +8,25 @@
 
 A load becomes a `fill` of its ring's next slot and an `await` right behind; loads of one ring together, where the last
 of them stands. `prefetch` and `split` move fills ahead, within a role or into one of their own, and `sink_waits` moves
-waits for products behind. Products whose accumulators are only passed on (`plan.chains`) stay in flight round their
-loop: a `dot_fence` in the loop, the wait behind it.
+waits for products behind. Products whose accumulators are only passed on stay in flight round their loop (`in_flight`):
+ a `dot_fence` in the loop, the wait behind it.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, listed, replace, uses
+from tilejit.ir import Block, Builder, Function, Op, Value, edges, enclosing, inside, listed, replace, uses
 from tilejit.ir.types import Buffer, Pending, Tile
-from tilejit.layout.clusters import strip_size
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.cluster_barrier import write_atomic, write_barrier
-from tilejit.schedule.context import Context
+from tilejit.schedule.cluster_barrier import releases, write_atomic, write_barrier
+from tilejit.schedule.context import Context, Ticket
 from tilejit.schedule.exchange import write_exchange, write_reduce
 from tilejit.schedule.fragments import write_fragments
-from tilejit.schedule.plan import Plan, Ring, StoreRing, check_descriptor, in_place, kind_of, reads_slot, shared_operand
-from tilejit.schedule.products import write_dot, write_reuse
-from tilejit.schedule.stores import describe, is_store, staging_of
+from tilejit.schedule.pieces import find_pieces
+from tilejit.schedule.plan import check_descriptor, groups_of, in_place, kind_of, readers, reads_slot, shared_operand
+from tilejit.schedule.planned import OF_LOADS
+from tilejit.schedule.products import chain_of, write_dot, write_reuse
+from tilejit.schedule.stores import STORE_STAGES, Staging, describe, is_store, staging_of
 
 #: What writes an op in its asynchronous form, by its name; it is left out otherwise.
 _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
@@ -34,20 +34,29 @@ _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
     "debug_barrier": write_barrier}
 
 
-def asyncify(fn: Function, plan: Plan) -> Function:
-    """Write what the plan says, in place; returns the function. The plan's ops are those of the function."""
-    stores = [op for op in listed(fn.body) if "tma" in op.define.traits and "write" in op.define.effects]
-    c = Context(fn, plan, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
-    for ring in plan.rings:
-        _allocate(ring, c)
-    for store_ring in plan.store_rings:
-        _allocate_stores(store_ring, c)
-    if plan.drain:
-        groups, streams = plan.groups, plan.store_rings[0].streams
+def asyncify(fn: Function) -> Function:
+    """Write what the text says (`planned.py`), in place; returns the function."""
+    ops = listed(fn.body)
+    stores = [op for op in ops if is_store(op)]
+    c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
+    for op in ops:
+        if op.name == "dot":
+            _find_product(op, c)
+        elif op.name == "for" and op.attrs.pop("in_flight", False):
+            c.chains[op] = chain_of(op)
+        elif "index" in op.attrs and "again" not in op.attrs:
+            _find_ticket(op, c)
+    for ticket in dict.fromkeys(c.tickets.values()):
+        _allocate(ticket, c)
+    staged: dict[str, list[Op]] = {}
+    for op in stores:
+        if "channel" in op.attrs:
+            staged.setdefault(op.attrs["channel"], []).append(op)
+    streams = [_allocate_stores(name, found, c) for name, found in staged.items()]
+    if streams and any("atomic" in op.define.traits and releases(op) for op in ops):
+        groups = groups_of(fn)
         c.barriers("stores.asked", groups, fn.attrs["num_warps"])
-        c.barriers("stores.drained", groups, streams // groups)
-    if plan.ping_pong:
-        plan.ping_pong.attrs["dealt"] = plan.groups
+        c.barriers("stores.drained", groups, streams[0] // groups)
     _block(fn.body, c)
     if stores:
         Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
@@ -61,30 +70,61 @@ def asyncify(fn: Function, plan: Plan) -> Function:
     return fn
 
 
-def _allocate(ring: Ring, c: Context) -> None:
-    """The barriers of a ring and a buffer for each of its loads; those of the ring in whose slots it goes on."""
-    if ring.before is not None:
-        c.buffers.update(zip(ring.loads, (c.buffers[load] for load in ring.before.loads)))
+def _find_product(dot: Op, c: Context) -> None:
+    """How its first operand is made, and whose slots wgmma reads."""
+    if "unit" not in dot.attrs:
+        c.multiplied.update(reads_slot(dot, i) for i in (0, 1))
+    pieces = find_pieces(dot, c.uses) if dot.attrs.pop("pieces", 0) else None
+    if pieces is not None:
+        c.pieces[dot] = pieces
+
+
+def _find_ticket(load: Op, c: Context) -> None:
+    """The loads of a ring that follow one another in a block, by their indices, are one ticket's."""
+    how = {key: load.attrs.pop(key) for key in OF_LOADS if key in load.attrs}
+    if not how["index"]:
+        c.tickets[load] = Ticket(how["channel"], [load], how)
+    else:
+        c.tickets[load] = next(t for t in reversed(c.tickets.values())
+                               if t.ring == how["channel"] and t.loads[0].parent is load.parent)
+        c.tickets[load].loads.append(load)
+    c.tickets[load].buffers.append(how["buffer"])
+    around = next((x for x in enclosing(load) if "loop" in x.define.traits), None)
+    if around is not None and around.attrs.get("pairs"):
+        c.peeked.add(how["channel"])
+
+
+def _allocate(ticket: Ticket, c: Context) -> None:
+    """The barriers of a ring and a buffer for each of its loads, when its first ticket comes."""
+    if (ticket.ring, 0) in c.buffers:
         return
-    warps = c.fn.attrs["num_warps"]
-    arrivals = warps // 4 if ring.release == "warpgroup" else warps
-    slots = ring.slots * ring.groups
-    c.barriers(f"{ring.name}.full", slots, 32 * warps if ring.kind == "async" else 1)
-    c.barriers(f"{ring.name}.empty", slots, arrivals * ring.peers)
-    for load in ring.loads:
-        if ring.kind == "tensor":
-            check_descriptor(load)
-        c.buffers[load] = c.alloc(load.result.name, ring.buffer(load))
+    slots, by_threads = ticket.buffers[0].slots, kind_of(ticket.loads[0]) == "async"
+    c.barriers(f"{ticket.ring}.full", slots, 32 * c.fn.attrs["num_warps"] if by_threads else 1)
+    c.barriers(f"{ticket.ring}.empty", slots, ticket.how["arrivals"])
+    for i, (load, buffer) in enumerate(zip(ticket.loads, ticket.buffers)):
+        check_descriptor(load)
+        c.buffers[ticket.ring, i] = c.alloc(load.result.name, buffer)
 
 
-def _allocate_stores(ring: StoreRing, c: Context) -> None:
-    """The barriers and the staging (private to ping-pong groups) of a ring that a store role empties."""
-    staging = ring.staging
-    count = staging.slots * ring.streams
-    c.barriers(f"{ring.name}.full", count, c.fn.attrs["num_warps"] // staging.stripes)
-    c.barriers(f"{ring.name}.empty", count, 1)
-    c.staging[staging.buffer, staging.stripes] = c.alloc(ring.name, staging.buffer, private=True)
-    c.plan.report += [describe(op, s) for op, s in ring.stores.items()]
+def _staging(op: Op, c: Context) -> Staging:
+    """How a store is staged; a store role goes through all slots a whole number of times."""
+    if op not in c.stagings:
+        t, stages = c.now(op.operands[1]).type, c.fn.attrs.get("staging", STORE_STAGES)
+        assert isinstance(t, Tile)
+        c.stagings[op] = staging_of(op, t, c.fn, stages, in_rounds=op.attrs.get("role") == "store")
+        c.say(describe(op, c.stagings[op]))
+    return c.stagings[op]
+
+
+def _allocate_stores(name: str, stores: list[Op], c: Context) -> int:
+    """The barriers and the staging (private to ping-pong groups) of a ring that a store role empties; how many streams
+    of tiles there are in it."""
+    first, *_ = [_staging(op, c) for op in stores]
+    streams = groups_of(c.fn) * first.stripes
+    c.barriers(f"{name}.full", first.slots * streams, c.fn.attrs["num_warps"] // first.stripes)
+    c.barriers(f"{name}.empty", first.slots * streams, 1)
+    c.staging[first.buffer, first.stripes] = c.alloc(name, first.buffer, private=True)
+    return streams
 
 
 def _block(block: Block, c: Context) -> None:
@@ -95,10 +135,10 @@ def _block(block: Block, c: Context) -> None:
     for op in ops:
         b.loc = op.loc
         if kind_of(op):
-            (_name_again if "again" in op.attrs else _load)(op, b, c)
+            _load(op, b, c)
         elif op in c.piecewise or _is_read_from_slot(op, c):
             continue                          # made where it is needed
-        elif op in c.plan.fragments:
+        elif op.attrs.get("fragments"):
             write_fragments(op, b, c)
         elif op.name in _WRITERS:
             _WRITERS[op.name](op, b, c)
@@ -106,7 +146,7 @@ def _block(block: Block, c: Context) -> None:
             write_atomic(op, b, c)
         elif is_store(op):
             _store(op, b, c)
-        elif op in c.plan.chains:
+        elif op in c.chains:
             _chain(op, b, c)
         elif op in flying:
             _carry(op, flying[op], b, c)
@@ -129,35 +169,33 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
 def _load(op: Op, b: Builder, c: Context) -> None:
     """Fill and await a ring's next slot where the last of its loads stands; the first of them if it is filled in trips
     before, and each is read where it stands itself."""
-    ring = c.plan.ring_of(op)
-    assert ring is not None
-    if op is ring.loads[0 if ring.ahead else -1]:
-        _fill(ring, b, c)
-    for load in [op] if ring.ahead else ring.loads if op is ring.loads[-1] else []:
-        if not ring.views and load not in c.piecewise:
+    if "again" in op.attrs:                  # the slot of the ring's last load, or the last but one
+        buffer = c.buffers[op.attrs["channel"], op.attrs["index"]]
+        c.views[op] = b.op("await", buffer, ring=op.attrs["channel"], again=op.attrs["again"]).result
+        return
+    ticket = c.tickets[op]
+    ahead = "ahead" in ticket.how
+    if op is ticket.loads[0 if ahead else -1]:
+        _fill(ticket, b, c)
+    for load in [op] if ahead else ticket.loads if op is ticket.loads[-1] else []:
+        if load not in c.piecewise and not readers(load.result, c.uses)[1]:
             _to_registers(load, _results(load, c), b, c)
 
 
-def _fill(ring: Ring, b: Builder, c: Context) -> None:
+def _fill(ticket: Ticket, b: Builder, c: Context) -> None:
     """Fill and await the next slot of a ring."""
-    buffers = [c.buffers[load] for load in ring.loads]
-    fence = ring.kind == "async" and any(_is_multiplied(load, c) for load in ring.loads)
+    buffers = [c.buffers[ticket.ring, i] for i in range(len(ticket.loads))]
     region = Block()
     copies = Builder(region)
-    for load in ring.loads:
-        load.attrs.update(_share(ring, load))
+    for load in ticket.loads:
         copies.insert(load)
-    copies.op("yield", *(load.result for load in ring.loads))
-    how: dict[str, Any] = {"ahead": ring.ahead} if ring.ahead else {}
-    if ring.prompt:
-        how["prompt"] = True
-    if c.plan.specialised and not ring.local:
-        how["role"] = "producer"
-    c.fills.append(b.op("fill", *buffers, regions=[region], ring=ring.channel.name, **how))
-    found = b.op("await", *buffers, ring=ring.channel.name).results
-    for load, view in zip(ring.loads, found):
+    copies.op("yield", *(load.result for load in ticket.loads))
+    how = {key: ticket.how[key] for key in ("ahead", "prompt", "role") if key in ticket.how}
+    c.fills.append(b.op("fill", *buffers, regions=[region], ring=ticket.ring, **how))
+    found = b.op("await", *buffers, ring=ticket.ring).results
+    for load, view in zip(ticket.loads, found):
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
-    if fence:
+    if kind_of(ticket.loads[0]) == "async" and not c.multiplied.isdisjoint(ticket.loads):
         b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
 
 
@@ -172,45 +210,12 @@ def _await_late(fill: Op) -> None:
     for op in moved:                                                    # it grows
         moved += [user for v in op.results if isinstance(v.type, Buffer) for user, _ in table.get(v, ())
                   if user.name == "view_trans" and user.parent is block and user not in moved]
-    readers = [x for op in moved for v in op.results for user, _ in table.get(v, ())
+    using = [x for op in moved for v in op.results for user, _ in table.get(v, ())
                if user not in moved and (x := inside(block, user))]
-    first = min((block.ops.index(op) for op in readers), default=end)
+    first = min((block.ops.index(op) for op in using), default=end)
     between = [op for op in block.ops[at:first] if op not in moved]
     if not any(op.name == "dot_async" for op in between):
         block.ops[at:first] = between + moved
-
-
-def _name_again(op: Op, b: Builder, c: Context) -> None:
-    """The slot of the ring's last load, or the last but one, under another name."""
-    ring = c.plan.ring_of(op)
-    assert ring is not None
-    load = next(x for x in ring.loads if x.attrs["ring"] == op.attrs["ring"])
-    c.views[op] = b.op("await", c.buffers[load], ring=ring.channel.name, again=op.attrs["again"]).result
-
-
-def _share(ring: Ring, load: Op) -> dict[str, Any]:
-    """What a CTA of a cluster copies of a load: its slice, or its strips of a row; all of it for all of them."""
-    if load not in ring.slices:
-        return {"multicast": ring.ctas} if ring.ctas > 1 and ring.kind == "tensor" else {}
-    if ring.kind != "row":
-        return {"slice": ring.slices[load]}
-    t = load.result.type
-    assert isinstance(t, Tile) and t.layout is not None
-    size = strip_size(t.layout, ring.ctas)
-    assert size is not None
-    return {"strip": size, "ctas": ring.ctas}
-
-
-def _is_multiplied(load: Op, c: Context) -> bool:
-    """Whether a wgmma reads the load's slot."""
-    readers = list(c.uses.get(load.result, ()))
-    while readers:
-        op, index = readers.pop()
-        if op.name == "dot" and index < 2 and "unit" not in op.attrs and reads_slot(op, index) is load:
-            return True
-        if op.name == "trans":
-            readers += c.uses.get(op.result, ())
-    return False
 
 
 def _results(load: Op, c: Context) -> list[Value]:
@@ -239,21 +244,17 @@ def _to_registers(load: Op, results: list[Value], b: Builder, c: Context) -> Non
 # -- stores -----------------------------------------------------------------------------------------------------------
 def _store(op: Op, b: Builder, c: Context) -> None:
     """A TMA store through its staging: with `store_stages=1` it is waited for at once; the store role's say so."""
-    ring = c.plan.store_ring_of(op) if c.plan.store_rings else None
-    t = c.now(op.operands[1]).type
-    assert isinstance(t, Tile)
-    s = ring.stores[op] if ring else staging_of(op, t, c.fn, c.plan.staging)
+    s, role = _staging(op, c), op.attrs.get("role")
     # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
     key = s.buffer, s.stripes
     if key not in c.staging:
         c.staging[key] = c.alloc(f"{op.operands[0].name or 'store'}_stage", s.buffer, private=True)
     desc, value, *offsets = op.operands
-    store = b.op("tma_store", desc, c.now(value), c.staging[key], *offsets, **s.attrs, **op.attrs)
-    if ring:
-        store.attrs["role"] = "store"
-        return
-    c.say(describe(op, s))
-    if c.fn.attrs.get("store_stages") == 1:
+    attrs = {k: v for k, v in op.attrs.items() if k not in ("channel", "role")}
+    store = b.op("tma_store", desc, c.now(value), c.staging[key], *offsets, **s.attrs, **attrs)
+    if role:
+        store.attrs["role"] = role
+    elif c.fn.attrs.get("store_stages") == 1:
         store.attrs["now"] = True
 
 
@@ -261,7 +262,7 @@ def _store(op: Op, b: Builder, c: Context) -> None:
 def _chain(loop: Op, b: Builder, c: Context) -> None:
     """A loop round which accumulators are pending; they are waited for behind it."""
     old, body = c.replaced(loop), loop.regions[0]
-    chain = list(c.plan.chains[loop].values())
+    chain = list(c.chains[loop].values())
     for index in sorted(chain):
         at = loop.define.fixed + index
         start = b("pend", loop.operands[at])

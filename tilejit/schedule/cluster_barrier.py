@@ -12,6 +12,7 @@ from typing import Any
 from tilejit.ir import Block, Builder, Op, Value, listed
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.context import Context
+from tilejit.schedule.plan import groups_of
 from tilejit.schedule.thread import thread
 
 #: Bytes in which a number is told.
@@ -72,7 +73,7 @@ def _once(op: Op, b: Builder, c: Context) -> None:
 
 def write_barrier(op: Op, b: Builder, c: Context) -> None:
     """`debug_barrier`: a barrier of all CTAs of a cluster."""
-    if c.ctas > 1 and c.plan.specialised:
+    if c.ctas > 1 and "producers" in c.fn.attrs:
         _barrier_of_all(b, c, {"release": "cluster", "acquire": "cluster"})
     else:
         b.insert(op)
@@ -84,7 +85,7 @@ def _barrier_of_all(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
 
 def _barrier(name: str, arrivals: int, c: Context) -> Value:
     if name not in c.gathered:
-        c.gathered[name] = c.barriers(name, c.plan.groups, arrivals)
+        c.gathered[name] = c.barriers(name, groups_of(c.fn), arrivals)
     return c.gathered[name]
 
 

@@ -1,31 +1,45 @@
-"""What the functions that make a function asynchronous (`asyncify`) share: the plan, and what stands for what now."""
+"""What the functions that make a function asynchronous (`asyncify`) share: what the text says, what stands for what."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, Buffer
-from tilejit.schedule.plan import Plan
+from tilejit.schedule.pieces import Pieces
+from tilejit.schedule.plan import Uses
+from tilejit.schedule.stores import Staging
 
-#: For every value its uses: (op, operand index).
-Uses = dict[Value, list[tuple[Op, int]]]
+
+@dataclass(eq=False)
+class Ticket:
+    """The loads that fill the next slot of a ring together. `how`: what `planned.py` says of the first one."""
+
+    ring: str
+    loads: list[Op]
+    how: dict[str, Any]
+    buffers: list[Buffer] = field(default_factory=list)
 
 
 @dataclass
 class Context:
-    """`fn` is rewritten in place by `plan`; `uses` are those of its values before. `top` puts allocations at its
-    beginning; `stores`: anything is stored through TMA. `renamed` says which value takes another one's place, at the
-    end in all operands at once."""
+    """`fn` is rewritten in place; `uses` are those of its values before. `top` puts allocations at its beginning;
+    `stores`: anything is stored through TMA. `renamed` says which value takes another one's place, at the end in all
+    operands at once."""
 
     fn: Function
-    plan: Plan
     uses: Uses
     top: Builder
     stores: bool
+    tickets: dict[Op, Ticket] = field(default_factory=dict)        # by loads
+    peeked: set[str] = field(default_factory=set)                  # rings of which the next slot is looked at
+    chains: dict[Op, dict[Op, int]] = field(default_factory=dict)  # loop -> its dots, in order: carried index
+    pieces: dict[Op, Pieces] = field(default_factory=dict)         # product -> how its first operand is made
+    multiplied: set[Op | None] = field(default_factory=set)        # loads whose slots wgmma reads
     renamed: dict[Value, Value] = field(default_factory=dict)
-    buffers: dict[Op, Value] = field(default_factory=dict)         # load -> its ring's buffer
+    buffers: dict[tuple[str, int], Value] = field(default_factory=dict)    # ring, index of a load
     fills: list[Op] = field(default_factory=list)
     views: dict[Op, Value] = field(default_factory=dict)           # load -> the slot that holds it
     issued: dict[Op, Value] = field(default_factory=dict)          # product that stays in flight -> its sums
@@ -33,6 +47,7 @@ class Context:
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
     staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # operand -> where, view
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
+    stagings: dict[Op, Staging] = field(default_factory=dict)
     staging: dict[tuple[Buffer, int], Value] = field(default_factory=dict)     # pieces and stripes of stores -> buffer
     gathered: dict[str, Value] = field(default_factory=dict)       # where the CTAs of a cluster meet, by name
 
@@ -44,11 +59,11 @@ class Context:
     @cached_property
     def piecewise(self) -> set[Op]:
         """Ops that are written where their pieces are needed."""
-        return {op for pieces in self.plan.pieces.values() for op in pieces.ops}
+        return {op for pieces in self.pieces.values() for op in pieces.ops}
 
     def say(self, record: Record) -> None:
         """A line of the report."""
-        self.plan.report.append(record)
+        self.fn.attrs["report"].append(record)
 
     def now(self, v: Value) -> Value:
         """What stands for a value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, enclosing, inside, listed, uses
+from tilejit.ir import Function, Op, enclosing, inside, listed, uses
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
@@ -16,12 +16,12 @@ from tilejit.schedule.ping_pong import choose_ping_pong
 from tilejit.schedule.plan import (
     Plan,
     Ring,
+    Uses,
     ahead_slice,
-    in_place,
     kind_of,
     needed_by_producer,
     place,
-    reads_slot,
+    readers,
     slice_problem,
 )
 from tilejit.schedule.products import find_chains
@@ -59,7 +59,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     groups: dict[tuple, Ring] = {}
     homes = _homes(loads)
     for op in loads:
-        dots, views = _readers(op.result, table)
+        dots, views = readers(op.result, table)
         loop = homes.get(op.attrs.get("ring"), _loop_of(op))
         depth = 1
         if loop is not None:
@@ -91,7 +91,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     plan.fragments = fragment_reads(fn, table) if wishes.keep_operands else set()
     _choose_form(fn, plan, wishes, table)
-    plan.rings = _joined_ahead(plan.rings)
+    plan.rings = sorted(_joined_ahead(plan.rings), key=lambda r: loads.index(r.loads[0]))
     find_chains(fn, plan, table)
     check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
@@ -123,7 +123,7 @@ def _homes(loads: list[Op]) -> dict[str | None, Op]:
     return found
 
 
-def _joined(rings: list[Ring], table: dict[Value, list[tuple[Op, int]]]) -> list[Ring]:
+def _joined(rings: list[Ring], table: Uses) -> list[Ring]:
     """The same rings, those of products that share an operand made one: one wait and one release for all of them."""
     made: list[Ring] = []
     for ring in rings:
@@ -136,7 +136,7 @@ def _joined(rings: list[Ring], table: dict[Value, list[tuple[Op, int]]]) -> list
     return made
 
 
-def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+def _share(one: Ring, two: Ring, table: Uses) -> bool:
     """Whether two rings are alike, feed the same product, and all their loads come before the first product: the
     consumers wait where the last load stands."""
     block = one.loads[0].parent
@@ -144,7 +144,7 @@ def _share(one: Ring, two: Ring, table: dict[Value, list[tuple[Op, int]]]) -> bo
                 (r.kind, r.slots, r.by_warps) == (one.kind, one.slots, one.by_warps) for r in (one, two))
     if not alike or block is None:
         return False
-    dots = [{dot for x in r.loads for dot in _readers(x.result, table)[0]} for r in (one, two)]
+    dots = [{dot for x in r.loads for dot in readers(x.result, table)[0]} for r in (one, two)]
     tops = [x for dot in dots[0] | dots[1] if (x := inside(block, dot))]
     last = max(block.ops.index(x) for x in (*one.loads, *two.loads))
     return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
@@ -174,21 +174,6 @@ def _joined_ahead(rings: list[Ring]) -> list[Ring]:
     return made
 
 
-def _readers(value: Value, table: dict[Value, list[tuple[Op, int]]]) -> tuple[list[Op], bool]:
-    """The dots that read a loaded block in place, and whether nothing else reads it."""
-    dots, only = [], True
-    for op, index in table.get(value, ()):
-        if op.name == "promote_reuse" and not table.get(op.result):
-            continue
-        if op.name == "dot" and index < 2 and reads_slot(op, index):
-            dots.append(op)
-        elif op.name in ("trans", "convert") and in_place(op.result, table):
-            dots += _readers(op.result, table)[0]
-        else:
-            only = False
-    return dots, only and bool(dots)
-
-
 def check_warpgroups(fn: Function, plan: Plan) -> None:
     """Raise CompilationError where three warpgroups cannot run a kernel: layouts have bits for four, so no op may count
     on what the fourth would hold."""
@@ -204,7 +189,7 @@ def check_warpgroups(fn: Function, plan: Plan) -> None:
                                    "16", op.loc)
 
 
-def _choose_form(fn: Function, plan: Plan, wishes: Wishes, table: dict[Value, list[tuple[Op, int]]]) -> None:
+def _choose_form(fn: Function, plan: Plan, wishes: Wishes, table: Uses) -> None:
     """Specialise when wgmma loops read rings that a role of its own can fill: one thread of it by TMA, or where the
     author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async.
 
@@ -252,12 +237,12 @@ def _choose_form(fn: Function, plan: Plan, wishes: Wishes, table: dict[Value, li
             ring.ahead = ring.slots - (not ring.prompt)
 
 
-def _is_prompt(ring: Ring, plan: Plan, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+def _is_prompt(ring: Ring, plan: Plan, table: Uses) -> bool:
     """Whether all that read a ring's slots are done with them where they stand, in the trip that waits for them: loads
     into registers and mma.sync, not wgmma."""
     in_pieces = {op for pieces in plan.pieces.values() for op in pieces.ops}
     return not ring.text and in_pieces.isdisjoint(ring.loads) and all(
-        "unit" in dot.attrs for load in ring.loads for dot in _readers(load.result, table)[0])
+        "unit" in dot.attrs for load in ring.loads for dot in readers(load.result, table)[0])
 
 
 def _let_produce(fn: Function, plan: Plan, copied: list[Ring], threads: bool) -> str:
@@ -302,7 +287,7 @@ def ahead_problem(ring: Ring) -> str:
 def _go_on(plan: Plan) -> None:
     """Loops one after another whose rings are alike use one: the tickets run on, and nothing is drained in between."""
     def shape(ring: Ring) -> tuple:
-        return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.open, ring.release, ring.ctas, ring.ahead,
+        return (ring.kind, ring.local, ring.by_warps, ring.slots, ring.open, ring.by_group, ring.ctas, ring.ahead,
                 [ring.slices.get(x) for x in ring.loads], [ring.buffer(x) for x in ring.loads])
 
     for i, ring in enumerate(plan.rings):

@@ -27,9 +27,9 @@ def issue_early(fn: Function) -> Function:
     for block, registers in _blocks(fn.body, min(MOST, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
-            fn.attrs["report"] += [Record("early", f"load at {place(op)} is issued while the last products are computed",
-                                          place(op))
-                                   for op in loads]
+            fn.attrs["report"] += [Record(
+                "early", f"load at {place(op)} is issued while the last products are computed", place(op))
+                for op in loads]
     return fn
 
 

@@ -13,6 +13,7 @@ from tilejit.ir.types import Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.schedule.context import Context
+from tilejit.schedule.plan import groups_of
 
 #: Bytes of one slot at most; two of them let one share be summed while the next comes.
 SLOT_BYTES = 32768
@@ -60,6 +61,6 @@ def write_reduce(op: Op, b: Builder, c: Context) -> None:
 
 def _barriers(name: str, slots: int, size: int, b: Builder, c: Context) -> tuple[Value, ...]:
     """Scratch, the barriers `full` and `free`, and a parity, which `split` carries from round to round."""
-    count, warps = slots * c.plan.groups, c.fn.attrs["num_warps"] * c.ctas
+    count, warps = slots * groups_of(c.fn), c.fn.attrs["num_warps"] * c.ctas
     return (c.alloc(f"{name}_parts", Buffer((size,), uint8, slots, 0, (0,)), private=True),
             c.barriers(f"{name}.full", count, 1), c.barriers(f"{name}.free", count, warps), b.const(0, int32))

@@ -16,6 +16,7 @@ from tilejit.schedule.depth import bind, can_bind
 from tilejit.schedule.early import issue_early
 from tilejit.schedule.order import order
 from tilejit.schedule.plan import Plan, Ring, place
+from tilejit.schedule.planned import write_plan
 from tilejit.schedule.prefetch import prefetch
 from tilejit.schedule.release import release
 from tilejit.schedule.rotate import copy_function
@@ -192,11 +193,9 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
     fn = copy_function(fn)
     plan = make_plan(fn, wishes, list(notes))
     fn.attrs["report"] = plan.report
-    if plan.specialised:
-        fn.attrs.update(groups=plan.groups, producers=plan.producers, registers=tuple(plan.registers))
     ahead = any(ring.ahead for ring in plan.rings)
     passes: dict[str, Callable[[Function], Function]] = {
-        "asyncify": lambda f: asyncify(f, plan),
+        "planned": lambda f: write_plan(f, plan), "asyncify": asyncify,
         "prefetch": lambda f: prefetch(f) if ahead else f, "split": split,
         "release": release, "sink_waits": sink_waits, "ping_pong": order,
         "early": issue_early, "strips": strip_rows}

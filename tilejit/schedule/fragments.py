@@ -19,9 +19,9 @@ from tilejit.ir.registers import size as registers_of
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import of_convert
 from tilejit.ir.types import DType, Ptr, Tile
-from tilejit.schedule.context import Context, Uses
+from tilejit.schedule.context import Context
 from tilejit.schedule.operands import written
-from tilejit.schedule.plan import in_place, place
+from tilejit.schedule.plan import Uses, in_place, place
 from tilejit.schedule.registers import MOST, room
 
 

@@ -38,7 +38,7 @@ def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: 
 
 def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
     """The view of an operand of wgmma; where it may be kept, it is written before the loops that do not change it."""
-    block = _before_loops(value, b.block) if c.plan.keep_operands else b.block
+    block = _before_loops(value, b.block) if c.fn.attrs.get("keep_operands", True) else b.block
     where, view = c.staged.get((value, index), (None, None))
     if view is None or where is not block:
         name = f"{dot.result.name or 'dot'}_{'ab'[index]}"

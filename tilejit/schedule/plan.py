@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tilejit.schedule.pieces import Pieces
 
 
+#: For every value its uses: (op, operand index).
+Uses = dict[Value, list[tuple[Op, int]]]
+
+
 @dataclass(eq=False)
 class Ring:
     """A channel: `slots` buffers per load, filled by copies of one kind; see design.md on the protocol."""
@@ -60,6 +64,11 @@ class Ring:
         return self.ctas if any(load not in self.slices for load in self.loads) else 1
 
     @property
+    def by_group(self) -> bool:
+        """Whether only wgmma reads its slots: a thread of each warpgroup gives them back, else a lane of each warp."""
+        return self.views and not self.by_warps
+
+    @property
     def bytes(self) -> int:
         """Bytes that complete on `full` per ticket."""
         return sum(self.buffer(op).slot_bytes for op in self.loads)
@@ -79,11 +88,6 @@ class Ring:
     def side(self) -> bool:
         """Whether its tiles are read into registers beside those that products read: fewer slots will do."""
         return self.kind != "tensor" and not self.views
-
-    @property
-    def release(self) -> str:
-        """Who arrives on `empty`: one thread per warpgroup after wgmma, one lane per warp after reads."""
-        return "warpgroup" if self.views and not self.by_warps else "warp"
 
 
 @dataclass(eq=False)
@@ -105,7 +109,7 @@ class StoreRing:
 
 @dataclass
 class Plan:
-    """Everything that `asyncify` and `split` carry out."""
+    """What is decided; `planned.py` writes it down in the function's text."""
 
     rings: list[Ring] = field(default_factory=list)
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)    # loop -> its dots, in order: carried index
@@ -122,20 +126,9 @@ class Plan:
     staging: int = STORE_STAGES           # staging tiles of a store whose number the author leaves open
     report: list[Record] = field(default_factory=list)
 
-    def store_ring_of(self, op: Op) -> StoreRing:
-        """The ring that a store goes through; there is a store role."""
-        return next(r for r in self.store_rings if op in r.stores)
-
-    def ring_of(self, op: Op) -> Ring | None:
+    def ring_of(self, load: Op | None) -> Ring | None:
         """The ring that a load goes through."""
-        if "again" in op.attrs:
-            return next(r for r in self.rings if op.attrs["ring"] in r.text)
-        return next((r for r in self.rings if op in r.loads), None)
-
-    def rings_of(self, dot: Op) -> list[Ring]:
-        """The rings whose slots a product reads."""
-        loads = [reads_slot(dot, i) for i in (0, 1)]
-        return [ring for ring in self.rings if any(load in ring.loads for load in loads)]
+        return next((r for r in self.rings if load in r.loads), None)
 
     @property
     def produced(self) -> list[Ring]:
@@ -204,12 +197,23 @@ def behind(value: Value) -> set[Op]:
     return {v.op for v in reached([value], sources) if isinstance(v.op, Op) and (kind_of(v.op) or v.op.name == "dot")}
 
 
-def in_place(v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+def readers(v: Value, table: Uses) -> tuple[list[Op], bool]:
+    """The products that read a loaded tile (or a transpose of it) in its slot, and whether nothing else reads it."""
+    dots, only = [], True
+    for op, index in table.get(v, ()):
+        if op.name == "dot" and index < 2 and reads_slot(op, index):
+            dots.append(op)
+        elif op.name in ("trans", "convert"):
+            found, alone = readers(op.result, table)
+            dots, only = dots + found if alone else dots, only and alone
+        elif op.name != "promote_reuse" or table.get(op.result):
+            only = False
+    return dots, only and bool(dots)
+
+
+def in_place(v: Value, table: Uses) -> bool:
     """Whether nothing but products reads a loaded tile (or a transpose of it), and they read its slot."""
-    users = table.get(v, ())
-    return bool(users) and all(
-        (u.name == "dot" and i < 2 and reads_slot(u, i) is not None)
-        or (u.name in ("trans", "convert") and in_place(u.result, table)) for u, i in users)
+    return readers(v, table)[1]
 
 
 def place(op: Op | None) -> str:
@@ -287,8 +291,7 @@ def written_by(desc: Value) -> set[Op]:
 def check_descriptor(load: Op) -> None:
     """A block must be at least 16 bytes wide for TMA."""
     t = load.operands[0].type
-    assert isinstance(t, Desc) and isinstance(t.elem, DType)
-    if t.block_shape[-1] * t.elem.bytes < 16:
+    if isinstance(t, Desc) and isinstance(t.elem, DType) and t.block_shape[-1] * t.elem.bytes < 16:
         raise CompilationError(
             f"the last block dimension must be at least 16 bytes, found {t.block_shape[-1]} x {t.elem}",
             load.loc)

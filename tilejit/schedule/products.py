@@ -4,10 +4,10 @@ from __future__ import annotations
 from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, elem_of, shape_of
-from tilejit.schedule.context import Context, Uses
+from tilejit.schedule.context import Context
 from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import Plan, Ring, behind, place, reads_slot, shared_operand
+from tilejit.schedule.plan import Plan, Ring, Uses, behind, place, reads_slot, shared_operand
 
 #: Clocks: from the release of a slot until a TMA copy has filled it again, and what it costs to wait for products
 #: before the next are issued; 16-bit floating point operations a clock. (H200, products of 4096 in tiles of
@@ -57,6 +57,12 @@ def find_chains(fn: Function, plan: Plan, table: Uses) -> None:
         plan.chains[loop] = found
 
 
+def chain_of(loop: Op) -> dict[Op, int]:
+    """The products of a loop that only passes their sums on, in order, and where it carries those."""
+    dots = [op for op in listed(loop.regions[0]) if op.name == "dot"]
+    return {dot: edge[1].index for dot in dots if (edge := edge_of(dot.operands[2])) is not None}
+
+
 def _is_shallow(plan: Plan, rings: list[Ring], dots: list[Op]) -> bool:
     """Whether a loop waits for copies, not for products: then a slot is better given back as soon as its products are
     done than behind the issue of the next ones, which wait for the next slot to be full. Where a role of its own copies
@@ -82,16 +88,17 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
         c.renamed[op.result] = result
         return
     loop = op.parent.parent if op.parent else None
-    chain = c.plan.chains.get(loop, {}) if loop is not None else {}
+    chain = c.chains.get(loop, {}) if loop is not None else {}
     acc = op.operands[2] if op in chain else _sums(op, extra, b, c)
-    if op in c.plan.pieces:
+    if op in c.pieces:
         _write_pieces(op, acc, op in chain, extra, b, c)
         return
     result = b("dot_async", *(_operand(op, i, b, c) for i in (0, 1)), acc, **extra)
     result.name = op.result.name
-    for ring in c.plan.rings_of(op):
-        if ring.loop is not None and ring.loop.attrs.get("pairs"):
-            b.op("peek", ring=ring.channel.name)
+    for ring in dict.fromkeys(c.tickets[load].ring for i in (0, 1)
+                              if (load := reads_slot(op, i)) in c.tickets):
+        if ring in c.peeked:
+            b.op("peek", ring=ring)
     if op not in chain and op not in c.flying:
         _wait(op, result, b, c)
         return
@@ -133,7 +140,7 @@ def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c
 
     In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece all of
     the iteration before is done."""
-    pieces, bb = c.plan.pieces[op], _operand(op, 1, b, c)
+    pieces, bb = c.pieces[op], _operand(op, 1, b, c)
     c.say(Record("operand", f"dot operand a at {place(op)} from registers, in {pieces.count} pieces", place(op),
                  operand=0, pieces=pieces.count))
     size = piece_type(pieces, op.operands[0]).shape[1]
@@ -193,6 +200,6 @@ def write_reuse(op: Op, b: Builder, c: Context) -> None:
     """`promote_reuse`: the value itself, and a note for the allocator: which buffers are behind it."""
     source = behind(op.operands[0])
     buffers = [v for x in source for v in c.through.get(x, ())]
-    buffers += {c.buffers[x]: None for x in source if x in c.buffers}
+    buffers += {c.buffers[c.tickets[x].ring, c.tickets[x].loads.index(x)]: None for x in source if x in c.tickets}
     b.op("reuse", *sorted(buffers, key=lambda v: v.name))
     c.renamed[op.result] = op.operands[0]

@@ -92,9 +92,9 @@ def _plan_problem(loop: Op, plan: Plan) -> str:
     body, (dot,) = loop.regions[0], _dots(loop)
     if not plan.specialised:
         return "the kernel is not specialised"
-    if None in [reads_slot(dot, i) for i in (0, 1)] or any(
-            not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
-            for r in plan.rings_of(dot)):
+    rings = [plan.ring_of(reads_slot(dot, i)) for i in (0, 1)]
+    if any(r is None or not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
+           for r in rings):
         return "an operand is not read from a slot that a producer fills"
     if any(r.local for r in plan.rings if r.loop is loop):
         return "the threads that compute also copy"

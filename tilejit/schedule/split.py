@@ -36,7 +36,7 @@ def split(fn: Function) -> Function:
     block.ops = body
     for op in body:
         op.parent = block
-    if any(op.attrs.get("role") == "producer" for op in ops):
+    if "producers" in fn.attrs:
         _write_roles(fn, block, ops, rings, top)
     else:
         for op in _consumer(fn, block, rings, top).ops:
@@ -61,7 +61,7 @@ def _write_roles(fn: Function, block: Block, ops: list[Op], rings: list[Channel]
         roles.append(("store", streams, streams, producer))
         regions.append(_store_role(fn, block, ops, stores))
     erase({op for op in ops if op.attrs.get("role") == "producer"}, block)
-    regions.insert(0, _consumer(fn, block, rings, top))
+    regions.insert(0, _consumer(fn, block, rings, top, bool(stores)))
     names, counts, each, registers = zip(*roles)
     top.op("roles", regions=regions, names=names, warps=counts, groups=each, registers=registers)
     fn.attrs.update(num_threads=32 * (consumers + producers), launch_registers=launch)
@@ -76,8 +76,8 @@ def _write_roles(fn: Function, block: Block, ops: list[Op], rings: list[Channel]
         producer=producer, consumer=consumer))
 
 
-def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder) -> Block:
-    """All but what other roles do, in place."""
+def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, stores: bool = False) -> Block:
+    """All but what other roles do, in place. stores: one of those stores."""
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
     groups, ctas = groups_of(fn), fn.attrs.get("num_ctas", 1)
@@ -85,7 +85,7 @@ def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder) ->
     write_tickets(block, rings, first, skips=skips)
     if ctas > 1:
         write_parities(block, first[0])
-    if any(op.attrs.get("role") == "store" for op in listed(block)):
+    if stores:
         block.ops.pop()                                  # the wait for all stores is the store role's
         write_stores(block, Side(False, groups, ctas), _barriers(fn), b)
     return block

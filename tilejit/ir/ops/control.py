@@ -12,13 +12,13 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 
 @op("for", "lo hi step inits*",
-    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? dealt?",
+    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? in_flight? dealt?",
     effects="control", traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
     the next carried values; results are the last ones. A constant negative step counts down; any other step
     must be positive. The scheduler says how it is rotated (`joined` with the loop before, in `pairs` of
-    iterations; `pipelined`: it is), and who runs it: so many warpgroups in
+    iterations; `pipelined`: it is; a round of products stays `in_flight`), and who runs it: so many warpgroups in
     `ping_pong` within, or `dealt` to groups."""
     return [v.type for v in o.operands[o.define.fixed:]]
 
