@@ -13,7 +13,7 @@ of the next iteration and the second one of this iteration are issued together, 
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, clone_op, enclosing, listed, replace, uses
+from tilejit.ir import Block, Function, Op, clone_op, listed, replace, uses
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
@@ -22,7 +22,7 @@ from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.plan import in_place, kind_of, place, reads_slot
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
-from tilejit.schedule.rotate import TIMES, copy_function, read, steady_state
+from tilejit.schedule.rotate import TIMES, copy_function, read, steady_state, top_of
 from tilejit.schedule.stores import is_store
 
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
@@ -215,13 +215,6 @@ def _only_stores(op: Op, body: Block) -> bool:
                                       if x.define.effects & {"read", "write"} and x is not op and x.operands)
 
 
-def _top(op: Op) -> Block:
-    """The body of the function that an op is in."""
-    outer = [op, *enclosing(op)][-1]
-    assert outer.parent is not None
-    return outer.parent
-
-
 def _mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
     """Write times and rings down. Loads of loops next to each other that are alike share a ring."""
     body = loop.regions[0]
@@ -241,7 +234,7 @@ def _mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -
 def _read_again(loop: Op, load: Op) -> None:
     """Where products at stage 1 read the slot of a load at stage 0: the load once more, which is no copy but the name
     of that slot a trip later (`again`)."""
-    body, table = loop.regions[0], uses(_top(loop))
+    body, table = loop.regions[0], uses(top_of(loop))
     late = [(u, i) for u, i in table.get(load.result, ()) if u.attrs.get("stage", 0) > load.attrs["stage"]]
     if not late or not in_place(load.result, table):
         return

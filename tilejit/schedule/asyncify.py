@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edges, enclosing, inside, listed, replace, uses
+from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, listed, replace, uses
 from tilejit.ir.types import Buffer, Pending, Tile
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.cluster_barrier import releases, write_atomic, write_barrier
@@ -23,7 +23,7 @@ from tilejit.schedule.context import Context, Ticket
 from tilejit.schedule.exchange import write_exchange, write_reduce
 from tilejit.schedule.fragments import write_fragments
 from tilejit.schedule.pieces import find_pieces
-from tilejit.schedule.plan import check_descriptor, groups_of, in_place, kind_of, readers, reads_slot, shared_operand
+from tilejit.schedule.plan import check_descriptor, groups_of, in_place, kind_of, loop_around, readers, reads_slot
 from tilejit.schedule.planned import OF_LOADS
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
 from tilejit.schedule.stores import STORE_STAGES, Staging, describe, is_store, staging_of
@@ -89,8 +89,8 @@ def _find_ticket(load: Op, c: Context) -> None:
                                if t.ring == how["channel"] and t.loads[0].parent is load.parent)
         c.tickets[load].loads.append(load)
     c.tickets[load].buffers.append(how["buffer"])
-    around = next((x for x in enclosing(load) if "loop" in x.define.traits), None)
-    if around is not None and around.attrs.get("pairs"):
+    loop = loop_around(load)
+    if loop is not None and loop.attrs.get("pairs"):
         c.peeked.add(how["channel"])
 
 
@@ -161,8 +161,7 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
     if op.name not in ("trans", "convert"):
         return False
     t = op.result.type
-    return op.result in c.renamed or isinstance(t, Tile) and t.layout is None or \
-        shared_operand(op.result) is not None and in_place(op.result, c.uses)
+    return op.result in c.renamed or isinstance(t, Tile) and t.layout is None or in_place(op.result, c.uses)
 
 
 # -- loads ------------------------------------------------------------------------------------------------------------
@@ -320,12 +319,9 @@ def _carry(loop: Op, carried: list[int], b: Builder, c: Context) -> None:
 
 def _branch(use: Op, loop: Op) -> Block | None:
     """The region of an op next to a loop that a use is in; None if it is next to the loop itself."""
-    block = use.parent
-    if block is loop.parent:
-        return None
-    while block is not None and block.parent is not None and block.parent.parent is not loop.parent:
-        block = block.parent.parent
-    return block
+    assert loop.parent is not None
+    beside = inside(loop.parent, use)
+    return next((r for r in beside.regions if inside(r, use)), None) if beside is not None else None
 
 
 def _wait_in(block: Block, product: Value, loop: Op) -> Value:

@@ -1,10 +1,12 @@
 """Decides the schedule of a function: which loads share a ring, how deep, which form. Nothing is rewritten here."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, enclosing, inside, listed, uses
+from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
@@ -17,8 +19,8 @@ from tilejit.schedule.plan import (
     Plan,
     Ring,
     Uses,
-    ahead_slice,
     kind_of,
+    loop_around,
     needed_by_producer,
     place,
     readers,
@@ -60,7 +62,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     homes = _homes(loads)
     for op in loads:
         dots, views = readers(op.result, table)
-        loop = homes.get(op.attrs.get("ring"), _loop_of(op))
+        loop = homes.get(op.attrs.get("ring"), loop_around(op))
         depth = 1
         if loop is not None:
             depth = loop.attrs.get("num_stages") or wishes.slots
@@ -77,7 +79,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
             if groups[key].side:
                 groups[key].slots = min(depth, wishes.side or depth)
             groups[key].open = loop is not None and not loop.attrs.get("num_stages") and not fn.attrs.get("num_stages")
-    plan.rings = _joined(list(groups.values()), table)
+    plan.rings = _merged(list(groups.values()), lambda one, two: _share(one, two, table))
     named: dict[str, int] = {}
     for ring in plan.rings:
         for i, op in enumerate(ring.loads):
@@ -91,7 +93,7 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     plan.pieces = {dot: pieces for dot in dots if (pieces := find_pieces(dot, table)) is not None}
     plan.fragments = fragment_reads(fn, table) if wishes.keep_operands else set()
     _choose_form(fn, plan, wishes, table)
-    plan.rings = sorted(_joined_ahead(plan.rings), key=lambda r: loads.index(r.loads[0]))
+    plan.rings = sorted(_merged(plan.rings, _alike_ahead), key=lambda r: loads.index(r.loads[0]))
     find_chains(fn, plan, table)
     check_warpgroups(fn, plan)
     plan_cluster(fn, plan)
@@ -107,30 +109,26 @@ def make_plan(fn: Function, wishes: Wishes, report: list[Record]) -> Plan:
     return plan
 
 
-def _loop_of(op: Op) -> Op | None:
-    """The innermost loop around an op."""
-    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
-
-
 def _homes(loads: list[Op]) -> dict[str | None, Op]:
     """The loop, of several the innermost, that each ring which has a name in the text is for: a rotated loop has loads
     of it before and behind."""
     found: dict[str | None, Op] = {}
     for op in loads:
-        loop, name = _loop_of(op), op.attrs.get("ring")
+        loop, name = loop_around(op), op.attrs.get("ring")
         if name and loop is not None and (name not in found or found[name] in enclosing(loop)):
             found[name] = loop
     return found
 
 
-def _joined(rings: list[Ring], table: Uses) -> list[Ring]:
-    """The same rings, those of products that share an operand made one: one wait and one release for all of them."""
+def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring]:
+    """The same rings, those that are alike made one: one ticket, one wait and one release for all of their loads."""
     made: list[Ring] = []
     for ring in rings:
-        for other in [r for r in made if _share(r, ring, table)]:
-            block = ring.loads[0].parent
+        block = ring.loads[0].parent
+        for other in [r for r in made if alike(r, ring)]:
             assert block is not None
             ring.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
+            ring.name = f"{other.name}_{ring.name}"
             made.remove(other)
         made.append(ring)
     return made
@@ -150,28 +148,14 @@ def _share(one: Ring, two: Ring, table: Uses) -> bool:
     return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
 
 
-def _joined_ahead(rings: list[Ring]) -> list[Ring]:
-    """The same rings, those made one that the threads which compute fill ahead for one loop by the same copies: all are
-    filled at the end of a trip, so one ticket, one wait and one release serve for all. Not those of cp.async: a thread
-    would hold the addresses of all of them at once."""
+def _alike_ahead(one: Ring, two: Ring) -> bool:
+    """Whether the threads that compute fill two rings ahead for one loop by the same copies: both are filled at the end
+    of a trip, or behind what reads them. Not by cp.async: a thread would hold the addresses of both at once."""
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
-    def may_join(ring: Ring) -> bool:
-        return ring.ahead > 0 and ring.kind != "async" and not ring.text and not any(
-            "unaligned" in load.attrs for load in ring.loads)
-
-    made: list[Ring] = []
-    for ring in rings:
-        other = next((r for r in made if may_join(r) and may_join(ring) and shape(r) == shape(ring)), None)
-        if other is None:
-            made.append(ring)
-            continue
-        block = ring.loads[0].parent
-        assert block is not None
-        other.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
-        other.name = f"{other.name}_{ring.name}"
-    return made
+    return shape(one) == shape(two) and one.ahead > 0 and one.kind != "async" and not any(
+        r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
 
 
 def check_warpgroups(fn: Function, plan: Plan) -> None:
@@ -279,7 +263,7 @@ def ahead_problem(ring: Ring) -> str:
     body = loop.regions[0]
     if any(op.parent is not body for op in ring.loads):
         return "the load is under a condition"
-    if ahead_slice(ring) is None:
+    if not isinstance(address_slice(loop, [v for op in ring.loads for v in op.operands]), Ahead):
         return "the address cannot be computed ahead of time"
     return ""
 

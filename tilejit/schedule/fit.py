@@ -32,6 +32,11 @@ ENOUGH_SLOTS = 4
 #: Warps whose threads have the most registers that a multiprocessor has room for.
 FULL_WARPS = 8
 
+#: What carries a plan out, pass by pass.
+PASSES: dict[str, Callable[[Function], Function]] = {
+    "asyncify": asyncify, "prefetch": prefetch, "split": split, "release": release, "sink_waits": sink_waits,
+    "ping_pong": order, "early": issue_early, "strips": strip_rows}
+
 #: Sees what a pass made, by the pass's name, and gives what to go on with.
 See = Callable[[str, Function], Function]
 
@@ -193,13 +198,7 @@ def _written(fn: Function, wishes: Wishes, notes: list[Record], see: See | None 
     fn = copy_function(fn)
     plan = make_plan(fn, wishes, list(notes))
     fn.attrs["report"] = plan.report
-    ahead = any(ring.ahead for ring in plan.rings)
-    passes: dict[str, Callable[[Function], Function]] = {
-        "planned": lambda f: write_plan(f, plan), "asyncify": asyncify,
-        "prefetch": lambda f: prefetch(f) if ahead else f, "split": split,
-        "release": release, "sink_waits": sink_waits, "ping_pong": order,
-        "early": issue_early, "strips": strip_rows}
-    for name, step in passes.items():
+    for name, step in {"planned": lambda f: write_plan(f, plan), **PASSES}.items():
         fn = step(fn)
         if see is not None:
             fn = see(name, fn)

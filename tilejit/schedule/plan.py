@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, controls, edge_of, enclosing, listed, reached
-from tilejit.ir.ahead import Ahead, address_slice, argument_of
+from tilejit.ir.ahead import argument_of
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import strip_size
@@ -101,11 +101,6 @@ class StoreRing:
     streams: int
     stores: dict[Op, Staging] = field(default_factory=dict)
 
-    @property
-    def staging(self) -> Staging:
-        """What its stores have in common: all but the number of pieces."""
-        return next(iter(self.stores.values()))
-
 
 @dataclass
 class Plan:
@@ -144,6 +139,11 @@ class Plan:
 def groups_of(fn: Function) -> int:
     """Groups of `num_warps` consumer warps of a function for which that is decided."""
     return int(fn.attrs.get("groups", 1))
+
+
+def loop_around(op: Op) -> Op | None:
+    """The innermost loop around an op."""
+    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
 
 
 def kind_of(op: Op) -> str:
@@ -273,13 +273,6 @@ def _both_may_read(op: Op, fn: Function, plan: Plan) -> bool:
     return (op.name == "load" and one and source is not None
             and not any(argument_of(x.operands[0]) is source for x in listed(fn.body)
                         if "write" in x.define.effects and x.operands))
-
-
-def ahead_slice(ring: Ring) -> Ahead | None:
-    """What must run ahead for a ring's loads; None if it cannot."""
-    assert ring.loop is not None
-    found = address_slice(ring.loop, [v for op in ring.loads for v in op.operands])
-    return found if isinstance(found, Ahead) else None
 
 
 def written_by(desc: Value) -> set[Op]:

@@ -183,17 +183,14 @@ def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
 def _in_registers(v: Value, b: Builder, c: Context) -> Value:
     """A dot operand that wgmma cannot read in place, in registers (transposed copies included)."""
     op, now = v.op, c.now(v)
-    if now is not v or not isinstance(op, Op) or op.name != "trans" or _is_laid_out(v):
+    if now is not v or not isinstance(op, Op) or op.name != "trans" or \
+            isinstance(v.type, Tile) and v.type.layout is not None:
         return now
     inner = _in_registers(op.operands[0], b, c)
     assert isinstance(inner.type, Tile) and inner.type.layout is not None
     order = tuple(op.attrs["order"])
     t = Tile(tuple(inner.type.shape[i] for i in order), inner.type.elem, inner.type.layout.transpose(order))
     return b.op("trans", inner, order=order, result_types=[t]).result
-
-
-def _is_laid_out(v: Value) -> bool:
-    return isinstance(v.type, Tile) and v.type.layout is not None
 
 
 def write_reuse(op: Op, b: Builder, c: Context) -> None:

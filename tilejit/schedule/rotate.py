@@ -23,7 +23,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace, uses
+from tilejit.ir import (
+    Block,
+    Builder,
+    Function,
+    Op,
+    Value,
+    clone_block,
+    clone_op,
+    const_of,
+    enclosing,
+    listed,
+    replace,
+    uses,
+)
 from tilejit.ir.report import Record
 from tilejit.schedule.plan import place
 
@@ -39,6 +52,13 @@ def is_staged(loop: Op) -> bool:
 def read(op: Op) -> list[Value]:
     """The values that an op and the ops inside of it use."""
     return [*op.operands, *(v for region in op.regions for x in listed(region) for v in x.operands)]
+
+
+def top_of(op: Op) -> Block:
+    """The body of the function that an op is in."""
+    outer = [op, *enclosing(op)][-1]
+    assert outer.parent is not None
+    return outer.parent
 
 
 def copy_function(fn: Function) -> Function:
@@ -276,10 +296,7 @@ def _expand(parts: list[_Rotation]) -> None:
     for old, new in zip(loops[-1].results, results):
         new.name = new.name or old.name
     block.ops = [op for op in block.ops if op not in loops]
-    top = block
-    while top.parent is not None and top.parent.parent is not None:
-        top = top.parent.parent
-    replace(top, dict(zip(loops[-1].results, results)))
+    replace(top_of(block.ops[0]), dict(zip(loops[-1].results, results)))
 
 
 def _any(conditions: list[Value], b: Builder) -> Value:

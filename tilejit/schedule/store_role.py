@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tilejit.ir import Block, Builder, Function, Op, Value, enclosing, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.plan import Plan, StoreRing, needed_by_stores, place, slice_problem
+from tilejit.schedule.plan import Plan, StoreRing, loop_around, needed_by_stores, place, slice_problem
 from tilejit.schedule.stores import LINE, is_store, staging_of
 from tilejit.schedule.thread import thread
 
@@ -66,7 +66,7 @@ def _store_role_pays(fn: Function, plan: Plan) -> bool:
     ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in plan.rings)
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
     return plan.groups == 1 and not kept and not ahead and all(
-        staging.size * staging.buffer.elem.bytes == LINE and any("loop" in x.define.traits for x in enclosing(op))
+        staging.size * staging.buffer.elem.bytes == LINE and loop_around(op)
         for op, staging in stores)
 
 

@@ -33,16 +33,10 @@ class Staging:
 
     size: int
     axis: int
-    pieces: int
     slots: int
     stripes: int
     buffer: Buffer
     slice: int | None
-
-    @property
-    def rounds(self) -> int:
-        """How often a store goes through all slots, where that is a whole number of times."""
-        return self.pieces // self.slots
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -81,7 +75,7 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
     if stripes > 1:
         piece[1 - axis] //= stripes
     buffer = Buffer.of(Tile(tuple(piece), t.elem), slots * stripes, tuple(reversed(range(len(shape)))))
-    return Staging(size, axis, pieces, slots, stripes, buffer, cut)
+    return Staging(size, axis, slots, stripes, buffer, cut)
 
 
 def describe(op: Op, s: Staging) -> Record:
