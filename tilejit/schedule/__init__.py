@@ -1,8 +1,8 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
 Passes, in order: without_producer (programs), annotate, rotate, then what `fit` tries until a candidate fits shared
-memory (a plan by `decide`; asyncify, prefetch, split, release, sink_waits, order, early, strips; depth, allocate),
-launch. The other files are what one of these needs, or several: docs/map.md has a line for each.
+memory (a plan by `decide`, planned; asyncify, prefetch, split, release, sink_waits, order, early, strips; depth,
+allocate), launch. The other files are what one of these needs, or several: docs/map.md has a line for each.
 """
 from __future__ import annotations
 
