@@ -26,35 +26,47 @@ def _last(x: tensor, dim: Any, what: str) -> int:
     return x.shape[-1]
 
 
-def _places(b: KernelBuilder, x: tensor) -> Term:
-    """The index along the last axis of every element, in the shape of x."""
-    index = reshape(arange(0, x.shape[-1], _b=b), (1,) * (len(x.shape) - 1) + x.shape[-1:], _b=b)
-    return Term(b, sem.broadcast_to(b, index, x.shape))
+class _Places:
+    """The index along the last axis of every element, in the shape of x: what its bits say, each computed once."""
+
+    def __init__(self, b: KernelBuilder, x: tensor):
+        index = reshape(arange(0, x.shape[-1], _b=b), (1,) * (len(x.shape) - 1) + x.shape[-1:], _b=b)
+        self.index = Term(b, sem.broadcast_to(b, index, x.shape))
+        self.bits: dict[int, Term] = {}
+        self.greater: dict[tuple[int, int | None], Term] = {}
+
+    def bit(self, i: int) -> Term:
+        """Whether the index has bit `i`."""
+        if i not in self.bits:
+            self.bits[i] = (self.index & (1 << i)).ne(0)
+        return self.bits[i]
+
+    def last(self, i: int, stage: int, descending: bool | None) -> Term:
+        """Of places that differ in bit `i`, which ones get the greater, where runs of 2^stage elements are sorted;
+        None: rising and falling ones in turn."""
+        key = i, None if descending is not None else stage
+        if key not in self.greater:
+            self.greater[key] = ~self.bit(i) if descending else self.bit(i) if descending is not None else \
+                self.bit(i).ne(self.bit(stage))
+        return self.greater[key]
 
 
-def _exchanged(b: KernelBuilder, x: tensor, mask: int, first: Term) -> tensor:
-    """Every element or the one whose place differs in the bits of `mask`: the lesser where `first`, the greater where
+def _exchanged(b: KernelBuilder, x: tensor, mask: int, last: Term) -> tensor:
+    """Every element or the one whose place differs in the bits of `mask`: the greater where `last`, the lesser where
     not. Both places decide alike, so that nothing is lost where a comparison with NaN says no twice."""
     mine, partner = Term(b, x), Term(b, tensor(b("xor_shuffle", x.value, axis=len(x.shape) - 1, mask=mask)))
     if x.elem.is_floating():
-        return (((mine > partner) & first) | ((partner > mine) & ~first)).where(partner, mine).tensor
-    return ((mine > partner) ^ ~first).where(partner, mine).tensor
+        return (((mine > partner) & ~last) | ((partner > mine) & last)).where(partner, mine).tensor
+    return ((mine > partner) ^ last).where(partner, mine).tensor
 
 
-def _first(i: int, stage: int, descending: bool | None, places: Term) -> Term:
-    """Of places that differ in bit `i`, which ones get the lesser, where runs of 2^stage elements are sorted; None:
-    rising and falling ones in turn."""
-    upper = (places & (1 << i)).ne(0)
-    return upper if descending else ~upper if descending is not None else upper.eq((places & (1 << stage)).ne(0))
-
-
-def _merge(b: KernelBuilder, x: tensor, stage: int, descending: bool | None, places: Term,
+def _merge(b: KernelBuilder, x: tensor, stage: int, descending: bool | None, places: _Places,
            bitonic: bool = True) -> tensor:
     """Sort runs of 2^stage elements, each of them bitonic, or else of two halves sorted in one direction: there the
     least of one half meets the greatest of the other first, which leaves two bitonic halves."""
     for i in reversed(range(stage)):
         mask = 1 << i if bitonic or i < stage - 1 else (1 << stage) - 1
-        x = _exchanged(b, x, mask, _first(i, stage, descending, places))
+        x = _exchanged(b, x, mask, places.last(i, stage, descending))
     return x
 
 
@@ -64,7 +76,7 @@ def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
     log_n, log_k = n.bit_length() - 1, k.bit_length() - 1
     if k == 1 and n > 1:
         return (largest if descending else smallest)(x, -1, keep_dims=True, _b=b)
-    places = _places(b, x)
+    places = _Places(b, x)
     for stage in range(1, log_k + 1):
         x = _merge(b, x, stage, None if stage == log_k < log_n else descending, places, bitonic=False)
     for stage in range(log_k + 1, log_n + 1):
@@ -72,7 +84,7 @@ def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
         pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // (2 * k), 2, k), _b=b)
         better = (largest if descending else smallest)(pairs, -2, _b=b)
         x = reshape(better, (*x.shape[:-1], x.shape[-1] // 2), _b=b)
-        x = _merge(b, x, log_k, None if stage < log_n else descending, _places(b, x))
+        x = _merge(b, x, log_k, None if stage < log_n else descending, _Places(b, x))
     return x
 
 
@@ -107,7 +119,7 @@ def bitonic_merge(x: tensor, dim: Any = None, descending: Any = False, *, _b: Ke
     x = to_tensor(_b, x)
     n = _last(x, dim, "bitonic_merge")
     falling = bool(sem.constant(descending, "bitonic_merge's descending"))
-    return _merge(_b, x, n.bit_length() - 1, falling, _places(_b, x))
+    return _merge(_b, x, n.bit_length() - 1, falling, _Places(_b, x))
 
 
 @builtin(method=True)

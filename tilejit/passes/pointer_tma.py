@@ -54,6 +54,7 @@ def raise_pointers(fn: Function) -> Function:
         if op.name == "load" and len(shape_of(op.operands[0].type)) > 1 and wants_copies(fn, op, loops):
             loop = next(x for x in loops if op.parent is x.regions[0] or op.parent in _blocks(x))
             groups.setdefault(loop, []).append(op)
+    pass_: _Raising | None = None
     raised = False
     for loads in groups.values():
         pass_ = _Raising(fn)
@@ -68,14 +69,14 @@ def raise_pointers(fn: Function) -> Function:
             pass_.rewrite(op, plan)
         raised = True
     if raised:
-        _stores(fn)
+        _stores(fn, pass_)
     return fn
 
 
-def _stores(fn: Function) -> None:
+def _stores(fn: Function, pass_: _Raising | None) -> None:
     """The stores of tiles in a function whose loads are TMA's."""
     for op in [op for op in walk(fn.body) if op.name == "store" and len(shape_of(op.operands[0].type)) > 1]:
-        pass_ = _Raising(fn)
+        pass_ = pass_ if pass_ is not None and not pass_.checked else _Raising(fn)
         plan = pass_.store(op)
         if isinstance(plan, str):
             _lost(fn, op, plan)
@@ -121,11 +122,12 @@ class _Plan:
 
 
 class _Raising:
-    """Looks at accesses of one function, and rewrites them."""
+    """Looks at accesses of one function, and rewrites them. `checked`: with checks that make more known of addresses."""
 
     def __init__(self, fn: Function):
         self.fn, self.forms, self.facts = fn, Forms(), analyse(fn)
         self.table = uses(fn.body)
+        self.checked = False
 
     # -- may it be raised? ----------------------------------------------------------------------------------
     def load(self, op: Op) -> _Plan | str:
@@ -350,6 +352,7 @@ class _Raising:
         block = op.parent
         assert block is not None
         checked = {v: check(self.fn, v, op) for v in plan.checks}
+        self.checked |= bool(checked)
         top = Block()
         b = Builder(top, loc=op.loc)
         sizes, strides = [], []

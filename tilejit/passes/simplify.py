@@ -3,7 +3,9 @@
 One round rewrites every block in order (known constants, algebraic identities of `rules.py`,
 branches and loops whose control is constant, values that step along with a loop, common
 subexpressions in scope), moves pure ops out of loops that they do not depend on, and drops what
-no effect needs, loop-carried values included. Rounds repeat until one changes nothing.
+no effect needs, loop-carried values included. An op is met behind what it is computed from, so one
+round is enough for what is replaced by that alone; rounds repeat after those that change loops,
+branches or where ops stand.
 """
 from __future__ import annotations
 
@@ -27,18 +29,19 @@ def simplify(fn: Function) -> Function:
         replace(fn.body, rewriter.mapping)
         hoisted = _hoist(fn.body)
         drop_dead(fn)                   # leaves nothing that could be rewritten further
-        if not (rewriter.changed or hoisted):
+        if not (rewriter.again or hoisted):
             break
     return fn
 
 
 class _Rewriter:
     """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
-    ops that dominate the current one, by what they compute, and `here` the keys of those in its block."""
+    ops that dominate the current one, by what they compute, and `here` the keys of those in its block; `again`: what
+    was met before may look different now."""
 
     def __init__(self) -> None:
         self.mapping: dict[Value, Value] = {}
-        self.changed = False
+        self.again = False
         self.out: list[Op] = []
         self.known: dict[tuple, Op] = {}
         self.here: list[tuple] = []
@@ -65,7 +68,7 @@ class _Rewriter:
         for op in ops:
             self.one(op)
             if op.name == "return":
-                self.changed |= op is not ops[-1]
+                self.again |= op is not ops[-1]
                 return
 
     def emit(self, name: str, *operands: Value, **attrs: Any) -> Value:
@@ -106,7 +109,6 @@ class _Rewriter:
         if new is not None:
             new.name = new.name or op.result.name
             self.mapping[op.result] = new
-            self.changed = True
             return True
         key = computes(op)
         before = self.known.setdefault(key, op)
@@ -114,7 +116,6 @@ class _Rewriter:
             self.here.append(key)
             return False
         self.mapping.update(zip(op.results, before.results))
-        self.changed = True
         return True
 
     def _folded(self, op: Op) -> Value | None:
@@ -163,7 +164,7 @@ class _Rewriter:
             trips = len(range(lo, hi, step))
             if trips == 0:
                 self.mapping.update((e.result, e.init) for e in edges(op) if e.init)
-                self.changed = True
+                self.again = True
                 return True
             if trips == 1:
                 return self._splice(op, op.regions[0], [op.operands[0], *op.operands[op.define.fixed:]])
@@ -176,7 +177,7 @@ class _Rewriter:
         self.mapping.update(zip(region.args, args))
         self.ops(region.ops[:-1])
         self.mapping.update(zip(op.results, (self.final(v) for v in end.operands)))
-        self.changed = True
+        self.again = True
         return True
 
     def _invariants(self, op: Op) -> None:
@@ -188,7 +189,7 @@ class _Rewriter:
             if self.final(nxt) in (arg, init) and res not in self.mapping:
                 self.mapping[res] = init
                 replace(body, {arg: init})
-                self.changed |= arg is not init
+                self.again |= arg is not init
 
     def _steps_along(self, op: Op) -> None:
         """A carried integer that every iteration moves on by the loop's own step is the induction variable and a
@@ -207,7 +208,7 @@ class _Rewriter:
             beside.parent = body
             body.ops.insert(0, beside)
             replace(body, {arg: beside.result})
-            self.changed = True
+            self.again = True
 
 
 # -- loops ------------------------------------------------------------------------------------------
