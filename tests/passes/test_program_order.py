@@ -91,6 +91,15 @@ def in_place_again(p, n, B: tl.constexpr):
         tl.store(p + at, tl.load(p + at) + k)
 
 
+@tilejit.kernel
+def less_the_first(p, n, B: tl.constexpr):
+    """A number that all threads read, then blocks in place, of which the first one has that number."""
+    first = tl.load(p)
+    for k in range(n):
+        at = p + k * B + tl.arange(0, B)
+        tl.store(at, tl.load(at) - first)
+
+
 def meetings(compiled):
     return str(compiled.ir).count("debug_barrier")
 
@@ -104,6 +113,17 @@ def test_meetings_are_where_they_must_be():
     assert meetings(in_place_again.compile("*int32", "int32", 1024)) == 0
     assert meetings(in_place_again.compile("*int32", "int32", 16)) == 2          # every warp reads what one writes
     assert meetings(transposes.compile("*fp32", "int32", 32, num_warps=1)) == 0
+
+
+def test_what_was_read_before_a_loop_is_met_for_before_it():
+    """Once, not in every iteration."""
+    before, loop = str(less_the_first.compile("*int32", "int32", 1024).ir).split("for %")
+    assert "debug_barrier" in before and "debug_barrier" not in loop
+    x = np.arange(5, 4101, dtype=np.int32)
+    made = x.copy()
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(less_the_first, (1,), made, 4, 1024, policies=("random",), seeds=[0]).check()
+    assert np.array_equal(made, x - 5)
 
 
 @pytest.mark.parametrize("seed", range(4))

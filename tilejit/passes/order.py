@@ -4,7 +4,8 @@ A program is sequential: a load finds what the program stored before, of two sto
 iteration of a loop to the next. An access may overtake another one where other warps do them: a row is written in one
 layout and read in another, or every warp reads what one writes. All threads meet in between then. Triton promises this
 nowhere (it has `tl.debug_barrier`), and its kernels count on it: the layout conversion that they have there meets
-as well. Different arguments are different memory; a pointer that comes from elsewhere may point anywhere.
+as well. Different arguments are different memory; a pointer that comes from elsewhere may point anywhere. Where a loop
+accesses what was accessed before it, they meet before the loop, once.
 
     for i:                                   for i:
       %x = load %rows                          debug_barrier
@@ -38,10 +39,25 @@ def _order(block: Block, pending: list[Op]) -> list[Op]:
         if op.name == "debug_barrier" or not op.regions and scratch_bytes(op):
             pending = [op] if _is_access(op) else []
         elif op.regions and "carries" in op.define.traits:
+            if "loop" in op.define.traits and any(_reached(region, pending) for region in op.regions):
+                Builder(block, block.ops.index(op), op.loc).op("debug_barrier")
+                pending = []
             for _ in range(2 if "loop" in op.define.traits else 1):     # what one iteration leaves, the next one finds
                 left = [_order(region, pending) for region in op.regions]
                 pending = list(dict.fromkeys([*pending, *(x for ends in left for x in ends)]))
     return pending
+
+
+def _reached(block: Block, pending: list[Op]) -> bool:
+    """Whether an access in a block conflicts with one of `pending` before all threads have met."""
+    for op in block.ops:
+        if _is_access(op) and any(_conflict(before, op) for before in pending):
+            return True
+        if op.name == "debug_barrier" or not op.regions and scratch_bytes(op):
+            return False
+        if "carries" in op.define.traits and any(_reached(region, pending) for region in op.regions):
+            return True
+    return False
 
 
 def _is_access(op: Op) -> bool:
