@@ -120,3 +120,21 @@ def depth(rows, **options):
 
 def test_depth_goes_by_registers():
     assert depth(100, num_warps=8) == 2 and depth(100, num_warps=4) == 1 and depth(100, num_warps=1) == 0
+
+
+@tilejit.kernel
+def blocks(x, o, n, B: tl.constexpr):
+    """Loops over a row by blocks, of which each iteration needs all sums so far."""
+    best, at = -float("inf"), tl.arange(0, B)
+    for i in range(0, n, B):
+        best = tl.maximum(best, tl.max(tl.load(x + i + at, mask=i + at < n, other=-float("inf")), 0))
+    for i in range(0, n, B):
+        tl.store(o + i + at, tl.load(x + i + at, mask=i + at < n, other=0) - best, mask=i + at < n)
+
+
+def test_one_iteration_has_none_ahead(target):
+    for n, ahead in ((1000, False), (4000, True)):
+        x, o = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+        made = blocks[(1,)](x, o, n, 1024)
+        assert ("iterations ahead" in made.report()) == ahead
+        assert np.array_equal(o, x - (n - 1))

@@ -38,7 +38,7 @@ def load_ahead(fn: Function) -> Function:
         if any("loop" in op.define.traits for op in walk(loop.regions[0])):
             continue
         loads = [x for op in walk(loop.regions[0]) if op.name == "load" if (x := _early(op, loop)) is not None]
-        depth = _depth(loop, loads)
+        depth = _depth(fn, loop, loads)
         if depth < 1:
             continue
         found = address_slice(loop, [v for x in loads for v in x.needed])
@@ -79,14 +79,20 @@ def _early(op: Op, loop: Op) -> _Load | None:
     return found
 
 
-def _depth(loop: Op, loads: list[_Load]) -> int:
-    """How many iterations ahead the loads of a loop are issued."""
+def _depth(fn: Function, loop: Op, loads: list[_Load]) -> int:
+    """How many iterations ahead the loads of a loop are issued; none where one iteration is all there is."""
     if not loads:
         return 0
     each = sum(max(1, size(x.op.result)) for x in loads)
     lo, hi = (bounds(v) for v in loop.operands[:2])
+    end = loop.operands[1]
+    most = fn.arg_attrs[end.index].get("most", hi[1]) if end.op is fn.body else hi[1]
     step = const_of(loop.operands[2])
-    trips = (max(hi[1] - lo[0], lo[1] - hi[0]) // abs(step)) if isinstance(step, int) and step else 1
+    trips = TRIPS
+    if isinstance(step, int) and step:
+        trips = -(-(min(hi[1], most) - lo[0] if step > 0 else lo[1] - hi[0]) // abs(step))
+    if trips <= 1:
+        return 0
     return min(DEPTH, REGISTERS // each, (ALL - peak(loop.regions[0])) // each, max(1, trips // TRIPS))
 
 
