@@ -53,7 +53,8 @@ def ints(shape, t=T.int32, seed=0):
 
 SHAPES = [((64, 64), 4, wgmma_accumulator((64, 64), 4)), ((16, 64), 4, blocked((16, 64), 4, 4)),
           ((256,), 4, blocked((256,), 4, 2)), ((16,), 2, blocked((16,), 2)), ((4, 4), 4, blocked((4, 4), 4)),
-          ((8, 4, 8), 2, blocked((8, 4, 8), 2, 2))]
+          ((8, 4, 8), 2, blocked((8, 4, 8), 2, 2)), ((1024,), 16, blocked((1024,), 16, 2)),
+          ((1024,), 32, blocked((1024,), 32)), ((2, 512), 32, blocked((2, 512), 32))]
 
 CASES = [pytest.param(*row, axis, id=f"{'x'.join(map(str, row[0]))}-{axis}")
          for row in SHAPES for axis in range(len(row[0]))]

@@ -14,6 +14,9 @@ from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
 
+#: Bits of the warps' index that lanes fold over, at least: below, every thread reads all warps' in fewer cycles.
+_BY_LANES = 5
+
 
 def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:
     """The region of a reduce applied to one element of each input."""
@@ -50,27 +53,13 @@ def separate(op: Op) -> LinearLayout:
 
 @emits("reduce")
 def _reduce(e: Emitter, op: Op) -> None:
-    axis, p = op.attrs["axis"], e.p
+    axis = op.attrs["axis"]
     layout = separate(op)
     result = layout.reduce(axis)
     columns = _in_thread(e, op, axis)
-    ordered = not symmetric(op.regions[0])
     for i, basis in enumerate(layout.bases_of("lane")):
-        if not basis[axis]:
-            continue
-        # Both lanes must fold the same two sides in the same order, or copies of a result could differ.
-        upper = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", e.role.lane, 1 << i), 0) if ordered else None
-        folded = []
-        for mine in columns:
-            elems = [elem_of(v.type) for v in op.operands]
-            other = [shuffle(e, t, r, 1 << i, "bfly") for t, r in zip(elems, mine)]
-            if upper:
-                left = [choose(e, reg_class(t), upper, o, m) for t, o, m in zip(elems, other, mine)]
-                right = [choose(e, reg_class(t), upper, m, o) for t, o, m in zip(elems, other, mine)]
-                folded.append(combine(e, op, left, right))
-            else:
-                folded.append(combine(e, op, mine, other))
-        columns = folded
+        if basis[axis]:
+            columns = _across_lanes(e, op, columns, i)
     first = op.operands[0].type
     assert isinstance(first, Tile)
     bits = warp_bits(first, axis, op.attrs.get("ctas", 1))
@@ -103,9 +92,29 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
     return [items[0] for items in out]
 
 
+def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> list[list[str]]:
+    """Fold lanes that differ in one bit of their index."""
+    p, elems = e.p, [elem_of(v.type) for v in op.operands]
+    upper = None
+    if not symmetric(op.regions[0]):
+        # Both lanes must fold the same two sides in the same order, or copies of a result could differ.
+        upper = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", e.role.lane, 1 << bit), 0)
+    folded = []
+    for mine in columns:
+        other = [shuffle(e, t, r, 1 << bit, "bfly") for t, r in zip(elems, mine)]
+        if upper:
+            left = [choose(e, reg_class(t), upper, o, m) for t, o, m in zip(elems, other, mine)]
+            right = [choose(e, reg_class(t), upper, m, o) for t, o, m in zip(elems, other, mine)]
+            folded.append(combine(e, op, left, right))
+        else:
+            folded.append(combine(e, op, mine, other))
+    return folded
+
+
 def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:
     """Every warp writes its partial results and reads those of the warps it combines with. Of neighbouring lanes that
-    hold copies one writes."""
+    hold copies one writes; where all of them hold one, and warps are many, each lane reads one warp's, and lanes fold
+    them: an access of 16 bytes by all lanes takes four cycles, though they read the same."""
     p = e.p
     t = op.operands[0].type
     assert isinstance(t, Tile) and t.layout is not None
@@ -131,21 +140,31 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     home = p.new("b32", "and.b32", e.role.warp, keep)
     out: list[list[str]] = []
     rows = []
+    if lanes * count == 1 and len(bits) >= _BY_LANES and bits == list(range(bits[0], bits[-1] + 1)):
+        mine = p.new("b32", "and.b32", e.role.lane, (1 << len(bits)) - 1)
+        mine = p.new("b32", "shl.b32", mine, bits[0]) if bits[0] else mine
+        parts = [_read(e, op, p.new("b32", "or.b32", home, mine), starts, 0)]
+        for i in range(len(bits)):
+            parts = _across_lanes(e, op, parts, i)
+        return parts
     for choice in range(1 << len(bits)):
         other = sum(1 << b for j, b in enumerate(bits) if choice >> j & 1)
         warp = p.new("b32", "or.b32", home, other) if other else home
         rows.append(p.new("b32", "mad.lo.u32", warp, lanes * count, lane))
     for c in range(count):
-        parts: list[list[str]] = []
-        for row in rows:
-            part = []
-            for v, (start, size) in zip(op.operands, starts):
-                base = p.new("b32", "mad.lo.u32", row, size, e.private)
-                reg = e.fresh(elem_of(v.type))
-                load_shared(e, elem_of(v.type), reg, f"[{base}+{start + lanes * c * size}]")
-                part += reg
-            parts.append(part)
+        parts = [_read(e, op, row, starts, lanes * c) for row in rows]
         while len(parts) > 1:
             parts = [combine(e, op, a, b) for a, b in zip(parts[::2], parts[1::2])]
         out.append(parts[0])
     return out
+
+
+def _read(e: Emitter, op: Op, row: str, starts: list[tuple[int, int]], at: int) -> list[str]:
+    """The partial result of a row of scratch, `at` elements on; `starts`: offset and bytes of an element by operand."""
+    part = []
+    for v, (start, size) in zip(op.operands, starts):
+        base = e.p.new("b32", "mad.lo.u32", row, size, e.private)
+        reg = e.fresh(elem_of(v.type))
+        load_shared(e, elem_of(v.type), reg, f"[{base}+{start + at * size}]")
+        part += reg
+    return part
