@@ -80,3 +80,26 @@ def test_values_arrive():
             with tilejit.knobs(target="emulator"):
                 product[(1,)](a, b, c, 64, 64, 32, columns)
             assert np.allclose(c.T if columns else c, want.astype(dtype).astype(np.float32), rtol=1e-2, atol=1e-2)
+
+
+@tilejit.kernel
+def widened(x, y, z, n, BLOCK: tl.constexpr):
+    """What is loaded in 2 bytes is stored in 2 and in 4 or 8."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < n)
+    tl.store(y + at, v.to(y.dtype.element_ty) * 2, mask=at < n)
+    tl.store(z + at, v + 1, mask=at < n)
+
+
+@pytest.mark.parametrize("wide, elements", [(np.float32, 4), (np.float64, 2), (np.float16, 8)])
+def test_wide_elements_fill_sectors_beside_narrow_ones(wide, elements):
+    """A thread holds so many neighbours as one store of the widest ones takes, so that lanes write side by side."""
+    x = np.arange(4096).astype(np.float16)
+    y, z = np.zeros(4096, wide), np.zeros(4096, np.float16)
+    with tilejit.knobs(target="emulator"):
+        made = widened[(2,)](x, y, z, 4000, 2048)
+    assert np.array_equal(y[:4000], x[:4000].astype(wide) * 2) and np.array_equal(z[:4000], x[:4000] + 1)
+    assert not y[4000:].any() and not z[4000:].any()
+    accesses = [op for op in walk(tile_ir(made.kernel, made.args, made.options).body) if op.name in ("load", "store")]
+    assert {op.attrs["vec"] for op in accesses} == {elements}
+    assert {op.operands[0].type.layout.contiguous_registers(0) for op in accesses} == {elements}

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, divides_k, edge_at, enclosing, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, edge_at, total_warps, uses, walk
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
@@ -37,7 +37,7 @@ from tilejit.layout.named import blocked, wgmma_accumulator
 from tilejit.passes import layouts_convert
 from tilejit.passes.axis import analyse
 from tilejit.passes.copies import pipelined_loops, refused, wants_copies
-from tilejit.passes.layouts_access import Accesses, Facts, mark_reductions, set_vectors
+from tilejit.passes.layouts_access import Accesses, Facts, loops_around, mark_reductions, set_vectors
 from tilejit.passes.layouts_copies import merge_copies, split_cheap
 from tilejit.passes.layouts_products import fragments
 from tilejit.passes.layouts_rules import (
@@ -299,8 +299,7 @@ def _arrives_in_shared(v: Value) -> bool:
 def _weight(access: Op) -> tuple[int, int]:
     """How much an access matters: the loops around it, then the bytes that it moves."""
     t = tile(access.operands[0].type)
-    return (sum("loop" in op.define.traits for op in enclosing(access)),
-            t.numel * t.elem.elem.bytes)  # type: ignore[union-attr]
+    return loops_around(access), t.numel * t.elem.elem.bytes  # type: ignore[union-attr]
 
 
 def _loaded_block(v: Value) -> bool:

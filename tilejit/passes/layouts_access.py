@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilejit.ir import Function, Op, Value, total_warps, walk
+from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Ptr, Tile, bf16, elem_of, fp16, fp32
 from tilejit.layout.clusters import copies, cta_bases, parts_of, strips_of
@@ -39,6 +39,11 @@ class Accesses:
         for op in self.ops:
             key = (tile(op.operands[0].type).shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
+        between = {v.type.shape for op in walk(fn.body) if op.define.layout == "follows" for v in op.results
+                   if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
+        for key in self.widths if self.ctas == 1 and not self.products else ():
+            if key[0] not in between:                # scans and networks are cheapest within a thread
+                self.widths[key] = self._of_whole_sectors(*key)
         #: Length of a row -> bytes of the narrowest elements that are loaded or stored of one.
         self.narrowest: dict[int, int] = {}
         for op in walk(fn.body) if self.ctas > 1 else ():
@@ -53,6 +58,22 @@ class Accesses:
         t = tile(op.operands[0].type)
         spread = max(1, t.numel // (32 * self.warps))
         return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
+
+    def _of_whole_sectors(self, shape: tuple[int, ...], dim: int) -> int:
+        """Elements an access of a shape. Where the widest of them has others write 16 bytes of each 32 or more that a
+        thread holds (fp32 sums of bf16 numbers), it is as many as make all of them least work: a sector that is written
+        in two instructions is moved twice. (Behind a loop over others they matter little.)"""
+        widest = self.widths[shape, dim]
+        ops = [op for op in self.ops if tile(op.operands[0].type).shape == shape and fastest(op, self.facts) == dim]
+        deepest = max(map(loops_around, ops))
+        vectors = [self._width(op) for op in ops if (op.name == "store" or op.attrs.get("unread"))
+                   and self._width(op) * _bytes(op) == 16 and not op.attrs.get("seldom") and loops_around(op) == deepest]
+        if min(vectors, default=widest) == widest:
+            return widest
+        order = (dim, *(d for d in reversed(range(len(shape))) if d != dim))
+        widths = [widest >> i for i in range((widest // min(vectors)).bit_length())]
+        work = [sum(self.cycles(op, blocked(shape, self.warps, n, order)) for op in ops) for n in widths]
+        return widths[work.index(min(work))]
 
     def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
         """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of
@@ -114,6 +135,18 @@ class Accesses:
         lines = _distinct(layout, info, dim, elem.elem.bytes, _LINE)
         least = 3 if mask_of(op) is not None else 1
         return layout.num_registers // vec * max(lines, sectors * (0.5 if op.name == "load" else 1.0), least)
+
+
+def loops_around(op: Op) -> int:
+    """How many loops are around an op."""
+    return sum("loop" in x.define.traits for x in enclosing(op))
+
+
+def _bytes(op: Op) -> int:
+    """Bytes of an element that an access reads or writes."""
+    elem = elem_of(op.operands[0].type)
+    assert isinstance(elem, Ptr)
+    return elem.elem.bytes
 
 
 @lru_cache(maxsize=4096)
