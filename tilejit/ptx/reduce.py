@@ -14,9 +14,6 @@ from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
 
-#: Bits of the warps' index that lanes fold over, at least: below, every thread reads all warps' in fewer cycles.
-_BY_LANES = 5
-
 
 def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:
     """The region of a reduce applied to one element of each input."""
@@ -113,8 +110,8 @@ def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> lis
 
 def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:
     """Every warp writes its partial results and reads those of the warps it combines with. Of neighbouring lanes that
-    hold copies one writes; where all of them hold one, and warps are many, each lane reads one warp's, and lanes fold
-    them: an access of 16 bytes by all lanes takes four cycles, though they read the same."""
+    hold copies one writes. Of 32 warps' each lane reads one, and lanes fold them: 16 bytes for all lanes take four
+    cycles, though they are the same."""
     p = e.p
     t = op.operands[0].type
     assert isinstance(t, Tile) and t.layout is not None
@@ -140,13 +137,11 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     home = p.new("b32", "and.b32", e.role.warp, keep)
     out: list[list[str]] = []
     rows = []
-    if lanes * count == 1 and len(bits) >= _BY_LANES and bits == list(range(bits[0], bits[-1] + 1)):
-        mine = p.new("b32", "and.b32", e.role.lane, (1 << len(bits)) - 1)
-        mine = p.new("b32", "shl.b32", mine, bits[0]) if bits[0] else mine
-        parts = [_read(e, op, p.new("b32", "or.b32", home, mine), starts, 0)]
-        for i in range(len(bits)):
-            parts = _across_lanes(e, op, parts, i)
-        return parts
+    if lanes * count == 1 and bits == [0, 1, 2, 3, 4]:
+        out = [_read(e, op, p.new("b32", "or.b32", home, e.role.lane), starts, 0)]
+        for bit in bits:
+            out = _across_lanes(e, op, out, bit)
+        return out
     for choice in range(1 << len(bits)):
         other = sum(1 << b for j, b in enumerate(bits) if choice >> j & 1)
         warp = p.new("b32", "or.b32", home, other) if other else home
