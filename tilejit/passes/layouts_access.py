@@ -67,7 +67,8 @@ class Accesses:
         ops = [op for op in self.ops if tile(op.operands[0].type).shape == shape and fastest(op, self.facts) == dim]
         deepest = max(map(loops_around, ops))
         vectors = [self._width(op) for op in ops if (op.name == "store" or op.attrs.get("unread"))
-                   and self._width(op) * _bytes(op) == 16 and not op.attrs.get("seldom") and loops_around(op) == deepest]
+                   and loops_around(op) == deepest and not op.attrs.get("seldom")
+                   and self._width(op) * _bytes(op) == 16]
         if min(vectors, default=widest) == widest:
             return widest
         order = (dim, *(d for d in reversed(range(len(shape))) if d != dim))

@@ -122,7 +122,7 @@ class _Plan:
 
 
 class _Raising:
-    """Looks at accesses of one function, and rewrites them. `checked`: with checks that make more known of addresses."""
+    """Looks at accesses of one function, and rewrites them. `checked`: with checks, of which facts do not know."""
 
     def __init__(self, fn: Function):
         self.fn, self.forms, self.facts = fn, Forms(), analyse(fn)
