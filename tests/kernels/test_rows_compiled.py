@@ -14,9 +14,10 @@ import pytest
 import tilejit
 from tilejit import kernels
 from tilejit.kernels.rows import norm_gradients
-from tilejit.runtime.launch import EvaluatorEntry
+from tilejit.runtime.launch import EvaluatorEntry, merged
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import rows_plain  # noqa: E402
 from family_rows import rows  # noqa: E402
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -58,8 +59,27 @@ def test_conversions(compiled, columns):
     assert counted == CONVERSIONS[columns]
 
 
-@pytest.mark.parametrize("columns", [7, 64, 1001, 4096, 4097, 8192, 16384, 20000, 32768, 50257, 65536, 262144, 1 << 20])
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("columns", [1, 64, 1001])
+@pytest.mark.parametrize("dtype, size", [("bf16", 2), ("fp64", 8)])
+def test_plain_forms(columns, dtype, size):
+    """One row a program, as people write them: small ones merged, and no spills."""
+    block, p, pitch = tilejit.next_power_of_2(columns), f"*{dtype}", (columns, columns)
+    options = {"BLOCK": block, "num_warps": 4 if block < 2048 else 8}
+    found = [rows_plain.plain_softmax.compile(p, p, *pitch, columns, **options),
+             rows_plain.plain_rmsnorm.compile(p, p, p, *pitch, columns, 1e-6, **options),
+             rows_plain.plain_layernorm.compile(p, p, p, p, *pitch, columns, 1e-5, **options)]
+    together = min(1 << (4096 // (size * block)).bit_length() >> 1, 128) or 1
+    assert [k.metadata.mergeable for k in found] == [together] * 3
+    for k in found if together > 1 else ():
+        assert merged(k).metadata.programs == together
+
+
+WIDTHS = [1, 7, 64, 128, 1000, 1001, 1024, 4096, 4097, 5120, 8192, 16384, 20000, 32768, 50257, 65536, 131072, 262144,
+          1 << 20]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("dtype", [BF16, np.float16, F32], ids=["bf16", "fp16", "fp32"])
 @pytest.mark.slow
 def test_no_spills_at_any_width(compiled, columns, dtype):
     x, t, w = np.zeros((2, columns), dtype), np.zeros(2, np.int64), np.zeros(columns, F32)
