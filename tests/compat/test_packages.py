@@ -9,7 +9,7 @@ from tilejit.compat.triton._C import libtriton
 from tilejit.compat.triton.language.core import get_int_dtype
 from tilejit.compat.triton.language.standard import _log2
 from tilejit.compat.triton.runtime.jit import JITFunction
-from tilejit.errors import EmulatorError
+from tilejit.errors import CompilationError, EmulatorError
 
 
 class Address:
@@ -207,3 +207,28 @@ def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
     x, out = np.arange(32, dtype=np.int16), np.zeros(32, np.int16)
     scalars_as_tiles[(1,)](x, out, 7, N=32)
     assert (out == np.where(np.arange(32) < 7, x + 6, 0)).all()
+
+
+def test_libdevice_has_the_places_that_it_had_in_triton_2(triton):
+    import triton.language as tl
+    from triton.language.libdevice import fast_dividef
+
+    @triton.jit
+    def kernel(x):
+        at = x + tl.arange(0, 4)
+        tl.store(at, fast_dividef(tl.math.pow(tl.load(at), 2.0), tl.libdevice.fast_expf(0.0)))
+
+    x = np.arange(4, dtype=np.float32)
+    kernel[(1,)](x)
+    np.testing.assert_allclose(x, [0, 1, 4, 9], rtol=1e-6)
+
+
+def test_parts_of_triton_for_other_gpus_are_named_as_lacking(triton):
+    import triton.language as tl
+
+    @triton.jit
+    def kernel(x):
+        tl.store(x, tl.extra.hip.libdevice.round(tl.load(x)))
+
+    with pytest.raises(CompilationError, match="Triton has 'hip', tilejit does not have it"):
+        kernel[(1,)](np.zeros(1, np.float32))

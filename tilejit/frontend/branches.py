@@ -31,6 +31,7 @@ from tilejit.ir.types import DType, Ptr, int64
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import literal_type, promote, unwrap
 from tilejit.language.tensor import Compound, tensor
+from tilejit.language.variables import is_held
 
 #: what errors call it
 RETURNED_VALUE = "Return type mismatch: the returned value"
@@ -235,7 +236,7 @@ class Branches(Frame):
         a, c = left.elem, literal_type(right) if weak else getattr(right, "elem", None)
         if not isinstance(a, DType) or not isinstance(c, DType):
             raise self.fail(node, f"'and' and 'or' work on numbers: found {describe(left)} and {describe(right)}")
-        return promote(a, False, c, weak)
+        return promote(a, False, c, weak and not is_held(right))
 
     def _operand(self, x: Any, dtype: DType) -> tensor:
         """An operand of `and` or `or` in the type of the result."""

@@ -22,11 +22,11 @@ from tilejit.language.tensor import (
     METHODS,
     KernelBuilder,
     constexpr,
-    constexpr_type,
     tensor,
     tensor_descriptor,
     type_of,
 )
+from tilejit.language.variables import held, is_held
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}
@@ -112,7 +112,7 @@ class Expressions(Loops):
         if isinstance(left, tensor) or isinstance(right, tensor):
             return debug.checked(self.b, symbol, left, right)
         return self.python(node, lambda: f"{describe(left)} {symbol} {describe(right)}",
-                           lambda: _PYTHON[symbol](left, right))
+                           lambda: sem.folded(symbol, left, right, _PYTHON[symbol](left, right)))
 
     def expr_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
@@ -121,7 +121,8 @@ class Expressions(Loops):
         x, symbol = unwrap(self.expr(node.operand)), _UNARY[type(node.op)]
         if isinstance(x, tensor):
             return sem.unary(self.b, symbol, x)
-        return self.python(node, lambda: f"{symbol}{describe(x)}", lambda: _PYTHON_UNARY[symbol](x))
+        result = self.python(node, lambda: f"{symbol}{describe(x)}", lambda: _PYTHON_UNARY[symbol](x))
+        return held(result) if is_held(x) else result
 
     def expr_Compare(self, node: ast.Compare) -> Any:
         """`a < b < c` computes b once, and c only where a < b (without effects: always)."""
@@ -195,7 +196,7 @@ class Expressions(Loops):
 
     # -- strings, names bound in expressions, comprehensions -----------------------------------------------
     def expr_NamedExpr(self, node: ast.NamedExpr) -> Any:
-        value = self.expr(node.value)
+        value = held(self.expr(node.value))
         self.assign(node.target, value)
         return value
 
@@ -276,7 +277,7 @@ class Expressions(Loops):
         if node.attr == "value":
             return x
         if node.attr == "type":
-            return constexpr_type(x)
+            return type_of(x)
         if node.attr in ("dtype", "shape", "numel") or node.attr in METHODS:
             return self._located(node, lambda: self._tensor_attribute(node, sem.to_tensor(self.b, x)))
         raise self.fail(node, f"a number has no {node.attr!r}")

@@ -16,6 +16,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir.types import DType
 from tilejit.language.semantics import literal_type, promote, to_tensor, unwrap
 from tilejit.language.tensor import Compound, KernelBuilder, tensor
+from tilejit.language.variables import is_held
 
 LEAF = (tensor, bool, int, float)
 
@@ -216,4 +217,5 @@ def describe(value: Any) -> str:
     value = unwrap(value)
     if isinstance(value, tensor):
         return repr(value)
-    return "None" if value is None else f"{type(value).__name__} {value!r}"
+    kind = type(value).__base__ if is_held(value) else type(value)
+    return "None" if value is None else f"{kind.__name__} {value!r}"

@@ -19,6 +19,7 @@ from tilejit.ir import Op
 from tilejit.language import debug
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import constexpr, tensor
+from tilejit.language.variables import held
 
 
 class Walker(Calls):
@@ -69,7 +70,7 @@ class Walker(Calls):
             self.env.update({n: value for n, v in self.env.items() if isinstance(v, tensor) and v.value is found})
 
     def stmt_Return(self, node: ast.Return) -> Exit:
-        return Exit(True, True, self.expr(node.value) if node.value is not None else None)
+        return Exit(True, True, held(self.expr(node.value)) if node.value is not None else None)
 
     def stmt_Break(self, node: ast.Break) -> Exit:
         return Exit(True)
@@ -78,7 +79,7 @@ class Walker(Calls):
         return Exit()
 
     def stmt_Assign(self, node: ast.Assign) -> None:
-        value = self.expr(node.value)
+        value = held(self.expr(node.value))
         for target in node.targets:
             self.assign(target, value)
 
@@ -88,6 +89,8 @@ class Walker(Calls):
         value = self.expr(node.value)
         if self._is_constexpr(node.annotation):          # a hint, as in Triton: a run-time value stays one
             value = unwrap(value)
+        else:
+            value = held(value)
         self.assign(node.target, value)
 
     def _is_constexpr(self, annotation: ast.expr) -> bool:
@@ -100,7 +103,7 @@ class Walker(Calls):
         if not isinstance(node.target, ast.Name):
             raise self.fail(node.target, "only variables can be assigned: tiles have no item assignment")
         left = self.name(node.target.id, node.target)
-        self.assign(node.target, self.binary(node, left, self.expr(node.value), type(node.op)))
+        self.assign(node.target, held(self.binary(node, left, self.expr(node.value), type(node.op))))
 
     def stmt_Assert(self, node: ast.Assert) -> None:
         cond = unwrap(self.truth(node.test))

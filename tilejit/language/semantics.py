@@ -1,8 +1,8 @@
 """Types of expressions: promotion, broadcasting, casts and operators, as Triton defines them.
 
 A Python number is weak: next to a tensor of its own or a higher kind (bool < int < float) it takes the
-tensor's type. Between tensors: fp64 > fp32 > fp16 > bf16, and integers promote as in C. `/` and `%` on
-16-bit floats compute in fp32.
+tensor's type (one that a variable holds does not, see `variables.py`). Between tensors: fp64 > fp32 >
+fp16 > bf16, and integers promote as in C. `/` and `%` on 16-bit floats compute in fp32.
 """
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from tilejit.ir.types import (
     shape_of,
     with_elem,
 )
-from tilejit.language.tensor import constexpr, scalar_type, tensor
+from tilejit.language.tensor import block_type, constexpr, scalar_type, tensor
+from tilejit.language.variables import held, is_held
 
 Number = (bool, int, float)
 _OPERAND = (tensor, *Number)
@@ -111,6 +112,19 @@ def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DT
     return unsigned if unsigned.bits >= signed.bits else signed
 
 
+def folded(symbol: str, x: Any, y: Any, result: Any) -> Any:
+    """`x symbol y` on constants, `result` in Python: if a variable holds one, what their type makes of it."""
+    if not (is_held(x) or is_held(y)) or type(result) not in (int, float):
+        return result
+    if isinstance(result, int):
+        if symbol in ("//", "%"):
+            quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+            result = quotient if symbol == "//" else x - y * quotient
+        low, high = int_range(promote(literal_type(x), not is_held(x), literal_type(y), not is_held(y)))
+        result = (int(result) - low) % (high - low + 1) + low
+    return held(result)
+
+
 def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tensor:
     """x converted to another element type (itself if it has that type)."""
     if x.elem == to:
@@ -189,6 +203,7 @@ def common(b: Builder, x: Any, y: Any, div: str = "") -> tuple[tensor, tensor]:
             raise CompilationError(f"operands {ax} and {ay} do not go together")
         tx, ty = broadcast(b, x, y)
         return tx, ty
+    wx, wy = wx and not is_held(x), wy and not is_held(y)
     t = promote(ax, wx, ay, wy, div)
     made = [to_tensor(b, v, t) if weak and (t.is_float or not isinstance(v, float))
             else cast(b, to_tensor(b, v), t) for v, weak in ((x, wx), (y, wy))]
@@ -300,8 +315,9 @@ def to_bool(b: Builder, x: Any) -> tensor:
 
 
 def as_dtype(x: Any) -> Scalar:
-    """A dtype from a dtype, a pointer type or a dtype's name."""
+    """A dtype from a dtype, a pointer type, the type of a tile or a dtype's name."""
     x = unwrap(x)
+    x = x.scalar if isinstance(x, block_type) else x
     if isinstance(x, OtherDType):
         raise CompilationError(f"type {x.name} not supported in this architecture. The supported fp8 dtypes are "
                                "('fp8e4b15', 'fp8e4nv', 'fp8e5')")
@@ -319,8 +335,9 @@ def as_shape(x: Any, what: str = "") -> tuple[int, ...]:
     with the last ones of a size apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups."""
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
+    dims = tuple(int(d) if isinstance(d, bool) else d for d in dims)
     for d in dims:
-        if isinstance(d, tensor) or not isinstance(d, int) or isinstance(d, bool):
+        if isinstance(d, tensor) or not isinstance(d, int):
             raise CompilationError(f"a tile's shape must be made of constants, found {d!r}: "
                                    "pass it as a tl.constexpr argument")
     odd = [d for d in dims if d & (d - 1)]

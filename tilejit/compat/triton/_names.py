@@ -8,6 +8,8 @@ from tilejit.language.tensor import constexpr
 
 #: modules that are asked, in this order
 _PLACES = ("tilejit", "tilejit.language", "tilejit.language.core", "tilejit.language.tensor")
+#: modules that have the names of CUDA's math library
+LIBDEVICE = ("tilejit.language.extra.libdevice", "tilejit.language.math")
 #: Triton's name -> tilejit's
 _RENAMED = {"dtype": "DType", "_aggregate": "aggregate"}
 
@@ -30,11 +32,12 @@ class Missing:
         return f"<triton.language.{self.name}, which tilejit lacks>"
 
 
-def find(module: str, name: str) -> Any:
-    """What `name` is in tilejit. Raises AttributeError, as `module` would, if it is nothing there."""
+def find(module: str, name: str, *first: str) -> Any:
+    """What `name` is in tilejit; the modules `first` are asked before others. Raises AttributeError, as `module` would,
+    if it is nothing there."""
     if not name.startswith("__"):
         wanted = _RENAMED.get(name, name)
-        for place in _PLACES:
+        for place in (*first, *_PLACES):
             try:
                 return getattr(importlib.import_module(place), wanted)
             except (AttributeError, ImportError):

@@ -1,12 +1,13 @@
 """`triton.language`: tilejit's tile language, with the names of Triton's submodules."""
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from tilejit import language as _language
 from tilejit.compat.triton import _names
 
-globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
+globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_") and not isinstance(v, ModuleType)})
 
 
 class range(_language.range):
@@ -20,6 +21,7 @@ class range(_language.range):
 from tilejit.compat.triton.language import (  # noqa: E402  (these names last)
     core,
     extra,
+    libdevice,
     math,
     random,
     semantic,
@@ -32,5 +34,5 @@ def __getattr__(name: str) -> Any:
     return _names.find(__name__, name)
 
 
-__all__ = [*getattr(_language, "__all__", ()), "core", "extra", "math", "random", "semantic", "standard",
+__all__ = [*getattr(_language, "__all__", ()), "core", "extra", "libdevice", "math", "random", "semantic", "standard",
            "target_info"]

@@ -1,4 +1,4 @@
-"""`triton.language.math`."""
+"""`triton.language.math`, with the names of CUDA's math library, which were here in Triton 2."""
 from __future__ import annotations
 
 from typing import Any
@@ -10,4 +10,4 @@ globals().update({k: v for k, v in vars(_math).items() if not k.startswith("_")}
 
 
 def __getattr__(name: str) -> Any:
-    return _names.find(__name__, name)
+    return _names.find(__name__, name, *_names.LIBDEVICE)

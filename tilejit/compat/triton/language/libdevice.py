@@ -1,0 +1,10 @@
+"""`triton.language.libdevice`: where `triton.language.extra.libdevice` was in Triton 2.0."""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.compat.triton import _names
+
+
+def __getattr__(name: str) -> Any:
+    return _names.find(__name__, name, *_names.LIBDEVICE)
