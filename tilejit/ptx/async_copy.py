@@ -119,9 +119,6 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
     last = p.new("b32", "sub.s32", last, shift)
     there = p.new("b32", "add.u32", slot_address(e, ring, e.scalar(slot)), shift)
 
-    def address(offset: str) -> str:
-        return p.new("b64", "add.s64", start, p.new("b64", "cvt.s64.s32", offset))
-
     hint, policy = cache_hint(e, op)
     for i in range(ring.type.slot_bytes // (strip + 16)):
         first = p.new("b32", "mad.lo.s32", e.rank, strip, i * ctas * strip) if ctas > 1 else \
@@ -134,25 +131,24 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
         some = p.new("pred", "setp.gt.s32", count, 0)
         p("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", where, count, pred=some)
         to = p.new("b32", "add.s32", there, p.new("b32", "sub.s32", lo, first))
-        p(BULK + hint, f"[{to}+{i * (strip + 16)}]", f"[{address(lo)}]", count, where, *policy, pred=some)
+        p(BULK + hint, f"[{to}+{i * (strip + 16)}]", f"[{_behind(e, start, lo)}]", count, where, *policy, pred=some)
     behind = p.new("b32", "max.s32", f, last)
     _clear_ends(e, op, there, shift, behind, strip)
     loaded = []
-    for i in range(2 * (16 // elem.bytes)):
-        k, head = i // 2 * elem.bytes, i % 2 == 0
-        at = p.new("b32", "add.s32", "0" if head else behind, k)
-        ends = p.new("b32", "min.s32", f, n) if head else n
-        some = p.new("pred", "setp.lt.s32", at, ends)
-        place = at
-        if ctas > 1:
-            mine, place = _in_strips(e, at, strip, ctas)
-            some = p.new("pred", "and.pred", some, mine)
-        reg = p.reg("b16" if elem.bits < 32 else f"b{elem.bits}")
-        kind = f"b{elem.bits}" if elem.bits > 8 else "u8"
-        p(f"ld.global.{kind}", reg, f"[{address(at)}]", pred=some)
-        loaded.append((kind, p.new("b32", "add.s32", there, place), reg, some))
-    for kind, to, reg, some in loaded:
-        p(f"st.shared.{kind}", f"[{to}]", reg, pred=some)
+    kind = f"b{elem.bits}" if elem.bits > 8 else "u8"
+    for end, source, place in ((p.new("b32", "min.s32", f, n), start, p.new("b32", "mov.b32", 0)),
+                               (p.new("b32", "sub.s32", n, behind), _behind(e, start, behind), behind)):
+        to = p.new("b32", "add.s32", there, place)
+        for k in range(0, 16, elem.bytes):
+            some, there_k = p.new("pred", "setp.gt.s32", end, k), f"[{to}+{k}]"
+            if ctas > 1:
+                mine, at = _in_strips(e, p.new("b32", "add.s32", place, k), strip, ctas)
+                some, there_k = p.new("pred", "and.pred", some, mine), f"[{p.new('b32', 'add.s32', there, at)}]"
+            reg = p.reg("b16" if elem.bits < 32 else f"b{elem.bits}")
+            p(f"ld.global.{kind}", reg, f"[{source}+{k}]", pred=some)
+            loaded.append((there_k, reg, some))
+    for there_k, reg, some in loaded:
+        p(f"st.shared.{kind}", there_k, reg, pred=some)
     p("mbarrier.arrive.shared::cta.b64", "_", where)
 
 
