@@ -11,6 +11,7 @@ from tilejit.ir.core import (
     Function,
     Op,
     Value,
+    beside,
     clone_block,
     clone_op,
     computes,
@@ -37,9 +38,10 @@ from tilejit.ir.table import OpDef
 if TYPE_CHECKING:
     from tilejit.ir.table import OPS
 
-__all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "clone_block", "clone_op", "computes",
-           "const_of", "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase", "inside",
-           "keep_edges", "listed", "product_warps", "reached", "replace", "total_warps", "types", "uses", "walk"]
+__all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "beside", "clone_block", "clone_op",
+           "computes", "const_of", "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase",
+           "inside", "keep_edges", "listed", "product_warps", "reached", "replace", "total_warps", "types", "uses",
+           "walk"]
 
 
 def __getattr__(name: str) -> Any:

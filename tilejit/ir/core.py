@@ -130,6 +130,12 @@ class Builder:
         return self("const", value=value, type=type)
 
 
+def beside(op: Op, behind: bool = False) -> Builder:
+    """Builds right before an op, or `behind` it."""
+    assert op.parent is not None
+    return Builder(op.parent, op.parent.ops.index(op) + behind, op.loc)
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """One way of values through control flow: what enters a loop, is carried and handed on by it, and leaves it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Op, Value, listed
+from tilejit.ir import Block, Builder, Op, Value, beside, listed
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.context import Context
 from tilejit.schedule.plan import groups_of
@@ -106,6 +106,5 @@ def _next_phase(op: Op, values: list[Value]) -> list[Value]:
     areas = [v.type.slots for v in op.operands if isinstance(v.type, Buffer)]
     if op.attrs.get("rounds", 1) // (areas[0] if areas else 1) % 2 == 0:
         return values
-    assert op.parent is not None
-    b = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc)
+    b = beside(op, behind=True)
     return [b("sub", b.const(1, int32), parity)]

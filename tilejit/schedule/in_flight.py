@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilejit.ir import Block, Function, enclosing, listed
+from tilejit.ir import Block, Function, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named, target_of
 from tilejit.ir.types import Buffer, Tile, elem_of
+from tilejit.schedule.plan import loop_around
 
 #: Bytes on a multiprocessor below which memory idles; programs and threads that it has at most.
 ENOUGH, PROGRAMS, THREADS = 40 * 1024, 32, 2048
@@ -101,6 +102,5 @@ def _bytes(block: Block) -> int:
 
 def _rows(fn: Function) -> int:
     """Of the rows that a CTA copies into shared memory outside of loops."""
-    copies = [op for op in listed(fn.body) if op.name == "row_copy" and not any("loop" in x.define.traits
-                                                                                   for x in enclosing(op))]
+    copies = [op for op in listed(fn.body) if op.name == "row_copy" and loop_around(op) is None]
     return sum(op.operands[0].type.slot_bytes for op in copies if isinstance(op.operands[0].type, Buffer))

@@ -13,7 +13,7 @@ stand where they belong: products that are issued with no wait between them go t
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, listed
+from tilejit.ir import Block, Builder, Function, Op, beside, listed
 
 
 def order(fn: Function) -> Function:
@@ -43,6 +43,6 @@ def _deal(body: Block, groups: int) -> bool:
         elif op.name in ("dot_wait", "dot_fence") or op.regions and op.define.regions != "fold":
             goes_on = False
     for first, last in together:
-        Builder(body, body.ops.index(first), first.loc).op("order_wait", groups=groups)
-        Builder(body, body.ops.index(last) + 1, last.loc).op("order_arrive", groups=groups)
+        beside(first).op("order_wait", groups=groups)
+        beside(last, behind=True).op("order_arrive", groups=groups)
     return bool(together)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, enclosing, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.plan import Plan, kind_of
@@ -105,12 +105,11 @@ def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Bui
 
 def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]:
     """A loop that carries nothing: its body if the iteration is the group's, else what passes by."""
-    assert loop.parent is not None
     body = loop.regions[0]
     del loop.attrs["dealt"]
     barrier = top("barriers", name="order", type=Barrier(groups, fn.attrs["num_warps"]))
     barrier.name = "order"
-    b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+    b = beside(loop)
     group = b("group_index")
     after = b("select", b("cmp", group, b.const(groups - 1, int32), pred="eq"), b.const(0, int32),
               b("add", group, b.const(1, int32)))
@@ -125,8 +124,8 @@ def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]
     own = {op.attrs["ring"] for op in listed(work) if op.name == "fill"}         # each group has slots of its own
     shared = [op for op in listed(work) if op.name == "await" and op.attrs["ring"] not in own]
     takes = [op for op in work.ops if op in shared or any(x in shared for region in op.regions for x in listed(region))]
-    Builder(work, work.ops.index(takes[0]), takes[0].loc).op("mbar_wait", barrier, group, phase)
-    Builder(work, work.ops.index(takes[-1]) + 1, takes[-1].loc).op("mbar_arrive", barrier, after, per="warp", ctas=1)
+    beside(takes[0]).op("mbar_wait", barrier, group, phase)
+    beside(takes[-1], behind=True).op("mbar_arrive", barrier, after, per="warp", ctas=1)
     skipper = Builder(skip, loc=loop.loc)
     skips: dict[str, Value] = {}
     for ring in dict.fromkeys(op.attrs["ring"] for op in shared):
@@ -202,8 +201,7 @@ class _Count:
 def deal_to_own(block: Block, groups: int) -> None:
     """Where a role has a group for each group of consumers: of a loop that is dealt, its own iterations only."""
     for loop in [op for op in listed(block) if op.attrs.pop("dealt", None)]:
-        assert loop.parent is not None
-        b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+        b = beside(loop)
         lo, _, step = loop.operands[:3]
         group = b("group_index")
         if step.type != group.type:

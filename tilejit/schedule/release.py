@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, const_of, edge_at, edge_of, inside, listed, uses
+from tilejit.ir import Block, Function, Op, Value, beside, const_of, edge_at, edge_of, inside, listed, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.types import Barrier, int32
 
@@ -59,8 +59,7 @@ class _Release:
                     if self._reads(ring, v, set()):
                         self.behind.setdefault(op, []).append((ring, self._slot(ring, v)))
         for op, given in self.behind.items():
-            assert op.parent is not None
-            b = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc)
+            b = beside(op, behind=True)
             for ring, slot in given:
                 some = [b("cmp", slot, b.const(0, int32), pred="ge")] if self._may_be_none(ring, slot) else []
                 b.op("mbar_arrive", ring.empty, slot, *some, **self._arrivals(ring))
@@ -151,8 +150,8 @@ class _Release:
         before = _before(v)
         if before is not None:
             return self._slot(ring, before)
-        assert isinstance(op, Op) and op.parent is not None
-        return Builder(op.parent, op.parent.ops.index(op), op.loc).const(-1, int32)
+        assert isinstance(op, Op)
+        return beside(op).const(-1, int32)
 
     def _carry(self, ring: Ring, loop: Op, index: int) -> tuple[Value, Value]:
         """The slot of what a loop carries as its value `index`, in the loop and behind it."""

@@ -7,7 +7,7 @@ there already is found and used; what is missing is put in once, at the latest p
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Op, Value, inside
+from tilejit.ir import Block, Builder, Op, Value, beside, inside
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.liveness import Area, Liveness, Step
@@ -108,8 +108,7 @@ def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[
     b.op("mbar_arrive", barrier, b.const(0, int32), per="warp", ctas=ctas)
 
     def wait(op: Op, parity: list[Value]) -> list[Value]:
-        assert op.parent is not None
-        b = Builder(op.parent, op.parent.ops.index(op), op.loc)
+        b = beside(op)
         b.op("mbar_wait", barrier, b.const(0, int32), *parity)
         return [b("sub", b.const(1, int32), *parity)]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tilejit.ir import Block, Builder, Function, Op, Value, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.schedule.cluster_barrier import releases
@@ -200,10 +200,9 @@ class _Ring:
 
 def _take(op: Op) -> Builder:
     """Remove an op; returns what builds in its place."""
-    assert op.parent is not None
-    at = op.parent.ops.index(op)
-    op.parent.ops.pop(at)
-    return Builder(op.parent, at, op.loc)
+    b = beside(op)
+    b.block.ops.remove(op)
+    return b
 
 
 def _drain(side: Side, barriers: dict[str, Value]) -> Callable[[Op, list[Value]], list[Value]]:

@@ -18,7 +18,7 @@ need no mask.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached
 from tilejit.ir.ahead import argument_of, may_alias
@@ -178,11 +178,11 @@ class _Strips:
                  and index.attrs["start"] == 0 and isinstance(bound, Op) and bound.name == "splat")
         return bound.operands[0] if known else None  # type: ignore[union-attr]
 
-    def stops(self, mask: Value) -> bool:
-        """Whether a mask is false behind the end."""
+    def stops(self, mask: Value, one: Callable[[Iterable[bool]], bool] = any) -> bool:
+        """Whether a mask is false behind the end: `one` of what an `and` is made of is enough for that."""
         op = mask.op
         return isinstance(op, Op) and (self.ends_at(mask) is self.bound or op.name == "and"
-                                       and any(self.stops(x) for x in op.operands))
+                                       and one(self.stops(x, one) for x in op.operands))
 
     def alike(self, v: Value) -> bool:
         """Whether all elements behind the end are the same number, which `beyond` computes."""
@@ -446,9 +446,7 @@ class _Strips:
 
     def holds(self, mask: Value) -> bool:
         """Whether a mask is true before the end."""
-        op = mask.op
-        return isinstance(op, Op) and elem_of(mask.type) == int1 and (
-            self.ends_at(mask) is self.bound or op.name == "and" and all(map(self.holds, op.operands)))
+        return elem_of(mask.type) == int1 and self.stops(mask, all)
 
     def strip(self, v: Value, i: Value, at: Value, made: dict[Value, Value], b: Builder) -> Value:
         """Strip i, which starts `at`, of a value; a value that is no tile, as it is."""

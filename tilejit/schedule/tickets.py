@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilejit.ir import Block, Builder, Op, Value, listed
+from tilejit.ir import Block, Builder, Op, Value, beside, listed
 from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
 from tilejit.schedule.plan import kind_of, written_by
 from tilejit.schedule.thread import Step, thread
@@ -105,11 +105,6 @@ def _branch(fill: Op) -> Op | None:
     return branch if all(op is fill or op.define.pure for op in branch.regions[0].ops[:-1]) else None
 
 
-def _at(op: Op, behind: int = 0) -> Builder:
-    assert op.parent is not None
-    return Builder(op.parent, op.parent.ops.index(op) + behind, op.loc)
-
-
 @dataclass
 class _Awaiting:
     """What awaits of a ring carry: the ticket, whether its slot is still being filled (`peeks`), the slot before (if
@@ -122,7 +117,7 @@ class _Awaiting:
 
     def wait(self, op: Op, values: list[Value]) -> list[Value]:
         """Views of a ticket's slot, whose addresses are known before the bytes are there, and the wait for those."""
-        b, ring = _at(op), self.ring
+        b, ring = beside(op), self.ring
         slot, parity, filling = ring.place(values[0], b), values[1], values[2:2 + self.peeks]
         after = [*ring.advance(values[:2], b)]
         _views(op, slot, b)
@@ -136,7 +131,7 @@ class _Awaiting:
     def peek(self, op: Op, values: list[Value]) -> list[Value]:
         """Whether the next slot is still being filled: only then is it waited for."""
         assert op.parent is not None
-        b = _at(op)
+        b = beside(op)
         filling = b("mbar_test", self.ring.full, self.ring.place(values[0], b), values[1])
         op.parent.ops.remove(op)
         return [*values[:2], filling, *values[3:]]
@@ -145,12 +140,12 @@ class _Awaiting:
         """A slot that was awaited, under another name."""
         slot = self.earlier if op.attrs["again"] else values[-1]
         assert slot is not None
-        _views(op, slot, _at(op))
+        _views(op, slot, beside(op))
         return values
 
     def skip(self, op: Op, values: list[Value]) -> list[Value]:
         """Past the tickets that others take."""
-        b = _at(op, 1)
+        b = beside(op, behind=True)
         after = b.op("ticket_skip", *values[:2], op.result, slots=self.ring.slots, ring=self.ring.name).results
         return [*after, *(b.const(True, int1) for _ in range(self.peeks)), *values[2 + self.peeks:]]
 
@@ -171,7 +166,7 @@ def _written(fill: Op) -> set[Op]:
 
 def _landed(op: Op, ticket: list[Value], ring: Channel) -> list[Value]:
     """Wait for the ring's copies before an op."""
-    b = _at(op)
+    b = beside(op)
     b.op("mbar_landed", ring.full, ring.place(ticket[0], b), ticket[1])
     return ticket
 
@@ -179,7 +174,7 @@ def _landed(op: Op, ticket: list[Value], ring: Channel) -> list[Value]:
 def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Value]:
     """The copies of one ticket, by one thread or all; where `op` is a branch around the fill, only on its condition."""
     assert op.parent is not None
-    b = _at(op)
+    b = beside(op)
     condition = op.operands[0] if op.name == "if" else None
     fill = next(x for x in op.regions[0].ops if x.name == "fill") if condition else op
     region = Block()
