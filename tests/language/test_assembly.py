@@ -90,3 +90,30 @@ def doubled(y, x, CONSTRAINTS: tl.constexpr, PACK: tl.constexpr):
 def test_what_does_not_fit_is_said(constraints, pack, message):
     with pytest.raises(tilejit.CompilationError, match=message), tilejit.knobs(target="emulator"):
         doubled[(1,)](np.zeros(128, np.int32), np.zeros(128, np.int32), CONSTRAINTS=constraints, PACK=pack)
+
+
+LOCKED = tl.constexpr("""
+    {
+        .reg .u32 %got<1>;
+        .reg .pred %p<1>;
+        again:
+        atom.global.ORDER.cas.b32 %got0, [$1], 0, 3;
+        setp.ne.u32 %p0, %got0, 3;
+        @%p0 bra again;
+        mov.u32 $0, %got0;
+    }""")
+
+
+@tilejit.kernel
+def locked(x, y, out, BODY: tl.constexpr):
+    a = tl.inline_asm_elementwise(BODY, "=r,l", [x], dtype=tl.int32, is_pure=False, pack=1)
+    b = tl.inline_asm_elementwise(BODY, "=r,l", [y], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(out, a + b)
+
+
+@pytest.mark.parametrize("order", ["relaxed.sys", "sys.relaxed"])
+def test_labels_of_a_scope_are_its_own(order):
+    x, y, out = np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    with tilejit.knobs(target="emulator"):
+        locked[(1,)](x, y, out, LOCKED.value.replace("ORDER", order), num_warps=1)
+    assert (x[0], y[0], out[0]) == (3, 3, 6)

@@ -217,5 +217,5 @@ def describe(value: Any) -> str:
     value = unwrap(value)
     if isinstance(value, tensor):
         return repr(value)
-    kind = type(value).__base__ if is_held(value) else type(value)
+    kind = type(value).__mro__[1 if is_held(value) else 0]
     return "None" if value is None else f"{kind.__name__} {value!r}"

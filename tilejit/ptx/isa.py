@@ -21,6 +21,7 @@ _EVICT = "L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1
 _PREFETCH = "L2::64B|L2::128B|L2::256B"
 _SCOPE = "cta|cluster|gpu|sys"
 _SEM = "relaxed|acquire|release|acq_rel"
+_ORDERS = (f"[scope:{_SCOPE}][sem:{_SEM}]", f"[sem:{_SEM}][scope:{_SCOPE}]")
 _INT = "u16|u32|u64|s16|s32|s64"
 _BITS = "b16|b32|b64"
 _HALF = "f16|f16x2|bf16|bf16x2"
@@ -144,10 +145,11 @@ FORMS: tuple[Form, ...] = (
     Form(f"atom[sem:{_SEM}][scope:{_SCOPE}][space:global|{_SHARED}].cas[hint:L2::cache_hint]"
          "<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaaa?", proxy="generic"),
     # ptxas takes the three in these orders as well
-    Form(f"atom[space:global|{_SHARED}][scope:{_SCOPE}][sem:{_SEM}]<op:exch|{_REDUCE}>[noftz:noftz]"
-         "<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dma", proxy="generic"),
-    Form(f"atom[space:global|{_SHARED}][sem:{_SEM}][scope:{_SCOPE}].cas<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaa",
-         proxy="generic"),
+    *(Form(f"atom[space:global|{_SHARED}]{order}<op:exch|{_REDUCE}>[noftz:noftz]"
+           "<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dma", proxy="generic")
+      for order in _ORDERS),
+    *(Form(f"atom[space:global|{_SHARED}]{order}.cas<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaa", proxy="generic")
+      for order in _ORDERS),
     Form(f"red[sem:relaxed|release][scope:{_SCOPE}][space:global|{_SHARED}]<op:{_REDUCE}>[noftz:noftz]"
          "[hint:L2::cache_hint][vec:v2|v4|v8]<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2>", "maa?",
          proxy="generic"),

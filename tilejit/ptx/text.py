@@ -10,7 +10,7 @@ import re
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from tilejit.errors import EmulatorError
 
@@ -314,6 +314,7 @@ class _Body:
     def __init__(self, parser: _Parser, entry: Entry):
         self.p, self.entry = parser, entry
         self.scopes: list[dict[str, Operand]] = [{}]
+        self.inner: list[tuple[int, dict[str, str]]] = []     # of inner scopes: first instruction, labels' own names
         self.cache: dict[str, Operand] = {}
 
     def read(self) -> None:
@@ -325,12 +326,14 @@ class _Body:
             if c == "{":
                 p.pos += 1
                 self.scopes.append({})
+                self.inner.append((len(self.entry.instructions), {}))
             elif c == "}":
                 p.pos += 1
                 self.scopes.pop()
                 self.cache = {}
                 if not self.scopes:
                     return
+                self.resolve(*self.inner.pop())
             elif c == ";":
                 p.pos += 1
             elif c == ".":
@@ -343,16 +346,27 @@ class _Body:
                     self.instruction()
 
     def label(self, m: re.Match[str]) -> None:
-        p = self.p
+        p, name, labels = self.p, m.group(1), self.entry.labels
         p.pos = m.end()
         p.skip()
         if p.word() == "branchtargets":
             names = p.until(";").split(None, 1)[1]
-            self.entry.tables[m.group(1)] = tuple(n.strip() for n in names.split(","))
-        elif m.group(1) in self.entry.labels:
-            raise p.error(f"label {m.group(1)} is defined twice")
-        else:
-            self.entry.labels[m.group(1)] = len(self.entry.instructions)
+            self.entry.tables[name] = tuple(n.strip() for n in names.split(","))
+            return
+        own = f"{name}@{len(labels)}" if self.inner else name     # another scope may have one of this name
+        here: dict[str, Any] = self.inner[-1][1] if self.inner else labels
+        if name in here:
+            raise p.error(f"label {name} is defined twice")
+        here[name] = own
+        labels[own] = len(self.entry.instructions)
+
+    def resolve(self, first: int, labels: dict[str, str]) -> None:
+        """Make the branches of an inner scope, which begins at an instruction, mean its own labels."""
+        if labels:
+            mine = {Sym(name): Sym(own) for name, own in labels.items()}
+            self.entry.instructions[first:] = [
+                ins._replace(operands=tuple(mine.get(o, o) if isinstance(o, Sym) else o for o in ins.operands))
+                for ins in self.entry.instructions[first:]]
 
     def directive(self, word: str) -> None:
         p = self.p
