@@ -43,6 +43,39 @@ def test_numbers_apart(lines):
     assert roots(RANGE, *lines) == [3 if "-3" in lines[0] else 0] * 4
 
 
+@pytest.mark.parametrize("bits, roots_of_x", [(64, [0, 0, 0, 0]), (32, [0, 1, 2, 3])])
+def test_multiples_apart(bits, roots_of_x):
+    """Multiplications of 32 bits are as cheap as additions."""
+    assert roots(RANGE, f"%w = cast %r {{dtype=int{bits}}} : int{bits}[128, #w]",
+                 f"%m = cast %n {{dtype=int{bits}}} : int{bits}",
+                 f"%s = splat %m {{shape=(128,)}} : int{bits}[128, #w]",
+                 f"%x = mul %w, %s : int{bits}[128, #w]") == roots_of_x
+
+
+@tilejit.kernel
+def turned_blocks(x, y, n, pitch, turned, BLOCK: tl.constexpr):
+    """A block of x's transpose, from its last row to the first, walked twice by pointers that a loop moves."""
+    row, col = tl.arange(0, BLOCK)[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :]
+    p = x + (BLOCK - 1 - row) * pitch + col
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for _ in tl.range(n, num_stages=1):
+        total += tl.load(p)
+        p += BLOCK * pitch
+    tl.store(y + col * turned + row, total)
+
+
+def test_pitches_of_64_bits():
+    """Rows of a thread are multiplied once, the first of them."""
+    made = turned_blocks.compile("*fp32", "*fp32", "int32", "int64", "int64", BLOCK=64, num_warps=4)
+    assert made.resources.clean and len(re.findall(r"m(?:ul|ad)\.lo\.s64", made.ptx)) == 7
+    x = np.random.default_rng(0).standard_normal((128, 70)).astype(np.float32)
+    y = np.full((64, 66), np.nan, np.float32)
+    turned_blocks[(1,)](x, y, 2, 70, 66, BLOCK=64, num_warps=4)
+    want = (x[:64, :64] + x[64:, :64])[::-1].T
+    np.testing.assert_array_equal(y[:, :64], want)
+    assert np.isnan(y[:, 64:]).all()
+
+
 @tilejit.kernel
 def walked(x, y, n, STRIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums of blocks by pointers that a loop moves, less those by offsets that another one does."""

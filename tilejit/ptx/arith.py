@@ -127,7 +127,16 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
             each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
         return
     low = "mul.lo" if name == "mul" else name
+    if e.steps.by_roots(op):
+        _by_roots(e, op, lambda a, b: p.new(cls, f"{low}.{kind}", a, b))
+        return
     each(e, op, lambda a, b: wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b)))
+
+
+def _by_roots(e: Emitter, op: Op, make: Callable[[str, str], str]) -> None:
+    """Set the result, some registers of which are sums of others, to make(a, b) for those others."""
+    a, b = map(e.get, op.operands)
+    e.set(op.result, e.spread(op.result, {i: make(a[i], b[i]) for i in dict.fromkeys(e.steps.roots(op.result))}))
 
 
 def _bf16_by_fma(e: Emitter, name: str, a: str, b: str) -> str:
@@ -382,12 +391,10 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             return p.new("b64", "add.s64", a, p.new("b64", f"cvt.{sign}64.{sign}32", b))
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
-    if not e.steps.spread(op.result):
+    if e.steps.by_roots(op):
+        _by_roots(e, op, one)
+    else:
         each(e, op, one)
-        return
-    bases, offsets = map(e.get, op.operands)
-    roots = dict.fromkeys(e.steps.roots(op.result))
-    e.set(op.result, e.spread(op.result, {root: one(bases[root], offsets[root]) for root in roots}))
 
 
 # -- functions of one float -----------------------------------------------------------------------------

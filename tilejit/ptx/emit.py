@@ -7,7 +7,7 @@ int64 and pointers `.b64`; fp64 `.f64`. Buffers, barriers and descriptors are de
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -131,14 +131,29 @@ class Emitter:
 
     def spread(self, v: Value, roots: Mapping[int, str]) -> list[str]:
         """The registers of a value: those of `roots`, by their number, and sums of them (`steps.py`)."""
-        found, cls = self.steps.of(v), reg_class(elem_of(v.type))
-        made: dict[tuple[str, int], str] = {}
+        cls = reg_class(elem_of(v.type))
+        made: dict[Hashable, str] = {}
+
+        def summed(register: str, what: Hashable, other: str | int, sign: str = "add") -> str:
+            if (register, what) not in made:
+                made[register, what] = self.p.new(cls, f"{sign}.s{cls[1:]}", register, other)
+            return made[register, what]
+
+        def shifted(scalar: Value, bit: int) -> str:
+            if (scalar, bit) not in made:
+                made[scalar, bit] = self.p.new(cls, f"shl.{cls}", self.scalar(scalar), bit)
+            return made[scalar, bit]
+
         out = []
         for i, root in enumerate(self.steps.roots(v)):
-            sum_ = roots[root], found[i][1] - found[root][1]
-            if sum_[1] and sum_ not in made:
-                made[sum_] = self.p.new(cls, f"add.s{cls[1:]}", *sum_)
-            out.append(made.get(sum_, sum_[0]))
+            number, multiples = self.steps.apart(v, i, root)
+            register = roots[root]
+            for scalar, n in multiples:              # bit by bit: many registers have their first additions in common
+                for bit in reversed(range(abs(n).bit_length())):
+                    if abs(n) >> bit & 1:
+                        what = scalar, bit if n > 0 else ~bit
+                        register = summed(register, what, shifted(scalar, bit), "add" if n > 0 else "sub")
+            out.append(summed(register, number, number) if number else register)
         return out
 
     def count(self, t: Type) -> int:

@@ -43,7 +43,7 @@ def _joins(e: Emitter, op: Op) -> bool:
             or not isinstance(op.result.type, Tile) or not op.operands \
             or not all(isinstance(v.type, Tile) for v in op.operands):
         return False
-    if "runs" in op.attrs or op.name == "ptr_add" and e.steps.spread(op.result):     # many registers for one
+    if "runs" in op.attrs or e.steps.by_roots(op):                 # many registers for one
         return False
     count = e.count(op.result.type)
     if count < _LEAST or count % _PAIR:

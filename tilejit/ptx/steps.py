@@ -1,8 +1,9 @@
-"""Which registers of a tile of integers or pointers differ by a number that is the same in all threads.
+"""Which registers of a tile of integers or pointers differ by what is the same in all threads: a number, and multiples
+of 64-bit scalars (of the pitch of rows).
 
-Such registers are written as sums of one of them and a number: the assembler keeps that one, and puts the number into
-the instruction that uses it (accesses have a place for it). As everywhere in facts about addresses, integers are taken
-not to wrap around.
+Such registers are written as sums of one of them: the assembler keeps that one, and puts a number into the instruction
+that uses it (accesses have a place for it); a multiple is an addition, in place of a multiplication of 64 bits. As
+everywhere in facts about addresses, integers are taken not to wrap around.
 """
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from tilejit.ir.types import DType, Pending, Ptr, Tile, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.places import layout_of, renamed, repeated, source_layout
 
-#: A register as a sum: the number of what it has in common with others, and how far it is from that.
-Step = tuple[int, int]
+#: Multiples of scalars: each with how many of it, in the order in which they were met.
+Multiples = tuple[tuple[Value, int], ...]
+#: A register as a sum: the number of what it has in common with others, how far it is from that, and in multiples.
+Step = tuple[int, int, Multiples]
 #: What numbers are counted from.
 ZERO = 0
 
@@ -31,7 +34,7 @@ class Steps:
     def of(self, v: Value) -> list[Step]:
         """One sum for each register of a value."""
         if v not in self.known:
-            self.known[v] = self._find(v) or [(self.base(v, i), 0) for i in range(_count(v))]
+            self.known[v] = self._find(v) or [(self.base(v, i), 0, ()) for i in range(_count(v))]
         return self.known[v]
 
     def base(self, *what: Hashable) -> int:
@@ -43,16 +46,27 @@ class Steps:
         if v not in self._roots:
             found = self.of(v)
             least: dict[int, int] = {}
-            for i, (base, number) in enumerate(found):
-                if base not in least or number < found[least[base]][1]:
-                    least[base] = i
-            self._roots[v] = [least[base] for base, _ in found]
+            for i, step in enumerate(found):
+                if step[0] not in least or _size(step) < _size(found[least[step[0]]]):
+                    least[step[0]] = i
+            self._roots[v] = [least[step[0]] for step in found]
         return self._roots[v]
+
+    def apart(self, v: Value, i: int, root: int) -> tuple[int, Multiples]:
+        """How far a register of a value is from another with the same base."""
+        (_, m, some), (_, n, others) = self.of(v)[i], self.of(v)[root]
+        return m - n, _sum(some, others, -1)
 
     def spread(self, v: Value) -> bool:
         """Whether registers of a value are sums of others."""
         roots = self.roots(v)
         return roots != list(range(len(roots)))
+
+    def by_roots(self, op: Op) -> bool:
+        """Whether some registers of an op's result are computed as sums of others, not from its operands."""
+        t = elem_of(op.result.type)
+        return (op.name == "ptr_add" or op.name == "mul" and isinstance(t, DType) and t.is_int() and t.bits == 64) \
+            and self.spread(op.result)
 
     def carried(self, ways: Sequence[Edge]) -> list[Edge]:
         """Those of a loop's edges whose registers stay as far apart as they enter; remembered."""
@@ -62,7 +76,7 @@ class Steps:
             for w in together:
                 assert w.init is not None
                 for v in (*w.args, w.result):
-                    trial.known[v] = [(self.base(v, base), n) for base, n in self.of(w.init)]
+                    trial.known[v] = [(self.base(v, base), n, far) for base, n, far in self.of(w.init)]
             stay = [w for w in together if _alike(trial.of(w.args[0]), trial.of(w.ends[0]))]
             if len(stay) == len(together):
                 for w in stay:
@@ -76,7 +90,7 @@ class Steps:
         if not isinstance(op, Op) or not _counts(v):
             return None
         if op.name == "const":
-            return [(ZERO, int(op.attrs["value"]))] * _count(v)
+            return [(ZERO, int(op.attrs["value"]), ())] * _count(v)
         if op.name == "arange":
             return self._range(op)
         if op.name == "splat":
@@ -90,7 +104,8 @@ class Steps:
         if op.name == "hint":
             return self.of(op.operands[0])
         if op.name == "cast" and _widens(op):
-            return [(self.base(elem_of(v.type), base) if base else ZERO, n) for base, n in self.of(op.operands[0])]
+            t = elem_of(v.type)
+            return [(self.base(t, base) if base else ZERO, n, far) for base, n, far in self.of(op.operands[0])]
         summed = op.name == "ptr_add" or op.name in ("add", "sub", "mul")
         if summed and all(_counts(x) and _signed(x) for x in op.operands):
             return self._sums(op)
@@ -104,26 +119,61 @@ class Steps:
         if any(threads & n for n in numbers):
             return None
         base = self.base("arange", layout)
-        return [(base, op.attrs["start"] + n) for n in numbers]
+        return [(base, op.attrs["start"] + n, ()) for n in numbers]
 
     def _sums(self, op: Op) -> list[Step] | None:
         left, right = map(self.of, op.operands)
         if op.name == "mul":
-            if any(base for base, _ in left):
+            if any(base for base, *_ in left):
                 left, right = right, left
-            if any(base for base, _ in left):
-                return None
-            return [(self.base("mul", c, base) if base else ZERO, c * n) for (_, c), (base, n) in zip(left, right)]
+            if any(base for base, *_ in left):
+                return self._multiples(op)
+            return [(self.base("mul", c, base) if base else ZERO, c * n, tuple((s, c * k) for s, k in far))
+                    for (_, c, _), (base, n, far) in zip(left, right)]
         t = elem_of(op.result.type)
         size = t.elem.bytes if isinstance(t, Ptr) else -1 if op.name == "sub" else 1
-        return [(self.base(op.name, size, a, b) if a or b else ZERO, m + size * n)
-                for (a, m), (b, n) in zip(left, right)]
+        return [(self.base(op.name, size, a, b) if a or b else ZERO, m + size * n, _sum(some, others, size))
+                for (a, m, some), (b, n, others) in zip(left, right)]
+
+    def _multiples(self, op: Op) -> list[Step] | None:
+        """Of a scalar, where the other factor's registers are a number apart."""
+        for v, by in (op.operands, op.operands[::-1]):
+            scalar, found = _scalar(by), self.of(v)
+            if scalar is not None and elem_of(by.type).bits == 64 and not any(far for *_, far in found):
+                return [(self.base("multiple", scalar, base), 0, ((scalar, n),) if n else ()) for base, n, _ in found]
+        return None
+
+
+def _scalar(v: Value) -> Value | None:
+    """The scalar that a tile has everywhere."""
+    while isinstance(v.type, Tile) and isinstance(v.op, Op) and v.op.name in ("splat", "broadcast", "expand_dims"):
+        v = v.op.operands[0]
+    return None if isinstance(v.type, Tile) else v
+
+
+def _sum(some: Multiples, others: Multiples, times: int) -> Multiples:
+    """Multiples and so many times others."""
+    if not others:
+        return some
+    found = dict(some)
+    for scalar, n in others:
+        found[scalar] = found.get(scalar, 0) + times * n
+    return tuple((scalar, n) for scalar, n in found.items() if n)
+
+
+def _size(step: Step) -> tuple[int, int]:
+    """Of steps with the same base, what the least of them has least of."""
+    return sum(abs(n) for _, n in step[2]), step[1]
 
 
 def _alike(before: list[Step], after: list[Step]) -> bool:
     """Whether registers that have a base in common have one behind, too, and are as far apart."""
-    moved: dict[int, tuple[int, int]] = {}
-    return all(moved.setdefault(base, (other, m - n)) == (other, m - n) for (base, n), (other, m) in zip(before, after))
+    moved: dict[int, tuple[int, int, Multiples]] = {}
+    for (base, n, some), (other, m, others) in zip(before, after):
+        by = other, m - n, _sum(others, some, -1)
+        if moved.setdefault(base, by) != by:
+            return False
+    return True
 
 
 def _count(v: Value) -> int:
