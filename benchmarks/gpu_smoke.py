@@ -242,7 +242,7 @@ def sass(out: str) -> int:
     a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     d = TensorDescriptor.from_tensor
     k = matmul_kernel.compile(d(a, (t.m, 64)), d(b, (t.n, 64)), d(c, (t.m, t.n)), None, 4096, 4096, 4096, BM=t.m,
-                              BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, **t.options)
+                              BN=t.n, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, **t.options())
     text = k.sass()
     counts = {name: sum(name in line for line in text.splitlines())
               for name in ("HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "LDL", "STL")}
