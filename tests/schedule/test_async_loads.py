@@ -7,6 +7,7 @@ from tilejit import passes, schedule
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function, print_function
 from tilejit.ir.verify import verify
+from tilejit.ptx.emit import emit
 
 #: acc += x @ y over the steps of a loop that carries the pointers of x; s is one number for each row.
 KERNEL = """
@@ -239,6 +240,20 @@ def test_slots_that_mma_reads_are_filled_again_in_the_same_trip(size, slots):
     report = "\n".join(map(str, made.attrs["report"]))
     assert f"ring v: {slots} slots" in report and "mma.sync reads the slots" in report
     assert counts(made)["async_copy"] == slots + 1
+
+
+@pytest.mark.parametrize("warps", [1, 2])
+def test_a_warp_alone_fills_again_what_it_has_read(warps):
+    """Its threads meet before they copy: nobody arrives at a barrier, or waits there, for an empty slot."""
+    text = MMA.replace("SIZE", "128").replace("BYTES", "2048").replace("STAGES", "2")
+    made = schedule.run(passes.run(parse_function(text.replace("num_warps=1", f"num_warps={warps}"))))
+    verify(made)
+    names = {op.attrs["name"] for op in walk(made.body) if op.name == "barriers"}
+    assert names == {"v.full"} | ({"v.empty"} if warps > 1 else set())
+    (loop,) = [op for op in made.body.ops if op.name == "for"]
+    order = [op.name for op in loop.regions[0].ops]
+    assert (order[order.index("if") - 1] == "role_sync") == (warps == 1)
+    assert emit(made)[0].count("bar.sync") == 1         # where barriers have been initialised
 
 
 def test_slots_that_products_read_are_waited_for_there():

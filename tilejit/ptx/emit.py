@@ -240,7 +240,9 @@ class Emitter:
 
     def sync(self) -> None:
         """All threads of the role meet."""
-        if self.role.barrier == "0":
+        if self.role.warps == 1:
+            self.p("bar.warp.sync", -1)
+        elif self.role.barrier == "0":
             self.p("bar.sync", 0)
         else:
             self.p("bar.sync", self.role.barrier, 32 * self.role.warps)

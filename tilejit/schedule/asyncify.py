@@ -100,7 +100,8 @@ def _allocate(ticket: Ticket, c: Context) -> None:
         return
     slots, by_threads = ticket.buffers[0].slots, kind_of(ticket.loads[0]) == "async"
     c.barriers(f"{ticket.ring}.full", slots, 32 * c.fn.attrs["num_warps"] if by_threads else 1)
-    c.barriers(f"{ticket.ring}.empty", slots, ticket.how["arrivals"])
+    if ticket.how["arrivals"]:
+        c.barriers(f"{ticket.ring}.empty", slots, ticket.how["arrivals"])
     for i, (load, buffer) in enumerate(zip(ticket.loads, ticket.buffers)):
         check_descriptor(load)
         c.buffers[ticket.ring, i] = c.alloc(load.result.name, buffer)

@@ -3,7 +3,8 @@
     load         channel, index    the ring that it goes through, and which of that one's buffers is its own
                  buffer            slots and layout of that buffer
                  slice, strip, ..  its CTA's share of a copy by a cluster
-     .. index 0  arrivals          on `empty`, for each time that a slot is given back
+     .. index 0  arrivals          on `empty`, for each time that a slot is given back; 0: what reads is one warp, and
+                                   fills again what it has read
                  role="producer"   who fills the ring; else those who read it: so many iterations `ahead`, `prompt`
     desc_store   channel, role="store"
     for          in_flight         one round of its products stays in flight
@@ -56,7 +57,8 @@ def _write_ring(ring: Ring, fn: Function, plan: Plan) -> None:
     for i, load in enumerate(ring.loads):
         load.attrs.update(channel=ring.channel.name, index=i, buffer=ring.buffer(load), **_share(ring, load))
     warps, first = fn.attrs["num_warps"], ring.loads[0].attrs
-    first["arrivals"] = (warps // 4 if ring.by_group else warps) * ring.peers
+    alone = not plan.specialised and warps * ring.groups * ring.peers == 1
+    first["arrivals"] = 0 if alone else (warps // 4 if ring.by_group else warps) * ring.peers
     if plan.specialised and not ring.local:
         first["role"] = "producer"
     first.update({k: v for k, v in (("ahead", ring.ahead), ("prompt", ring.prompt)) if v})

@@ -182,10 +182,11 @@ def _rings(fn: Function) -> list[Ring]:
     named = rings(fn)
     for name in made:
         base = name.removesuffix(".full")
-        if base != name and base in named.values():
+        if base != name and base in named.values() and f"{base}.empty" in made:
             found[base] = Ring(made[name], made[f"{base}.empty"])
     for buffer, name in named.items():
-        found[name].buffers.add(buffer)
+        if name in found:
+            found[name].buffers.add(buffer)
     return list(found.values())
 
 

@@ -1,7 +1,7 @@
 """Tickets: puts the protocol of rings in the place of fills and awaits.
 
-Who fills, per ticket: waits for `empty[slot]`, announces the bytes on `full[slot]`, starts the copies, which complete
-there. Who reads: waits for `full[slot]`. By what copies:
+Who fills, per ticket: waits for `empty[slot]` (a warp that does all: for its threads), announces the bytes on
+`full[slot]`, starts the copies, which complete there. Who reads: waits for `full[slot]`. By what copies:
 
     tensor   one thread announces the bytes on `full` and starts the TMA copies
     row      one thread announces the bytes and starts the bulk copies
@@ -25,11 +25,12 @@ from tilejit.schedule.thread import Step, thread
 
 @dataclass(frozen=True)
 class Channel:
-    """A ring as its tickets know it: barriers, and slots of each group of consumers that fills its own (`groups`)."""
+    """A ring as its tickets know it: barriers (no `empty` where the warp that fills is the one that reads: its threads
+    meet instead), and slots of each group of consumers that fills its own (`groups`)."""
 
     name: str
     full: Value
-    empty: Value
+    empty: Value | None
     slots: int
     groups: int = 1
 
@@ -56,7 +57,7 @@ def channels(ops: list[Op], groups: int) -> list[Channel]:
             each = 1 if "role" in fills[name].attrs else groups
             buffer = fills[name].operands[0].type
             assert isinstance(buffer, Buffer)
-            found.append(Channel(name, made[full], made[f"{name}.empty"], buffer.slots // each, each))
+            found.append(Channel(name, made[full], made.get(f"{name}.empty"), buffer.slots // each, each))
     return found
 
 
@@ -175,6 +176,8 @@ def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Val
     """The copies of one ticket, by one thread or all; where `op` is a branch around the fill, only on its condition."""
     assert op.parent is not None
     b = beside(op)
+    if ring.empty is None:
+        b.op("role_sync")
     condition = op.operands[0] if op.name == "if" else None
     fill = next(x for x in op.regions[0].ops if x.name == "fill") if condition else op
     region = Block()
@@ -204,7 +207,8 @@ def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Val
 def _copy(fill: Op, ring: Channel, ticket: list[Value], b: Builder) -> None:
     """Wait for the slot of a ticket and start its copies, which complete on `full`."""
     slot = ring.place(ticket[0], b)
-    b.op("mbar_wait", ring.empty, slot, ticket[1])
+    if ring.empty is not None:
+        b.op("mbar_wait", ring.empty, slot, ticket[1])
     loads = [op for op in fill.regions[0].ops if "terminator" not in op.define.traits]
     copies = [*zip(fill.operands, loads)]
     kind = kind_of(loads[0])
