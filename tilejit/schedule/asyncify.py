@@ -37,7 +37,7 @@ _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
 def asyncify(fn: Function) -> Function:
     """Write what the text says (`planned.py`), in place; returns the function."""
     ops = listed(fn.body)
-    stores = [op for op in ops if is_store(op)]
+    stores = [op for op in ops if "tma" in op.define.traits and is_store(op)]
     c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
     for op in ops:
         if op.name == "dot":

@@ -146,6 +146,13 @@ def loop_around(op: Op) -> Op | None:
     return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
 
 
+def top_of(op: Op) -> Block:
+    """The body of the function that an op is in."""
+    outer = [op, *enclosing(op)][-1]
+    assert outer.parent is not None
+    return outer.parent
+
+
 def kind_of(op: Op) -> str:
     """The kind of copy that a load may be; empty for what is no such load."""
     if op.name == "desc_load":

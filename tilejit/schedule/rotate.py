@@ -23,22 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import (
-    Block,
-    Builder,
-    Function,
-    Op,
-    Value,
-    clone_block,
-    clone_op,
-    const_of,
-    enclosing,
-    listed,
-    replace,
-    uses,
-)
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace, uses
 from tilejit.ir.report import Record
-from tilejit.schedule.plan import place
+from tilejit.schedule.plan import place, top_of
 
 #: Attributes of ops that say when they run.
 TIMES = ("stage", "cycle")
@@ -52,13 +39,6 @@ def is_staged(loop: Op) -> bool:
 def read(op: Op) -> list[Value]:
     """The values that an op and the ops inside of it use."""
     return [*op.operands, *(v for region in op.regions for x in listed(region) for v in x.operands)]
-
-
-def top_of(op: Op) -> Block:
-    """The body of the function that an op is in."""
-    outer = [op, *enclosing(op)][-1]
-    assert outer.parent is not None
-    return outer.parent
 
 
 def copy_function(fn: Function) -> Function:
