@@ -153,7 +153,7 @@ class Emitter:
                     if abs(n) >> bit & 1:
                         what = scalar, bit if n > 0 else ~bit
                         register = summed(register, what, shifted(scalar, bit), "add" if n > 0 else "sub")
-            out.append(summed(register, number, number) if number else register)
+            out.append((made.get((register, number)) or summed(register, number, number)) if number else register)
         return out
 
     def count(self, t: Type) -> int:

@@ -55,7 +55,7 @@ class Steps:
     def apart(self, v: Value, i: int, root: int) -> tuple[int, Multiples]:
         """How far a register of a value is from another with the same base."""
         (_, m, some), (_, n, others) = self.of(v)[i], self.of(v)[root]
-        return m - n, _sum(some, others, -1)
+        return m - n, _sum(some, others, -1) if some or others else ()
 
     def spread(self, v: Value) -> bool:
         """Whether registers of a value are sums of others."""
@@ -128,11 +128,12 @@ class Steps:
                 left, right = right, left
             if any(base for base, *_ in left):
                 return self._multiples(op)
-            return [(self.base("mul", c, base) if base else ZERO, c * n, tuple((s, c * k) for s, k in far))
+            return [(self.base("mul", c, base) if base else ZERO, c * n, far and tuple((s, c * k) for s, k in far))
                     for (_, c, _), (base, n, far) in zip(left, right)]
         t = elem_of(op.result.type)
         size = t.elem.bytes if isinstance(t, Ptr) else -1 if op.name == "sub" else 1
-        return [(self.base(op.name, size, a, b) if a or b else ZERO, m + size * n, _sum(some, others, size))
+        return [(self.base(op.name, size, a, b) if a or b else ZERO, m + size * n,
+                 _sum(some, others, size) if others else some)
                 for (a, m, some), (b, n, others) in zip(left, right)]
 
     def _multiples(self, op: Op) -> list[Step] | None:
