@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from attention_peers import by_torch, flash_attention_4, pallas, tutorial_06
+from bursts import bench_group, gpu_burst
 from contender import Absent, reason
 
 from tilejit.kernels import attention, latent_attention
-from tilejit.testing import bench_group, gpu_burst, pair_ratio, record, rel_error, row
+from tilejit.testing import pair_ratio, record, rel_error, row
 
 #: Relative errors (Frobenius) of 16-bit results against float64, at most.
 BOUND = 5e-3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.testing import Burst, bench_group
+from bursts import Burst, bench_group
 
 
 class Absent(Exception):

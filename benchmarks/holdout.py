@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bursts import bench_group, graph_burst
 
-from tilejit.testing import bench_group, graph_burst, pair_ratio, record, row
+from tilejit.testing import pair_ratio, record, row
 
 #: M, N and K lie between 1 and LARGEST, with at most PRODUCTS multiplications and BYTES of operands and result.
 LARGEST, PRODUCTS = 16384, 2 ** 36

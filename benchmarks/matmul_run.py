@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bursts import Burst, bench_group, bench_sustained
 from contender import Absent, Build, Contender, Work, fatal, reason
 from matmul_cases import Case
 
-from tilejit.testing import Burst, bench_group, bench_sustained, pair_ratio, row
+from tilejit.testing import pair_ratio, row
 
 #: unit -> what an amount over milliseconds is divided by
 PER_MS = {"TFLOP/s": 1e9, "GB/s": 1e6}

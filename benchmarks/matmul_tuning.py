@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from bursts import Burst
 from contender import Absent, Contender, race
 
 import tilejit
@@ -20,7 +21,6 @@ from tilejit.kernels.chip import current
 from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, checked
 from tilejit.kernels.problem import facts as problem_of
-from tilejit.testing import Burst
 from tilejit.tools.calibrate import described
 
 #: Plans that are tried for a product.

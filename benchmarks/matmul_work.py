@@ -117,7 +117,7 @@ def dense(case: Case) -> Work:
 
 def tuning(case: Case) -> Work:
     """The library's choice for a product against the best of many ways to run it."""
-    from tilejit.testing import gpu_burst
+    from bursts import gpu_burst
 
     dtype = torch.float8_e4m3fn if case.dtype == "fp8" else BF16
     a, b = matrix(case.m, case.k, dtype), matrix(case.k, case.n, dtype, False)
@@ -291,9 +291,8 @@ def prepare(case: Case) -> Work:
 
 def device() -> Any:
     """What the comparison asks of a GPU."""
+    from bursts import gpu_burst, graph_burst
     from matmul_run import Device
-
-    from tilejit.testing import gpu_burst, graph_burst
 
     def free() -> None:
         gc.collect()

@@ -206,7 +206,7 @@ def tuned(case: Any, a: Any, bs: list[Any], out: Any, scale: Any, folder: Path |
 
 def fastest(a: Any, bs: list[Any], out: Any, scale: Any, choice: list[Config], failed: str) -> Config:
     """The best of `choice` by a race. Raises Absent if none runs, with `failed` if that is not empty."""
-    from tilejit.testing import gpu_burst
+    from bursts import gpu_burst
 
     def entrant(config: Config) -> Callable[[], Any]:
         def make() -> Any:

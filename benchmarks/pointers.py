@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from bursts import bench_group, gpu_burst
+
 import tilejit
 import tilejit.language as tl
-from tilejit.testing import assert_close, bench_group, gpu_burst, pair_ratio, record, row
+from tilejit.testing import assert_close, pair_ratio, record, row
 
 #: name -> rows, columns and K of a tile, warps, slots (1: nothing is copied ahead), a role of its own
 FORMS = {"loads": (128, 128, 64, 8, 1, None), "inline 128x128": (128, 128, 64, 8, 4, None),

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bursts import bench_group, gpu_burst
 
-from tilejit.testing import bench_group, gpu_burst, record, row
+from tilejit.testing import record, row
 
 COLUMNS = (1024, 4096, 16384, 65536)
 WAYS = ("tilejit", "torch", "compile", "liger", "quack")

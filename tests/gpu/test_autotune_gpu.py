@@ -1,6 +1,8 @@
 """Autotuning on a GPU: real times decide, results are right, arrays are reset; and bursts from CUDA graphs."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import tilejit
@@ -45,10 +47,11 @@ def test_times_decide(option, monkeypatch, tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_tuned_kernel_in_a_graph():
+def test_a_tuned_kernel_in_a_graph(monkeypatch):
     """Captured once it is tuned; a burst of replays takes about as long as the calls."""
     torch = pytest.importorskip("torch")
-    from tilejit.testing import gpu_burst, graph_burst
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from bursts import gpu_burst, graph_burst
 
     n = 1 << 24
     x, out = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")

@@ -11,10 +11,16 @@ from types import ModuleType
 from typing import Any
 
 _HERE = "tilejit.compat.triton"
+#: Modules of Triton that tilejit does not tell apart, and where it has their names.
+_SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",        # there in Triton 2.0
+         "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",
+         "triton.language.random": f"{_HERE}.language.standard",
+         "triton.language.semantic": f"{_HERE}.language.standard",
+         "triton.tools.tensor_descriptor": "tilejit.tools.tensor_descriptor"}
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Gives the modules of this package under Triton's names too: one module object with two names."""
+    """Gives the modules of this package under Triton's names too: one module object with several names."""
 
     def __init__(self) -> None:
         self.specs: dict[str, ModuleSpec | None] = {}
@@ -32,21 +38,19 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(_real(spec.name))
-        self.specs[spec.name] = module.__spec__
+        self.specs[module.__name__] = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         """It ran under its own name; the import system only replaced its spec."""
-        spec = self.specs.get("triton" + module.__name__.removeprefix(_HERE))
-        if spec is not None:
-            module.__spec__ = spec
+        module.__spec__ = self.specs[module.__name__]
 
 
 _finder = _Finder()
 
 
 def _real(name: str) -> str:
-    return _HERE + name.removeprefix("triton")
+    return _SAME.get(name) or _HERE + name.removeprefix("triton")
 
 
 def install() -> None:

@@ -21,13 +21,13 @@ class range(_language.range):
 from tilejit.compat.triton.language import (  # noqa: E402  (these names last)
     core,
     extra,
-    libdevice,
     math,
-    random,
-    semantic,
     standard,
     target_info,
 )
+from tilejit.compat.triton.language.extra import libdevice  # noqa: E402
+
+random = semantic = standard
 
 
 def __getattr__(name: str) -> Any:

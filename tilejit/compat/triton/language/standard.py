@@ -1,4 +1,4 @@
-"""`triton.language.standard`: tilejit does not divide the language so; every name is found here."""
+"""`triton.language.standard`, `.random` and `.semantic`, which are one here: every name is found in it."""
 from __future__ import annotations
 
 from typing import Any

@@ -11,8 +11,8 @@ from typing import Any
 
 from tilejit.compat.triton import language as tl
 from tilejit.compat.triton.runtime.jit import jit
-from tilejit.compat.triton.tools.tensor_descriptor import TensorDescriptor
 from tilejit.language import constexpr
+from tilejit.tools.tensor_descriptor import TensorDescriptor
 
 #: rows of the descriptor, whatever the tensor has
 ROWS = constexpr(1 << 30)

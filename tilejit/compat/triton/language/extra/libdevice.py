@@ -1,4 +1,4 @@
-"""`triton.language.extra.libdevice`: functions of CUDA's math library, as far as the language has them."""
+"""`triton.language.extra.libdevice`, by its older names too: functions of CUDA's math library."""
 from __future__ import annotations
 
 from typing import Any

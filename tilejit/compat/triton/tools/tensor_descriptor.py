@@ -1,4 +1,0 @@
-"""`triton.tools.tensor_descriptor`."""
-from tilejit.runtime.descriptor import TensorDescriptor
-
-__all__ = ["TensorDescriptor"]
