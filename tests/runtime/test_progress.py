@@ -16,6 +16,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("stream,patience,shows", ((Terminal, 0.0, True), (Terminal, 60.0, False), (io.StringIO, 0.0, False)))
 def test_when_a_bar_shows(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], patience: float, shows: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm")                # rich draws nothing on a dumb one
     monkeypatch.setattr(sys, "stderr", stream())
     monkeypatch.setattr(progress, "PATIENCE", patience)
     with progress.Progress("softmax") as bar:
