@@ -34,7 +34,7 @@ def picked(x, index, w, out, last, BLOCK: tl.constexpr):
     first = tl.multiple_of(tl.load(index + row) * (2 * BLOCK) + half * BLOCK, 16)
     v = tl.load(tl.multiple_of(x + first, 16) + tl.max_contiguous(tl.multiple_of(at, BLOCK), BLOCK)) * tl.load(w + at)
     tl.store(out + row * (2 * BLOCK) + half * BLOCK + at, tl.cumsum(v, 0))
-    tl.store(last + row, tl.num_programs(0))
+    tl.store(last + half * 24 + row, tl.num_programs(0))
 
 
 @tilejit.kernel
@@ -103,10 +103,10 @@ def test_rows(how, columns, programs, warps):
 def test_what_arrays_name_and_what_all_share(how):
     rng = np.random.default_rng(0)
     x, index = rng.integers(-9, 9, (40, 64)).astype(np.float32), rng.permutation(40)[:19]
-    w, out, last = np.arange(32, dtype=np.float32), np.zeros((19, 64), np.float32), np.zeros(24, np.int32)
+    w, out, last = np.arange(32, dtype=np.float32), np.zeros((19, 64), np.float32), np.zeros((2, 24), np.int32)
     made = run(how, picked, (19, 2), x, index, w, out, last, BLOCK=32, programs_per_cta=8)
     want = np.cumsum(x[index].reshape(19, 2, 32) * w, 2).reshape(19, 64)
-    assert (out == want).all() and (last == [19] * 19 + [0] * 5).all() and made.metadata.programs == 8
+    assert (out == want).all() and (last == [[19] * 19 + [0] * 5] * 2).all() and made.metadata.programs == 8
 
 
 @pytest.mark.parametrize("how", ["evaluator", "emulator"])

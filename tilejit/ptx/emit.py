@@ -134,26 +134,23 @@ class Emitter:
         cls = reg_class(elem_of(v.type))
         made: dict[Hashable, str] = {}
 
-        def summed(register: str, what: Hashable, other: str | int, sign: str = "add") -> str:
-            if (register, what) not in made:
-                made[register, what] = self.p.new(cls, f"{sign}.s{cls[1:]}", register, other)
-            return made[register, what]
-
-        def shifted(scalar: Value, bit: int) -> str:
+        def further(register: str, scalar: Value, bit: int, sign: str) -> str:
             if (scalar, bit) not in made:
                 made[scalar, bit] = self.p.new(cls, f"shl.{cls}", self.scalar(scalar), bit)
-            return made[scalar, bit]
+            if (register, scalar, bit, sign) not in made:
+                made[register, scalar, bit, sign] = self.p.new(cls, f"{sign}.s{cls[1:]}", register, made[scalar, bit])
+            return made[register, scalar, bit, sign]
 
         out = []
-        for i, root in enumerate(self.steps.roots(v)):
-            number, multiples = self.steps.apart(v, i, root)
+        for root, (number, multiples) in zip(self.steps.roots(v), self.steps.apart(v)):
             register = roots[root]
             for scalar, n in multiples:              # bit by bit: many registers have their first additions in common
                 for bit in reversed(range(abs(n).bit_length())):
                     if abs(n) >> bit & 1:
-                        what = scalar, bit if n > 0 else ~bit
-                        register = summed(register, what, shifted(scalar, bit), "add" if n > 0 else "sub")
-            out.append((made.get((register, number)) or summed(register, number, number)) if number else register)
+                        register = further(register, scalar, bit, "add" if n > 0 else "sub")
+            if number and (register, number) not in made:
+                made[register, number] = self.p.new(cls, f"add.s{cls[1:]}", register, number)
+            out.append(made[register, number] if number else register)
         return out
 
     def count(self, t: Type) -> int:

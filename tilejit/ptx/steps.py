@@ -45,17 +45,20 @@ class Steps:
         """For each register of a value, the one that it is counted from: the least of those with the same base."""
         if v not in self._roots:
             found = self.of(v)
+            sizes = [(sum([abs(k) for _, k in far]) if far else 0, n) for _, n, far in found]
             least: dict[int, int] = {}
-            for i, step in enumerate(found):
-                if step[0] not in least or _size(step) < _size(found[least[step[0]]]):
-                    least[step[0]] = i
-            self._roots[v] = [least[step[0]] for step in found]
+            for i, (base, *_) in enumerate(found):
+                if base not in least or sizes[i] < sizes[least[base]]:
+                    least[base] = i
+            self._roots[v] = [least[base] for base, *_ in found]
         return self._roots[v]
 
-    def apart(self, v: Value, i: int, root: int) -> tuple[int, Multiples]:
-        """How far a register of a value is from another with the same base."""
-        (_, m, some), (_, n, others) = self.of(v)[i], self.of(v)[root]
-        return m - n, _sum(some, others, -1) if some or others else ()
+    def apart(self, v: Value) -> list[tuple[int, Multiples]]:
+        """How far each register of a value is from its root."""
+        found = self.of(v)
+        from_ = [found[root] for root in self.roots(v)]
+        return [(m - n, _sum(some, others, -1) if some or others else ())
+                for (_, m, some), (_, n, others) in zip(found, from_)]
 
     def spread(self, v: Value) -> bool:
         """Whether registers of a value are sums of others."""
@@ -160,11 +163,6 @@ def _sum(some: Multiples, others: Multiples, times: int) -> Multiples:
     for scalar, n in others:
         found[scalar] = found.get(scalar, 0) + times * n
     return tuple((scalar, n) for scalar, n in found.items() if n)
-
-
-def _size(step: Step) -> tuple[int, int]:
-    """Of steps with the same base, what the least of them has least of."""
-    return sum(abs(n) for _, n in step[2]), step[1]
 
 
 def _alike(before: list[Step], after: list[Step]) -> bool:
