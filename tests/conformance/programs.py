@@ -61,6 +61,9 @@ class Buffer:
     name: str
     data: np.ndarray
 
+    def __post_init__(self) -> None:
+        self.data.flags.writeable = False                  # every test sees the same programs
+
 
 @dataclass(frozen=True)
 class Map:

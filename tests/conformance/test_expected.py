@@ -29,7 +29,7 @@ EXPECTED: dict[str, Function] = {
     **{f"{op}.{t}": f for t in ("u16x2", "s16x2") for op, f in (("add", np.add), ("min", np.minimum), ("max", np.maximum))},
     **{f"{op}.relu.{t}": lambda a, b, f=f: np.maximum(f(a, b), 0) for t in ("s32", "s16x2") for op, f in (("min", np.minimum), ("max", np.maximum))},
     "add.sat.s32": clip(-2**31, 2**31 - 1), "popc.b32": lambda a: np.bitwise_count(a), "mul.wide.s32": lambda a, b: a.astype(np.int64) * b,
-    "mul.wide.u16": lambda a, b: a.astype(np.uint32) * b, "not.b64": np.invert, "cvt.f64.f32": lambda a: a, "cvt.rn.f32.f64": lambda a: a.astype(np.float32),
+    "mul.wide.u16": lambda a, b: a.astype(np.uint32) * b, "not.b64": lambda a, _: np.invert(a), "cvt.f64.f32": lambda a: a, "cvt.rn.f32.f64": lambda a: a.astype(np.float32),
     "cvt.rn.f16.f32": lambda a: a.astype(np.float16), "cvt.rn.bf16.f32": lambda a: a.astype(ml_dtypes.bfloat16), "cvt.f32.bf16": lambda a: a,
     "cvt.s64.s32": lambda a: a, "cvt.u32.u64": lambda a: a, "cvt.rn.f64.s64": lambda a: a, "neg.s32": np.negative, "abs.f32": np.abs,
 }
