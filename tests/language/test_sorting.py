@@ -55,6 +55,35 @@ def test_topk(k, down):
     equal(selects, [best], x, N=x.size, SHAPE=x.shape, M=best.size, OUT=best.shape, K=k, DOWN=down)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int16, np.uint32, np.float32, np.float64])
+def test_topk_over_warps(dtype):
+    """Which way a run goes is told by its register, its lane, or its warp."""
+    x = values((2, 512), dtype, 5)
+    for k in (4, 128):
+        best = np.ascontiguousarray(np.sort(x, -1)[:, ::-1][:, :k])
+        equal(selects, [best], x, N=x.size, SHAPE=x.shape, M=best.size, OUT=best.shape, K=k, DOWN=True, num_warps=8)
+
+
+@tilejit.kernel
+def least_of_negations(y, x):
+    tl.store(y + tl.arange(0, 256), tl.sort(-tl.load(x + tl.arange(0, 256))))
+
+
+def test_sorted_negations():
+    """Minima of them keep their signs (tests/runtime/test_miscompiles.py)."""
+    x = values((256,), np.int32, 6)
+    equal(least_of_negations, [np.sort(-x)], x)
+    assert "prmt.b32" in least_of_negations.compile("*int32", "*int32").ptx
+
+
+def test_pairs_in_a_thread_are_a_minimum_and_a_maximum():
+    """Two instructions for a pair of 32-bit integers in one thread, three for others."""
+    kernel = sorts.compile("*int32", "*int32", "*int32", N=128, SHAPE=(16, 8), num_warps=1)
+    text = [x.split()[0] for x in kernel.ptx.splitlines() if x.strip()]
+    assert text.count("min.s32") == text.count("max.s32") > 0
+    assert len([x for x in text if x.startswith("setp")]) <= 2 * (6 + 6 * 2)
+
+
 @tilejit.kernel
 def flips(y, x, N: tl.constexpr, SHAPE: tl.constexpr, DIM: tl.constexpr):
     at = tl.reshape(tl.arange(0, N), SHAPE)

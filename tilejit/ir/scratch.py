@@ -139,9 +139,18 @@ def sent_bytes(elem: Scalar) -> int:
 
 def of_xor_shuffle(op: Op) -> int:
     """One value per register, lane and warp, if elements of several warps change places."""
+    return _of_swap(op, op.attrs["mask"])
+
+
+def of_sort_runs(op: Op) -> int:
+    """As for an `xor_shuffle` along all bits of a run."""
+    return _of_swap(op, op.attrs["run"] - 1)
+
+
+def _of_swap(op: Op, mask: int) -> int:
     t = op.result.type
     assert isinstance(t, Tile) and t.layout is not None
-    return _of_all(t, t.layout.num_registers) if crossed(t, op.attrs["axis"], op.attrs["mask"])["warp"] else 0
+    return _of_all(t, t.layout.num_registers) if crossed(t, op.attrs["axis"], mask)["warp"] else 0
 
 
 def of_gather(op: Op) -> int:

@@ -5,13 +5,11 @@ from typing import Any
 
 from tilejit.errors import CompilationError, StaticAssertionError
 from tilejit.language import semantics as sem
-from tilejit.language.creation import arange
 from tilejit.language.reductions import max as largest
 from tilejit.language.reductions import min as smallest
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.shape import reshape
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
-from tilejit.language.terms import Term
 
 
 def _last(x: tensor, dim: Any, what: str) -> int:
@@ -26,48 +24,9 @@ def _last(x: tensor, dim: Any, what: str) -> int:
     return x.shape[-1]
 
 
-class _Places:
-    """The index along the last axis of every element, in the shape of x: what its bits say, each computed once."""
-
-    def __init__(self, b: KernelBuilder, x: tensor):
-        index = reshape(arange(0, x.shape[-1], _b=b), (1,) * (len(x.shape) - 1) + x.shape[-1:], _b=b)
-        self.index = Term(b, sem.broadcast_to(b, index, x.shape))
-        self.bits: dict[int, Term] = {}
-        self.greater: dict[tuple[int, int | None], Term] = {}
-
-    def bit(self, i: int) -> Term:
-        """Whether the index has bit `i`."""
-        if i not in self.bits:
-            self.bits[i] = (self.index & (1 << i)).ne(0)
-        return self.bits[i]
-
-    def last(self, i: int, stage: int, descending: bool | None) -> Term:
-        """Of places that differ in bit `i`, which ones get the greater, where runs of 2^stage elements are sorted;
-        None: rising and falling ones in turn."""
-        key = i, None if descending is not None else stage
-        if key not in self.greater:
-            self.greater[key] = ~self.bit(i) if descending else self.bit(i) if descending is not None else \
-                self.bit(i).ne(self.bit(stage))
-        return self.greater[key]
-
-
-def _exchanged(b: KernelBuilder, x: tensor, mask: int, last: Term) -> tensor:
-    """Every element or the one whose place differs in the bits of `mask`: the greater where `last`, the lesser where
-    not. Both places decide alike, so that nothing is lost where a comparison with NaN says no twice."""
-    mine, partner = Term(b, x), Term(b, tensor(b("xor_shuffle", x.value, axis=len(x.shape) - 1, mask=mask)))
-    if x.elem.is_floating():
-        return (((mine > partner) & ~last) | ((partner > mine) & last)).where(partner, mine).tensor
-    return ((mine > partner) ^ last).where(partner, mine).tensor
-
-
-def _merge(b: KernelBuilder, x: tensor, stage: int, descending: bool | None, places: _Places,
-           bitonic: bool = True) -> tensor:
-    """Sort runs of 2^stage elements, each of them bitonic, or else of two halves sorted in one direction: there the
-    least of one half meets the greatest of the other first, which leaves two bitonic halves."""
-    for i in reversed(range(stage)):
-        mask = 1 << i if bitonic or i < stage - 1 else (1 << stage) - 1
-        x = _exchanged(b, x, mask, places.last(i, stage, descending))
-    return x
+def _runs(b: KernelBuilder, x: tensor, run: int, falling: bool | None, bitonic: bool = True) -> tensor:
+    """Runs of `run` elements sorted: each of them is bitonic, or anything."""
+    return tensor(b("sort_runs", x.value, axis=len(x.shape) - 1, run=run, falling=falling, bitonic=bitonic))
 
 
 def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
@@ -76,15 +35,13 @@ def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
     log_n, log_k = n.bit_length() - 1, k.bit_length() - 1
     if k == 1 and n > 1:
         return (largest if descending else smallest)(x, -1, keep_dims=True, _b=b)
-    places = _Places(b, x)
-    for stage in range(1, log_k + 1):
-        x = _merge(b, x, stage, None if stage == log_k < log_n else descending, places, bitonic=False)
+    x = _runs(b, x, k, None if k < n else descending, bitonic=False)
     for stage in range(log_k + 1, log_n + 1):
         # of two runs of k, one rising and one falling, the better of each pair is a bitonic run with the k best
         pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // (2 * k), 2, k), _b=b)
         better = (largest if descending else smallest)(pairs, -2, _b=b)
         x = reshape(better, (*x.shape[:-1], x.shape[-1] // 2), _b=b)
-        x = _merge(b, x, log_k, None if stage < log_n else descending, _Places(b, x))
+        x = _runs(b, x, k, None if stage < log_n else descending)
     return x
 
 
@@ -119,7 +76,7 @@ def bitonic_merge(x: tensor, dim: Any = None, descending: Any = False, *, _b: Ke
     x = to_tensor(_b, x)
     n = _last(x, dim, "bitonic_merge")
     falling = bool(sem.constant(descending, "bitonic_merge's descending"))
-    return _merge(_b, x, n.bit_length() - 1, falling, _Places(_b, x))
+    return _runs(_b, x, n, falling)
 
 
 @builtin(method=True)

@@ -328,30 +328,35 @@ def _fma(e: Emitter, op: Op) -> None:
 @emits("cmp")
 def _cmp(e: Emitter, op: Op) -> None:
     """`ne` on floats is unordered (neu): a NaN differs from everything."""
-    t, pred, p = elem_of(op.operands[0].type), op.attrs["pred"], e.p
-    if isinstance(t, DType) and t.kind == "bool":
-        def boolean(a: str, b: str) -> str:
-            x, y = (p.new("b32", "selp.b32", 1, 0, r) for r in (a, b))
-            return p.new("pred", f"setp.{pred}.u32", x, y)
-        each(e, op, boolean)
-        return
-    if isinstance(t, DType) and t.is_float and pred == "ne":
-        pred = "neu"
-    if isinstance(t, DType) and t.name == "bf16" and not e.target.hopper:        # setp.bf16 came with sm_90
-        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f32", cast_element(e, a, t, fp32),
-                                       cast_element(e, b, t, fp32)))
-        return
-    if isinstance(t, DType) and t.is_fp8():
-        each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.f16", cast_element(e, a, t, fp16),
-                                       cast_element(e, b, t, fp16)))
-        return
-    runs = op.attrs.get("runs", 1)
+    compare, runs = comparison(e, elem_of(op.operands[0].type), op.attrs["pred"]), op.attrs.get("runs", 1)
     if runs > 1:                     # one for all of a run: its registers lie side by side
         a, b = (e.get(v)[::runs] for v in op.operands)
-        firsts = p.repeat(lambda x, y: p.new("pred", f"setp.{pred}.{suffix(t)}", x, y), list(zip(a, b)))
+        firsts = e.p.repeat(compare, list(zip(a, b)))
         e.set(op.result, [r for r in firsts for _ in range(runs)])
         return
-    each(e, op, lambda a, b: p.new("pred", f"setp.{pred}.{suffix(t)}", a, b))
+    each(e, op, compare)
+
+
+def comparison(e: Emitter, t: DType | Ptr, pred: str) -> Callable[..., str]:
+    """What emits `setp.pred` of two elements; with `gt.and` and the like as `pred`, of them and a predicate."""
+    p, whole = e.p, isinstance(t, DType) and t.kind == "bool"
+    wide: DType | None = None
+    if isinstance(t, DType):
+        if t.is_float and pred == "ne":
+            pred = "neu"
+        if t.is_fp8():
+            wide = fp16
+        elif t.name == "bf16" and not e.target.hopper:                           # setp.bf16 came with sm_90
+            wide = fp32
+
+    def one(a: str, b: str, *third: str) -> str:
+        if whole:
+            a, b = (p.new("b32", "selp.b32", 1, 0, r) for r in (a, b))
+        elif wide is not None and isinstance(t, DType):
+            a, b = (cast_element(e, r, t, wide) for r in (a, b))
+        return p.new("pred", f"setp.{pred}.{'u32' if whole else suffix(wide or t)}", a, b, *third)
+
+    return one
 
 
 @emits("select")

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Op
-from tilejit.ir.scratch import of_convert, of_gather, of_xor_shuffle
+from tilejit.ir.scratch import of_convert, of_gather, of_sort_runs, of_xor_shuffle
 from tilejit.ir.table import op
 from tilejit.ir.types import DType, Tile, Type, int32
 
@@ -168,6 +168,46 @@ def xor_shuffle(o: Op) -> list[Type]:
 @xor_shuffle.meaning
 def _xor_shuffle(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.take(x, np.arange(x.shape[o.attrs["axis"]]) ^ o.attrs["mask"], o.attrs["axis"])
+
+
+@op("sort_runs", "x", "axis run falling bitonic", traits="collective", layout="follows", scratch=of_sort_runs,
+    forward=lambda o, layout: layout, backward=lambda o, layout: layout)
+def sort_runs(o: Op) -> list[Type]:
+    """Runs of `run` elements along `axis` (powers of two), each sorted; falling or rising, or if `falling` is none,
+    rising and falling in turn. If `bitonic`, each run is a rising one beside a falling one. NaNs stay somewhere."""
+    t, axis, run, falling = _tile(o), o.attrs["axis"], o.attrs["run"], o.attrs["falling"]
+    if not 0 <= axis < len(t.shape) or run < 1 or run & (run - 1) or t.shape[axis] % (run << (falling is None)):
+        raise CompilationError(f"sort_runs: {run} elements along dimension {axis} of {list(t.shape)}", o.loc)
+    return [Tile(t.shape, t.elem)]
+
+
+def exchanges(o: Op) -> list[tuple[int, int]]:
+    """The steps of `sort_runs` (Batcher, 'Sorting networks and their applications', 1968) as (mask, greater): places
+    that differ in the bits of `mask` compare; of the two the one whose index has an odd number of the bits `greater`
+    gets the greater element (the lesser, if `falling`).
+
+    Two halves sorted in one direction meet the least of one with the greatest of the other first, which leaves two
+    bitonic halves."""
+    run, bitonic = o.attrs["run"], o.attrs["bitonic"]
+    last, out = run.bit_length() - 1, []
+    for stage in range(last if bitonic else 1, last + 1):
+        turn = 1 << stage if o.attrs["falling"] is None and stage == last else 0
+        for i in reversed(range(stage)):
+            out.append((1 << i if bitonic or i < stage - 1 else (1 << stage) - 1, 1 << i | turn))
+    return out
+
+
+@sort_runs.meaning
+def _sort_runs(m: Any, o: Op, x: np.ndarray) -> Any:
+    """Both places of a pair decide alike, so that nothing is lost where a comparison with NaN says no twice."""
+    axis = o.attrs["axis"]
+    index = np.arange(x.shape[axis])
+    for mask, greater in exchanges(o):
+        partner = np.take(x, index ^ mask, axis)
+        odd = np.array([(i & greater).bit_count() & 1 for i in index.tolist()], bool) ^ bool(o.attrs["falling"])
+        odd = odd.reshape(-1, *[1] * (x.ndim - 1 - axis))
+        x = np.where(np.where(odd, partner > x, x > partner), partner, x)
+    return x
 
 
 @op("gather", "index x", "axis", traits="collective", layout="picks", scratch=of_gather)
