@@ -314,6 +314,12 @@ def test_left_open_consumers_store_where_there_is_no_room(stages, role):
     assert np.array_equal(out, np.concatenate([exact, exact + 1]).astype(BF16))
 
 
+def test_consumers_store_where_there_is_no_room_for_what_is_asked_for():
+    """As many slots as the author says do not fit beside its staging tiles."""
+    build = compiled(bn=256, num_stages=4, store_stages=4, store_role=True)
+    assert "role store" not in build.ptx and "no store role: there is no shared memory for it" in build.report()
+
+
 BY_COLUMNS = dict(bm=256, bn=256, num_ctas=2, cluster_split="N")
 
 

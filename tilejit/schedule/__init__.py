@@ -1,7 +1,7 @@
 """When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
 
 Passes, in order: without_producer (programs), annotate, rotate, then what `fit` tries until a candidate fits shared
-memory (a plan by `decide`, planned; asyncify, prefetch, split, release, sink_waits, order, early, strips; depth,
+memory (decide, asyncify, prefetch, split, release, sink_waits, order, early, strips; depth,
 allocate), launch. The other files are what one of these needs, or several: docs/map.md has a line for each.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(fn: Function, see: See | None = None) -> Function:
         if see is not None:
             rotated = see("rotated", rotated)
         found = fitted(rotated, see)
-        if found.plan.specialised and found.fits and found.flows:
+        if found.specialised and found.fits and found.flows:
             return _finished(found)
         problem = "no role of its own loads" if found.fits and found.flows else "there is no shared memory for it"
         fn = copy_function(fn)
@@ -56,5 +56,5 @@ def _finished(found: Candidate) -> Function:
     if flight is not None:
         found.new.attrs["report"].append(flight)
     await_launch(found.new)
-    found.new.attrs["num_stages"] = max((r.slots + r.tight for r in found.plan.rings), default=1)
+    found.new.attrs["num_stages"] = max((r["slots"] + r["tight"] for r in found.rings.values()), default=1)
     return found.new

@@ -18,8 +18,8 @@ from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
+from tilejit.schedule.loads import in_place, kind_of, place, reads_slot, top_of
 from tilejit.schedule.pieces import from_registers
-from tilejit.schedule.plan import in_place, kind_of, place, reads_slot, top_of
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
 from tilejit.schedule.rotate import TIMES, copy_function, read, steady_state

@@ -19,15 +19,16 @@ from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, liste
 from tilejit.ir.types import Buffer, Pending, Tile
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.cluster_barrier import releases, write_atomic, write_barrier
-from tilejit.schedule.context import Context, Ticket
+from tilejit.schedule.context import Context
 from tilejit.schedule.exchange import write_exchange, write_reduce
 from tilejit.schedule.fragments import write_fragments
+from tilejit.schedule.loads import check_descriptor, groups_of, in_place, kind_of, loop_around, readers, reads_slot
 from tilejit.schedule.pieces import find_pieces
-from tilejit.schedule.plan import check_descriptor, groups_of, in_place, kind_of, loop_around, readers, reads_slot
-from tilejit.schedule.planned import OF_LOADS
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
-from tilejit.schedule.stores import STORE_STAGES, Staging, describe, is_store, staging_of
+from tilejit.schedule.stores import Staging, describe, is_store, staging_of
 
+#: Attributes of a load that only say how it is filled.
+OF_LOADS = ("channel", "index", "buffer", "arrivals", "role", "ahead", "prompt", "tight", "open", "side")
 #: What writes an op in its asynchronous form, by its name; it is left out otherwise.
 _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
     "dot": write_dot, "promote_reuse": write_reuse, "cluster_sum": write_exchange, "reduce": write_reduce,
@@ -35,7 +36,7 @@ _WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
 
 
 def asyncify(fn: Function) -> Function:
-    """Write what the text says (`planned.py`), in place; returns the function."""
+    """Write what the text says (`decide.py`), in place; returns the function."""
     ops = listed(fn.body)
     stores = [op for op in ops if "tma" in op.define.traits and is_store(op)]
     c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
@@ -46,8 +47,9 @@ def asyncify(fn: Function) -> Function:
             c.chains[op] = chain_of(op)
         elif "index" in op.attrs and "again" not in op.attrs:
             _find_ticket(op, c)
-    for ticket in dict.fromkeys(c.tickets.values()):
-        _allocate(ticket, c)
+    for load, loads in c.tickets.items():
+        if load is loads[0]:
+            _allocate(loads, c)
     staged: dict[str, list[Op]] = {}
     for op in stores:
         if "channel" in op.attrs:
@@ -67,6 +69,8 @@ def asyncify(fn: Function) -> Function:
     for fill in c.fills:                     # what it yields is what it loads, not what was read from the slot
         *loads, end = fill.regions[0].ops
         end.operands = [load.result for load in loads]
+        for load in loads:
+            load.attrs = {key: value for key, value in load.attrs.items() if key not in OF_LOADS}
     return fn
 
 
@@ -81,38 +85,37 @@ def _find_product(dot: Op, c: Context) -> None:
 
 def _find_ticket(load: Op, c: Context) -> None:
     """The loads of a ring that follow one another in a block, by their indices, are one ticket's."""
-    how = {key: load.attrs.pop(key) for key in OF_LOADS if key in load.attrs}
-    if not how["index"]:
-        c.tickets[load] = Ticket(how["channel"], [load], how)
-    else:
-        c.tickets[load] = next(t for t in reversed(c.tickets.values())
-                               if t.ring == how["channel"] and t.loads[0].parent is load.parent)
-        c.tickets[load].loads.append(load)
-    c.tickets[load].buffers.append(how["buffer"])
+    ring = load.attrs["channel"]
+    c.tickets[load] = [load] if not load.attrs["index"] else next(
+        loads for loads in reversed(c.tickets.values())
+        if loads[0].attrs["channel"] == ring and loads[0].parent is load.parent)
+    if load.attrs["index"]:
+        c.tickets[load].append(load)
     loop = loop_around(load)
     if loop is not None and loop.attrs.get("pairs"):
-        c.peeked.add(how["channel"])
+        c.peeked.add(ring)
 
 
-def _allocate(ticket: Ticket, c: Context) -> None:
+def _allocate(loads: list[Op], c: Context) -> None:
     """The barriers of a ring and a buffer for each of its loads, when its first ticket comes."""
-    if (ticket.ring, 0) in c.buffers:
+    how = loads[0].attrs
+    ring, slots, arrivals = how["channel"], how["buffer"].slots, how["arrivals"]
+    if (ring, 0) in c.buffers:
         return
-    slots, by_threads = ticket.buffers[0].slots, kind_of(ticket.loads[0]) == "async"
-    c.barriers(f"{ticket.ring}.full", slots, 32 * c.fn.attrs["num_warps"] if by_threads else 1)
-    if ticket.how["arrivals"]:
-        c.barriers(f"{ticket.ring}.empty", slots, ticket.how["arrivals"])
-    for i, (load, buffer) in enumerate(zip(ticket.loads, ticket.buffers)):
+    c.barriers(f"{ring}.full", slots, 32 * c.fn.attrs["num_warps"] if kind_of(loads[0]) == "async" else 1)
+    if arrivals:
+        c.barriers(f"{ring}.empty", slots, arrivals)
+    for i, load in enumerate(loads):
         check_descriptor(load)
-        c.buffers[ticket.ring, i] = c.alloc(load.result.name, buffer)
+        c.buffers[ring, i] = c.alloc(load.result.name, load.attrs["buffer"])
 
 
 def _staging(op: Op, c: Context) -> Staging:
     """How a store is staged; a store role goes through all slots a whole number of times."""
     if op not in c.stagings:
-        t, stages = c.now(op.operands[1]).type, c.fn.attrs.get("staging", STORE_STAGES)
+        t = c.now(op.operands[1]).type
         assert isinstance(t, Tile)
-        c.stagings[op] = staging_of(op, t, c.fn, stages, in_rounds=op.attrs.get("role") == "store")
+        c.stagings[op] = staging_of(op, t, c.fn, in_rounds=op.attrs.get("role") == "store")
         c.say(describe(op, c.stagings[op]))
     return c.stagings[op]
 
@@ -173,29 +176,30 @@ def _load(op: Op, b: Builder, c: Context) -> None:
         buffer = c.buffers[op.attrs["channel"], op.attrs["index"]]
         c.views[op] = b.op("await", buffer, ring=op.attrs["channel"], again=op.attrs["again"]).result
         return
-    ticket = c.tickets[op]
-    ahead = "ahead" in ticket.how
-    if op is ticket.loads[0 if ahead else -1]:
-        _fill(ticket, b, c)
-    for load in [op] if ahead else ticket.loads if op is ticket.loads[-1] else []:
+    loads = c.tickets[op]
+    ahead = "ahead" in loads[0].attrs
+    if op is loads[0 if ahead else -1]:
+        _fill(loads, b, c)
+    for load in [op] if ahead else loads if op is loads[-1] else []:
         if load not in c.piecewise and not readers(load.result, c.uses)[1]:
             _to_registers(load, _results(load, c), b, c)
 
 
-def _fill(ticket: Ticket, b: Builder, c: Context) -> None:
+def _fill(loads: list[Op], b: Builder, c: Context) -> None:
     """Fill and await the next slot of a ring."""
-    buffers = [c.buffers[ticket.ring, i] for i in range(len(ticket.loads))]
+    ring = loads[0].attrs["channel"]
+    buffers = [c.buffers[ring, i] for i in range(len(loads))]
     region = Block()
     copies = Builder(region)
-    for load in ticket.loads:
+    for load in loads:
         copies.insert(load)
-    copies.op("yield", *(load.result for load in ticket.loads))
-    how = {key: ticket.how[key] for key in ("ahead", "prompt", "role") if key in ticket.how}
-    c.fills.append(b.op("fill", *buffers, regions=[region], ring=ticket.ring, **how))
-    found = b.op("await", *buffers, ring=ticket.ring).results
-    for load, view in zip(ticket.loads, found):
+    copies.op("yield", *(load.result for load in loads))
+    how = {key: loads[0].attrs[key] for key in ("ahead", "prompt", "role") if key in loads[0].attrs}
+    c.fills.append(b.op("fill", *buffers, regions=[region], ring=ring, **how))
+    found = b.op("await", *buffers, ring=ring).results
+    for load, view in zip(loads, found):
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
-    if kind_of(ticket.loads[0]) == "async" and not c.multiplied.isdisjoint(ticket.loads):
+    if kind_of(loads[0]) == "async" and not c.multiplied.isdisjoint(loads):
         b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
 
 

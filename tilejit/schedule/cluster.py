@@ -12,6 +12,8 @@ Where there are no products, the CTAs divide the longest dimension of large tile
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilejit.errors import ClusterError
 from tilejit.ir import Function, Op, divides_k, listed
 from tilejit.ir.report import Record
@@ -19,64 +21,61 @@ from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
 from tilejit.schedule.cluster_barrier import of_one_number
-from tilejit.schedule.plan import Plan, Ring, shared_operand
+from tilejit.schedule.loads import shared_operand
+from tilejit.schedule.rings import Ring
 
 
-def plan_cluster(fn: Function, plan: Plan) -> None:
-    """Set of every load the dimension whose slices belong to CTAs.
+def divide(fn: Function, rings: Sequence[Ring]) -> None:
+    """Write on every load what of it each CTA copies: a `slice` along a dimension, `strip`s of a row, or all of it for
+    all of them (`multicast`).
 
     Raises ClusterError for a kernel that cannot be divided so."""
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return
     by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
-    problem = _form_problem(plan)
-    for op in listed(fn.body) if not problem else ():
+    ops, report = listed(fn.body), fn.attrs["report"]
+    problem = _form_problem(fn, rings)
+    for op in ops if not problem else ():
         problem = problem or _op_problem(op, ctas, by_k, int(by_columns))
         if problem:
             raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
     if problem:
         raise ClusterError(f"num_ctas={ctas}: {problem}", fn.loc)
-    for op in listed(fn.body):
-        if op.name == "dot":
-            for index in (0, 1):
-                found = shared_operand(op.operands[index])
-                assert found is not None
-                load, transposed = found
-                ring = plan.ring_of(load)
-                assert ring is not None
-                ring.ctas = ctas
-                if by_k or index == by_columns:  # their own K of both, rows of the first, columns of the second
-                    ring.slices[load] = int(transposed != ((index == 0) == by_k))
-    rings = plan.rings
+    for dot in [op for op in ops if op.name == "dot"]:
+        for index in (0, 1):
+            found = shared_operand(dot.operands[index])
+            assert found is not None
+            load, transposed = found
+            if by_k or index == by_columns:      # their own K of both, rows of the first, columns of the second
+                load.attrs["slice"] = int(transposed != ((index == 0) == by_k))
     for i, ring in enumerate(rings):
-        if ring.kind == "row":
-            _divide_row(ring, ctas)
-            continue
-        shared = [load.result.name for load in ring.loads if load not in ring.slices]
+        for load in ring.loads if ring.kind == "row" else ():
+            _divide_row(load, ctas)
+        shared = [load for load in ring.loads if ring.kind != "row" and "slice" not in load.attrs]
+        for load in shared:
+            load.attrs["multicast"] = ctas
         if shared and ring.text not in [other.text for other in rings[:i] if other.text]:
-            plan.report.append(Record("multicast", f"cluster of {ctas} CTAs: {', '.join(shared)} by multicast",
-                                      ring.name, ctas=ctas))
+            names = ", ".join(load.result.name for load in shared)
+            report.append(Record("multicast", f"cluster of {ctas} CTAs: {names} by multicast", ring.name, ctas=ctas))
     if by_k:
-        plan.report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
-                                  ctas=ctas))
-    if any(map(of_one_number, listed(fn.body))):
-        plan.report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
+        report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
+                             ctas=ctas))
+    if any(map(of_one_number, ops)):
+        report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
 
 
-def _divide_row(ring: Ring, ctas: int) -> None:
+def _divide_row(load: Op, ctas: int) -> None:
     """Each CTA has its own strips of a row, as the layout of what it is read into says; a small row, all of it."""
-    for load in ring.loads:
-        t = load.result.type
-        assert isinstance(t, Tile) and t.layout is not None
-        if strip_size(t.layout, ctas) is not None:
-            ring.ctas = ctas
-            ring.slices[load] = 0
+    t = load.result.type
+    assert isinstance(t, Tile) and t.layout is not None
+    if (size := strip_size(t.layout, ctas)) is not None:
+        load.attrs.update(strip=size, ctas=ctas)
 
 
-def _form_problem(plan: Plan) -> str:
-    rings = [ring for ring in plan.rings if ring.kind != "row"]
-    if rings and not plan.specialised:
+def _form_problem(fn: Function, rings: Sequence[Ring]) -> str:
+    rings = [ring for ring in rings if ring.kind != "row"]
+    if rings and "producers" not in fn.attrs:
         return "the kernel is not specialised"
     if any(not ring.views for ring in rings):
         return "blocks that are read into registers cannot be divided between CTAs"

@@ -12,7 +12,7 @@ from typing import Any
 from tilejit.ir import Block, Builder, Op, Value, beside, listed
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
 from tilejit.schedule.context import Context
-from tilejit.schedule.plan import groups_of
+from tilejit.schedule.loads import groups_of
 from tilejit.schedule.thread import thread
 
 #: Bytes in which a number is told.

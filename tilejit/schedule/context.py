@@ -3,24 +3,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, Buffer
+from tilejit.schedule.loads import Uses
 from tilejit.schedule.pieces import Pieces
-from tilejit.schedule.plan import Uses
 from tilejit.schedule.stores import Staging
-
-
-@dataclass(eq=False)
-class Ticket:
-    """The loads that fill the next slot of a ring together. `how`: what `planned.py` says of the first one."""
-
-    ring: str
-    loads: list[Op]
-    how: dict[str, Any]
-    buffers: list[Buffer] = field(default_factory=list)
 
 
 @dataclass
@@ -33,7 +22,7 @@ class Context:
     uses: Uses
     top: Builder
     stores: bool
-    tickets: dict[Op, Ticket] = field(default_factory=dict)        # by loads
+    tickets: dict[Op, list[Op]] = field(default_factory=dict)      # load -> all that fill the slot with it
     peeked: set[str] = field(default_factory=set)                  # rings of which the next slot is looked at
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)  # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)         # product -> how its first operand is made

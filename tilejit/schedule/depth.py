@@ -11,29 +11,23 @@ from dataclasses import replace
 
 from tilejit.ir import Function, listed
 from tilejit.ir.flight import rings as guarded
-from tilejit.schedule.decide import ring_record
-from tilejit.schedule.plan import Plan, Ring
+from tilejit.ir.report import Record
 
 
-def can_bind(plan: Plan, rings: Collection[Ring], slots: int) -> bool:
-    """Whether so many slots are no other form, and the depth of none of these rings is written into a role: it is where
-    who reads them fills them ahead."""
-    return slots > 1 and plan.specialised and not any(r.local for r in rings)
-
-
-def bind(fn: Function, plan: Plan, rings: Collection[Ring], slots: int) -> None:
-    """Give these rings so many slots, in place, and in the report."""
-    chosen = {ring.channel.name for ring in rings}
-    buffers = {buffer: name for buffer, name in guarded(fn).items() if name in chosen}
+def bind(fn: Function, rings: Collection[str], slots: int) -> None:
+    """Give the rings of these names so many slots, in place, and in the report."""
+    buffers = {buffer: name for buffer, name in guarded(fn).items() if name in rings}
     for op in listed(fn.body):
-        name = op.attrs.get("ring", "") if op.name in ("ticket_next", "ticket_skip") else ""
-        if name in chosen:
+        if op.name in ("ticket_next", "ticket_skip") and op.attrs["ring"] in rings:
             op.attrs["slots"] = slots
-        elif op.name == "barriers" and op.attrs["name"].rpartition(".")[0] in chosen:
+        elif op.name == "barriers" and op.attrs["name"].rpartition(".")[0] in rings or \
+                op.name == "alloc" and op.result in buffers:
             op.attrs["type"] = op.result.type = replace(op.attrs["type"], slots=slots)
-        elif op.name == "alloc" and op.result in buffers:
-            op.attrs["type"] = op.result.type = replace(op.attrs["type"], slots=slots)
-    for ring in rings:
-        was = ring_record(plan, ring)
-        ring.slots = slots
-        plan.report[:] = [ring_record(plan, ring) if line == was else line for line in plan.report]
+    fn.attrs["report"] = [_bound(line, slots) if isinstance(line, Record) and line.kind == "ring" and line.at in rings
+                          else line for line in fn.attrs["report"]]
+
+
+def _bound(line: Record, slots: int) -> Record:
+    """What the report says of a ring, with so many slots."""
+    text = line.replace(f": {line.numbers['slots']} slots", f": {slots} slots", 1)
+    return Record(line.kind, text, line.at, **{**line.numbers, "slots": slots})

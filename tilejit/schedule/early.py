@@ -14,7 +14,7 @@ from tilejit.ir import Block, Function, Op, Value
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of
-from tilejit.schedule.plan import place
+from tilejit.schedule.loads import place
 from tilejit.schedule.registers import MOST, room
 
 

@@ -13,7 +13,7 @@ from tilejit.ir.types import Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.schedule.context import Context
-from tilejit.schedule.plan import groups_of
+from tilejit.schedule.loads import groups_of
 
 #: Bytes of one slot at most; two of them let one share be summed while the next comes.
 SLOT_BYTES = 32768

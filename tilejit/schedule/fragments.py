@@ -20,8 +20,8 @@ from tilejit.ir.report import Record
 from tilejit.ir.scratch import of_convert
 from tilejit.ir.types import DType, Ptr, Tile
 from tilejit.schedule.context import Context
+from tilejit.schedule.loads import Uses, in_place, place
 from tilejit.schedule.operands import written
-from tilejit.schedule.plan import Uses, in_place, place
 from tilejit.schedule.registers import MOST, room
 
 

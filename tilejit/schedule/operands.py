@@ -17,7 +17,7 @@ from tilejit.ir import Block, Builder, Op, Value, enclosing
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, DType, Tile, int32
 from tilejit.schedule.context import Context
-from tilejit.schedule.plan import place
+from tilejit.schedule.loads import place
 
 
 def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: bool = True) -> Value:

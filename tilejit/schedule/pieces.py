@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tilejit.ir import Builder, Op, Value
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.layout.named import wgmma_a_operand
-from tilejit.schedule.plan import shared_operand
+from tilejit.schedule.loads import shared_operand
 
 #: Pieces of K: two sets of registers, one being written while tensor cores read the other.
 PIECES = 2

@@ -13,39 +13,41 @@ next one only, so nobody may wait for a phase before the one before has begun.
 """
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
-from tilejit.schedule.plan import Plan, kind_of
+from tilejit.schedule.loads import kind_of
 from tilejit.schedule.registers import accumulators, register_split, room
+from tilejit.schedule.rings import Ring
 from tilejit.schedule.thread import thread
 
 
-def choose_ping_pong(fn: Function, plan: Plan, asked: int | None) -> None:
+def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
     """Two groups of consumers that take the iterations of a persistent loop by turns (ping-pong): the stores of
     one tile happen behind the products of the next (CUTLASS calls the scheme so).
 
     By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise.
     Raises CompilationError where it was asked for and cannot be."""
-    if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or not plan.specialised):
+    asked = fn.attrs.get("num_consumer_groups")
+    if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or "producers" not in fn.attrs):
         return
-    loop, problem = _dealt_loop(fn, plan)
+    loop, problem = _dealt_loop(fn, rings)
     if not problem and asked is None and accumulators(fn) > room(register_split(fn, 8).computing, "tile"):
         problem = "the accumulators of a whole tile do not fit one warpgroup's registers"
     if loop is not None and not problem:
-        plan.ping_pong, plan.groups = loop, asked or 2
+        loop.attrs["dealt"] = fn.attrs["groups"] = asked or 2
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:
-        plan.report.append(Record("no_ping_pong", f"no ping-pong: {problem}"))
+        fn.attrs["report"].append(Record("no_ping_pong", f"no ping-pong: {problem}"))
 
 
-def _dealt_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
+def _dealt_loop(fn: Function, rings: Sequence[Ring]) -> tuple[Op | None, str]:
     """The loop whose iterations may be dealt to groups, the outermost of those, or why there is none."""
-    if not plan.specialised:
+    if "producers" not in fn.attrs:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
@@ -57,18 +59,18 @@ def _dealt_loop(fn: Function, plan: Plan) -> tuple[Op | None, str]:
         loop = loops[0]
         if any(op is not loop and op is not block.terminator and op.define.effects - {"read"} for op in block.ops):
             return None, problem or "something is stored outside of the loop over tiles"
-        within = _deal_problem(loop, plan)
+        within = _deal_problem(loop, rings)
         if not within:
             return loop, ""
         block, problem = loop.regions[0], problem or within
 
 
-def _deal_problem(loop: Op, plan: Plan) -> str:
+def _deal_problem(loop: Op, rings: Sequence[Ring]) -> str:
     """Why a loop's iterations may not be dealt to groups; empty if they may."""
     if len(loop.operands) > 3:
         return f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
     body = loop.regions[0]
-    for ring in plan.rings:
+    for ring in rings:
         if ring.local and ring.loop is loop:
             return "consumers copy a load that is directly in the loop over tiles"
         if any(loop not in enclosing(load) for load in ring.loads):

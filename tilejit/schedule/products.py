@@ -1,13 +1,16 @@
 """Products made asynchronous: wgmma groups and their waits, operands in slots, in registers, or staged on their way."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, elem_of, shape_of
 from tilejit.schedule.context import Context
+from tilejit.schedule.loads import Uses, behind, place, reads_slot, shared_operand
 from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
-from tilejit.schedule.plan import Plan, Ring, Uses, behind, place, reads_slot, shared_operand
+from tilejit.schedule.rings import Ring
 
 #: Clocks: from the release of a slot until a TMA copy has filled it again, and what it costs to wait for products
 #: before the next are issued; 16-bit floating point operations a clock. (H200, products of 4096 in tiles of
@@ -17,44 +20,38 @@ COPY, DRAIN, FLOPS = 1500, 100, 4096
 FEW_SLOTS = 3
 
 
-def find_chains(fn: Function, plan: Plan, table: Uses) -> None:
+def find_chains(fn: Function, rings: Sequence[Ring], table: Uses) -> None:
     """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight.
 
     A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
     piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
     for loop in listed(fn.body):
-        if loop.name != "for" or "pipelined" in loop.attrs:
+        dots = [op for r in loop.regions for op in listed(r) if op.name == "dot"] if loop.name == "for" else []
+        if not dots or "pipelined" in loop.attrs:
             continue
-        body = loop.regions[0]
-        found: dict[Op, int] = {}
-        dots = [op for op in listed(body) if op.name == "dot"]
-        for dot in dots:
-            acc = edge_of(dot.operands[2])
-            if dot.parent is not body or acc is None or acc[0] is not loop or table.get(dot.operands[2]) != [(dot, 2)]:
-                break
-            index = acc[1].index
-            if table.get(dot.result) != [(body.terminator, index)]:
-                break
-            if "unit" in dot.attrs or reads_slot(dot, 1) is None:
-                break
-            if reads_slot(dot, 0) is None and dot not in plan.pieces:
-                break
-            if dot in plan.pieces and len(dots) > 1:
-                break
-            found[dot] = index
-        # A slot released one iteration late needs a second slot, or the producer and the consumer wait
-        # for each other.
-        rings = [r for r in plan.rings if r.loop is loop and r.views]
-        if found and len(found) == len(dots) and _is_shallow(plan, rings, dots):
-            plan.report.append(Record("drained", f"loop at {place(loop)}: every iteration waits for its products: with "
-                                      f"{rings[0].slots} slots more copies are under way so", place(loop)))
+        # A slot released one iteration late needs a second slot, or the producer and the consumer wait for each other.
+        mine = [r for r in rings if r.loop is loop and r.views]
+        flows = all(_only_passes_on(dot, loop, table) and (len(dots) == 1 or "pieces" not in dot.attrs) for dot in dots)
+        if flows and _is_shallow(fn, mine, dots):
+            why = f": with {mine[0].slots} slots more copies are under way so"
+        elif flows and all(r.slots > 1 for r in mine):
+            loop.attrs["in_flight"] = True
             continue
-        if not dots or len(found) < len(dots) or any(r.slots < 2 for r in rings):
-            if any(dot.parent is body and from_registers(dot) for dot in dots):
-                plan.report.append(Record("drained", f"loop at {place(loop)}: every iteration waits for its products, "
-                                          "which take first operands from registers", place(loop)))
+        elif any(dot.parent is loop.regions[0] and from_registers(dot) for dot in dots):
+            why = ", which take first operands from registers"
+        else:
             continue
-        plan.chains[loop] = found
+        fn.attrs["report"].append(Record(
+            "drained", f"loop at {place(loop)}: every iteration waits for its products{why}", place(loop)))
+
+
+def _only_passes_on(dot: Op, loop: Op, table: Uses) -> bool:
+    """Whether a product by wgmma adds to what a loop carries for it alone, and reads slots, or a first operand in
+    pieces."""
+    body, acc = loop.regions[0], edge_of(dot.operands[2])
+    return dot.parent is body and acc is not None and acc[0] is loop and table.get(dot.operands[2]) == [(dot, 2)] and \
+        table.get(dot.result) == [(body.terminator, acc[1].index)] and "unit" not in dot.attrs and \
+        reads_slot(dot, 1) is not None and ("pieces" in dot.attrs or reads_slot(dot, 0) is not None)
 
 
 def chain_of(loop: Op) -> dict[Op, int]:
@@ -63,12 +60,12 @@ def chain_of(loop: Op) -> dict[Op, int]:
     return {dot: edge[1].index for dot in dots if (edge := edge_of(dot.operands[2])) is not None}
 
 
-def _is_shallow(plan: Plan, rings: list[Ring], dots: list[Op]) -> bool:
+def _is_shallow(fn: Function, rings: list[Ring], dots: list[Op]) -> bool:
     """Whether a loop waits for copies, not for products: then a slot is better given back as soon as its products are
     done than behind the issue of the next ones, which wait for the next slot to be full. Where a role of its own copies
     by TMA, into as many slots as the author says: with s of them, s copies are under way and not s - 1."""
     slots = min((r.slots for r in rings), default=0)
-    if not plan.specialised or not 1 < slots <= FEW_SLOTS or any(r.open or r.kind != "tensor" for r in rings):
+    if "producers" not in fn.attrs or not 1 < slots <= FEW_SLOTS or any(r.open or r.kind != "tensor" for r in rings):
         return False
     cycles = 0.0
     for dot in dots:
@@ -95,8 +92,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
         return
     result = b("dot_async", *(_operand(op, i, b, c) for i in (0, 1)), acc, **extra)
     result.name = op.result.name
-    for ring in dict.fromkeys(c.tickets[load].ring for i in (0, 1)
-                              if (load := reads_slot(op, i)) in c.tickets):
+    for ring in dict.fromkeys(load.attrs["channel"] for i in (0, 1) if (load := reads_slot(op, i)) in c.tickets):
         if ring in c.peeked:
             b.op("peek", ring=ring)
     if op not in chain and op not in c.flying:
@@ -197,6 +193,6 @@ def write_reuse(op: Op, b: Builder, c: Context) -> None:
     """`promote_reuse`: the value itself, and a note for the allocator: which buffers are behind it."""
     source = behind(op.operands[0])
     buffers = [v for x in source for v in c.through.get(x, ())]
-    buffers += {c.buffers[c.tickets[x].ring, c.tickets[x].loads.index(x)]: None for x in source if x in c.tickets}
+    buffers += {c.buffers[x.attrs["channel"], x.attrs["index"]]: None for x in source if x in c.tickets}
     b.op("reuse", *sorted(buffers, key=lambda v: v.name))
     c.renamed[op.result] = op.operands[0]

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Function, Op, Value, const_of, listed, reached
+from tilejit.ir import Function, Op, Value, const_of, listed, reached, uses
 from tilejit.ir.report import Record
-from tilejit.schedule.decide import Wishes, make_plan
-from tilejit.schedule.plan import Plan, kind_of, place, reads_slot
+from tilejit.schedule.decide import decide
+from tilejit.schedule.loads import in_place, kind_of, loop_around, place, reads_slot
 from tilejit.schedule.registers import MOST, Shares
+from tilejit.schedule.rings import rings_of
+from tilejit.schedule.rotate import copy_function
 
 
 def may_issue_ahead(fn: Function) -> list[Op]:
@@ -36,22 +38,27 @@ def may_issue_ahead(fn: Function) -> list[Op]:
 def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, set[Op]], Shares]:
     """The loops whose products may be issued ahead, with what that takes: stage 0. Registers as they are shared then.
 
-    Loads are named as the plan names them. `products_ahead=True`: `report` gets a line for each loop that cannot be."""
+    Loads get the names that `decide` gives. `products_ahead=True`: `report` gets a line for each loop that cannot
+    be."""
     loops = may_issue_ahead(fn)
     if not loops:
         return {}, Shares(MOST, 0, 0)
-    plan = make_plan(fn, Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups")), [])
+    planned = decide(copy_function(fn))
+    twins = dict(zip(listed(fn.body), listed(planned.body)))
+    for op, twin in twins.items():
+        if kind_of(op):
+            op.result.name = twin.result.name
     found = {}
     for loop in loops:
-        if loop in plan.chains or loop is plan.ping_pong:
+        if {"in_flight", "dealt"} & set(twins[loop].attrs):
             continue
-        problem = _problem(loop) or _plan_problem(loop, plan)
+        problem = _problem(loop) or _problem_of_rings(twins[loop], planned)
         if not problem:
             found[loop] = _first(loop)
         elif fn.attrs.get("products_ahead"):
             report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
                                  f"{problem}", place(loop)))
-    return found, plan.registers
+    return found, Shares(*planned.attrs["registers"]) if found else Shares(MOST, 0, 0)
 
 
 def _dots(loop: Op) -> list[Op]:
@@ -87,15 +94,17 @@ def _problem(loop: Op) -> str:
     return ""
 
 
-def _plan_problem(loop: Op, plan: Plan) -> str:
-    """Why a plan does not let the product be issued ahead; empty if it does."""
+def _problem_of_rings(loop: Op, planned: Function) -> str:
+    """Why what is decided does not let the product be issued ahead; empty if it does."""
     body, (dot,) = loop.regions[0], _dots(loop)
-    if not plan.specialised:
+    if "producers" not in planned.attrs:
         return "the kernel is not specialised"
-    rings = [plan.ring_of(reads_slot(dot, i)) for i in (0, 1)]
-    if any(r is None or not r.views or r.local or r.loop is not loop or any(x.parent is not body for x in r.loads)
-           for r in rings):
-        return "an operand is not read from a slot that a producer fills"
-    if any(r.local for r in plan.rings if r.loop is loop):
+    rings, table = rings_of(planned), uses(planned.body)
+    for load in (reads_slot(dot, i) for i in (0, 1)):
+        if load is None or load.parent is not body or not in_place(load.result, table) or \
+                not rings[load.attrs["channel"]]["role"]:
+            return "an operand is not read from a slot that a producer fills"
+    mine = [rings[op.attrs["channel"]] for op in listed(body) if kind_of(op) and loop_around(op) is loop]
+    if not all(r["role"] for r in mine):
         return "the threads that compute also copy"
-    return "a ring has one slot" if any(r.slots < 2 for r in plan.rings if r.loop is loop) else ""
+    return "a ring has one slot" if any(r["slots"] < 2 for r in mine) else ""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from tilejit.ir import Function, Op, walk
 from tilejit.ir.registers import peak
 from tilejit.ir.target import target_of
-from tilejit.schedule.decide import Wishes, make_plan
+from tilejit.schedule.decide import decide
 from tilejit.schedule.fit import fitted
 from tilejit.schedule.registers import BESIDE, MOST
+from tilejit.schedule.rings import rings_of
 from tilejit.schedule.rotate import copy_function
 
 #: Programs of a multiprocessor that hide latencies well enough, with or without one more.
@@ -31,9 +32,8 @@ def without_producer(fn: Function) -> Function:
     few, more = (target.programs(32 * threads, registers, 0) for threads in (warps + 1, warps))
     if few >= min(more, ENOUGH):
         return fn
-    wishes = Wishes(fn.attrs.get("num_stages") or 2, fn.attrs.get("num_consumer_groups"))
-    plan = make_plan(copy_function(fn), wishes, [])
-    if not plan.specialised or plan.registers.consumer or any(ring.open for ring in plan.rings):
+    plan = decide(copy_function(fn))
+    if "producers" not in plan.attrs or plan.attrs["registers"][-1] or any(r["open"] for r in rings_of(plan).values()):
         return fn
     inline = copy_function(fn)
     inline.attrs["inline"] = "more programs share a multiprocessor"

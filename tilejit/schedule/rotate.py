@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from tilejit.errors import VerificationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace, uses
 from tilejit.ir.report import Record
-from tilejit.schedule.plan import place, top_of
+from tilejit.schedule.loads import place, top_of
 
 #: Attributes of ops that say when they run.
 TIMES = ("stage", "cycle")

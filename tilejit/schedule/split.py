@@ -15,8 +15,8 @@ from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.types import int32
 from tilejit.schedule.cluster_barrier import write_parities
+from tilejit.schedule.loads import backward_slice, groups_of, kind_of
 from tilejit.schedule.ping_pong import deal_to_groups, deal_to_own
-from tilejit.schedule.plan import backward_slice, groups_of, kind_of
 from tilejit.schedule.store_role import Side, write_stores
 from tilejit.schedule.tickets import Channel, channels, write_tickets
 

@@ -12,62 +12,65 @@ arrive on `drained`, where the consumers wait. (Two barriers: neither side may b
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.plan import Plan, StoreRing, loop_around, needed_by_stores, place, slice_problem
-from tilejit.schedule.stores import LINE, is_store, staging_of
+from tilejit.schedule.loads import backward_slice, loop_around, place, slice_problem
+from tilejit.schedule.rings import Ring
+from tilejit.schedule.stores import LINE, Staging, is_store, staging_of
 from tilejit.schedule.thread import thread
 
 #: Warps of the producer's warpgroup that have nothing to do.
 IDLE_WARPS = 3
 
 
-def choose_store_role(fn: Function, plan: Plan, may: bool) -> None:
-    """Give the TMA stores to warps of their own where `store_role` asks for it, or leaves it open (and it `may` be) and
-    it pays, and it can be; else consumers store."""
-    asked = fn.attrs.get("store_role")
-    if asked is False or asked is None and not may:
-        return
-    problem = _store_problem(fn, plan)
-    if asked is None and (problem or not _store_role_pays(fn, plan)):
-        plan.store_rings = []
-        return
-    if not problem:
-        problem = slice_problem(fn, plan, needed_by_stores(plan), "a store address")
-        # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
-        plan.drain = _releasing(fn)
-        problem = problem or slice_problem(fn, plan, needed_by_stores(plan), "whether an atomic releases stores")
+def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int:
+    """Give the TMA stores to warps of their own where `store_role` asks for it, or leaves it open and it pays, and it
+    can be; else consumers store. How many warps those are. threads: all threads of the producer copy."""
+    asked, report = fn.attrs.get("store_role"), fn.attrs["report"]
+    if asked is False:
+        return 0
+    stores, problem = _staged(fn, threads)
+    if asked is None and (problem or not _pays(fn, rings, stores)):
+        return 0
+    # What an atomic releases includes the stores before it: consumers wait until the role is done with them.
+    drain = _releasing(fn)
+    addresses = {op: [op.operands[0], *op.operands[2:]] for op in stores}
+    problem = problem or slice_problem(fn, backward_slice(addresses), "a store address") or slice_problem(
+        fn, backward_slice(addresses | {op: [] for op in drain}), "whether an atomic releases stores")
     if problem:
-        plan.store_rings, plan.drain = [], []
         if asked:
-            plan.report.append(Record("no_store_role", f"no store role: {problem}"))
-        return
-    streams = plan.store_rings[0].streams
-    plan.report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles",
-                              streams=streams))
-    if plan.drain:
-        places = ", ".join(map(place, plan.drain))
-        plan.report.append(Record("drain", f"atomics at {places}: wait until the store role's are written", places))
+            report.append(Record("no_store_role", f"no store role: {problem}"))
+        return 0
+    channels: dict[Buffer, str] = {}
+    for op, staging in stores.items():
+        base = f"{op.operands[0].name or 'store'}_stage"
+        same = sum(name.partition(".")[0] == base for name in channels.values())
+        name = channels.setdefault(staging.buffer, f"{base}.{same + 1}" if same else base)
+        op.attrs.update(channel=name, role="store")
+    streams = fn.attrs["groups"] * next(iter(stores.values())).stripes
+    report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles", streams=streams))
+    if drain:
+        places = ", ".join(map(place, drain))
+        report.append(Record("drain", f"atomics at {places}: wait until the store role's are written", places))
+    return int(streams)
 
 
-def _store_role_pays(fn: Function, plan: Plan) -> bool:
+def _pays(fn: Function, rings: Sequence[Ring], stores: Mapping[Op, Staging]) -> bool:
     """Whether one group of consumers stores tiles in a loop, in pieces of whole lines. Where the author says which
     memory is free (`promote_reuse`), consumers store there; and where atomics release stores they would wait.
 
     Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
     handed over more often, lose 1 to 3%, and so do ping-pong groups, which hide their stores anyway, and loops
     whose products are issued an iteration ahead (1 to 5%)."""
-    stores = [(op, staging) for store_ring in plan.store_rings for op, staging in store_ring.stores.items()]
-    ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in plan.rings)
+    ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in rings)
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
-    return plan.groups == 1 and not kept and not ahead and all(
-        staging.size * staging.buffer.elem.bytes == LINE and loop_around(op)
-        for op, staging in stores)
+    return fn.attrs["groups"] == 1 and not kept and not ahead and all(
+        staging.size * staging.buffer.elem.bytes == LINE and loop_around(op) for op, staging in stores.items())
 
 
 def _releasing(fn: Function) -> list[Op]:
@@ -75,33 +78,27 @@ def _releasing(fn: Function) -> list[Op]:
     return [op for op in listed(fn.body) if "atomic" in op.define.traits and releases(op)]
 
 
-def _store_problem(fn: Function, plan: Plan) -> str:
-    """Why the consumers must store; empty, and `plan.store_rings` set, if others may."""
+def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:
+    """How all stores are staged, or why the consumers must store."""
     stores = [op for op in listed(fn.body) if is_store(op)]
-    if not plan.specialised or not stores:
-        return "the kernel is not specialised" if stores else "nothing is stored through TMA"
-    if plan.threads_produce:
-        return "all warps of the producer copy"
-    if plan.ping_pong and plan.ping_pong.parent is not fn.body:
-        return "ping-pong groups of consumers take a loop that is in another one"
-    found: dict[tuple, StoreRing] = {}
+    if "producers" not in fn.attrs or not stores:
+        return {}, "the kernel is not specialised" if stores else "nothing is stored through TMA"
+    if threads:
+        return {}, "all warps of the producer copy"
+    if any("dealt" in op.attrs and op.parent is not fn.body for op in listed(fn.body)):
+        return {}, "ping-pong groups of consumers take a loop that is in another one"
+    found: dict[Op, Staging] = {}
     for op in stores:
         t = op.operands[1].type
         if not isinstance(t, Tile) or t.layout is None:
-            return f"the store at {place(op)} has no layout of its own"
-        staging = staging_of(op, t, fn, plan.staging, in_rounds=True)
-        streams = plan.groups * staging.stripes
+            return {}, f"the store at {place(op)} has no layout of its own"
+        found[op] = staging_of(op, t, fn, in_rounds=True)
+        streams = fn.attrs["groups"] * found[op].stripes
         if streams > IDLE_WARPS:
-            return f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
-        if (staging.buffer, streams) not in found:
-            name = f"{op.operands[0].name or 'store'}_stage"
-            same = sum(r.name.partition(".")[0] == name for r in found.values())
-            found[staging.buffer, streams] = StoreRing(f"{name}.{same + 1}" if same else name, streams)
-        found[staging.buffer, streams].stores[op] = staging
-    if len({ring.streams for ring in found.values()}) > 1:
-        return "warpgroups share some stores and not others"
-    plan.store_rings = list(found.values())
-    return ""
+            return {}, f"{streams} consumer warpgroups store, {IDLE_WARPS} warps are idle"
+    if len({staging.stripes for staging in found.values()}) > 1:
+        return {}, "warpgroups share some stores and not others"
+    return found, ""
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,9 @@ class Staging:
         return {"size": self.size, "axis": self.axis, "stripes": self.stripes, **cut}
 
 
-def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = False) -> Staging:
-    """How a store of a tile is staged: `store_stages` tiles, or `stages`; one where registers do not split into pieces.
+def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
+    """How a store of a tile is staged: `store_stages` tiles, or `staging`; one where registers do not split into
+    pieces.
 
     in_rounds: every store goes through all slots a whole number of times.
 
@@ -68,7 +69,7 @@ def staging_of(op: Op, t: Tile, fn: Function, stages: int, in_rounds: bool = Fal
     elif len(shape) == 2 and not merged:
         stripes = stripes_of(layout, 1 - axis, shape[1 - axis], fn.attrs["num_warps"])
     pieces = shape[axis] // size
-    slots = min(pieces, fn.attrs.get("store_stages", stages))
+    slots = min(pieces, fn.attrs.get("store_stages") or fn.attrs.get("staging", STORE_STAGES))
     while in_rounds and pieces % slots:
         slots -= 1
     piece = [size if d == axis else n for d, n in enumerate(shape)]

@@ -27,7 +27,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, Type, elem_of, int1, int32
 from tilejit.layout.clusters import strip_size
 from tilejit.layout.linear import LinearLayout
-from tilejit.schedule.plan import place
+from tilejit.schedule.loads import place
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32

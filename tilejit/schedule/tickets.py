@@ -19,7 +19,7 @@ from typing import Any
 
 from tilejit.ir import Block, Builder, Op, Value, beside, listed
 from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
-from tilejit.schedule.plan import kind_of, written_by
+from tilejit.schedule.loads import kind_of, written_by
 from tilejit.schedule.thread import Step, thread
 
 

@@ -1,0 +1,265 @@
+"""Rings of loads: which loads share slots, barriers and tickets, and how deep they are."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilejit.ir import Function, Op, enclosing, inside, listed
+from tilejit.ir.ahead import Ahead, address_slice
+from tilejit.ir.report import Record
+from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.schedule.loads import Uses, kind_of, loop_around, memory_order, readers
+
+#: kind of a ring -> the copies that fill it, in the report's words.
+COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
+
+
+@dataclass(eq=False)
+class Ring:
+    """Loads with one producer point (block), the same consumers and the same depth, while that is decided."""
+
+    loads: list[Op]
+    slots: int
+    loop: Op | None                       # the innermost loop around the loads
+    views: bool                           # all loads are read by products only, straight from the slot
+    by_warps: bool                        # mma.sync reads the slots: every warp for itself
+    open: bool                            # the author does not say how deep it is
+    local: bool                           # the threads that read the slots fill them too, where there are roles
+    name: str = ""
+    channel: str = ""                     # the ring that has the slots, barriers and tickets: itself, or one before
+    ahead: int = 0                        # inline form: issued so many iterations ahead
+    prompt: bool = False                  # inline form: a slot is filled again in the trip that reads it
+    tight: bool = False                   # a prompt ring with a slot less than asked for, and as many iterations ahead
+
+    @property
+    def kind(self) -> str:
+        """By what copies it is filled."""
+        return kind_of(self.loads[0])
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """The rings of its loads that the text names (`ring=`)."""
+        return tuple(op.attrs["ring"] for op in self.loads if "ring" in op.attrs)
+
+    @property
+    def by_group(self) -> bool:
+        """Whether only wgmma reads its slots: a thread of each warpgroup gives them back, else a lane of each warp."""
+        return self.views and not self.by_warps
+
+    @property
+    def side(self) -> bool:
+        """Whether its tiles are read into registers beside those that products read: fewer slots will do."""
+        return self.kind != "tensor" and not self.views
+
+
+def find_rings(fn: Function, table: Uses) -> list[Ring]:
+    """The rings of a function's loads, with names, and as deep as is asked for."""
+    loads = [op for op in listed(fn.body) if kind_of(op) and "again" not in op.attrs]
+    most, given = fn.attrs.get("most"), fn.attrs.get("num_stages")
+    groups: dict[tuple, Ring] = {}
+    homes = _homes(loads)
+    for op in loads:
+        dots, views = readers(op.result, table)
+        loop = homes.get(op.attrs.get("ring"), loop_around(op))
+        depth = 1
+        if loop is not None:
+            depth = loop.attrs.get("num_stages") or given or fn.attrs.get("slots", 2)
+            depth = min(depth, most or depth)
+        if op.name == "load":
+            depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
+        key = (kind_of(op), op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
+        if key in groups:
+            groups[key].loads.append(op)
+        else:
+            ring = groups[key] = Ring([op], depth, loop, views, any("unit" in dot.attrs for dot in dots),
+                                      loop is not None and not loop.attrs.get("num_stages") and not given,
+                                      kind_of(op) == "async")
+            if ring.side:
+                ring.slots = min(depth, fn.attrs.get("side") or depth)
+    rings = merged(list(groups.values()), lambda one, two: _share(one, two, table))
+    named: dict[str, int] = {}
+    for ring in rings:
+        name_loads(ring.loads, table)
+        ring.name = "_".join(op.result.name for op in ring.loads)
+        named[ring.name] = named.get(ring.name, 0) + 1
+        if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
+            ring.name += f".{named[ring.name]}"
+    return rings
+
+
+def name_loads(loads: list[Op], table: Uses) -> None:
+    """Give loads of a ring without names those of their transposes, or numbers."""
+    for i, op in enumerate(loads):
+        users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
+        op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
+
+
+def _homes(loads: list[Op]) -> dict[str | None, Op]:
+    """The loop, of several the innermost, that each ring which has a name in the text is for: a rotated loop has loads
+    of it before and behind."""
+    found: dict[str | None, Op] = {}
+    for op in loads:
+        loop, name = loop_around(op), op.attrs.get("ring")
+        if name and loop is not None and (name not in found or found[name] in enclosing(loop)):
+            found[name] = loop
+    return found
+
+
+def merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring]:
+    """The same rings, those that are alike made one: one ticket, one wait and one release for all of their loads."""
+    made: list[Ring] = []
+    for ring in rings:
+        block = ring.loads[0].parent
+        for other in [r for r in made if alike(r, ring)]:
+            assert block is not None
+            ring.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
+            ring.name = f"{other.name}_{ring.name}"
+            made.remove(other)
+        made.append(ring)
+    return made
+
+
+def _share(one: Ring, two: Ring, table: Uses) -> bool:
+    """Whether two rings are alike, feed the same product, and all their loads come before the first product: the
+    consumers wait where the last load stands."""
+    block = one.loads[0].parent
+    alike = all(r.views and not r.text and r.loop is not None and r.loads[0].parent is block and
+                (r.kind, r.slots, r.by_warps) == (one.kind, one.slots, one.by_warps) for r in (one, two))
+    if not alike or block is None:
+        return False
+    dots = [{dot for x in r.loads for dot in readers(x.result, table)[0]} for r in (one, two)]
+    tops = [x for dot in dots[0] | dots[1] if (x := inside(block, dot))]
+    last = max(block.ops.index(x) for x in (*one.loads, *two.loads))
+    return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
+
+
+def fill_ahead(fn: Function, rings: list[Ring], table: Uses, in_pieces: set[Op]) -> list[Ring]:
+    """Have those who read a ring fill it, so many iterations ahead, where no other role does; the rings, those that are
+    filled alike made one."""
+    for ring in rings:
+        if (ring.local or "producers" not in fn.attrs) and ring.loop is not None and ring.slots > 1:
+            problem = _ahead_problem(ring)
+            if problem:
+                ring.slots = 1
+                fn.attrs["report"].append(Record(
+                    "not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name))
+                continue
+            ring.prompt = not ring.text and in_pieces.isdisjoint(ring.loads) and _is_read_where_it_is(ring, table)
+            ring.tight = ring.prompt and fn.attrs.get("tight", False)
+            ring.slots -= ring.tight
+            ring.ahead = ring.slots - (not ring.prompt)
+    order = {op: i for i, op in enumerate(listed(fn.body))}
+    return sorted(merged(rings, _alike_ahead), key=lambda ring: order[ring.loads[0]])
+
+
+def _is_read_where_it_is(ring: Ring, table: Uses) -> bool:
+    """Whether all that read a ring's slots are done with them where they stand, in the trip that waits for them: loads
+    into registers and mma.sync, not wgmma."""
+    return all("unit" in dot.attrs for load in ring.loads for dot in readers(load.result, table)[0])
+
+
+def _ahead_problem(ring: Ring) -> str:
+    """Why a ring's loads cannot be issued ahead in the inline form; empty if they can."""
+    loop = ring.loop
+    assert loop is not None
+    if loop.name != "for":
+        return "the loop is a while"
+    body = loop.regions[0]
+    if any(op.parent is not body for op in ring.loads):
+        return "the load is under a condition"
+    if not isinstance(address_slice(loop, [v for op in ring.loads for v in op.operands]), Ahead):
+        return "the address cannot be computed ahead of time"
+    return ""
+
+
+def _alike_ahead(one: Ring, two: Ring) -> bool:
+    """Whether the threads that compute fill two rings ahead for one loop by the same copies: both are filled at the end
+    of a trip, or behind what reads them. Not by cp.async: a thread would hold the addresses of both at once."""
+    def shape(ring: Ring) -> tuple:
+        return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
+
+    return shape(one) == shape(two) and one.ahead > 0 and one.kind != "async" and not any(
+        r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
+
+
+def write_rings(fn: Function, rings: list[Ring]) -> None:
+    """Write rings down on their loads. Loops one after another whose rings are alike use one: the tickets run on, and
+    nothing is drained in between."""
+    groups, warps = fn.attrs.get("groups", 1), fn.attrs["num_warps"]
+    for i, ring in enumerate(rings):
+        each = groups if ring.local else 1
+        for k, load in enumerate(ring.loads):
+            load.attrs.update(index=k, buffer=_buffer(load, ring.slots * each, fn.attrs.get("num_ctas", 1)))
+        peers = max(load.attrs.get("multicast", 1) for load in ring.loads)
+        alone = "producers" not in fn.attrs and warps * each * peers == 1
+        ring.channel = ring.name
+        goes_on = [r.name for r in rings[:i] if r.channel == r.name and _goes_on(ring, r, rings[:i], groups)]
+        ring.channel = (goes_on or [ring.name])[0]
+        for load in ring.loads:
+            load.attrs["channel"] = ring.channel
+        ring.loads[0].attrs.update({k: v for k, v in (
+            ("ahead", ring.ahead), ("prompt", ring.prompt), ("tight", ring.tight), ("open", ring.open),
+            ("side", ring.side), ("role", "producer" if "producers" in fn.attrs and not ring.local else "")) if v},
+            arrivals=0 if alone else (warps // 4 if ring.by_group else warps) * peers)
+        if ring.channel == ring.name:
+            fn.attrs["report"].append(_record(ring, "producers" in fn.attrs))
+        elif not ring.text:
+            fn.attrs["report"].append(Record(
+                "ring", f"ring {ring.name}: goes on in the slots of {ring.channel}", ring.name))
+    for op in listed(fn.body):
+        if "again" in op.attrs:
+            ring = next(r for r in rings if op.attrs["ring"] in r.text)
+            op.attrs.update(channel=ring.channel, index=ring.text.index(op.attrs["ring"]))
+
+
+def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
+    """The buffer of one load, in each CTA: memory order is the tensor's."""
+    t = load.result.type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    cut = 0 if "strip" in load.attrs else load.attrs.get("slice")
+    shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
+    if load.attrs.get("unaligned"):      # 16 bytes more for each strip, or the row
+        strip = load.attrs.get("strip")
+        shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // t.elem.bytes,)
+    return Buffer.of(Tile(shape, t.elem), slots, memory_order(load))
+
+
+def _goes_on(ring: Ring, other: Ring, before: list[Ring], groups: int) -> bool:
+    """Whether a ring is that of a loop before, further on: as the text says, or as alike loads of loops next to each
+    other are."""
+    def shape(r: Ring) -> tuple:
+        return (r.kind, r.local, r.by_warps, r.slots, r.open, r.by_group, r.ahead,
+                [{k: x.attrs.get(k) for k in ("buffer", "slice", "strip", "multicast")} for x in r.loads])
+
+    if ring.text or groups > 1 or ring.loop is None or ring.slots == 1 and not ring.ahead:
+        return bool(ring.text) and ring.text == other.text
+    loops = [r.loop for r in before if r.channel == other.name]
+    return shape(other) == shape(ring) and ring.loop not in loops and all(
+        loop is not None and loop.parent is ring.loop.parent for loop in loops)
+
+
+def _record(ring: Ring, roles: bool) -> Record:
+    """What a ring is, for the report."""
+    who = " by the consumers" if ring.local and roles else ""
+    unit = "mma.sync" if ring.by_warps else "wgmma"
+    size, slots = sum(op.attrs["buffer"].slot_bytes for op in ring.loads), ring.slots
+    return Record("ring", f"ring {ring.name}: {slots} slots x {size} bytes, {COPIES[ring.kind]}{who}, "
+                  f"{f'{unit} reads the slots' if ring.views else 'read into registers'}", ring.name, slots=slots,
+                  bytes=size, copies=ring.kind)
+
+
+def rings_of(fn: Function) -> dict[str, dict[str, Any]]:
+    """What the text says of each ring, by its name: the attributes of its first load, and `slots` of each of its
+    `groups` of readers; whether the slots are read `again`."""
+    ops = [op for op in listed(fn.body) if "channel" in op.attrs and kind_of(op)]
+    again = {op.attrs["channel"] for op in ops if "again" in op.attrs}
+    found: dict[str, dict[str, Any]] = {}
+    for op in ops:
+        name, role = op.attrs["channel"], op.attrs.get("role", "")
+        if op.attrs["index"] == 0 and "again" not in op.attrs and name not in found:
+            groups = 1 if role else fn.attrs.get("groups", 1)
+            found[name] = {"open": False, "side": False, "tight": False, "prompt": False, **op.attrs, "role": role,
+                           "kind": kind_of(op), "groups": groups, "slots": op.attrs["buffer"].slots // groups,
+                           "again": name in again}
+    return found
