@@ -3,7 +3,7 @@
 An elementwise op on tiles is only noted; what follows that is no elementwise op has the run emitted first. So
 intermediate values live in few registers, whatever the size of a tile, and the text of one pair serves for all
 (`Ptx.repeat`). A TMA store asks for one column piece of its value after the other, and has each computed where it is
-staged, unless something else needs the value too.
+staged, where the text says so (`schedule/sink_runs.py`).
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def step(e: Emitter, op: Op) -> bool:
 def _joins(e: Emitter, op: Op) -> bool:
     """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
     if "permutes" in op.define.traits and op.operands[0] in e.run:
-        return _only_stored(e, op.operands[0]) and _only_stored(e, op.result)
+        return _sunk(op.operands[0]) and _sunk(op.result)
     traits = op.define.traits
     if "elementwise" not in traits or "packs" in traits or not op.define.pure \
             or not isinstance(op.result.type, Tile) or not op.operands \
@@ -53,21 +53,17 @@ def _joins(e: Emitter, op: Op) -> bool:
     return len(set(zip(*map(e.get, op.operands)))) == count        # copies of an element are computed once, whole
 
 
-def _only_stored(e: Emitter, v: Value) -> bool:
-    """Whether a value has one use, which is a TMA store or a rename for one."""
-    users = e.uses.get(v, ())
-    if len(users) != 1:
-        return False
-    user = users[0][0]
-    return "pieces" in user.define.traits or "permutes" in user.define.traits and _only_stored(e, user.result)
+def _sunk(v: Value) -> bool:
+    """Whether a value is computed where a store stages it, as the text says."""
+    return isinstance(v.op, Op) and "by_pieces" in v.op.attrs
 
 
 def finish(e: Emitter, op: Op | None = None) -> None:
-    """Emit what the run computes for ops outside of it; all but the value of a TMA store that nothing else needs."""
+    """Emit what the run computes for ops outside of it; all but what the store that follows asks for by pieces."""
     stored = op.operands[1] if op is not None and "pieces" in op.define.traits else None
     inside = set(e.run.values())
     needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
-              and not (v is stored and _only_stored(e, v))]
+              and not (v is stored and _sunk(v))]
     for v in [v for v in needed if "permutes" in e.run[v].define.traits]:       # its store comes later than others ask
         e.set(v, parts(e, v)(range(layout_of(v.type).num_registers)))
         needed.remove(v)

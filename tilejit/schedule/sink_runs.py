@@ -1,0 +1,27 @@
+"""What only a TMA store needs is computed where the store stages it, a piece at a time, so that a thread never holds it.
+
+    %y = cast %s                          %y = cast %s {by_pieces=true}
+    tma_store %d, %y, %stage, ..   ->     tma_store %d, %y, %stage, ..
+
+Elementwise ops are emitted in runs (`ptx/runs.py`); what the last one of a run gives is such a value here, and renames
+of it.
+"""
+from __future__ import annotations
+
+from tilejit.ir import Function, Op, listed, uses
+
+
+def sink_runs(fn: Function) -> Function:
+    """Mark the ops, in place; returns the function."""
+    stores = [op for op in listed(fn.body) if "pieces" in op.define.traits]
+    table = uses(fn.body) if stores else {}
+    for store in stores:
+        value = store.operands[1]
+        while isinstance(value.op, Op) and len(table[value]) == 1:
+            traits = value.op.define.traits
+            if traits & {"elementwise", "permutes"}:
+                value.op.attrs["by_pieces"] = True
+            if "permutes" not in traits:
+                break
+            value = value.op.operands[0]
+    return fn
