@@ -1,4 +1,4 @@
-"""What only a TMA store needs is computed where the store stages it, a piece at a time, so that a thread never holds it.
+"""What only a TMA store needs is computed where the store stages it, a piece at a time: a thread never holds all of it.
 
     %y = cast %s                          %y = cast %s {by_pieces=true}
     tma_store %d, %y, %stage, ..   ->     tma_store %d, %y, %stage, ..

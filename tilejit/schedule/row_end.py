@@ -1,0 +1,127 @@
+"""What lies behind the end of a row that a mask ends (`i < n`): the strips behind the one in which it ends need not be
+worked on.
+
+They are left out of a pass whose stores the mask stops there, and whose reductions find the same number in every
+element: that number is computed once and folded in (for the sum of k elements, k times it). The strips before it need
+no mask.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tilejit.ir import Builder, Op, Value
+from tilejit.ir.types import DType, elem_of, int1, int32
+
+
+class RowEnd:
+    """Where the row ends that ops work on. `bound`: what masks compare the elements' index with, if all of them compare
+    it with the same number; wide: whether a value is a tile like the row, element for element."""
+
+    def __init__(self, ops: Iterable[Op], wide: Callable[[Value], bool]):
+        self.wide = wide
+        ends = [v for op in ops for x in op.operands for v in [self.ends_at(x)] if v is not None]
+        self.bound = ends[0] if ends and all(v is ends[0] for v in ends) else None
+
+    def ends_at(self, mask: Value) -> Value | None:
+        """The n of a mask `i < n`, i the elements' index in the row."""
+        op = mask.op
+        if not isinstance(op, Op) or op.name != "cmp" or not self.wide(mask):
+            return None
+        index, bound = (x.op for x in (op.operands if op.attrs["pred"] == "lt" else reversed(op.operands)))
+        known = (op.attrs["pred"] in ("lt", "gt") and isinstance(index, Op) and index.name == "arange"
+                 and index.attrs["start"] == 0 and isinstance(bound, Op) and bound.name == "splat")
+        return bound.operands[0] if known else None  # type: ignore[union-attr]
+
+    def stops(self, mask: Value, one: Callable[[Iterable[bool]], bool] = any) -> bool:
+        """Whether a mask is false behind the end: `one` of what an `and` is made of is enough for that."""
+        op = mask.op
+        return isinstance(op, Op) and (self.ends_at(mask) is self.bound or op.name == "and"
+                                       and one(self.stops(x, one) for x in op.operands))
+
+    def holds(self, mask: Value) -> bool:
+        """Whether a mask is true before the end."""
+        return elem_of(mask.type) == int1 and self.stops(mask, all)
+
+    def within(self, limit: Value) -> bool:
+        """Whether the limit of a copy is at most the bound, or nothing."""
+        op = limit.op
+        while isinstance(op, Op) and limit is not self.bound and op.name in ("minimum", "maximum", "cast"):
+            consts = [x.op.attrs["value"] for x in op.operands if isinstance(x.op, Op) and x.op.name == "const"]
+            if op.name != "cast" and (len(consts) != 1 or op.name == "maximum" and consts[0] != 0):
+                return False
+            limit = next(x for x in op.operands if not (isinstance(x.op, Op) and x.op.name == "const"))
+            op = limit.op
+        return limit is self.bound
+
+    def needed(self, op: Op) -> list[Value]:
+        """An op's operands before the end: without a mask that only the end decides."""
+        if op.name in ("load", "store") and self.holds(op.operands[-1 if op.name == "store" else 1]):
+            return op.operands[:2 if op.name == "store" else 1]
+        return op.operands[:1] if op.name == "local_load" and self.within(op.operands[-1]) else op.operands
+
+    def alike(self, v: Value) -> bool:
+        """Whether all elements behind the end are the same number, which `beyond` computes."""
+        op = v.op
+        if not self.wide(v):
+            return True
+        assert isinstance(op, Op)
+        if op.name == "local_load":
+            return len(op.operands) > 1 and self.within(op.operands[1])
+        if op.name == "load":
+            return len(op.operands) > 1 and self.stops(op.operands[1]) and all(map(self.alike, op.operands[2:]))
+        if op.name == "select" and self.stops(op.operands[0]):
+            return self.alike(op.operands[2])
+        if op.name in ("const", "splat"):
+            return True
+        return bool(op.operands) and (self.stops(v) or "elementwise" in op.define.traits and "packs" not in
+                                      op.define.traits and all(map(self.alike, op.operands)))
+
+    def beyond(self, v: Value, b: Builder, now: dict[Value, Value], made: dict[Value, Value]) -> Value:
+        """The number that every element of a value is behind the end; now: what stands for values that are no tiles."""
+        op = v.op
+        if not self.wide(v):
+            return now.get(v, v)
+        assert isinstance(op, Op)
+        if v not in made:
+            t = elem_of(v.type)
+            if op.name == "local_load":
+                made[v] = b.const(op.attrs.get("fill", 0), t)
+            elif op.name == "load":
+                made[v] = self.beyond(op.operands[2], b, now, made) if len(op.operands) > 2 else b.const(0, t)
+            elif op.name == "const":
+                made[v] = b.const(op.attrs["value"], t)
+            elif op.name == "splat":
+                made[v] = now.get(op.operands[0], op.operands[0])
+            elif self.stops(v):
+                made[v] = b.const(False, t)
+            elif op.name == "select" and self.stops(op.operands[0]):
+                made[v] = self.beyond(op.operands[2], b, now, made)
+            else:
+                attrs = {k: x for k, x in op.attrs.items() if k != "runs"}
+                made[v] = b(op.name, *(self.beyond(x, b, now, made) for x in op.operands), **attrs)
+        return made[v]
+
+    def may_be_left_out(self, sinks: Iterable[Op]) -> bool:
+        """Whether a pass whose sinks (reductions, stores) these are may leave out what lies behind the end."""
+        return self.bound is not None and all(
+            len(op.operands) > 2 and self.stops(op.operands[2]) if op.name == "store" else
+            times(op) != "" and all(map(self.alike, op.operands)) for op in sinks)
+
+    def clamped(self, least: int, most: int, b: Builder) -> Value:
+        """The bound, but at least one number and at most the other."""
+        assert self.bound is not None
+        t = self.bound.type
+        end = b("minimum", b("maximum", self.bound, b.const(least, t)), b.const(most, t))
+        return end if t == int32 else b("cast", end, dtype=int32)
+
+
+def times(op: Op) -> str:
+    """How a number that many elements have is folded into a reduction: `many` times (a sum of wide numbers), `once`, or
+    not at all (empty)."""
+    region = op.regions[0]
+    if len(op.operands) != 1 or len(region.ops) != 2 or set(region.ops[0].operands) != set(region.args):
+        return ""
+    fold, t = region.ops[0], elem_of(op.operands[0].type)
+    if "idempotent" in fold.define.traits:
+        return "once"
+    return "many" if fold.name == "add" and isinstance(t, DType) and t.bits >= 32 else ""

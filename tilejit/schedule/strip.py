@@ -1,0 +1,119 @@
+"""One strip of a row: what is computed from it, written where it is needed."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tilejit.ir import Builder, Op, Value
+from tilejit.ir.types import Tile, Type, elem_of, int32
+from tilejit.layout.linear import LinearLayout
+from tilejit.schedule.row_end import RowEnd
+
+
+@dataclass(eq=False)
+class Row:
+    """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
+    what stands for a value that is no tile like the row, since it was folded from strips."""
+
+    shape: tuple[int, ...]
+    layout: LinearLayout
+    count: int
+    ctas: int
+    now: dict[Value, Value] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Elements of a strip."""
+        return self.shape[0] // self.count
+
+    @cached_property
+    def part(self) -> LinearLayout | None:
+        """The layout of a strip; None where threads do not hold as much of each."""
+        try:
+            return self.layout.part(0, self.size)
+        except ValueError:
+            return None
+
+    def wide(self, v: Value) -> bool:
+        """Whether a value is a tile like the row, element for element."""
+        return isinstance(v.type, Tile) and v.type.shape == self.shape and v.type.layout == self.layout
+
+
+class Strip:
+    """Strip `index` of a row's values, which `b` writes. end: where the row ends, for a strip before that. `ahead`: how
+    many strips behind an iteration's first one it is, which begins in memory at `starts`."""
+
+    def __init__(self, row: Row, index: Value, b: Builder, end: RowEnd | None = None, ahead: int = 0,
+                 starts: dict[Value, Value] | None = None):
+        self.row, self.index, self.b, self.end, self.ahead = row, index, b, end, ahead
+        self.starts = {} if starts is None else starts
+        self.at = b("mul", index, b.const(row.size, int32))
+        self.made: dict[Value, Value] = {}
+
+    def needed(self, op: Op) -> list[Value]:
+        """An op's operands."""
+        return op.operands if self.end is None else self.end.needed(op)
+
+    def of(self, v: Value) -> Value:
+        """The strip of a value; a value that is no tile, as it is."""
+        if not self.row.wide(v):
+            return self.row.now.get(v, v)
+        if v not in self.made:
+            op = v.op
+            assert isinstance(op, Op)
+            if self.end is not None and op.name == "select" and self.end.holds(op.operands[0]):
+                return self.of(op.operands[1])
+            self.made[v] = self._write(op, Tile((self.row.size,), v.type.elem, self.row.part))  # type: ignore[union-attr]
+            self.made[v].name = v.name
+        return self.made[v]
+
+    def _write(self, op: Op, t: Tile) -> Value:
+        attrs = dict(op.attrs)
+        attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
+        if op.name == "arange":
+            index = self._range(op, t)
+            return self._new(op, [index, self._new(op, [self.at], {"shape": t.shape}, t, "splat")], {}, t, "add")
+        if op.name == "local_load":
+            ctas = {"ctas": self.row.ctas} if self.row.ctas > 1 else {}
+            view = self.b("strip", op.operands[0], self.index, size=self.row.size, **ctas)
+            limit = self.needed(op)[1:]
+            attrs = {k: x for k, x in attrs.items() if limit or k != "fill"}
+            return self._new(op, [view, *(self.b("sub", x, self.at) for x in limit)], attrs, t)
+        if op.name == "ptr_add" and (found := from_start(op)):
+            base, counted = found            # the offset of the strip goes into the number
+            if self.ahead:                   # that of the iteration's first strip, and a constant
+                start = self.b("ptr_add", self.starts[base], self.b.const(self.ahead * self.row.size, int32))
+            else:
+                start = self.starts[base] = self.b("ptr_add", self.row.now.get(base, base), self.at)
+            index = self._range(counted, Tile(t.shape, int32, self.row.part))
+            return self._new(op, [self._new(op, [start], {"shape": t.shape}, t, "splat"), index], attrs, t)
+        return self._new(op, [self.of(x) for x in self.needed(op)], attrs, t)
+
+    def _range(self, op: Op, t: Tile) -> Value:
+        return self._new(op, [], {**op.attrs, "end": op.attrs["start"] + self.row.size}, t)
+
+    def _new(self, op: Op, operands: list[Value], attrs: dict, t: Type, name: str = "") -> Value:
+        """An op like `op`, or of another name, whose result has a type."""
+        return self.b.insert(Op(name or op.name, operands, attrs, None, [t], op.loc)).result
+
+    def folded(self, op: Op, left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
+        """A reduction's region on two strips, element by element."""
+        region = op.regions[0]
+        env = dict(zip(region.args, [*left, *right]))
+        for x in region.ops[:-1]:
+            types = [Tile((self.row.size,), r.type, self.row.part) for r in x.results]  # type: ignore[arg-type]
+            attrs = {**x.attrs, "type": types[0]} if x.name == "const" else dict(x.attrs)
+            new = Op(x.name, [env[v] for v in x.operands], attrs, None, list(types), x.loc)
+            self.b.insert(new)
+            env.update(zip(x.results, new.results))
+        return [env[v] for v in region.terminator.operands]
+
+
+def from_start(op: Op) -> tuple[Value, Op] | None:
+    """The number and the range of an address that counts up from a number."""
+    base, index = (x.op for x in op.operands)
+    if isinstance(base, Op) and base.name == "splat" and isinstance(index, Op) and index.name == "arange" and \
+            elem_of(op.operands[1].type) == int32:
+        return base.operands[0], index
+    return None
