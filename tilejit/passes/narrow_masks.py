@@ -7,7 +7,7 @@
 
 An element costs one comparison then, and the range stays in registers of 32 bits through the loop. Of two ranges
 (a causal mask) the one of fewer registers has the difference of the numbers added. Sums that may wrap are left as they
-are.
+are, and so are tiles of few comparisons a thread: the difference costs about ten instructions one after another.
 """
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tilejit.passes.rules import bounds, defined_by
 
 #: Tiles of numbers less than this far from zero are compared in 32 bits, with differences of two of them.
 _FAR = 1 << 29
+#: Comparisons of a thread that pay for the difference.
+_FEW = 8
 _WHOLE = (-(1 << 63), (1 << 63) - 1)
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
@@ -65,7 +67,7 @@ def _sum(v: Value) -> _Sum | None:
 def _narrow(op: Op) -> bool:
     """Rewrite one comparison, if it is of sums with a tile, or two."""
     t = op.operands[0].type
-    if not isinstance(t, Tile) or t.elem != int64 or t.layout is None:
+    if not isinstance(t, Tile) or t.elem != int64 or _registers(op.result) // op.attrs.get("runs", 1) < _FEW:
         return False
     one, two = map(_sum, op.operands)
     if one is None or two is None:

@@ -149,7 +149,7 @@ class Liveness:
         for before in reversed(op.parent.ops[:op.parent.ops.index(op)]):
             if before.name == "role_sync":
                 return True
-            if not before.define.pure and before.name != "reuse":
+            if before in self.scratch or not before.define.pure and before.name != "reuse":
                 return False
         return False
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, enclosing
 from tilejit.ir.report import Record
-from tilejit.ir.types import Buffer, DType, Tile, int32
+from tilejit.ir.types import Buffer, DType, Pending, Tile, int32
 from tilejit.schedule.context import Context
 from tilejit.schedule.loads import place
 
@@ -28,12 +28,31 @@ def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: 
     bases = t.layout.bases_of("register")
     order = ((1, 0) if bases and bases[0] == (0, 1) else (0, 1)) if t.elem.bits == 16 else along_k
     view = b("view", c.alloc(name, Buffer.of(t, 1, order), private=True), b.const(0, int32))
-    b.op("role_sync")            # the product before may still read the buffer elsewhere
+    _meet(b.block, fence)
     b.op("local_store", view, value)
     if fence:
         b.op("fence_async")
     b.op("role_sync")
     return view
+
+
+def _meet(block: Block, fence: bool) -> None:
+    """The product before may still read the buffer elsewhere: all threads meet at the end of a block, or behind the load
+    that is last there: the assembler moves no load down past a barrier, and else waits for one after the other where
+    they are needed. What was written just before shares its meetings, and with `fence` its fence."""
+    ops = block.ops
+    at = next((i for i in range(len(ops), 0, -1) if ops[i - 1].regions or not ops[i - 1].define.pure), 0)
+    last = ops[at - 1].name if at else ""
+    if last == "role_sync":
+        del ops[at - 2 if fence and ops[at - 2].name == "fence_async" else at - 1:at]
+        return
+    b = Builder(block, at if last == "load" and not _in_flight(block) else len(ops), ops[-1].loc)
+    b.op("role_sync")
+
+
+def _in_flight(block: Block) -> bool:
+    """Whether there may be products of a block that nobody has waited for yet."""
+    return any(isinstance(v.type, Pending) for v in block.args) or any(op.name == "dot_async" for op in block.ops)
 
 
 def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
