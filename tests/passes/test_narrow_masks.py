@@ -117,3 +117,11 @@ def test_an_index_as_a_column():
     out = np.zeros(64, np.int8)
     evaluate(fn, 1, {"y": out, "start": 3, "n": 20})
     assert out.sum() == 11
+
+
+def test_few_comparisons_stay():
+    """Vectors that have one comparison for eight registers."""
+    text = TEXT.replace('pred="PRED"', 'pred="lt", runs=2').replace("FIRST", NARROW).replace("WIDE", "int32")
+    fn = narrow_masks(parse_function(text.replace("SIDES", "%o, %limit")))
+    cmp = next(op for op in walk(fn.body) if op.name == "cmp")
+    assert all(str(v.type).startswith("int64") for v in cmp.operands)

@@ -116,3 +116,37 @@ def test_no_schedule_of_the_emulator_finds_anything():
     a, b = (rng.standard_normal(s).astype(np.float16) / 8 for s in ((64, 64), (3, 64, 64)))
     with tilejit.knobs(target="emulator"):
         assert tilejit.check(products, (1,), a, b, np.zeros((64, 64), np.float32), 3, M=64, N=64, K=64, num_warps=4).ok
+
+
+@tilejit.kernel
+def changing(a, b, c, n):
+    """Blocks of both operands change on their way from memory to the product."""
+    i = tl.arange(0, 64)
+    at = i[:, None] * 64 + i[None, :]
+    total = tl.zeros((64, 64), tl.float32)
+    for j in range(n):
+        x, y = tl.load(a + j * 4096 + at), tl.load(b + j * 4096 + at)
+        total = tl.dot((x.to(tl.float32) * 0.5).to(tl.float16), tl.exp2(y.to(tl.float32)).to(tl.float16), total * 0.5)
+    tl.store(c + at, total)
+
+
+def test_two_operands_share_meetings_behind_the_loads_before():
+    types = {"a": Param(Ptr(fp16), 16), "b": Param(Ptr(fp16), 16), "c": Param(Ptr(fp32), 16), "n": Param(int32)}
+    fn = schedule(passes.run(build(KernelSource(changing.fn), types, {"num_warps": 4, "num_stages": 1})))
+    loop = next(op for op in walk(fn.body) if op.name == "for")
+    found = [op.name for op in loop.regions[0].ops if op.name in ("load", "exp2", *OPS)]
+    stores = ["local_store", "local_store", "fence_async", "role_sync", "dot_async"]
+    assert found in (["load", "load", "role_sync", "exp2", *stores], ["load", "load", "role_sync", stores[0], "exp2", *stores[1:]])
+
+
+def test_shared_meetings_give_the_same_results():
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((3, 64, 64)).astype(np.float16) / 8 for _ in range(2))
+    c, want = np.zeros((64, 64), np.float32), np.zeros((64, 64))
+    for x, y in zip(a, b):
+        x, y = (x.astype(np.float32) * 0.5).astype(np.float16), np.exp2(y.astype(np.float32)).astype(np.float16)
+        want = want * 0.5 + x.astype(np.float64) @ y.astype(np.float64)
+    with tilejit.knobs(target="emulator"):
+        assert tilejit.check(changing, (1,), a, b, c, 3, num_warps=4, num_stages=1).ok
+        changing[(1,)](a, b, c, 3, num_warps=4, num_stages=1)
+    assert np.allclose(c, want, rtol=1e-3, atol=1e-3)
