@@ -1,7 +1,9 @@
 """What nothing needs: finds the ops, carried values and results that no effect asks for, and removes them."""
 from __future__ import annotations
 
-from tilejit.ir.core import Block, Function, Op, Value, controls, edge_of, keep_edges, listed
+from typing import Any
+
+from tilejit.ir.core import Block, Function, Op, controls, edge_of, keep_edges, listed
 
 
 def _is_root(op: Op) -> bool:
@@ -15,36 +17,26 @@ def _is_root(op: Op) -> bool:
 
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
     """The ops that effects need, and the (op, index of an edge) pairs among their carried values and results."""
-    kept = {op for op in listed(fn.body) if _is_root(op)}
-    slots: set[tuple[Op, int]] = set()
-    work, values = [*kept], list[Value]()
-    while work or values:
-        if values:
-            v = values.pop()
-            maker = v.op.parent if isinstance(v.op, Block) else v.op
-            if maker is None:                    # a parameter of the function
-                continue
-            if maker.define.carries:
+    work = [op for op in listed(fn.body) if not op.define.pure and _is_root(op)]
+    kept, slots = set(work), set[tuple[Op, int]]()
+    for op in work:                              # grows meanwhile, and so does what an op needs
+        makers: list[Any] = [op.parent.parent] if op.parent is not None else []
+        values = controls(op) if op.define.carries else [*op.operands]
+        for r in op.regions if not op.define.carries else ():
+            if r.ops and "terminator" in r.terminator.define.traits:
+                values += r.terminator.operands
+        for v in values:
+            maker: Any = v.op.parent if isinstance(v.op, Block) else v.op
+            makers += [maker]
+            if maker is not None and maker.define.carries:
                 found = edge_of(v)
                 if found is not None and (maker, found[1].index) not in slots:
                     slots.add((maker, found[1].index))
                     values += found[1].sources
-            if maker not in kept:
+        for maker in makers:
+            if maker is not None and maker not in kept:          # None: a parameter of the function
                 kept.add(maker)
-                work.append(maker)
-            continue
-        op = work.pop()
-        owner = op.parent.parent if op.parent is not None else None
-        if owner is not None and owner not in kept:
-            kept.add(owner)
-            work.append(owner)
-        if op.define.carries:
-            values += controls(op)
-        else:
-            values += op.operands
-            for r in op.regions:
-                if r.ops and "terminator" in r.terminator.define.traits:
-                    values += r.terminator.operands
+                work += [maker]
     return kept, slots
 
 

@@ -2,10 +2,10 @@
 
 One round rewrites every block in order (known constants, algebraic identities of `rules.py`,
 branches and loops whose control is constant, values that step along with a loop, common
-subexpressions in scope), moves pure ops out of loops that they do not depend on, and drops what
+subexpressions in scope), moves pure ops out of `for` loops that they do not depend on, and drops what
 no effect needs, loop-carried values included. An op is met behind what it is computed from, so one
-round is enough for what is replaced by that alone; rounds repeat after those that change loops,
-branches or where ops stand.
+round is enough for what is replaced by that alone; rounds repeat after those that change loops or
+branches.
 """
 from __future__ import annotations
 
@@ -27,24 +27,34 @@ def simplify(fn: Function) -> Function:
         rewriter = _Rewriter()
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
-        hoisted = _hoist(fn.body)
         drop_dead(fn)                   # leaves nothing that could be rewritten further
-        if not (rewriter.again or hoisted):
+        if not rewriter.again:
             break
     return fn
 
 
+class _Frame:
+    """A block that is being rewritten: its ops, and what they compute. changes: the values that differ from one
+    iteration to the next, if it is the body of a `for`."""
+
+    __slots__ = ("out", "here", "changes")
+
+    def __init__(self, changes: set[Value] | None):
+        self.out: list[Op] = []
+        self.here: list[tuple] = []
+        self.changes = changes
+
+
 class _Rewriter:
     """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
-    ops that dominate the current one, by what they compute, and `here` the keys of those in its block; `again`: what
-    was met before may look different now."""
+    ops that dominate the current one, by what they compute, `frames` the blocks around it, innermost last; `again`:
+    what was met before may look different now."""
 
     def __init__(self) -> None:
         self.mapping: dict[Value, Value] = {}
         self.again = False
-        self.out: list[Op] = []
         self.known: dict[tuple, Op] = {}
-        self.here: list[tuple] = []
+        self.frames: list[_Frame] = []
         self.loc: Any = None
 
     def final(self, v: Value) -> Value:
@@ -52,17 +62,17 @@ class _Rewriter:
             v = self.mapping[v]
         return v
 
-    def block(self, block: Block) -> None:
-        """Rewrite a block."""
-        outer = self.out, self.here
-        self.out, self.here = [], []
+    def block(self, block: Block, loop: bool = False) -> None:
+        """Rewrite a block, the body of a `for` or another."""
+        frame = _Frame(set(block.args) if loop else None)
+        self.frames.append(frame)
         self.ops(block.ops)
-        block.ops = self.out
+        self.frames.pop()
+        block.ops = frame.out
         for op in block.ops:
             op.parent = block
-        for key in self.here:
+        for key in frame.here:
             del self.known[key]
-        self.out, self.here = outer
 
     def ops(self, ops: list[Op]) -> None:
         for op in ops:
@@ -87,15 +97,21 @@ class _Rewriter:
         outer, self.loc = self.loc, op.loc
         if not (op.regions and self._inlined(op) or self._replaced(op)):
             for region in op.regions:
-                self.block(region)
+                self.block(region, op.name == "for")
             if op.name == "for":
                 self._invariants(op)
                 self._steps_along(op)
-            self.out.append(op)
+            self._stays(op, self.frames[-1])
         self.loc = outer
 
+    def _stays(self, op: Op, frame: _Frame) -> None:
+        frame.out.append(op)
+        if frame.changes is not None:
+            frame.changes.update(op.results)
+
     def _replaced(self, op: Op) -> bool:
-        """True if the op's result is an existing value: folded, by a rule, or computed before."""
+        """True if a pure op is done with: its result is an existing value (folded, by a rule, or computed before), or
+        the op has its place, in front of the loops that it does not depend on."""
         if not op.define.pure or op.regions or "scheduled" in op.define.traits:
             return False
         new = None
@@ -112,10 +128,14 @@ class _Rewriter:
             return True
         key = computes(op)
         before = self.known.setdefault(key, op)
-        if before is op:
-            self.here.append(key)
-            return False
-        self.mapping.update(zip(op.results, before.results))
+        if before is not op:
+            self.mapping.update(zip(op.results, before.results))
+            return True
+        at = len(self.frames) - 1
+        while (changes := self.frames[at].changes) is not None and changes.isdisjoint(op.operands):
+            at -= 1
+        self.frames[at].here.append(key)
+        self._stays(op, self.frames[at])
         return True
 
     def _folded(self, op: Op) -> Value | None:
@@ -209,32 +229,3 @@ class _Rewriter:
             body.ops.insert(0, beside)
             replace(body, {arg: beside.result})
             self.again = True
-
-
-# -- loops ------------------------------------------------------------------------------------------
-
-
-def _hoist(block: Block) -> bool:
-    """Move pure ops whose operands do not change in a `for` loop before it, innermost loops first."""
-    changed = False
-    out: list[Op] = []
-    for op in block.ops:
-        for region in op.regions:
-            changed |= _hoist(region)
-        if op.name == "for":
-            body = op.regions[0]
-            inside = set(body.args)
-            stay = []
-            for o in body.ops:
-                movable = o.define.pure and not o.regions and "scheduled" not in o.define.traits
-                if movable and inside.isdisjoint(o.operands):
-                    o.parent = block
-                    out.append(o)
-                    changed = True
-                else:
-                    inside.update(o.results)
-                    stay.append(o)
-            body.ops = stay
-        out.append(op)
-    block.ops = out
-    return changed

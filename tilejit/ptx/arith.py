@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, edges, numeric, walk
+from tilejit.ir import Function, Op, Value, edges, listed, numeric
 from tilejit.ir.types import DType, Ptr, Tile, elem_of, fp8e4b15, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.division import divided, rest
@@ -70,7 +70,10 @@ def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
     """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once.
 
     `make` must not depend on the names of its operands (`Ptx.repeat`)."""
-    every = list(zip(*map(e.get, op.operands)))
+    every = list(zip(*[e.values[v] for v in op.operands]))
+    if len(every) == 1:
+        e.values[op.results[0]] = [make(*every[0])]
+        return
     different = list(dict.fromkeys(every))
     made = e.p.repeat(make, different)
     if len(different) < len(every):
@@ -273,21 +276,21 @@ def _minmax(e: Emitter, op: Op) -> None:
 
 
 def negations(fn: Function) -> set[Value]:
-    """Integers that may be the negation of another one, as they are or moved about: ptxas loses the sign where it makes
-    one minimum of three (runtime/miscompiles.py), unless something stands between that it does not look through."""
-    found: set[Value] = set()
+    """32-bit integers that may be the negation of another one, as they are or moved about: ptxas loses the sign where
+    it makes one minimum of three (runtime/miscompiles.py), unless there is something that it does not look through."""
+    ops = listed(fn.body)
+    made = {op for op in ops if op.name in ("neg", "sub") and (t := dtype_of(op)).bits == 32 and not t.is_float}
+    found = {op.results[0] for op in made}
     before = -1
-    while len(found) > before:               # again where a loop hands one back
+    while found and len(found) > before:     # again where a loop hands one back
         before = len(found)
-        for op in walk(fn.body):
+        for op in ops:
             traits = op.define.traits
-            if op.name in ("neg", "sub"):
-                found.update(op.results)
-            elif op.define.carries:
+            if op.define.carries:
                 for way in edges(op):
                     if not found.isdisjoint(way.sources):
                         found.update((*way.args, way.result))
-            elif not found.isdisjoint(op.operands):
+            elif op not in made and not found.isdisjoint(op.operands):
                 for region in op.regions:        # of a fold: either side is an operand or was folded
                     found.update(x for x in region.args if op.operands[x.index % len(op.operands)] in found)
                 if op.define.pure and ("elementwise" not in traits or "identity" in traits or op.name == "select"):

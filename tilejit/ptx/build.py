@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 #: Register class -> name prefix.
 CLASSES = {"pred": "p", "b16": "h", "b32": "r", "b64": "rd", "f32": "f", "f64": "fd"}
 #: Names of virtual registers, and of the operands (%0, %1, ...) of what `Ptx.repeat` repeats.
-_NAME = re.compile(r"(%(?:p|h|rd|r|fd|f)?\d+)\b")
+_NAME = re.compile(r"%%((?:p|h|rd|r|fd|f)?\d+)\b")
 #: From how many times on a sequence of instructions is repeated as text.
 _TEMPLATE_FROM = 4
 Made = TypeVar("Made", str, "list[str]")
@@ -49,7 +49,9 @@ class Ptx:
 
     def new(self, cls: str, opcode: str, *operands: object) -> str:
         """Append an instruction that defines a fresh register of class `cls`, and return it."""
-        d = self.reg(cls)
+        n = self.counts[cls]
+        self.counts[cls] = n + 1
+        d = f"%{CLASSES[cls]}{n}"
         self.lines.append(f"    {opcode} {', '.join([d, *map(str, operands)])};")
         return d
 
@@ -65,17 +67,19 @@ class Ptx:
         repeated with other names of operands and registers."""
         counts, lines, self.lines = dict(self.counts), self.lines, []
         made = make(*(f"%{i}" for i in range(arity)))
-        pieces = _NAME.split("\n".join(self.lines))
+        pieces = _NAME.split("\n".join(self.lines).replace("%", "%%"))
         new = {cls: n - counts[cls] for cls, n in self.counts.items() if n > counts[cls]}
         self.counts, self.lines = counts, lines
-        marks = {f"%{i}": "%s" for i in range(arity)}      # operands are put in as they are, registers by number
+        marks = {str(i): "%s" for i in range(arity)}       # operands are put in as they are, registers by number
         for cls, n in new.items():
-            marks |= dict.fromkeys([f"%{CLASSES[cls]}{counts[cls] + i}" for i in range(n)], f"%%{CLASSES[cls]}%d")
+            marks |= dict.fromkeys([f"{CLASSES[cls]}{counts[cls] + i}" for i in range(n)], f"%%{CLASSES[cls]}%d")
         place = {name: i for i, name in enumerate(marks)}
-        text = "".join([marks.get(x) or x.replace("%", "%%") for x in pieces])
-        slots = [place[x] for x in pieces if x in place]
+        names = pieces[1::2]
+        pieces[1::2] = [marks[x] if x in marks else "%%" + x for x in names]
+        text = "".join(pieces)
+        slots = [place[x] for x in names if x in place]
         pick = itemgetter(*slots) if slots else lambda values: ()
-        results = [(marks[r], place[r]) for r in ([made] if isinstance(made, str) else made)]
+        results = [(marks[r[1:]], place[r[1:]]) for r in ([made] if isinstance(made, str) else made)]
 
         def apply(operands: Sequence[tuple[str, ...]]) -> list[Any]:
             out: list[Any] = []

@@ -11,7 +11,7 @@ from tilejit.layout.clusters import within
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.exchange import STORE, Barriers
-from tilejit.ptx.reduce import combine
+from tilejit.ptx.reduce import combined
 
 _ONE = LinearLayout.from_bases({"register": (), "lane": ((),) * 5, "warp": ()}, ())
 
@@ -66,7 +66,8 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
             column.append([element(e, elem, w) for w in words])
         columns.append(list(map(list, zip(*column))))
     while len(columns) > 1:
-        columns = [[combine(e, op, a, b) for a, b in zip(x, y)] for x, y in zip(columns[::2], columns[1::2])]
+        folded = iter(combined(e, op, [ab for x, y in zip(columns[::2], columns[1::2]) for ab in zip(x, y)]))
+        columns = [[next(folded) for _ in columns[0]] for _ in columns[1::2]]
     if not e.folds:
         barriers.release(e, 0, ctas)
     for i, r in enumerate(op.results):

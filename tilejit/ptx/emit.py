@@ -155,13 +155,14 @@ class Emitter:
 
     def count(self, t: Type) -> int:
         """Registers per thread of a value of type t."""
-        if isinstance(t, Pending):
-            t = t.tile
-        if not isinstance(t, Tile):
+        kind = type(t)                  # (compared, not asked: emitters come here for every op)
+        if kind is Pending:
+            t = t.tile  # type: ignore[union-attr]
+        elif kind is not Tile:
             return 1
-        if t.layout is None:
+        if t.layout is None:  # type: ignore[union-attr]
             raise CompilationError(f"tile {t} reached the emitter without a layout")
-        return t.layout.num_registers
+        return t.layout.num_registers  # type: ignore[union-attr]
 
     # -- threads ----------------------------------------------------------------------------------
     def thread_coord(self, layout: LinearLayout, dim: int) -> str:
@@ -269,21 +270,26 @@ class Emitter:
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
             EMITTERS[op.name](self, op)
-        runs.finish(self)
+        if self.run:
+            runs.finish(self)
 
     def at(self, op: Op) -> None:
         """What follows belongs to op: its line in the user's source, and a comment."""
         if op.loc is not None:
             self.p.loc(op.loc.file, op.loc.line)
-        self.note(op)
+        for r in op.results:
+            if type(r.type) in (Tile, Pending):
+                self.note(op)
+                return
+        effects = op.define.effects
+        if effects and ("shared_write" in effects or "write" in effects):
+            self.note(op)
 
     def note(self, op: Op) -> None:
         """A comment that names a tile op: `acc = dot_async : pending<fp32[128x256]>`."""
-        shown = [r for r in op.results if isinstance(r.type, (Tile, Pending))]
-        if shown or "shared_write" in op.define.effects or "write" in op.define.effects:
-            names = ", ".join([r.name or "_" for r in shown])
-            self.p.comment((f"{names} = {op.name} : {shown[0].type}" if shown else op.name)
-                           + (f"    {op.loc.short()}" if op.loc else ""))
+        shown = [r for r in op.results if type(r.type) in (Tile, Pending)]
+        what = f"{', '.join([r.name or '_' for r in shown])} = {op.name} : {shown[0].type}" if shown else op.name
+        self.p.comment(f"{what}    {op.loc.short()}" if op.loc else what)
 
 
 def param_decl(name: str, param: Param) -> str:

@@ -5,6 +5,8 @@ result.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op
 from tilejit.ir.scratch import copies_beside, element_bytes, warp_bits
@@ -22,6 +24,14 @@ def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:
         e.set(arg, reg)
     e.block(region)
     return [e.scalar(v) for v in region.terminator.operands]
+
+
+def combined(e: Emitter, op: Op, pairs: Iterable[tuple[list[str], list[str]]]) -> list[list[str]]:
+    """`combine` of every pair."""
+    def one(*regs: str) -> list[str]:
+        return combine(e, op, list(regs[:len(regs) // 2]), list(regs[len(regs) // 2:]))
+
+    return e.p.repeat(one, [(*left, *right) for left, right in pairs])
 
 
 def symmetric(region: Block) -> bool:
@@ -81,10 +91,9 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
             continue                 # a copy of an element that is already in the fold
         seen.add(at)
         groups.setdefault((*at[:axis], *at[axis + 1:]), []).append([regs[r] for regs in lists])
-    inputs, out = len(lists), [groups[at] for at in result.registers()]
+    out = [groups[at] for at in result.registers()]
     while any(len(items) > 1 for items in out):
-        pairs = [tuple(a + b) for items in out for a, b in zip(items[::2], items[1::2])]
-        folded = iter(e.p.repeat(lambda *regs: combine(e, op, list(regs[:inputs]), list(regs[inputs:])), pairs))
+        folded = iter(combined(e, op, [ab for items in out for ab in zip(items[::2], items[1::2])]))
         out = [[*(next(folded) for _ in items[1::2]), *(items[-1:] if len(items) % 2 else [])] for items in out]
     return [items[0] for items in out]
 
@@ -149,7 +158,7 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     for c in range(count):
         parts = [_read(e, op, row, starts, lanes * c) for row in rows]
         while len(parts) > 1:
-            parts = [combine(e, op, a, b) for a, b in zip(parts[::2], parts[1::2])]
+            parts = combined(e, op, zip(parts[::2], parts[1::2]))
         out.append(parts[0])
     return out
 

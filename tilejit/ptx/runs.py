@@ -24,13 +24,22 @@ _LONG = 8
 
 def step(e: Emitter, op: Op) -> bool:
     """Note an op in the current run and return True; or emit the run, if this op may not overtake it."""
-    if _joins(e, op):
+    traits = op.define.traits
+    if ("elementwise" in traits or "permutes" in traits) and _joins(e, op):
         e.run[op.result] = op
         return True
     if e.run:
-        free = "registers" in op.define.traits and not any(v in e.run for v in op.operands)
-        if not free and (op.regions or not op.define.pure or any(isinstance(v.type, Tile) for v in op.operands)):
+        free = "registers" in traits and e.run.keys().isdisjoint(op.operands)
+        if not free and (op.regions or not op.define.pure or _tiles(op)):
             finish(e, op)
+    return False
+
+
+def _tiles(op: Op) -> bool:
+    """Whether an op takes tiles."""
+    for v in op.operands:
+        if type(v.type) is Tile:
+            return True
     return False
 
 
@@ -40,15 +49,15 @@ def _joins(e: Emitter, op: Op) -> bool:
         return _sunk(op.operands[0]) and _sunk(op.result)
     traits = op.define.traits
     if "elementwise" not in traits or "packs" in traits or not op.define.pure \
-            or not isinstance(op.result.type, Tile) or not op.operands \
-            or not all(isinstance(v.type, Tile) for v in op.operands):
+            or type(op.results[0].type) is not Tile or not op.operands \
+            or [v for v in op.operands if type(v.type) is not Tile]:
         return False
     if "runs" in op.attrs or e.steps.by_roots(op):                 # many registers for one
         return False
-    count = e.count(op.result.type)
+    count = e.count(op.results[0].type)
     if count < _LEAST or count % _PAIR:
         return False
-    if any(v in e.run for v in op.operands):
+    if not e.run.keys().isdisjoint(op.operands):
         return True
     return len(set(zip(*map(e.get, op.operands)))) == count        # copies of an element are computed once, whole
 
