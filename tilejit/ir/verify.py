@@ -83,7 +83,7 @@ class _Broken(Exception):
 
 def _alike(a: Type, b: Type) -> bool:
     """Whether types are equal but for what passes decide: layouts, and whether a descriptor goes through TMA."""
-    if isinstance(a, Tile) and isinstance(b, Tile):
+    if type(a) is Tile and type(b) is Tile:
         return a.shape == b.shape and a.elem == b.elem
     if isinstance(a, Pending) and isinstance(b, Pending):
         return _alike(a.tile, b.tile)
@@ -120,7 +120,7 @@ def _op(op: Op, scope: set[Value]) -> None:
         raise _Broken(op, f"operand {v!r} is not defined before its use, or in another scope")
     if "takes_pending" not in define.traits:
         for v in op.operands:
-            if isinstance(v.type, Pending):
+            if type(v.type) is Pending:
                 raise _Broken(op, f"operand {v!r} is pending: only dot_wait turns it into a tile")
     for a in define.required:
         if a not in op.attrs:
@@ -147,7 +147,7 @@ def _op(op: Op, scope: set[Value]) -> None:
     if not right:
         raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(_types(op.results))}")
     if "elementwise" in define.traits:
-        layouts = [v.type.layout for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
+        layouts = [v.type.layout for v in (*op.operands, *op.results) if type(v.type) is Tile]
         if layouts and layouts.count(layouts[0]) < len(layouts):
             raise _Broken(op, f"the tiles of an elementwise op have {len(set(layouts))} layouts")
 
