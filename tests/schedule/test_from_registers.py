@@ -53,6 +53,27 @@ def attention(q_desc, k_desc, v_desc, o_desc, N, scale, BM: tl.constexpr, BN: tl
 
 
 @tilejit.kernel
+def words(a_desc, b_desc, c_desc, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """C = A B^T, four bytes of A a word, in the order in which threads have words: bytes of a word that are two apart,
+    the same of three more, then the word's other two."""
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(tl.cdiv(K, BK)):
+        x = a_desc.load([0, k * BK // 4])
+        some, more = byte_pairs(x), byte_pairs(x >> 8)
+        a = tl.join(some, more).reshape(BM, BK // 16, 4, 2, 2).permute(0, 1, 4, 2, 3).reshape(BM, BK)
+        acc = tl.dot(a, b_desc.load([0, k * BK]).T, acc)
+    c_desc.store([0, 0], acc)
+
+
+@tilejit.kernel
+def byte_pairs(x):
+    """The first and the third byte of words as fp16: in the mantissa of 1024."""
+    both = x & 0x00FF00FF | 0x64006400
+    low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
+    return tl.join(low.to(tl.float16, bitcast=True), high.to(tl.float16, bitcast=True)) - 1024.0
+
+
+@tilejit.kernel
 def two_sums(w_desc, x_desc, y_desc, c_desc, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """C = W (X + Y)^T with int8 W: two products of a loop share a first operand."""
     acc = tl.zeros((BM, BN), tl.float32)
@@ -134,6 +155,21 @@ def test_pieces_stay_in_flight():
     assert re.findall(r"dot_async .*k=(\d+)", loop) == ["0", "32"]
     assert re.findall(r"dot_fence .*pending=(\d)", loop) == ["1", "1"]
     assert print_function(parse_function(kernel.scheduled)) == kernel.scheduled
+
+
+def test_words_are_taken_apart_in_pieces():
+    """Each piece reads its part of the words behind the wait that frees its registers: ptxas moves what is computed of
+    words that were read before up, over products that still read those registers."""
+    packed, b = numbers((64, 192), "int8").view(np.uint8), numbers((32, 192), "fp16")
+    out = np.zeros((64, 32), np.float32)
+    args = block(packed.view(np.int32), [64, 16]), block(b, [32, 64]), block(out, [64, 32]), 192
+    constants = dict(BM=64, BN=32, BK=64, num_warps=4)
+    tilejit.check(words, (1,), *args, seeds=[0], **constants).check()
+    order = packed.reshape(64, 12, 4, 2, 2).transpose(0, 1, 4, 2, 3).reshape(64, 192)
+    np.testing.assert_array_equal(out, order.astype(np.float32) @ b.astype(np.float32).T)
+    kernel = emulated("test", words, (1,), args, constants).entry.compiled
+    assert "from registers, in 2 pieces" in kernel.report() and "one round of wgmma stays in flight" in kernel.report()
+    assert re.findall(r"local_load .*at=\((.*?)\)", kernel.scheduled) == ["0, 0", "0, 8"]
 
 
 def mutants(text):

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from tilejit.ir import Builder, Op, Value
+from tilejit.ir.scratch import conversion
 from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.layout.convert import Registers
 from tilejit.layout.named import wgmma_a_operand
 from tilejit.schedule.loads import shared_operand
 
@@ -134,10 +137,12 @@ def _sources(op: Op, axis: int) -> list[int | None] | None:
         return [axis, axis] if axis < len(shape) - 1 else None
     if op.name == "trans":
         return [op.attrs["order"][axis]]
+    if op.name == "convert":
+        return [axis] if isinstance(conversion(op), Registers) else None
     if op.name == "reshape":
         source = op.operands[0].type.shape  # type: ignore[union-attr]
-        pairs = len(source) == len(shape) + 1 and source[:axis] == shape[:axis] and axis == len(shape) - 1
-        return [axis] if pairs else None
+        whole = [d for d, n in enumerate(source) if prod(source[:d]) == prod(shape[:axis]) and n % PIECES == 0]
+        return whole[:1] if shape[axis] % PIECES == 0 and whole else None
     if "elementwise" in op.define.traits and op.define.pure:
         return [axis if isinstance(x.type, Tile) else None for x in op.operands]
     return None
@@ -148,7 +153,7 @@ def _is_new(v: Value, chosen: set[Op]) -> bool:
     op = v.op
     if not isinstance(op, Op) or op not in chosen:
         return False
-    if "registers" in op.define.traits or op.name == "bitcast" or op.name == "cast" and not (
+    if "registers" in op.define.traits or op.name in ("bitcast", "convert") or op.name == "cast" and not (
             elem_of(op.result.type).is_float or elem_of(op.operands[0].type).is_float):  # type: ignore[union-attr]
         tiles = [x for x in op.operands if isinstance(x.type, Tile)]
         return bool(tiles) and all(_is_new(x, chosen) for x in tiles)
