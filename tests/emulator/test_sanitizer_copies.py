@@ -26,6 +26,11 @@ def by_one(code: str, label: str) -> str:
     return f"@%p1 bra {label}; {code}\n{label}:\n"
 
 
+def alone(code: str) -> str:
+    """Only warp 0."""
+    return f"setp.gt.u32 %p3, %r1, 31; @%p3 bra ALONE; {code}\nALONE:\n"
+
+
 SLOT = by_one(load(), "P") + wait(0) + READ
 REFILL = "mbarrier.arrive.shared.b64 _, [%r2+8200];"       # 64 threads release the slot
 
@@ -39,6 +44,12 @@ CASES = {
     "a copy overwrites a slot that a warp may still read":
         ("slot-overwritten", init(1) + SLOT + by_one(load(), "Q") + wait(1),
          init(1) + SLOT + "bar.sync 0;" + by_one(load(), "Q") + wait(1)),
+    "a copy overtakes what its own warp has read":
+        ("slot-overwritten", init(1, 32) + alone(by_one(load(), "P") + wait(0) + READ + "bar.warp.sync -1;" + by_one(load(), "Q")) + wait(1),
+         init(1, 32) + alone(by_one(load(), "P") + wait(0) + READ + REFILL + by_one(wait(0, 1) + load(), "Q")) + wait(1)),
+    "a copy overtakes what its own warp has read, which waited for nothing":
+        ("slot-overwritten", init(1) + alone(by_one(load(), "P") + wait(0) + READ + by_one(load(), "Q")) + wait(1),
+         init(1) + alone(by_one(load(), "P") + wait(0) + READ + FENCE + "bar.warp.sync -1;" + by_one(load(), "Q")) + wait(1)),
     "a slot is released before it is read":
         ("slot-overwritten", init(1, 64) + by_one(load(), "P") + wait(0) + REFILL + READ + by_one(wait(0, 1) + load(), "Q") + wait(1),
          init(1, 64) + by_one(load(), "P") + wait(0) + READ + REFILL + by_one(wait(0, 1) + load(), "Q") + wait(1)),

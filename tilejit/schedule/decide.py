@@ -4,7 +4,8 @@
                  buffer            slots and layout of that buffer
                  slice, strip, ..  its CTA's share of a copy by a cluster
      .. index 0  arrivals          on `empty`, for each time that a slot is given back; 0: what reads is one warp, and
-                                   fills again what it has read
+                                   fills again by cp.async what it has read (bulk copies overtake reads in a warp's
+                                   queue, for which `bar.warp.sync` does not wait)
                  role="producer"   who fills the ring; else those who read it: so many iterations `ahead`, `prompt`
                  open, side, tight how many slots it has, the author does not say; it feeds no products; one less than
                                    that, and as many iterations ahead

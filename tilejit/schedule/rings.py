@@ -192,7 +192,7 @@ def write_rings(fn: Function, rings: list[Ring]) -> None:
         for k, load in enumerate(ring.loads):
             load.attrs.update(index=k, buffer=_buffer(load, ring.slots * each, fn.attrs.get("num_ctas", 1)))
         peers = max(load.attrs.get("multicast", 1) for load in ring.loads)
-        alone = "producers" not in fn.attrs and warps * each * peers == 1
+        alone = ring.kind == "async" and "producers" not in fn.attrs and warps * each * peers == 1
         ring.channel = ring.name
         goes_on = [r.name for r in rings[:i] if r.channel == r.name and _goes_on(ring, r, rings[:i], groups)]
         ring.channel = (goes_on or [ring.name])[0]

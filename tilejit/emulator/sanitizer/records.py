@@ -17,7 +17,7 @@ GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_red
 class Op:
     """An asynchronous operation: who issued it, with what knowledge (`at_issue` is that of the
     instruction, `clock` what counts: a wgmma's is that of its fence); `read_bit` and `write_bits` (by target
-    CTA) are its parts in clocks; `phase` is that of its mbarrier when it was issued, `after` the
+    CTA) are its parts in clocks; `waited` is up to which tick of its own the issuer had waited; `phase` is that of its mbarrier when it was issued, `after` the
     copies that it follows (cp.async.mbarrier.arrive)."""
 
     number: int
@@ -28,6 +28,7 @@ class Op:
     clock: Clock
     at_issue: Clock
     read_bit: int
+    waited: int
     write_bits: dict[int, int] = field(default_factory=dict)
     barrier: tuple[int, int] | None = None
     bytes: int = 0

@@ -1,7 +1,9 @@
 """Races on shared memory: every access against the last write and the reads since, whichever schedule ran.
 
 Two accesses conflict when one of them writes, unless both are strong. They must be ordered by what the later one's
-agent knows when it starts, and if a generic one comes before TMA or wgmma, a proxy fence must lie between.
+agent knows when it starts, and if a generic one comes before TMA or wgmma, a proxy fence must lie between. Reads need none, as
+everybody's practice is, but a wait: a bulk copy overtakes what its own warp has read just before (loads wait in a queue,
+`bar.warp.sync` does not wait for them; seen on an H200).
 """
 from __future__ import annotations
 
@@ -78,7 +80,8 @@ class SharedMemory:
                 earlier.op is not None and earlier.op is now.op:
             return
         unordered = not earlier.known_to(clock)
-        if not unordered and (not now.async_proxy or earlier.async_proxy or earlier.fenced_for(clock)
+        overtaken = not unordered and self._overtaken(world, earlier, now)
+        if not unordered and not overtaken and (not now.async_proxy or earlier.async_proxy or earlier.fenced_for(clock)
                               or not (earlier.writes or self.fence_reads)):
             return
         shadow = world.shadows[cta]
@@ -88,13 +91,20 @@ class SharedMemory:
         # An operation counts from its issue, so that the name does not depend on when it was carried out.
         first, second = (earlier, now) if earlier.seq <= now.seq else (now, earlier)
         before, after = self.reporter.access(first), self.reporter.access(second)
-        if not unordered:
+        if overtaken:
+            kind, told = kinds.SLOT_OVERWRITTEN, f"{after} may overtake the {before}, which its warp did not wait for"
+        elif not unordered:
             kind, told = kinds.PROXY_FENCE, f"no fence.proxy.async between the {before} and the {after}"
         elif now.op is not None and earlier.known_to(now.op.at_issue):
             kind, told = kinds.WGMMA_FENCE, f"no wgmma.fence between what orders the {before}, and the {after}"
         else:
             kind, told = self._race(world, earlier, now, clock), f"{after} is not ordered after the {before}"
         self.reporter.add(kind, f"{where}: {told}", second.pc, (second.agent, first.agent), where, first.pc)
+
+    def _overtaken(self, world: World, earlier: Access, now: Access) -> bool:
+        """True if an asynchronous write comes behind a read of its issuer, which has waited for nothing in between."""
+        return now.op is not None and now.async_proxy and earlier.op is None and not earlier.writes and \
+            earlier.slot == world.slot(now.agent) and earlier.tick > now.op.waited
 
     def _race(self, world: World, earlier: Access, now: Access, clock: Clock) -> str:
         """The name of an unordered pair; it should not depend on which of the two the schedule put first. A read

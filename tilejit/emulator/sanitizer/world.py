@@ -26,6 +26,7 @@ class World:
         self.clocks = [nothing.ticked(w) for w in range(self.warps)]
         self.released = [nothing] * self.warps        # at the warp's last fence: what relaxed arrivals publish
         self.relaxed = [nothing] * self.warps         # observed by relaxed waits, known after the next fence
+        self.waited = [0] * self.warps                # up to which tick of its own a wait or proxy fence has come back
         self.at_fence: list[Clock | None] = [None] * self.warps      # at the warp's last wgmma.fence
         self.shadows = {cta: Shadow(size) for cta in ctas}
         self.sets = ReaderSets()
@@ -48,6 +49,7 @@ class World:
 
     def learn(self, slot: int, clock: Clock) -> None:
         """The warp knows what the clock knows."""
+        self.waited[slot] = max(self.waited[slot], int(clock.ticks[SEEN, slot]))
         self.clocks[slot] = self.clocks[slot].join(clock)
 
     def new_bit(self) -> int:
@@ -73,7 +75,7 @@ class World:
         """A fence of the warp."""
         if kind == "proxy.async":
             if scope != "global":
-                self.clocks[slot] = self.clocks[slot].fenced()
+                self.learn(slot, self.clocks[slot].fenced())
                 self.tick(slot)
             return
         if kind in ("acq_rel", "sc", "acquire"):
@@ -97,7 +99,7 @@ class World:
         else:
             self.tick(slot)
         op = self.ops[number] = Op(number, kind, agent, pc, self.seq, clock if self.wgmma_after_fence else at_issue,
-                                   at_issue, self.new_bit())
+                                   at_issue, self.new_bit(), self.waited[slot])
         return op
 
     def op_access(self, op: Op, kind: str, cta: int) -> Access:
