@@ -115,7 +115,8 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
     lines = [
         f"def {name}(_grid, /, {head}{comma}*_more, **_options):",
         "    _stream = _options.pop('stream', None) if _options else None",
-        f"    if not (_options == _O and not _more and not _hooks and _overrides() is _K{_and(text.guards)}):",
+        f"    if not ({'_options == _O' if options else 'not _options'} and not _more and not _hooks "
+        f"and _overrides() is _K{_and(text.guards)}):",
         "        if _stream is not None: _options['stream'] = _stream",
         f"        return _next({onward})",
         *(f"    {line}" for line in text.fetch)]
@@ -129,7 +130,7 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         f"        _grid = _resolve(_grid, {{{by_name}}}, _options)",
         "    _h = _current(_index) if _stream is None else _handle(_stream)",
         "    _g, _s, _programs, _config = _box[0]",
-        "    if _g != _grid or _s != _h:",
+        "    if _g is not _grid and _g != _grid or _s != _h:",
         f"        _dims = _resolve(_grid, {{{by_name}}}, _options)",
         "        if 0 in _dims: return None",
         *other,
