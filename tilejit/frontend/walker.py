@@ -18,8 +18,7 @@ from tilejit.frontend.values import Exit, assigned
 from tilejit.ir import Op
 from tilejit.language import debug
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import constexpr, tensor
-from tilejit.language.variables import held
+from tilejit.language.tensor import constexpr, held, tensor
 
 
 class Walker(Calls):

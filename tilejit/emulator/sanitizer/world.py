@@ -1,12 +1,231 @@
-"""What the sanitizer knows of one running cluster: the clocks of its warps, its operations, its accesses."""
+"""What the sanitizer knows of one running cluster: the clocks of its warps, its operations, its accesses.
+
+Vector clocks over warps and asynchronous operations, and a second clock of what is fenced between proxies.
+
+A clock is what an agent knows to have happened: for every warp of the cluster the last tick of its program,
+and the completed parts of asynchronous operations as bits of an integer (operations complete in any order, so
+a counter would not do). Row 1 and `fenced_ops` are the part of that knowledge that a proxy fence covers:
+generic accesses before them are visible to TMA and wgmma. Clocks are never changed, only replaced.
+
+Shadow of one CTA's shared memory: for every byte who wrote it last and who has read it since.
+
+Bytes hold numbers: of the last writing access, and of a set of reading accesses. Sets and accesses are few and
+interned, so an instruction that touches thousands of bytes costs a few array operations and one check per
+distinct number.
+
+What the sanitizer remembers of asynchronous operations and of accesses to shared memory.
+"""
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import reduce
 
+import numpy as np
+
 from tilejit.emulator.events import WarpId
-from tilejit.emulator.sanitizer.clocks import SEEN, Clock
-from tilejit.emulator.sanitizer.records import GROUPED, Access, Op
-from tilejit.emulator.sanitizer.shadow import ReaderSets, Shadow
+
+SEEN, FENCED = 0, 1
+
+
+class Clock:
+    """`ticks` int64[2, warps] (seen, fenced); `ops` and `fenced_ops` are bit sets."""
+
+    __slots__ = ("ticks", "ops", "fenced_ops")
+
+    def __init__(self, ticks: np.ndarray, ops: int = 0, fenced_ops: int = 0):
+        self.ticks, self.ops, self.fenced_ops = ticks, ops, fenced_ops
+
+    @staticmethod
+    def nothing(warps: int) -> Clock:
+        """The clock of who knows nothing."""
+        return Clock(np.zeros((2, warps), np.int64))
+
+    def join(self, other: Clock) -> Clock:
+        """What either knows."""
+        if other is self:
+            return self
+        return Clock(np.maximum(self.ticks, other.ticks), self.ops | other.ops, self.fenced_ops | other.fenced_ops)
+
+    def meet(self, other: Clock) -> Clock:
+        """What both know."""
+        return Clock(np.minimum(self.ticks, other.ticks), self.ops & other.ops, self.fenced_ops & other.fenced_ops)
+
+    def with_ops(self, bits: int) -> Clock:
+        """Also knows these parts of operations."""
+        return self if self.ops | bits == self.ops else Clock(self.ticks, self.ops | bits, self.fenced_ops)
+
+    def ticked(self, warp: int) -> Clock:
+        """The warp itself has gone on: what it does from now on is not part of earlier copies of the clock."""
+        ticks = self.ticks.copy()
+        ticks[SEEN, warp] += 1
+        return Clock(ticks, self.ops, self.fenced_ops)
+
+    def fenced(self) -> Clock:
+        """After fence.proxy.async: all that is known is visible to the async proxy."""
+        return Clock(np.stack([self.ticks[SEEN]] * 2), self.ops, self.ops)
+
+
+_WIDTHS = frozenset({1, 2, 4, 8, 16})
+
+
+class Region:
+    """The bytes [start, start + size) of every start, as rows of the shadow arrays."""
+
+    __slots__ = ("width", "at")
+
+    def __init__(self, starts: np.ndarray, size: int):
+        if size in _WIDTHS and not (starts & (size - 1)).any():
+            self.width, rows = size, starts // size
+        else:
+            self.width, rows = 1, (starts[:, None] + np.arange(size)).reshape(-1)
+        n, low = len(rows), int(rows.min())
+        dense = int(rows.max()) - low + 1 == n
+        if dense and n > 1:
+            ordered = rows if rows[0] == low and rows[-1] == low + n - 1 else np.sort(rows)
+            dense = bool((ordered[1:] - ordered[:-1] == 1).all())
+        self.at: slice | np.ndarray = slice(low, low + n) if dense else rows
+
+    def get(self, array: np.ndarray) -> np.ndarray:
+        """The numbers of the region's bytes."""
+        return array.reshape(-1, self.width)[self.at]
+
+    def put(self, array: np.ndarray, values: np.ndarray | int) -> None:
+        """Replace them."""
+        array.reshape(-1, self.width)[self.at] = values
+
+    def where(self, array: np.ndarray, number: int) -> tuple[int, int]:
+        """[first, last + 1) of the bytes of the region that hold a number."""
+        index = np.arange(len(array)).reshape(-1, self.width)[self.at]
+        hits = index[self.get(array) == number]
+        return int(hits.min()), int(hits.max()) + 1
+
+
+def distinct(values: np.ndarray) -> list[int]:
+    """The different numbers of an array; quick when there are few runs."""
+    flat = values.reshape(-1)
+    changes = (flat[1:] != flat[:-1]).nonzero()[0]
+    return sorted({*flat[changes].tolist(), int(flat[-1])})
+
+
+class Shadow:
+    """`size` bytes. `sets` is shared by all shadows of a cluster: number -> accesses."""
+
+    def __init__(self, size: int):
+        size = -(-size // 16) * 16
+        self.writer = np.zeros(size, np.int32)
+        self.readers = np.zeros(size, np.int32)
+
+    def write(self, region: Region, number: int) -> None:
+        """The access `number` has written the region."""
+        region.put(self.writer, number)
+        region.put(self.readers, 0)
+
+    def read(self, region: Region, extended: Callable[[int], int]) -> None:
+        """Replace every set of readers s of the region by extended(s)."""
+        old = region.get(self.readers)
+        numbers = distinct(old)
+        if len(numbers) == 1:
+            region.put(self.readers, extended(numbers[0]))
+            return
+        new = old.copy()
+        for number in numbers:
+            new[old == number] = extended(number)
+        region.put(self.readers, new)
+
+
+class ReaderSets:
+    """Interned sets of reading accesses; 0 is the empty set."""
+
+    def __init__(self) -> None:
+        self.members: list[tuple[int, ...]] = [()]
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+
+    def number(self, members: tuple[int, ...]) -> int:
+        """The number of a set."""
+        found = self._numbers.get(members)
+        if found is None:
+            found = self._numbers[members] = len(self.members)
+            self.members.append(members)
+        return found
+
+
+#: Operations that run in the async proxy (PTX ISA, "Async proxy"); the others are generic.
+ASYNC_PROXY = frozenset({"tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem",
+                         "wgmma"})
+#: Operations whose issuers wait for them themselves, by groups.
+GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_reduce", "cp_async"})
+
+
+@dataclass(eq=False)
+class Op:
+    """An asynchronous operation: who issued it, with what knowledge (`at_issue` is that of the
+    instruction, `clock` what counts: a wgmma's is that of its fence); `read_bit` and `write_bits` (by target
+    CTA) are its parts in clocks; `waited` is up to which tick of its own the issuer had waited; `phase` is that of
+    its mbarrier when it was issued, `after` the copies that it follows (cp.async.mbarrier.arrive)."""
+
+    number: int
+    kind: str
+    agent: WarpId
+    pc: int
+    seq: int
+    clock: Clock
+    at_issue: Clock
+    read_bit: int
+    waited: int
+    write_bits: dict[int, int] = field(default_factory=dict)
+    barrier: tuple[int, int] | None = None
+    bytes: int = 0
+    phase: int = -1
+    after: list[Op] = field(default_factory=list)
+
+    @property
+    def async_proxy(self) -> bool:
+        """True for TMA, bulk copies and wgmma."""
+        return self.kind in ASYNC_PROXY
+
+    def all_bits(self) -> int:
+        """Every part."""
+        bits = self.read_bit
+        for bit in self.write_bits.values():
+            bits |= bit
+        return bits
+
+
+class Access:
+    """One access to shared memory: by a warp at a tick, or by a part of an operation."""
+
+    __slots__ = ("number", "slot", "tick", "op", "bit", "kind", "strong", "pc", "seq", "agent", "early", "replaced")
+
+    def __init__(self, number: int, agent: WarpId, slot: int, tick: int, op: Op | None, bit: int, kind: str,
+                 strong: bool, pc: int, seq: int):
+        self.number, self.agent, self.slot, self.tick = number, agent, slot, tick
+        self.op, self.bit, self.kind, self.strong, self.pc, self.seq = op, bit, kind, strong, pc, seq
+        self.early = False                      # a read of bytes whose writer it did not know of, or had none
+        self.replaced: set[int] = set()         # a write: the accesses that wrote its bytes before
+
+    @property
+    def writes(self) -> bool:
+        """True for writes and atomics."""
+        return self.kind != "read"
+
+    @property
+    def async_proxy(self) -> bool:
+        """True when made through the async proxy."""
+        return self.op is not None and self.op.async_proxy
+
+    def known_to(self, clock: Clock) -> bool:
+        """True if it happened before what the clock's owner does now."""
+        if self.op is not None:
+            return clock.ops & self.bit == self.bit
+        return bool(clock.ticks[SEEN, self.slot] >= self.tick)
+
+    def fenced_for(self, clock: Clock) -> bool:
+        """True if a proxy fence lies between it and what the clock's owner does now."""
+        if self.op is not None:
+            return clock.fenced_ops & self.bit == self.bit
+        return bool(clock.ticks[FENCED, self.slot] >= self.tick)
+
 
 #: The four warps of a warpgroup.
 GROUP = 4

@@ -1,8 +1,10 @@
-"""`triton.runtime.errors`: what a launch may raise."""
+"""`triton.runtime.errors`: what a launch may raise; `triton.errors`, the base of all errors; and
+`triton.runtime.interpreter`, which there is not: without a GPU kernels run in tilejit's emulator."""
 from __future__ import annotations
 
 from tilejit.errors import AssemblyError as PTXASError
 from tilejit.errors import AutotuneError, TileJitError
+from tilejit.errors import TileJitError as TritonError
 
 
 class AutotunerError(AutotuneError):
@@ -32,4 +34,4 @@ class IntelGPUError(TileJitError):
     """Of another back end; never raised."""
 
 
-__all__ = ["AutotunerError", "InterpreterError", "IntelGPUError", "OutOfResources", "PTXASError"]
+__all__ = ["AutotunerError", "InterpreterError", "IntelGPUError", "OutOfResources", "PTXASError", "TritonError"]

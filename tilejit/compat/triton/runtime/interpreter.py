@@ -1,1 +1,0 @@
-"""`triton.runtime.interpreter`: there is none; without a GPU kernels run in tilejit's emulator."""
