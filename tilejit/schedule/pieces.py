@@ -142,7 +142,7 @@ def _sources(op: Op, axis: int) -> list[int | None] | None:
     if op.name == "reshape":
         source = op.operands[0].type.shape  # type: ignore[union-attr]
         whole = [d for d, n in enumerate(source) if prod(source[:d]) == prod(shape[:axis]) and n % PIECES == 0]
-        return whole[:1] if shape[axis] % PIECES == 0 and whole else None
+        return [whole[0]] if shape[axis] % PIECES == 0 and whole else None
     if "elementwise" in op.define.traits and op.define.pure:
         return [axis if isinstance(x.type, Tile) else None for x in op.operands]
     return None
