@@ -23,7 +23,7 @@ def _log2(n: int) -> int:
 @lru_cache(maxsize=4096)
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
             warp: tuple[tuple[int, ...], ...] | None = None,
-            last: tuple[tuple[int, ...], ...] = ()) -> LinearLayout:
+            last: tuple[tuple[int, ...], ...] = (), own: int | None = None) -> LinearLayout:
     """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then
     more registers. `order` lists dimensions fastest first (default: last dimension first). Where the tile
     is smaller than the threads, the remaining lane or warp bits hold copies. The odd number of parts of a size that is
@@ -31,7 +31,8 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
 
     `warp` fixes the bases of the warp bits instead (each a power of two along one dimension, or zero): a
     tile that another layout gives to the same warps changes layout inside each warp. `last` fixes the last of them
-    only: what each CTA of a cluster holds."""
+    only: what each CTA of a cluster holds. Registers that are left are neighbours along the dimension `own`, if one is
+    given: what goes along it has most of its steps within a thread."""
     order = order or tuple(reversed(range(len(shape))))
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
     parts = [b for b in bits if any(x >= s & -s for x, s in zip(b, shape) if s & (s - 1))]
@@ -44,10 +45,13 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
 
     along = sum(1 for b in bits if b[order[0]]) if shape else 0
     registers = take(min(_log2(vector), along))
+    spare = max(0, len(bits) - 5 - _log2(num_warps) + len(last))
+    mine = [b for b in bits if own is not None and b[own]][:spare]
+    bits = [b for b in bits if b not in mine]
     lanes = take(5)
     idle = [(0,) * len(shape)] * (num_warps % 3 == 0)           # four of twelve warps hold copies
     warps = list(warp) if warp is not None else [*take(_log2(num_warps) - len(last) - len(idle)), *idle, *last]
-    registers += [*take(len(bits)), *parts]
+    registers += [*mine, *take(len(bits)), *parts]
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)
 
 

@@ -39,10 +39,12 @@ class Accesses:
         for op in self.ops:
             key = (tile(op.operands[0].type).shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
-        between = {v.type.shape for op in walk(fn.body) if op.define.layout == "follows" for v in op.results
-                   if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
+        #: Shape of tiles that scans and networks go along a dimension of, which is cheapest within a thread -> it
+        self.along = {v.type.shape: op.attrs["axis"] for op in walk(fn.body) if op.define.layout == "follows"
+                      for v in op.results
+                      if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
         for key in self.widths if self.ctas == 1 and not self.products else ():
-            if key[0] not in between:                # scans and networks are cheapest within a thread
+            if self.along.get(key[0]) != key[1]:
                 self.widths[key] = self._of_whole_sectors(*key)
         #: Length of a row -> bytes of the narrowest elements that are loaded or stored of one.
         self.narrowest: dict[int, int] = {}
@@ -95,7 +97,7 @@ class Accesses:
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
-        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last)
+        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last, own=self.along.get(t.shape))
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
             other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))

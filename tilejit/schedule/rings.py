@@ -14,6 +14,9 @@ from tilejit.schedule.loads import Uses, kind_of, loop_around, memory_order, rea
 #: kind of a ring -> the copies that fill it, in the report's words.
 COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
 
+#: Copies by cp.async that a thread issues for one ticket of several loads, at most: it holds all of their addresses.
+COPIES_AT_ONCE = 16
+
 
 @dataclass(eq=False)
 class Ring:
@@ -175,12 +178,18 @@ def _ahead_problem(ring: Ring) -> str:
 
 def _alike_ahead(one: Ring, two: Ring) -> bool:
     """Whether the threads that compute fill two rings ahead for one loop by the same copies: both are filled at the end
-    of a trip, or behind what reads them. Not by cp.async: a thread would hold the addresses of both at once."""
+    of a trip, or behind what reads them. By cp.async a thread holds the addresses of both at once."""
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
-    return shape(one) == shape(two) and one.ahead > 0 and one.kind != "async" and not any(
-        r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
+    return shape(one) == shape(two) and one.ahead > 0 and (one.kind != "async" or _copies(one) + _copies(two) <= COPIES_AT_ONCE) \
+        and not any(r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
+
+
+def _copies(ring: Ring) -> int:
+    """Copies of a thread for a ticket, each to an address of its own."""
+    layouts = [(load.operands[0].type.layout, load.attrs.get("vec", 1)) for load in ring.loads]     # type: ignore[union-attr]
+    return sum(layout.num_registers // vec for layout, vec in layouts if layout is not None)
 
 
 def write_rings(fn: Function, rings: list[Ring]) -> None:
