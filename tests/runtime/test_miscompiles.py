@@ -20,6 +20,11 @@ FORMS = {
         "min.s16 %h3, %h1, %h2;\nsetp.eq.s16 %p1, %h3, %h2;",
         "cvt.s32.s16 %r1, %h1;\ncvt.s32.s16 %r2, %h2;\nmin.s32 %r3, %r1, %r2;\ncvt.u16.u32 %h3, %r3;\n"
         "setp.eq.s16 %p1, %h3, %h2;"),
+    "widened-copy-of-16-bits": (
+        "@%p bra ELSE;\ncvt.u32.u16 %r1, %h1;\nmin.u32 %r2, %r1, %r3;\ncvt.u16.u32 %h2, %r2;\nbra END;\nELSE:\n"
+        "mov.b16 %h2, %h1;\nEND:",
+        "@%p bra ELSE;\ncvt.u32.u16 %r1, %h1;\nmin.u32 %r2, %r1, %r3;\ncvt.u16.u32 %h2, %r2;\nbra END;\nELSE:\n"
+        "cvt.u32.u16 %r4, %h1;\nprmt.b32 %r5, %r4, 0, 0x3210;\ncvt.u16.u32 %h2, %r5;\nEND:"),
     "late-copy-to-wgmma": tuple(
         "LOOP:\nld.shared.v4.b32 {%b0, %b1, %b2, %b3}, [%x];\nwgmma.wait_group.sync.aligned 0;\n"
         + "".join(copy.format(i=i) + "\n" for i in range(4)) + "wgmma.fence.sync.aligned;\n"
@@ -35,7 +40,7 @@ def test_the_table_finds_its_form(row):
     assert [r.name for r, _ in miscompiles.found(wrong, row.first)] == [row.name]
     assert miscompiles.found(right, row.first) == [] and miscompiles.found(wrong, row.fixed) == []
     lines = wrong.splitlines()
-    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0", "max.s32", "setp.eq"))
+    assert lines[next(row.lines(wrong)) - 1].startswith(("mad.wide", "mov.b32 %a0", "max.s32", "setp.eq", "mov.b16"))
 
 
 def test_a_copy_of_what_was_computed_behind_the_wait_is_fine():
@@ -108,3 +113,29 @@ def test_what_an_author_writes_is_a_remark(monkeypatch):
     assert message.code == "mad-wide-by-one" and message.ptx_line == 11 and "add.s64" in str(message)
     monkeypatch.setattr(ptxas, "release", lambda: (13, 5))
     assert ptxas.assemble(text)[1].clean
+
+
+@tilejit.kernel
+def least_bytes(x, y, out, n, BLOCK: tl.constexpr):
+    """What ptxas 13.0 got wrong: the bytes of y in place of smaller ones of x."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i).to(tl.uint8)
+    w = tl.load(y + 1 + i)
+    if n > 0:
+        v = tl.minimum(v, w)
+    tl.store(out + i, tl.flip(v, 0) & 3)
+
+
+def test_joined_bytes_are_no_copies_of_16_bits():
+    made = least_bytes.compile("*int8", "*uint8", "*uint8", "int32", BLOCK=2048)
+    assert "min.u32" in made.ptx and not list(miscompiles._widened_copies(made.ptx))
+
+
+@pytest.mark.gpu
+def test_joined_bytes_on_a_gpu():
+    torch = pytest.importorskip("torch")
+    x = torch.randint(-128, 128, (2048,), dtype=torch.int8, device="cuda")
+    y = torch.randint(0, 256, (2049,), dtype=torch.uint8, device="cuda")
+    out = torch.empty(2048, dtype=torch.uint8, device="cuda")
+    least_bytes[(1,)](x, y, out, 1, BLOCK=2048)
+    assert torch.equal(out, torch.minimum(x.view(torch.uint8), y[1:]).flip(0) & 3)

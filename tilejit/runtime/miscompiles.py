@@ -34,6 +34,9 @@ _MINMAX = re.compile(r"^\s*(?:min|max)\.[su]32\s+%\w+\s*,\s*(%\w+)\s*,\s*(%\w+)\
 _MINMAX16 = re.compile(r"^\s*(?:min|max)\.[su]16\s+(%\w+)\s*,")
 _EQUAL16 = re.compile(r"^\s*setp\.(?:eq|ne)\.[bsu]16\s+%\w+\s*,\s*(%\w+)\s*,\s*(%?\w+)\s*;")
 _COPY = re.compile(r"^\s*mov\.[bfsu]32\s+(%\w+),\s*(%\w+);")
+_COPY16 = re.compile(r"^\s*mov\.b16\s+(%\w+),\s*(%\w+);")
+_WIDENED16 = re.compile(r"^\s*cvt\.[su]32\.[su]16\s+(%\w+),\s*(%\w+);")
+_HALVES_ALONE = ("shfl", "prmt", "mov", "cvt.u16", "cvt.s16")      # which never read what lies above 16 bits
 _FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*\{([^}]*)\}")
 
 
@@ -62,6 +65,21 @@ def _compared_minima(ptx: str) -> Iterator[int]:
             made.add(found[1])
         elif (read := _EQUAL16.match(line)) and made & {read[1], read[2]}:
             yield i
+
+
+def _widened_copies(ptx: str) -> Iterator[int]:
+    """Copies of 16-bit registers that are also widened, for instructions that read all 32 bits."""
+    copies = [(i, {copy[1], copy[2]}) for i, line in enumerate(ptx.splitlines(), 1) if (copy := _COPY16.match(line))]
+    if not copies:
+        return
+    wide: dict[str, str] = {}
+    whole: set[str] = set()
+    for line in ptx.splitlines():
+        if found := _WIDENED16.match(line):
+            wide[found[1]] = found[2]
+        elif not line.strip().startswith(_HALVES_ALONE):
+            whole.update(wide[r] for r in re.findall(r"%\w+", line) if r in wide)
+    yield from (i for i, registers in copies if registers & whole)
 
 
 def _late_copies(ptx: str) -> Iterator[int]:
@@ -101,6 +119,11 @@ MISCOMPILES: tuple[Miscompile, ...] = (
     Miscompile("compared-minimum-of-16-bits", "a 16-bit minimum or maximum is compared with one of its operands: "
                "wrong if these are equal", "the minimum of 32 bits, cvt.u16.u32 behind it", (12, 0), (13, 4),
                _compared_minima),
+    # The copy is put into the low half of a register, and the widening, left out where the source is known to be
+    # extended, reads all of it. Found by fuzzing on an H200; ptxas 12.8 to 13.1 write it, 13.3 to 13.5 do not.
+    Miscompile("widened-copy-of-16-bits", "a 16-bit register is copied, and widened to 32 bits: the upper half may be "
+               "anything", "cvt.u32.u16, prmt.b32 d, s, 0, 0x3210 and cvt.u16.u32 in place of the copy", (12, 0),
+               (13, 3), _widened_copies),
 )
 
 
