@@ -107,10 +107,9 @@ def against(shape: Shape, dtype: str, ours: Callable[[], Any], theirs: Callable[
 
 def choice(shape: Shape, dtype: str) -> dict[str, Any]:
     """How much longer the chosen way takes than the best of the likeliest; empty where TMA does not read the operands."""
-    import calibrate
-
     from tilejit.kernels.chip import current
     from tilejit.kernels.planning import choose
+    from tilejit.tools import calibrate
 
     m, n, k = shape
     unit, kind = (16, "fp8e4nv") if dtype == "fp8" else (8, "bf16")

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from bursts import Burst
-from calibrate import described
 from contender import Absent, Contender, race
 
 import tilejit
@@ -22,6 +21,7 @@ from tilejit.kernels.chip import current
 from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, checked
 from tilejit.kernels.problem import facts as problem_of
+from tilejit.tools.calibrate import described
 
 #: Plans that are tried for a product.
 PLANS = 60

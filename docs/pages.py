@@ -14,7 +14,7 @@ from typing import Any
 from tilejit import kernels
 from tilejit.emulator import handlers_memory, program  # noqa: F401  (program registers the executors)
 from tilejit.emulator.decode import HANDLERS
-from tilejit.emulator.machine import EXECUTE
+from tilejit.emulator.execute import EXECUTE
 from tilejit.emulator.sanitizer.kinds import KINDS, MACHINE
 from tilejit.ir import OPS, OpDef
 from tilejit.ir.table import EFFECTS, LAYOUTS, REGIONS, TRAITS

@@ -1,4 +1,5 @@
-"""The command line: `python -m tilejit demo | ops | stages KERNEL | cache ls, why, clear | info`."""
+"""The command line: `python -m tilejit demo | ops | stages KERNEL | cache ls, why, clear | info |
+calibrate`."""
 from __future__ import annotations
 
 import argparse
@@ -155,7 +156,16 @@ def main() -> int:
     shown.add_argument("kernel", choices=["matmul", "attention"])
     shown.add_argument("--only", default="", help="only stages whose names have this")
     commands.add_parser("info", help=info.__doc__)
+    rates = commands.add_parser("calibrate", help="measure the chip's rates, by which products are planned")
+    rates.add_argument("--seconds", type=float, default=150, help="to measure; 0: fit what --times holds")
+    rates.add_argument("--seed", type=int, help="of the products; a fresh one without")
+    rates.add_argument("--times", type=Path, help="file of measured times, which is added to")
+    rates.add_argument("--out", type=Path, help="the chip's file to write (tilejit/kernels/chips/NAME.json)")
     args = parser.parse_args()
+    if args.command == "calibrate":
+        from tilejit.tools.calibrate import calibrate
+
+        return calibrate(args.seconds, args.seed, args.times, args.out)
     if args.command == "demo":
         return demo(args.size)
     if args.command == "stages":

@@ -6,7 +6,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit.compat.triton import testing
 from tilejit.compat.triton._C import libtriton
-from tilejit.compat.triton.language.core import _log2, get_int_dtype
+from tilejit.compat.triton.language.core import get_int_dtype
+from tilejit.compat.triton.language.standard import _log2
 from tilejit.compat.triton.runtime.jit import JITFunction
 from tilejit.errors import CompilationError, EmulatorError
 

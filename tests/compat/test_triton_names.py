@@ -424,7 +424,7 @@ def test_sizes_of_blocks_are_checked(triton):
 
 
 def test_functions_in_processes_of_their_own(triton):
-    from tilejit.compat.triton._internal_testing import run_in_process
+    from tilejit.compat.triton._processes import run_in_process
 
     assert isinstance(run_in_process(int, ("many",)).exc, ValueError)
     assert run_in_process(__import__("os").write, (2, b"said")).driver_stderr_output == "said"

@@ -165,7 +165,7 @@ def test_buffers_have_the_names_of_comments() -> None:
 def test_compiled_kernels_name_their_buffers() -> None:
     import tilejit
     from tilejit.emulator import Program
-    from tilejit.emulator.sanitizer.reporting import Buffers
+    from tilejit.emulator.sanitizer.buffers import Buffers
 
     @tilejit.kernel
     def double(src, dst):

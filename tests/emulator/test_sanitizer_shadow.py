@@ -5,8 +5,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilejit.emulator.sanitizer.global_memory import CtaClocks
-from tilejit.emulator.sanitizer.world import Clock, ReaderSets, Region, Shadow, distinct
+from tilejit.emulator.sanitizer.clocks import Clock
+from tilejit.emulator.sanitizer.shadow import ReaderSets, Region, Shadow, distinct
+from tilejit.emulator.sanitizer.strong import CtaClocks
 
 SIZE = 256
 ACCESSES = st.tuples(st.booleans(), st.sampled_from([1, 2, 4, 8, 16, 12, 20]), st.lists(st.integers(0, 14), min_size=1, max_size=6),

@@ -24,7 +24,7 @@ def test_the_limits_of_a_form_are_refused(body: str) -> None:
 
 
 def test_every_external_has_an_executor() -> None:
-    from tilejit.emulator.machine import EXECUTE
+    from tilejit.emulator.execute import EXECUTE
 
     Program(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() { ret; }")
     assert set(EXECUTE) <= {f.name for f in isa.FORMS}

@@ -7,7 +7,7 @@ from tilejit.errors import CompilationError
 BUILTINS = sorted(n for n, x in vars(tl).items() if getattr(x, "is_builtin", False))
 
 
-@pytest.mark.parametrize("family", ["debug", "descriptors", "elementwise", "hints", "math",
+@pytest.mark.parametrize("family", ["atomics", "creation", "debug", "descriptors", "elementwise", "hints", "math",
                                     "memory", "products", "reductions", "shape"])
 def test_every_public_builtin_of_a_family_is_exported(family):
     module = __import__(f"tilejit.language.{family}", fromlist=["__all__"])

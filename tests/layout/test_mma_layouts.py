@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilejit.layout.convert import address_bits
+from tilejit.layout.fma import fma_accumulator
 from tilejit.layout.matrices import matrix_cycles, split
 from tilejit.layout.mma import mma_accumulator, mma_operand, warp_grid
-from tilejit.layout.named import blocked, fma_accumulator, shared
+from tilejit.layout.named import blocked, shared
 
 SIDES = st.sampled_from([16, 32, 64, 128])
 WARPS = st.sampled_from([1, 2, 4, 8, 16])

@@ -8,7 +8,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels.add import add_kernel
 from tilejit.ptx.metadata import KernelMetadata
-from tilejit.runtime.driver import resident
+from tilejit.runtime.occupancy import resident
 
 
 @tilejit.kernel

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tilejit.runtime import launch as progress
+from tilejit.runtime import progress
 
 
 class Terminal(io.StringIO):

@@ -14,18 +14,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilejit.emulator.events import Finding, Listener, Report
+    from tilejit.emulator.events import Listener
     from tilejit.emulator.exploration import Exploration, explore
     from tilejit.emulator.program import Program
     from tilejit.emulator.replay import Rates
+    from tilejit.emulator.report import Finding, Report
     from tilejit.emulator.sanitizer import Sanitizer
     from tilejit.emulator.tensormap import encode_tensor_map
 
 __all__ = ["Exploration", "Finding", "Listener", "Program", "Rates", "Report", "Sanitizer", "encode_tensor_map",
            "explore"]
 
-_HOMES = {"Exploration": "exploration", "explore": "exploration", "Program": "program", "Report": "events",
-          "Finding": "events", "Listener": "events", "Rates": "replay", "Sanitizer": "sanitizer",
+_HOMES = {"Exploration": "exploration", "explore": "exploration", "Program": "program", "Report": "report",
+          "Finding": "report", "Listener": "events", "Rates": "replay", "Sanitizer": "sanitizer",
           "encode_tensor_map": "tensormap"}
 
 

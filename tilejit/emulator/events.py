@@ -14,62 +14,16 @@ Vocabulary
 Order of events of one asynchronous operation: `issue`, then its `async_access`es (its reads of shared or
 global memory, its writes), then `complete`. With lazy completion they come as late as PTX allows, with eager
 completion at once; a checker should take the *issue* and the *completion's wait* as the bounds.
-
-What a launch in the emulator found and how much it did.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilejit.errors import EmulatorError
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One broken rule: where it is, in PTX and in the kernel's source, who took part, how to see it again;
-    `subject` is the barrier, buffer or register that it is about."""
-
-    kind: str
-    message: str
-    ptx_line: int = 0
-    source_loc: tuple[str, int] | None = None
-    warps: tuple[str, ...] = ()
-    seed: int = 0
-    subject: str = ""
-
-    def __str__(self) -> str:
-        where = f"PTX line {self.ptx_line}" if self.ptx_line else "launch"
-        if self.source_loc:
-            where += f" ({self.source_loc[0]}:{self.source_loc[1]})"
-        who = f" [{', '.join(self.warps)}]" if self.warps else ""
-        return f"{self.kind}: {self.message}\n  at {where}{who}, seed {self.seed}"
-
-
-@dataclass
-class Report:
-    """Counts and findings of one launch. `cycles` is the machine's logical clock, not time; `finished` says that
-    every CTA ran to its end."""
-
-    ctas: int = 0
-    instructions: int = 0
-    barrier_waits: int = 0
-    cycles: int = 0
-    finished: bool = False
-    findings: list[Finding] = field(default_factory=list)
-
-    def check(self) -> Report:
-        """Raise EmulatorError with every finding, if there is one; returns self."""
-        if self.findings:
-            raise EmulatorError("\n".join(str(f) for f in self.findings))
-        return self
-
-    def __str__(self) -> str:
-        return (f"{self.ctas} CTAs, {self.instructions} warp instructions, {self.barrier_waits} barrier "
-                f"waits, {len(self.findings)} findings")
+if TYPE_CHECKING:
+    from tilejit.emulator.report import Finding
 
 
 class WarpId(NamedTuple):

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilejit.emulator.events import Finding, Listener, Report
+from tilejit.emulator.events import Listener
 from tilejit.emulator.policy import POLICIES
+from tilejit.emulator.report import Finding, Report
 from tilejit.errors import EmulatorError
 
 #: launch(policy, seed, listener): one run over the memory as it is.

@@ -4,10 +4,6 @@
 what Python has to. A warp that must wait leaves a `Waiter` under a key; whoever changes the thing with that
 key calls `notify`. Asynchronous operations are performed at issue (eager) or kept in flight until the policy
 lets them go (lazy: only when nothing else can run).
-
-The registry of what Python carries out: form name -> function(cluster, site, external).
-
-A function returns None, or (key, Waiter) if the split must wait.
 """
 from __future__ import annotations
 
@@ -20,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilejit.emulator.decode import SHARED_BASE, Address, External
-from tilejit.emulator.events import Finding, WarpId
+from tilejit.emulator.events import WarpId
 from tilejit.emulator.policy import FUEL
+from tilejit.emulator.report import Finding
 from tilejit.emulator.vm import codes as k
 
 if TYPE_CHECKING:
@@ -432,15 +429,3 @@ def lanes_of(mask: int) -> list[int]:
     if mask & (mask - 1) == 0:
         return [mask.bit_length() - 1]
     return [lane for lane in _ALL_LANES if mask >> lane & 1]
-
-
-Executor = Callable[[Cluster, Site, External], "tuple[Hashable, Waiter] | None"]
-EXECUTE: dict[str, Executor] = {}
-
-
-def executes(*names: str) -> Callable[[Any], Any]:
-    """Register the executor of the forms with these names."""
-    def register(function: Any) -> Any:
-        EXECUTE.update(dict.fromkeys(names, function))
-        return function
-    return register

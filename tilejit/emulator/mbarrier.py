@@ -10,7 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from tilejit.emulator.decode import Address, External
-from tilejit.emulator.machine import Cluster, Site, Waiter, executes, lanes_of
+from tilejit.emulator.execute import executes
+from tilejit.emulator.machine import Cluster, Site, Waiter, lanes_of
 
 MAX_COUNT = (1 << 20) - 1
 

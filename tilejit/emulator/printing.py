@@ -6,7 +6,8 @@ import re
 import struct
 
 from tilejit.emulator.decode import External
-from tilejit.emulator.machine import Cluster, Site, executes, lanes_of
+from tilejit.emulator.execute import executes
+from tilejit.emulator.machine import Cluster, Site, lanes_of
 from tilejit.emulator.vm import codes as k
 
 _CONVERSION = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(l{0,2})([diuxXcfeEgGa]))")

@@ -2,81 +2,36 @@
 
 Clusters run in order of their index. When one only spins (on global memory that another CTA must write), the
 next is admitted beside it, as many as a GPU would hold, so that inter-CTA protocols make progress.
-
-What happens when every warp waits: waits with a time limit give up, or else the report of a deadlock (who waits for
-what, and what is missing).
 """
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilejit.emulator import (  # noqa: F401  (executors)
+    bulk,
     cache,
     copies,
+    cp_async,
     mbarrier,
     printing,
     sync,
     tensor_core,
     tma,
 )
+from tilejit.emulator.deadlock import deadlock
 from tilejit.emulator.decode import Address, External, decode
-from tilejit.emulator.events import Finding, Listener, Report, fan_out
-from tilejit.emulator.machine import EXECUTE, AsyncOp, Cluster, Stop, Tools
+from tilejit.emulator.events import Listener, fan_out
+from tilejit.emulator.execute import EXECUTE
+from tilejit.emulator.machine import AsyncOp, Cluster, Stop, Tools
 from tilejit.emulator.policy import POLICIES, make_policy
+from tilejit.emulator.report import Finding, Report
 from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
-
-if TYPE_CHECKING:
-    from tilejit.emulator.machine import Cluster, Waiter
-
-
-def give_up(c: Cluster) -> bool:
-    """End the waits with a time limit (PTX ISA, mbarrier.try_wait, suspendTimeHint), each once a phase: a loop around
-    such a wait is a deadlock all the same. False if there are none."""
-    found = False
-    for key, items in list(c.waiters.items()):
-        for w in [w for w in items if w.limited >= 0 and (w.warp, w.pc, w.limited) not in c.timed_out]:
-            c.timed_out.add((w.warp, w.pc, w.limited))
-            items.remove(w)
-            w.resume()
-            c.splits[w.warp, w.split, k.SP_STATE] = k.READY
-            if w.warp not in c.runnable:
-                c.runnable.append(w.warp)
-            found = True
-        if not items:
-            del c.waiters[key]
-    return found
-
-
-def deadlock(c: Cluster) -> Finding | None:
-    """No warp can run and nothing is in flight: one line a waiting warp; None if a wait can give up."""
-    if give_up(c):
-        return None
-    waiting: list[Waiter] = []
-    seen = set()
-    for items in c.waiters.values():
-        for w in items:
-            if (w.warp, w.split) not in seen:
-                seen.add((w.warp, w.split))
-                waiting.append(w)
-    waiting.sort(key=lambda w: w.warp)
-    lines = []
-    for w in waiting:
-        loc = c.program.loc(w.pc)
-        where = f"PTX line {c.program.line(w.pc)}" + (f", {loc[0]}:{loc[1]}" if loc else "")
-        lines.append(f"  {c.warp_name(w.warp)} at {where} {w.describe()}")
-    exited = [c.warp_name(i) for i, s in enumerate(c.warp_states) if s.exited]
-    if exited:
-        lines.append("  exited: " + ", ".join(exited))
-    first = waiting[0].pc if waiting else -1
-    return c.finding("deadlock", "every warp waits and nothing is in flight\n" + "\n".join(lines), first,
-                     tuple(w.warp for w in waiting))
-
 
 #: Clusters that run side by side at most.
 RESIDENT = 132

@@ -5,7 +5,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from tilejit.emulator.decode import External
-from tilejit.emulator.machine import Cluster, Site, Waiter, executes, lanes_of
+from tilejit.emulator.execute import executes
+from tilejit.emulator.machine import Cluster, Site, Waiter, lanes_of
 
 
 # -- named barriers ---------------------------------------------------------------------------------------

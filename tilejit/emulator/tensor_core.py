@@ -3,8 +3,6 @@
 A warpgroup's instruction starts when the last of its four warps issues it. The product reads shared memory
 through the matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and
 "Matrix descriptor format") and sums as the tensor core does (vm/tensor.py); integers by numpy.
-
-Bit patterns of the narrow formats as float32 arrays.
 """
 from __future__ import annotations
 
@@ -16,30 +14,10 @@ from typing import Any
 import numpy as np
 
 from tilejit.emulator.decode import External
-from tilejit.emulator.machine import AsyncOp, Cluster, Site, Waiter, executes
+from tilejit.emulator.execute import executes
+from tilejit.emulator.machine import AsyncOp, Cluster, Site, Waiter
+from tilejit.emulator.numbers import from_bits
 from tilejit.emulator.vm import codes as k
-
-
-@lru_cache(maxsize=None)
-def _table(dtype: str) -> np.ndarray:
-    """float32 of all 256 codes of an 8-bit format."""
-    import ml_dtypes
-
-    codes = np.arange(256, dtype=np.uint8)
-    kind = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "s8": np.int8, "u8": np.uint8}[dtype]
-    return codes.view(kind).astype(np.float32)
-
-
-def from_bits(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values of unsigned bit patterns; tf32 drops the low 13 bits as the tensor core does."""
-    if dtype == "bf16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    if dtype == "f16":
-        return np.ascontiguousarray(raw).view(np.float16).astype(np.float32)
-    if dtype == "tf32":
-        return np.ascontiguousarray(raw & np.uint32(0xFFFFE000)).view(np.float32)
-    return _table(dtype)[raw]
-
 
 #: Largest linear offset that the swizzle pattern depends on.
 _PERIOD = 1024

@@ -30,7 +30,8 @@ from tilejit.ir import Block, walk
 from tilejit.ir.types import DType, Ptr, int64
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import literal_type, promote, unwrap
-from tilejit.language.tensor import Compound, is_held, tensor
+from tilejit.language.tensor import Compound, tensor
+from tilejit.language.variables import is_held
 
 #: what errors call it
 RETURNED_VALUE = "Return type mismatch: the returned value"

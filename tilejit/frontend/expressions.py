@@ -22,12 +22,11 @@ from tilejit.language.tensor import (
     METHODS,
     KernelBuilder,
     constexpr,
-    held,
-    is_held,
     tensor,
     tensor_descriptor,
     type_of,
 )
+from tilejit.language.variables import held, is_held
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
            ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Pow: "**"}

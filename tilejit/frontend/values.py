@@ -15,7 +15,8 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.ir.types import DType
 from tilejit.language.semantics import literal_type, promote, to_tensor, unwrap
-from tilejit.language.tensor import Compound, KernelBuilder, is_held, tensor
+from tilejit.language.tensor import Compound, KernelBuilder, tensor
+from tilejit.language.variables import is_held
 
 LEAF = (tensor, bool, int, float)
 

@@ -18,7 +18,8 @@ from tilejit.frontend.values import Exit, assigned
 from tilejit.ir import Op
 from tilejit.language import debug
 from tilejit.language.semantics import unwrap
-from tilejit.language.tensor import constexpr, held, tensor
+from tilejit.language.tensor import constexpr, tensor
+from tilejit.language.variables import held
 
 
 class Walker(Calls):

@@ -1,4 +1,4 @@
-"""Rates of chips, as data: `chips/*.json`, written by `benchmarks/calibrate.py` or taken from data sheets."""
+"""Rates of chips, as data: `chips/*.json`, written by `python -m tilejit calibrate` or taken from data sheets."""
 from __future__ import annotations
 
 import json

@@ -15,19 +15,23 @@ from tilejit.ir.types import fp64 as float64
 from tilejit.ir.types import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tilejit.language import extra, math
 from tilejit.language.aggregates import *  # noqa: F403
+from tilejit.language.assembly import *  # noqa: F403
+from tilejit.language.atomics import *  # noqa: F403
 from tilejit.language.block_pointers import *  # noqa: F403
+from tilejit.language.creation import *  # noqa: F403
 from tilejit.language.debug import *  # noqa: F403
 from tilejit.language.descriptors import *  # noqa: F403
-from tilejit.language.elementwise import *  # noqa: F403  # noqa: F403
+from tilejit.language.elementwise import *  # noqa: F403
 from tilejit.language.hints import *  # noqa: F403
 from tilejit.language.loops import range, static_range
 from tilejit.language.math import *  # noqa: F403
-from tilejit.language.memory import *  # noqa: F403  # noqa: F403
+from tilejit.language.memory import *  # noqa: F403
 from tilejit.language.products import *  # noqa: F403
 from tilejit.language.random import *  # noqa: F403
-from tilejit.language.reductions import *  # noqa: F403  # noqa: F403
+from tilejit.language.reductions import *  # noqa: F403
 from tilejit.language.scaled import *  # noqa: F403
-from tilejit.language.shape import *  # noqa: F403  # noqa: F403
+from tilejit.language.scans import *  # noqa: F403
+from tilejit.language.shape import *  # noqa: F403
 from tilejit.language.sorting import *  # noqa: F403
 from tilejit.language.tensor import block_type, constexpr, constexpr_type, tensor, tensor_descriptor, tuple_type
 

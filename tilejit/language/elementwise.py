@@ -1,14 +1,10 @@
-"""Casts and choices, element by element.
-
-Inline PTX, element by element.
-"""
+"""Casts and choices, element by element."""
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-from tilejit.errors import CompilationError
-from tilejit.ir.types import DType, int1
+from tilejit.ir.types import int1
 from tilejit.language import debug
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
@@ -65,34 +61,4 @@ def _arithmetic(name: str, symbol: str):
 
 add, sub, mul = (_arithmetic(n, s) for n, s in (("add", "+"), ("sub", "-"), ("mul", "*")))
 
-
-@builtin
-def inline_asm_elementwise(asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int, *,
-                           _b: KernelBuilder) -> Any:
-    """PTX of the author's for every `pack` elements of `args`, which are broadcast to one shape.
-
-    Returns a tensor of `dtype`, or one of each where that is a tuple.
-
-    `asm` names registers $0, $1, ..: those of the results, then those of the arguments, each with a constraint (LLVM's
-    for PTX: "=r,=r,r,l,f,h,d"). Elements below 32 bits share registers of 32, as many as `pack` allows. `is_pure`: it
-    does nothing but compute its results, which depend on the arguments alone."""
-    many = isinstance(unwrap(dtype), (tuple, list))
-    types = [sem.as_dtype(t) for t in (unwrap(dtype) if many else (dtype,))]
-    if not types:
-        raise CompilationError("inline_asm_elementwise: at least one dtype expected: return a dummy if need be")
-    for t in types:
-        if not isinstance(t, DType):
-            raise CompilationError(f"inline_asm_elementwise: a result of {t}: use tl.uint64 and cast")
-    count = sem.constant(pack, "inline_asm_elementwise's pack")
-    if not isinstance(count, int) or count < 1 or count & (count - 1):
-        raise CompilationError(f"inline_asm_elementwise: pack must be a power of two, found {count!r}")
-    xs = [to_tensor(_b, a) for a in unwrap(args)]
-    xs = sem.broadcast(_b, *xs) if xs else []
-    name = "inline_asm" if unwrap(is_pure) else "inline_asm_effect"
-    op = _b.op(name, *(x.value for x in xs), asm=sem.constant(asm, "the assembly"), pack=count,
-               constraints=sem.constant(constraints, "the constraints"), dtypes=tuple(types))
-    out = tuple(tensor(r) for r in op.results)
-    return out if many else out[0]
-
-
-__all__ = ["add", "cast", "inline_asm_elementwise", "logical_and", "logical_or", "mul", "sub", "to", "where"]
+__all__ = ["add", "cast", "logical_and", "logical_or", "mul", "sub", "to", "where"]

@@ -29,7 +29,8 @@ from tilejit.ir.types import (
     shape_of,
     with_elem,
 )
-from tilejit.language.tensor import block_type, constexpr, held, is_held, scalar_type, tensor
+from tilejit.language.tensor import block_type, constexpr, scalar_type, tensor
+from tilejit.language.variables import held, is_held
 
 Number = (bool, int, float)
 _OPERAND = (tensor, *Number)
@@ -142,9 +143,9 @@ def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tens
         raise CompilationError("fp_downcast_rounding should be set only for truncating fp conversions. Source scalar "
                                f"type is {x.elem} and destination type is {to}")
     if fp8e4b15 in (x.elem, to):
-        from tilejit.language import terms
+        from tilejit.language import custom_float8
 
-        return cast(b, terms.widened(b, x), to) if x.elem == fp8e4b15 else terms.narrowed(b, x)
+        return cast(b, custom_float8.widened(b, x), to) if x.elem == fp8e4b15 else custom_float8.narrowed(b, x)
     attrs = {"rounding": "rtz"} if rounding == "rtz" else {}
     return tensor(b("cast", x.value, dtype=to, **attrs))
 

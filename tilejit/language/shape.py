@@ -1,7 +1,4 @@
-"""Builtins that move elements without computing: broadcasts, reshapes, transposes, joins.
-
-Program ids and tiles made from nothing: arange, full, zeros.
-"""
+"""Builtins that move elements without computing: broadcasts, reshapes, transposes, joins."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,66 +6,14 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.ir.types import DType
 from tilejit.language import semantics as sem
-from tilejit.language.semantics import unwrap
+from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
-
-
-@builtin
-def program_id(axis: int, *, _b: KernelBuilder) -> tensor:
-    """Index of this program along grid axis 0, 1 or 2 (int32)."""
-    axis = sem.constant(axis, "the axis of program_id")
-    if axis not in (0, 1, 2):
-        raise CompilationError(f"program_id axis must be 0, 1, or 2 but got {axis}")
-    return tensor(_b("program_id", axis=axis))
-
-
-@builtin
-def num_programs(axis: int, *, _b: KernelBuilder) -> tensor:
-    """Number of programs along grid axis 0, 1 or 2 (int32)."""
-    axis = sem.constant(axis, "the axis of num_programs")
-    if axis not in (0, 1, 2):
-        raise CompilationError(f"num_programs axis must be 0, 1, or 2 but got {axis}")
-    return tensor(_b("num_programs", axis=axis))
-
-
-@builtin
-def arange(start: int, end: int, *, _b: KernelBuilder) -> tensor:
-    """The int32 tile [start, end); end - start is a power of two."""
-    start, end = sem.constant(start, "arange's start"), sem.constant(end, "arange's end")
-    if end <= start:
-        raise CompilationError(f"arange: end {end} must be above start {start}")
-    sem.as_shape((end - start,), "arange's range must be a power of 2")
-    return tensor(_b("arange", start=start, end=end))
-
-
-@builtin
-def full(shape: Any, value: Any, dtype: Any, *, _b: KernelBuilder) -> tensor:
-    """A tile of `shape` filled with `value`."""
-    return sem.splat_const(_b, value, sem.as_shape(shape), sem.as_dtype(dtype))
-
-
-@builtin
-def zeros(shape: Any, dtype: Any, *, _b: KernelBuilder) -> tensor:
-    """A tile of zeros."""
-    return sem.splat_const(_b, 0, sem.as_shape(shape), sem.as_dtype(dtype))
-
-
-@builtin
-def zeros_like(input: tensor, *, _b: KernelBuilder) -> tensor:
-    """Zeros of the shape and dtype of `input`."""
-    return sem.splat_const(_b, 0, input.shape, input.elem)
-
-
-@builtin
-def to_tensor(x: Any, *, _b: KernelBuilder) -> tensor:
-    """A number as a run-time scalar of its own type (int32, int64, fp32, ..); a tensor as it is."""
-    return sem.to_tensor(_b, x)
 
 
 @builtin
 def broadcast(input: Any, other: Any, *, _b: KernelBuilder) -> tuple:
     """Both tensors at their common shape."""
-    return tuple(sem.broadcast(_b, sem.to_tensor(_b, input), sem.to_tensor(_b, other)))
+    return tuple(sem.broadcast(_b, to_tensor(_b, input), to_tensor(_b, other)))
 
 
 def _varargs(args: tuple) -> tuple:
@@ -78,13 +23,13 @@ def _varargs(args: tuple) -> tuple:
 @builtin(method=True)
 def broadcast_to(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
     """`input` repeated to `shape`."""
-    return sem.broadcast_to(_b, sem.to_tensor(_b, input), sem.as_shape(_varargs(shape)))
+    return sem.broadcast_to(_b, to_tensor(_b, input), sem.as_shape(_varargs(shape)))
 
 
 @builtin(method=True)
 def expand_dims(input: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
     """Insert dimensions of size 1 at `axis` (an index or several)."""
-    x = sem.to_tensor(_b, input)
+    x = to_tensor(_b, input)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     rank = len(x.shape) + len(axes)
     axes = sorted((unwrap(a) % rank if -rank <= unwrap(a) < rank else unwrap(a)) for a in axes)
@@ -104,7 +49,7 @@ def reshape(input: tensor, *shape: Any, can_reorder: bool = False, _b: KernelBui
     given = _varargs(shape)
     if not given:
         return item(input, _b=_b)
-    dims, x = sem.as_shape(given), sem.to_tensor(_b, input)
+    dims, x = sem.as_shape(given), to_tensor(_b, input)
     if dims == x.shape:
         return x
     if not x.shape and all(d == 1 for d in dims):
@@ -129,7 +74,7 @@ def item(input: tensor, *, _b: KernelBuilder) -> tensor:
     """The element of a tile that has one, as a scalar."""
     from tilejit.language.reductions import fold
 
-    x = sem.to_tensor(_b, input)
+    x = to_tensor(_b, input)
     if x.numel != 1:
         raise CompilationError(f"item: expected a tile of one element, found {list(x.shape)}")
     return fold(_b, [x], None, lambda a, _: a, False, "item")[0] if x.shape else x
@@ -154,7 +99,7 @@ def unsqueeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
 def gather(src: tensor, index: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
     """src[.., index[i, j, ..], ..] along `axis`, in the shape of `index`, which has src's sizes along the other
     dimensions. An index outside of src counts modulo its size."""
-    x, at = sem.to_tensor(_b, src), sem.to_tensor(_b, index)
+    x, at = to_tensor(_b, src), to_tensor(_b, index)
     axis = _dim(axis, len(x.shape), "gather")
     if not (isinstance(at.elem, DType) and at.elem.is_int()):
         raise CompilationError(f"gather: index must be an integer tensor, found {at.elem}")
@@ -236,6 +181,5 @@ def interleave(a: Any, b: Any, *, _b: KernelBuilder) -> tensor:
     return reshape(c, (*x.shape[:-1], 2 * x.shape[-1]), _b=_b) if x.shape else c
 
 
-__all__ = ["arange", "broadcast", "broadcast_to", "cat", "expand_dims", "full", "gather", "interleave", "item", "join",
-           "num_programs", "permute", "program_id", "ravel", "reshape", "split", "squeeze", "to_tensor", "trans",
-           "unsqueeze", "view", "zeros", "zeros_like"]
+__all__ = ["broadcast", "broadcast_to", "cat", "expand_dims", "gather", "interleave", "item", "join", "permute",
+           "ravel", "reshape", "split", "squeeze", "trans", "unsqueeze", "view"]

@@ -1,15 +1,9 @@
-"""Python operators on tensors for builtins that are written in the language itself.
-
-fp8e4b15 by integer operations: no chip of ours converts it, and nothing computes with it.
-
-A sign, four bits of exponent with the bias of fp16 (15) and three of mantissa, without infinities and NaN: the bits are
-fp16's without the exponent's highest and the mantissa's seven lowest bits. The largest number is 1.75.
-"""
+"""Python operators on tensors for builtins that are written in the language itself."""
 from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir.types import DType, Scalar, fp8e4b15, fp16, uint8, uint16
+from tilejit.ir.types import Scalar
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor
 from tilejit.language.tensor import KernelBuilder, tensor
@@ -135,18 +129,3 @@ class Term:
     def ne(self, other: Any) -> Term:
         """Inequality, element by element."""
         return self._binary("!=", other)
-
-
-def widened(b: Any, x: tensor) -> tensor:
-    """Elements of fp8e4b15 as fp16, exactly."""
-    bits = Term(b, x).bits(uint8).cast(uint16)
-    return (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).bits(fp16).tensor
-
-
-def narrowed(b: Any, x: tensor) -> tensor:
-    """Floats as fp8e4b15: truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from
-    zero. (As Triton converts; from fp16 that is one rounding.)"""
-    assert isinstance(x.elem, DType)
-    bits = Term(b, sem.cast(b, x, fp16, "rtz" if x.elem.bits > 16 else None)).bits(uint16)
-    size = (bits & 0x7FFF).op("minimum", 0x3F00, nan=False)
-    return (((size + 0x40) >> 7) | ((bits & 0x8000) >> 8)).cast(uint8).bits(fp8e4b15).tensor

@@ -30,9 +30,10 @@ from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
+from tilejit.layout.fma import fma_accumulator
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_accumulator
-from tilejit.layout.named import blocked, fma_accumulator, wgmma_accumulator
+from tilejit.layout.named import blocked, wgmma_accumulator
 from tilejit.passes import layouts_convert
 from tilejit.passes.axis import analyse
 from tilejit.passes.copies import pipelined_loops, refused, wants_copies

@@ -3,8 +3,6 @@
 Nothing here runs at import. A machine without a driver or GPU raises LaunchError on first use. After an
 error that destroys the context (an illegal address, a failed assertion), every later call of that device
 raises at once and names the last kernel: the context cannot be used again in this process.
-
-How many programs run at the same time, and grids all of whose programs must (cooperative launches).
 """
 from __future__ import annotations
 
@@ -18,27 +16,8 @@ from math import prod
 from typing import Any, NoReturn
 
 from tilejit.errors import CudaError, LaunchError
-from tilejit.ir.target import DEFAULT, TARGETS, Target, target_named
-from tilejit.ptx.metadata import KernelMetadata
-
-
-def resident(meta: KernelMetadata, registers: int, multiprocessors: int = 132) -> int:
-    """Programs that fit a GPU's multiprocessors at once, computed from what each takes (registers: a thread). A GPU's
-    driver knows better (`LoadedKernel.resident`)."""
-    per = target_named(meta.target).programs(meta.num_threads, registers, meta.shared_bytes)
-    return per * multiprocessors // meta.cluster[0]
-
-
-def check_room(name: str, grid: tuple[int, int, int], room: int, threads: int, shared: int, ctas: int) -> None:
-    """Raises LaunchError for a cooperative grid of more programs than there is room for at once."""
-    programs = grid[0] * grid[1] * grid[2]
-    if programs > room:
-        cluster = f" of {ctas} CTAs" if ctas > 1 else ""
-        raise LaunchError(
-            f"{name}: launch_cooperative_grid needs all programs of the grid on the GPU at once: {programs} were "
-            f"asked for, there is room for {room}{cluster} ({threads} threads and {shared} bytes of "
-            f"shared memory each): launch at most {room}, each of which takes several blocks")
-
+from tilejit.ir.target import DEFAULT, TARGETS, Target
+from tilejit.runtime.occupancy import check_room
 
 #: Errors after which the context is lost (CUDA driver API, CUresult): illegal address, launch timeout, assert,
 #: hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failed.

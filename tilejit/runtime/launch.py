@@ -2,18 +2,13 @@
 
 An entry belongs to one signature of one kernel. `launch(grid, flat, stream)` takes the arguments as the flat tuple
 that the signature was made from.
-
-A progress bar for launches in the emulator that take longer than a moment.
 """
 from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from math import prod
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,51 +30,15 @@ from tilejit.runtime.arrays import (
 from tilejit.runtime.bound import repeated
 from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
-from tilejit.runtime.driver import check_room, resident
+from tilejit.runtime.occupancy import check_room, resident
 from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
 from tilejit.runtime.pointed import around, pointed_at
+from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
 
 if TYPE_CHECKING:
-    from tilejit.emulator.events import Report
-
-
-#: Seconds before a bar appears.
-PATIENCE = 1.0
-
-
-class Progress:
-    """Called as progress(done, total): draws a bar on stderr, if that is a terminal, rich is installed and the work
-    has taken PATIENCE seconds. The bar disappears at the end."""
-
-    def __init__(self, title: str):
-        self.title, self.start = title, time.monotonic()
-        self.wanted = sys.stderr.isatty() and find_spec("rich") is not None
-        self.bar: Any = None
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __call__(self, done: int, total: int) -> None:
-        if self.bar is None:
-            if not self.wanted or time.monotonic() - self.start < PATIENCE:
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self.bar = Bar(TextColumn(f"{self.title} (emulated)"), BarColumn(), MofNCompleteColumn(),
-                           TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task("", total=total)
-        self.bar.update(self.task, completed=done)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
+    from tilejit.emulator.report import Report
 
 Grid = tuple[int, int, int]
 #: Programs along a grid's first axis from which on small ones are merged: two waves of four warps each on 132

@@ -12,8 +12,8 @@ from tilejit.runtime.emulated import emulated
 from tilejit.runtime.jit import Kernel
 
 if TYPE_CHECKING:
-    from tilejit.emulator.events import Report
     from tilejit.emulator.replay import Rates, Span
+    from tilejit.emulator.report import Report
 
 _PICTURES = (".svg", ".png", ".pdf")
 
@@ -64,8 +64,9 @@ def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeli
     Raises LaunchError for arguments that do not fit, for a picture of a CTA that was not recorded or of no clocks,
     CompilationError as a launch does.
     """
+    from tilejit.emulator.picture import chrome_trace, draw
     from tilejit.emulator.replay import Rates, Replay
-    from tilejit.emulator.timeline import Recorder, chrome_trace, draw
+    from tilejit.emulator.timeline import Recorder
 
     call = emulated("timeline", kernel, grid, args, constants)
     if not 0 <= picture < min(ctas, prod(call.grid) * prod(call.entry.compiled.metadata.cluster)):

@@ -14,11 +14,8 @@ _HERE = "tilejit.compat.triton"
 #: Modules of Triton that tilejit does not tell apart, and where it has their names.
 _SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",        # there in Triton 2.0
          "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",
-         **dict.fromkeys(("triton.language.random", "triton.language.semantic", "triton.language.standard"),
-                         f"{_HERE}.language.core"),
-         **dict.fromkeys(("triton.errors", "triton.runtime.interpreter"), f"{_HERE}.runtime.errors"),
-         **dict.fromkeys(("triton.backends.compiler", "triton.runtime._allocation"), f"{_HERE}.runtime.driver"),
-         "triton._filecheck": f"{_HERE}._internal_testing",
+         "triton.language.random": f"{_HERE}.language.standard",
+         "triton.language.semantic": f"{_HERE}.language.standard",
          "triton.tools.tensor_descriptor": "tilejit.tools.tensor_descriptor"}
 
 

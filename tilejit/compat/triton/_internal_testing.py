@@ -1,20 +1,9 @@
-"""`triton._internal_testing`: what Triton's own tests share.
-
-Among it functions that are called in processes of their own, whose device may fail; and `triton._filecheck`: tests
-that compare Triton's intermediate text; here their kernels are built, and that is all.
-"""
+"""`triton._internal_testing`: what Triton's own tests share."""
 from __future__ import annotations
 
-import multiprocessing
 import os
-import pickle
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +12,9 @@ import torch
 
 from tilejit import language as _language
 from tilejit.compat.triton import knobs
-from tilejit.compat.triton._alias import install
+from tilejit.compat.triton._processes import run_in_process
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.compat.triton.runtime.stand_ins import TensorWrapper, reinterpret
-from tilejit.frontend import build
 from tilejit.ir.types import DType
 from tilejit.runtime.arrays import as_dtype
 
@@ -197,90 +185,4 @@ def default_alloc_fn(size: int, align: int, stream: Any) -> Any:
     return torch.empty(size, dtype=torch.int8, device=driver.active.get_active_torch_device())
 
 
-@dataclass
-class ProcessResult:
-    """What a function raised, and what its process wrote to stderr."""
-
-    exc: BaseException | None
-    driver_stderr_output: str
-
-
-def _call(pipe: Any, path: list[str], work: bytes, stderr: str, env: Mapping[str, str]) -> None:
-    """The process: `triton` is tilejit's there too."""
-    os.environ.update(env)
-    sys.path[:] = path
-    install()
-    with open(stderr, "wb") as file:
-        os.dup2(file.fileno(), 2)
-        raised = None
-        try:
-            function, args, kwargs = pickle.loads(work)
-            function(*args, **kwargs)
-            _synchronize()
-        except Exception as error:
-            raised = error
-        sys.stderr.flush()
-    pipe.send(raised)
-
-
-def _synchronize() -> None:
-    """Errors of the device are raised here."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def run_in_process(client_fn: Callable[..., Any], args: tuple = (), kwargs: Mapping[str, Any] | None = None,
-                   env: Mapping[str, str] | None = None) -> ProcessResult:
-    """Call a function, which can be pickled, in a new process. Raises TimeoutError after $TRITON_TEST_PROCESS_TIMEOUT
-    seconds, RuntimeError if the process ended without a result."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    limit = os.environ.get("TRITON_TEST_PROCESS_TIMEOUT")
-    with tempfile.TemporaryDirectory() as folder:
-        stderr = str(Path(folder, "stderr"))
-        work = pickle.dumps((client_fn, args, dict(kwargs or {})))
-        process = context.Process(target=_call, args=(theirs, sys.path, work, stderr, dict(env or {})))
-        process.start()
-        theirs.close()
-        try:
-            if not ours.poll(float(limit) if limit else None):
-                raise TimeoutError(f"test subprocess {client_fn.__name__} exceeded its {limit}-second timeout")
-            raised = ours.recv()
-        except EOFError:
-            process.join()
-            raise RuntimeError(f"child process exited with code {process.exitcode} without returning a result"
-                               ) from None
-        finally:
-            process.kill()
-            process.join()
-        return ProcessResult(raised, Path(stderr).read_text() if Path(stderr).exists() else "")
-
-
-def run_parser(kernel_fn: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None, target: Any = None) -> Any:
-    """The tile IR of a kernel, as it leaves the frontend."""
-    plan, flat = kernel_fn._bound(args, kernel_fn._options(dict(kwargs or {})))
-    return build(kernel_fn.source, kernel_fn.describe(plan, flat, typed=True), kernel_fn.options(plan, flat))
-
-
-def run_filecheck_test(kernel_fn: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None,
-                       target: Any = None) -> None:
-    """Build a kernel; the patterns in its comments are for Triton's text, which tilejit has not."""
-    run_parser(kernel_fn, args, kwargs)
-
-
-def run_filecheck(name: str, module_str: str, check_template: str) -> None:
-    """Nothing: the patterns are for Triton's text."""
-
-
-def filecheck_test(fn: Callable[..., Any]) -> Callable[[], None]:
-    """A test that builds the kernel `fn`."""
-    @wraps(fn)
-    def built() -> None:
-        run_filecheck_test(fn)
-
-    del built.__dict__["__wrapped__"]               # its arguments are no fixtures
-    return built
-
-
-__all__ = ["ProcessResult", "run_in_process"]
+__all__ = ["run_in_process"]

@@ -5,8 +5,8 @@ from typing import Any
 
 from tilejit.emulator.events import WarpId
 from tilejit.emulator.sanitizer import kinds
+from tilejit.emulator.sanitizer.records import Op
 from tilejit.emulator.sanitizer.reporting import Reporter
-from tilejit.emulator.sanitizer.world import Op
 
 #: Bit of a register's state: it is (part of) an accumulator in flight.
 ACCUMULATOR = 2

@@ -1,61 +1,12 @@
-"""Findings as they are found: names of warps, places and buffers; one finding for one pair of lines.
-
-Names of shared memory: from `shared OFFSET+BYTES: NAME SLOTSxSTRIDE` comments of a kernel, else its variables.
-
-The offsets of comments count from the 1024-byte boundary at or after the extern array.
-"""
+"""Findings as they are found: names of warps, places and buffers; one finding for one pair of lines."""
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any
 
-from tilejit.emulator.events import Finding, WarpId
-from tilejit.emulator.sanitizer.world import Access, Op
-
-_COMMENT = re.compile(r"shared (\d+)\+(\d+): (\S+) (\d+)x(\d+)$")
-_ALIGN = 1024
-
-
-@dataclass(frozen=True)
-class Named:
-    """Bytes [start, end) of a CTA's window; `stride` bytes from slot to slot, 0 if there are none."""
-
-    start: int
-    end: int
-    name: str
-    stride: int = 0
-
-    def at(self, offset: int) -> str:
-        """`a[2]+0x40`."""
-        inside = offset - self.start
-        if not self.stride:
-            return f"{self.name}+{inside:#x}"
-        return f"{self.name}[{inside // self.stride}]+{inside % self.stride:#x}"
-
-
-class Buffers:
-    """All that has a name in a program's shared memory."""
-
-    def __init__(self, program: Any):
-        variables = {**program.module.variables, **program.entry.variables}
-        offsets = program.decoded.shared_offsets
-        shared = {name: v for name, v in variables.items() if v.space == "shared"}
-        self.variables = sorted((Named(offsets[name], offsets[name] + v.size if v.size else 1 << 24, name)
-                                 for name, v in shared.items()), key=lambda n: -n.start)
-        extern = [offsets[name] for name, v in shared.items() if v.external]
-        base = -(-extern[0] // _ALIGN) * _ALIGN if extern else 0
-        self.buffers = []
-        for comment in program.entry.comments.values():
-            found = _COMMENT.match(comment.strip(" -"))
-            if found and extern:
-                at, size, slots, stride = (int(found[i]) for i in (1, 2, 4, 5))
-                self.buffers.append(Named(base + at, base + at + size, found[3], stride if slots > 1 else 0))
-
-    def name(self, offset: int) -> str:
-        """What holds the byte, "" if nothing with a name."""
-        return next((n.at(offset) for n in (*self.buffers, *self.variables) if n.start <= offset < n.end), "")
-
+from tilejit.emulator.events import WarpId
+from tilejit.emulator.report import Finding
+from tilejit.emulator.sanitizer.buffers import Buffers
+from tilejit.emulator.sanitizer.records import Access, Op
 
 #: Findings of one launch at most: what follows is most likely the same mistake.
 MOST_FINDINGS = 50

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilejit.emulator.events import Finding, Listener, WarpId
+from tilejit.emulator.events import Listener, WarpId
+from tilejit.emulator.report import Finding
 from tilejit.emulator.sanitizer import kinds
 from tilejit.emulator.sanitizer.barriers import Barriers, multicast_bits
-from tilejit.emulator.sanitizer.global_memory import CtaClocks, GlobalMemory, Instructions, TensorMaps, order
+from tilejit.emulator.sanitizer.global_memory import GlobalMemory
+from tilejit.emulator.sanitizer.lifetime import Lifetime
+from tilejit.emulator.sanitizer.records import Op
 from tilejit.emulator.sanitizer.registers import Registers
 from tilejit.emulator.sanitizer.reporting import Reporter
-from tilejit.emulator.sanitizer.shared_memory import Lifetime, SharedMemory
-from tilejit.emulator.sanitizer.world import Op, World
+from tilejit.emulator.sanitizer.shared_memory import SharedMemory
+from tilejit.emulator.sanitizer.strong import CtaClocks, Instructions, order
+from tilejit.emulator.sanitizer.tensor_maps import TensorMaps
+from tilejit.emulator.sanitizer.world import World
 
 
 @dataclass

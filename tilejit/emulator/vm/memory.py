@@ -1,12 +1,7 @@
-"""Memory instructions of the virtual machine: address translation, ld, st, atom, ldmatrix, stmatrix.
-
-Host addresses as typed pointers, for `numba.carray`.
-"""
+"""Memory instructions of the virtual machine: address translation, ld, st, atom, ldmatrix, stmatrix."""
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from tilejit.emulator.vm import codes as k
 from tilejit.emulator.vm.bits import (
@@ -23,19 +18,6 @@ from tilejit.emulator.vm.bits import (
     store64,
 )
 from tilejit.emulator.vm.floating import float_op
-
-
-def _cast(target: types.Type):  # type: ignore[no-untyped-def]
-    @intrinsic
-    def cast(typingctx, address):  # type: ignore[no-untyped-def]
-        """An address as a pointer to the target type."""
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.inttoptr(args[0], context.get_value_type(types.CPointer(target)))
-        return types.CPointer(target)(types.int64), codegen
-    return cast
-
-
-as_int64, as_int32, as_uint8 = _cast(types.int64), _cast(types.int32), _cast(types.uint8)
 
 
 @njit

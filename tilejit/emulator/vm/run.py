@@ -17,8 +17,9 @@ from tilejit.emulator.vm.bits import load64, low, njit, store64, trailing_zeros
 from tilejit.emulator.vm.convert import convert
 from tilejit.emulator.vm.floating import float_op
 from tilejit.emulator.vm.integer import int_op
-from tilejit.emulator.vm.memory import as_int32, as_int64, as_uint8, atomic, event, load, matrix, store
+from tilejit.emulator.vm.memory import atomic, event, load, matrix, store
 from tilejit.emulator.vm.mma import accumulators, warp_mma
+from tilejit.emulator.vm.pointers import as_int32, as_int64, as_uint8
 from tilejit.emulator.vm.warp import carry, match, redux, set_predicate, shuffle, vote
 
 

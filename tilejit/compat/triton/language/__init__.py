@@ -22,11 +22,12 @@ from tilejit.compat.triton.language import (  # noqa: E402  (these names last)
     core,
     extra,
     math,
+    standard,
     target_info,
 )
 from tilejit.compat.triton.language.extra import libdevice  # noqa: E402
 
-random = semantic = standard = core
+random = semantic = standard
 
 
 def __getattr__(name: str) -> Any:

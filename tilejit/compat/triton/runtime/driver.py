@@ -1,8 +1,6 @@
 """`triton.runtime.driver`: the device that kernels run on, asked through `driver.active`.
 
 Where there is no GPU the answers are those of the chip that the emulator is: an H200 of compute capability 9.0.
-
-`triton.set_allocator`: kept, not called; device-made descriptors of tilejit need no memory from the host.
 """
 from __future__ import annotations
 
@@ -144,23 +142,3 @@ driver = _Driver()
 def __getattr__(name: str) -> Any:
     """The module answers as the object of its name does: Triton has the one under the name of the other."""
     return getattr(driver, name)
-
-
-class NullAllocator:
-    """Triton's default: it refuses to allocate."""
-
-    def __call__(self, size: int, alignment: int, stream: int | None) -> Any:
-        raise RuntimeError("no allocator was set: call triton.set_allocator")
-
-
-_set: list[Callable[..., Any]] = [NullAllocator()]
-
-
-def set_allocator(allocator: Callable[..., Any]) -> None:
-    """Remember a function (size, alignment, stream) -> array."""
-    _set[0] = allocator
-
-
-def get_allocator() -> Callable[..., Any]:
-    """The last one that was set."""
-    return _set[0]

@@ -1,10 +1,8 @@
-"""`triton.runtime.errors`: what a launch may raise; `triton.errors`, the base of all errors; and
-`triton.runtime.interpreter`, which there is not: without a GPU kernels run in tilejit's emulator."""
+"""`triton.runtime.errors`: what a launch may raise."""
 from __future__ import annotations
 
 from tilejit.errors import AssemblyError as PTXASError
 from tilejit.errors import AutotuneError, TileJitError
-from tilejit.errors import TileJitError as TritonError
 
 
 class AutotunerError(AutotuneError):
@@ -34,4 +32,4 @@ class IntelGPUError(TileJitError):
     """Of another back end; never raised."""
 
 
-__all__ = ["AutotunerError", "InterpreterError", "IntelGPUError", "OutOfResources", "PTXASError", "TritonError"]
+__all__ = ["AutotunerError", "InterpreterError", "IntelGPUError", "OutOfResources", "PTXASError"]

@@ -1,6 +1,6 @@
 """The rates of a chip (`kernels/chips/*.json`), from measured times of many ways to compute many random products.
 
-    PYTHONPATH=. python benchmarks/calibrate.py [--seconds 150] [--seed N] [--times FILE] [--out FILE]
+    python -m tilejit calibrate [--seconds 150] [--seed N] [--times FILE] [--out FILE]
 
 Random products of 16- and 8-bit numbers are computed by the likeliest ways and by some others; device time alone, by
 CUDA graphs. The numbers that `kernels.estimate` reads are fitted to the times of two thirds of the products (least
@@ -10,7 +10,6 @@ and a GPU; `--times` also reads what was measured before.
 """
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -31,7 +30,7 @@ import tilejit
 from tilejit.kernels import launches, planning
 from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
-from tilejit.kernels.chip import Chip, current
+from tilejit.kernels.chip import Chip, current, load
 from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, facts
@@ -290,16 +289,4 @@ def write(chip: Chip, path: Path) -> None:
     path.write_text(json.dumps({k: short(v) for k, v in asdict(chip).items()}, indent=1) + "\n")
 
 
-def main() -> int:
-    """What the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=150, help="to measure; 0: fit what --times holds")
-    parser.add_argument("--seed", type=int, help="of the products; a fresh one without")
-    parser.add_argument("--times", type=Path, help="file of measured times, which is added to")
-    parser.add_argument("--out", type=Path, help="the chip's file to write (tilejit/kernels/chips/NAME.json)")
-    args = parser.parse_args()
-    return calibrate(args.seconds, args.seed, args.times, args.out)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+__all__ = ["calibrate", "fit", "judged", "load", "measure", "read", "write"]

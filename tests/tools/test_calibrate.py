@@ -6,21 +6,16 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from tilejit.__main__ import main
 from tilejit.kernels import chip as chips
 from tilejit.kernels.estimate import Table, estimate
+from tilejit.tools import calibrate
 
 CHIP = chips.load(chips.FOLDER / "h200.json")
 
 
 @pytest.fixture(scope="module")
-def calibrate(folder):
-    import calibrate
-
-    return calibrate
-
-
-@pytest.fixture(scope="module")
-def times(calibrate):
+def times():
     """Made up: what another chip would take, give or take 2%."""
     other = replace(CHIP, launch=1.5 * CHIP.launch, tensor=0.5 * CHIP.tensor, load=0.6 * CHIP.load, stored=2 * CHIP.stored)
     rng, noise, found = random.Random(1), np.random.default_rng(1), []
@@ -31,7 +26,7 @@ def times(calibrate):
     return other, found
 
 
-def test_fit(calibrate, times):
+def test_fit(times):
     """The numbers that count, and a choice that is as good as that of the chip itself."""
     other, found = times
     fitted = calibrate.fit(found, CHIP, 8)
@@ -40,7 +35,7 @@ def test_fit(calibrate, times):
     assert fitted.tensor == pytest.approx(other.tensor, rel=0.1) and fitted.launch == pytest.approx(other.launch, rel=0.1)
 
 
-def test_the_command_fits_a_file_of_times(calibrate, times, tmp_path, monkeypatch, capsys):
+def test_the_command_fits_a_file_of_times(times, tmp_path, monkeypatch, capsys):
     """Without measuring: what was measured is read, and the chip's file says how far off it is."""
     import json
     from dataclasses import asdict
@@ -48,8 +43,8 @@ def test_the_command_fits_a_file_of_times(calibrate, times, tmp_path, monkeypatc
     path, out = tmp_path / "times", tmp_path / "chip.json"
     path.write_text("".join(json.dumps({"problem": asdict(p), "times": [(asdict(w), t) for w, t in rows]}) + "\n"
                             for p, rows in times[1][:9]))
-    monkeypatch.setattr("sys.argv", ["calibrate", "--seconds", "0", "--times", str(path), "--out", str(out)])
-    assert calibrate.main() == 0
+    monkeypatch.setattr("sys.argv", ["tilejit", "calibrate", "--seconds", "0", "--times", str(path), "--out", str(out)])
+    assert main() == 0
     made = chips.load(out)
     assert made.origin["held out"]["products"] == 3 and made.origin["fitted"]["products"] == 6
     assert '"held out"' in capsys.readouterr().out and chips.load(out) == made

@@ -1,0 +1,4 @@
+"""`triton.backends.compiler`: what a target is."""
+from tilejit.compat.triton.runtime.driver import GPUTarget
+
+__all__ = ["GPUTarget"]

@@ -1,0 +1,25 @@
+"""`triton.set_allocator`: kept, not called; device-made descriptors of tilejit need no memory from the host."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class NullAllocator:
+    """Triton's default: it refuses to allocate."""
+
+    def __call__(self, size: int, alignment: int, stream: int | None) -> Any:
+        raise RuntimeError("no allocator was set: call triton.set_allocator")
+
+
+_set: list[Callable[..., Any]] = [NullAllocator()]
+
+
+def set_allocator(allocator: Callable[..., Any]) -> None:
+    """Remember a function (size, alignment, stream) -> array."""
+    _set[0] = allocator
+
+
+def get_allocator() -> Callable[..., Any]:
+    """The last one that was set."""
+    return _set[0]

@@ -1,0 +1,118 @@
+"""Strong accesses: atomics, and loads and stores with .relaxed, .acquire, .release, .volatile or .mmio.
+
+Two strong accesses never race with each other. What one releases at an address, a later one that acquires from
+the address learns: warps of a cluster from each other by their clocks, CTAs of a launch by a coarser clock in
+which a CTA is one agent. Relaxed ones do so together with fences: what was before the fence before the write is
+known after the fence after the read (PTX ISA, memory consistency model, release and acquire patterns). Scopes
+are not modelled, but that arrivals on mbarriers of other CTAs, and waits, have none that reaches beyond a CTA: they are
+relaxed ones.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any, Union
+
+import numpy as np
+
+from tilejit.emulator.events import WarpId
+from tilejit.emulator.sanitizer.world import World
+
+_STRONG = re.compile(r"^(atom|red)\b|^(ld|st)\.(relaxed|acquire|release|volatile|mmio)\b|^multimem")
+#: More addresses in one instruction are data (a histogram, a sum), not flags.
+MOST_FLAGS = 8
+#: An address of global memory, or a CTA and the offset of one of its mbarriers (-1: the barrier of the cluster).
+Place = Union[int, tuple[int, int]]
+
+
+class Instructions:
+    """Which instructions of a program are strong, and how, by pc."""
+
+    def __init__(self, program: Any):
+        self.program = program
+        self._known: dict[int, tuple[bool, str, str]] = {}
+
+    def strong(self, pc: int) -> tuple[bool, str, str]:
+        """(strong, semantics of its read, semantics of its write); "acquire", "release" or "relaxed"."""
+        if pc not in self._known:
+            text = re.sub(r"^@!?\S+\s+", "", self.program.text(pc).strip())
+            words = text.split()[0].split(".") if text else []
+            both = "acq_rel" in words
+            self._known[pc] = (_STRONG.match(text) is not None, "acquire" if both or "acquire" in words else "relaxed",
+                               "release" if both or "release" in words else "relaxed")
+        return self._known[pc]
+
+
+class CtaClocks:
+    """What CTAs know of each other's programs: {cta: tick}, and under the key -1 - cta the tick up to which generic
+    accesses are fenced for the async proxy."""
+
+    def __init__(self) -> None:
+        self.ticks: dict[int, int] = {}
+        self.seen: dict[int, dict[int, int]] = {}
+        self.relaxed: dict[int, dict[int, int]] = {}       # observed by relaxed reads, known after the next fence
+        self.released: dict[int, dict[int, int]] = {}      # at the last fence: what relaxed writes publish
+        self.flags: dict[Place, dict[int, int]] = {}
+
+    def now(self, cta: int) -> int:
+        """The CTA's own tick."""
+        return self.ticks.get(cta, 1)
+
+    def knows(self, cta: int, other: int, tick: int) -> bool:
+        """True if the other CTA's tick happened before what the CTA does now."""
+        return other == cta or self.seen.get(cta, {}).get(other, 0) >= tick
+
+    def knows_fenced(self, cta: int, other: int, tick: int) -> bool:
+        """True if a proxy fence for global memory lies between that and what the CTA does now."""
+        return self.seen.get(cta, {}).get(-1 - other, 0) >= tick
+
+    def proxy_fence(self, cta: int) -> None:
+        """fence.proxy.async, of global memory or of all, by any of its warps."""
+        seen = self.seen.setdefault(cta, {})
+        _merge(seen, {-1 - other: tick for other, tick in self._release(cta).items() if other >= 0})
+
+    def observe(self, cta: int, address: Place, sem: str) -> None:
+        """A strong read."""
+        if address in self.flags:
+            into = self.relaxed if sem == "relaxed" else self.seen
+            _merge(into.setdefault(cta, {}), self.flags[address])
+
+    def publish(self, cta: int, address: Place, sem: str) -> None:
+        """A strong write."""
+        flag = self.flags.setdefault(address, {})
+        _merge(flag, self.released.get(cta, {}) if sem == "relaxed" else self._release(cta))
+
+    def fence(self, cta: int) -> None:
+        """A fence of any of its warps."""
+        _merge(self.seen.setdefault(cta, {}), self.relaxed.pop(cta, {}))
+        self.released[cta] = self._release(cta)
+
+    def _release(self, cta: int) -> dict[int, int]:
+        known = {**self.seen.get(cta, {}), cta: self.now(cta)}
+        self.ticks[cta] = self.now(cta) + 1
+        return known
+
+
+def _merge(into: dict[int, int], other: dict[int, int]) -> None:
+    for cta, tick in other.items():
+        if tick > into.get(cta, 0):
+            into[cta] = tick
+
+
+def order(world: World, ctas: CtaClocks, agent: WarpId, write: bool, sem: str, cta: int, addresses: np.ndarray) -> None:
+    """The reading or writing half of a strong access of a warp (`cta` -1: global memory)."""
+    flags = np.unique(addresses).tolist() if len(addresses) > 1 else [int(addresses[0])]
+    if len(flags) > MOST_FLAGS:
+        return
+    slot = world.slot(agent)
+    for address in flags:
+        key = (cta, address)
+        if write:
+            known = world.publish(slot, sem)
+            world.flags[key] = world.flags[key].join(known) if key in world.flags else known
+            if cta < 0:
+                ctas.publish(agent.cta, address, sem)
+        else:
+            if key in world.flags:
+                world.observe(slot, world.flags[key], sem)
+            if cta < 0:
+                ctas.observe(agent.cta, address, sem)

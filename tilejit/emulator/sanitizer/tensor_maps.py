@@ -1,0 +1,72 @@
+"""Tensor maps that a kernel writes: generic writes that TMA reads through the tensormap proxy.
+
+Between a write and a copy through the map lie a release by the warp that wrote (fence.proxy.tensormap::generic.release,
+or tensormap.cp_fenceproxy, which is one), and then an acquire of the map's address by the CTA of the copy (PTX ISA,
+membar / fence, proxies). That the acquire comes after the release is seen as it happens in the run; schedules differ.
+Who writes a map again knows that the copies through it are done: of each some part, as a wait tells it.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from tilejit.emulator.events import WarpId
+from tilejit.emulator.sanitizer import kinds
+from tilejit.emulator.sanitizer.clocks import Clock
+from tilejit.emulator.sanitizer.global_memory import GlobalMemory
+from tilejit.emulator.sanitizer.records import Op
+from tilejit.emulator.sanitizer.reporting import Reporter
+
+_BYTES = 128
+
+
+class TensorMaps:
+    """Which writes of maps have been released, and acquired by which CTA."""
+
+    def __init__(self, reporter: Reporter, memory: GlobalMemory):
+        self.reporter, self.memory = reporter, memory
+        self.released: dict[WarpId, int] = {}             # writes of the warp below this number
+        self.acquired: dict[tuple[int, int], set[int]] = {}       # (CTA, address) -> writes
+        self.reading: dict[WarpId, int] = {}              # what the copy that is being issued uses
+        self.used: dict[int, list[Op]] = {}               # address -> copies that may not be done
+
+    def release(self, agent: WarpId) -> None:
+        """All that the warp has written is released."""
+        self.released[agent] = len(self.memory.writes)
+
+    def acquire(self, agent: WarpId, address: int) -> None:
+        """The CTA knows what has been released of a map."""
+        known = self.acquired.setdefault((agent.cta, address), set())
+        for number in self.memory.last_writes(address, _BYTES):
+            write = self.memory.writes[number]
+            if write is not None and self.released.get(write.agent, 0) > number:
+                known.add(number)
+
+    def read(self, agent: WarpId, pc: int, address: int) -> None:
+        """A copy, the next that the warp issues, uses a map."""
+        self.reading[agent] = address
+        known, r = self.acquired.get((agent.cta, address), set()), self.reporter
+        for number in self.memory.last_writes(address, _BYTES):
+            write = self.memory.writes[number]
+            if write is not None and number not in known:
+                missing = "no fence.proxy.tensormap::generic.release" \
+                    if self.released.get(write.agent, 0) <= number else \
+                    "no fence.proxy.tensormap::generic.acquire of it by this CTA"
+                r.add(kinds.MAP_FENCE, f"tensor map at {address:#x}: {missing} after the {write.what} by "
+                      f"{r.warp(write.agent)} at {r.at(write.pc)}", pc, (agent, write.agent), "", write.pc)
+                return
+
+    def issued(self, op: Op) -> None:
+        """An asynchronous operation starts."""
+        address = self.reading.pop(op.agent, None)
+        if address is not None:
+            self.used.setdefault(address, []).append(op)
+
+    def written(self, agent: WarpId, pc: int, ctas: list[int], clock: Clock, starts: np.ndarray, size: int) -> None:
+        """Global memory is written by a warp of a cluster, which knows what its clock says."""
+        for address in [a for a in self.used if ((starts < a + _BYTES) & (a < starts + size)).any()]:
+            for op in self.used.pop(address):
+                if op.agent.cta in ctas and not clock.ops & op.all_bits():
+                    r = self.reporter
+                    r.add(kinds.MAP_IN_USE, f"tensor map at {address:#x} is written by {r.warp(agent)}, which does not "
+                          f"know that the {r.operation(op)} is done", pc, (agent, op.agent), "", op.pc)
+                    return

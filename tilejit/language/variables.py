@@ -1,0 +1,39 @@
+"""Numbers that variables hold: still constants, for sizes and ranges, but of a type of their own beside tensors.
+
+In Triton `c = 0.5` makes c a scalar of fp32 (and `c = N` one of int32): `x * c` is fp32 for an x of fp16, where
+`x * 0.5` is fp16. A number stays a plain one, which takes the type of the tensor, where it is written out and where
+its variable is annotated as tl.constexpr.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.language.tensor import constexpr, scalar_type
+
+
+class held_int(int):
+    """An integer that a variable holds."""
+
+    type = property(scalar_type)
+
+
+class held_float(float):
+    """A float that a variable holds."""
+
+    type = property(scalar_type)
+
+
+def held(x: Any) -> Any:
+    """What a variable has after `c = x`: numbers, alone and in tuples, become those above."""
+    if isinstance(x, constexpr) and type(x.value) in (int, float):
+        x = x.value
+    if type(x) is tuple:
+        return tuple(map(held, x))
+    if type(x) is int:
+        return held_int(x)
+    return held_float(x) if type(x) is float else x
+
+
+def is_held(x: Any) -> bool:
+    """Whether x is a number with a type of its own."""
+    return isinstance(x, (held_int, held_float))
