@@ -182,8 +182,9 @@ def _alike_ahead(one: Ring, two: Ring) -> bool:
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
-    return shape(one) == shape(two) and one.ahead > 0 and (one.kind != "async" or _copies(one) + _copies(two) <= COPIES_AT_ONCE) \
-        and not any(r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
+    few = one.kind != "async" or _copies(one) + _copies(two) <= COPIES_AT_ONCE
+    return shape(one) == shape(two) and one.ahead > 0 and few and not any(
+        r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
 
 
 def _copies(ring: Ring) -> int:
