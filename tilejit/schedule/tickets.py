@@ -1,7 +1,7 @@
 """Tickets: puts the protocol of rings in the place of fills and awaits.
 
-Who fills, per ticket: waits for `empty[slot]` (a warp that does all by cp.async: for its threads), announces the bytes on
-`full[slot]`, starts the copies, which complete there. Who reads: waits for `full[slot]`. By what copies:
+Who fills, per ticket: waits for `empty[slot]` (a warp that does all by cp.async: for its threads), announces the bytes
+on `full[slot]`, starts the copies, which complete there. Who reads: waits for `full[slot]`. By what copies:
 
     tensor   one thread announces the bytes on `full` and starts the TMA copies
     row      one thread announces the bytes and starts the bulk copies

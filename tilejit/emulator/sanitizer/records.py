@@ -17,8 +17,8 @@ GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_red
 class Op:
     """An asynchronous operation: who issued it, with what knowledge (`at_issue` is that of the
     instruction, `clock` what counts: a wgmma's is that of its fence); `read_bit` and `write_bits` (by target
-    CTA) are its parts in clocks; `waited` is up to which tick of its own the issuer had waited; `phase` is that of its mbarrier when it was issued, `after` the
-    copies that it follows (cp.async.mbarrier.arrive)."""
+    CTA) are its parts in clocks; `waited` is up to which tick of its own the issuer had waited; `phase` is that of
+    its mbarrier when it was issued, `after` the copies that it follows (cp.async.mbarrier.arrive)."""
 
     number: int
     kind: str

@@ -1,9 +1,9 @@
 """Races on shared memory: every access against the last write and the reads since, whichever schedule ran.
 
 Two accesses conflict when one of them writes, unless both are strong. They must be ordered by what the later one's
-agent knows when it starts, and if a generic one comes before TMA or wgmma, a proxy fence must lie between. Reads need none, as
-everybody's practice is, but a wait: a bulk copy overtakes what its own warp has read just before (loads wait in a queue,
-`bar.warp.sync` does not wait for them; seen on an H200).
+agent knows when it starts, and if a generic one comes before TMA or wgmma, a proxy fence must lie between. Reads need
+none, as everybody's practice is, but a wait: a bulk copy overtakes what its own warp has read just before (loads stand
+in a queue, for which `bar.warp.sync` does not wait; seen on an H200).
 """
 from __future__ import annotations
 
