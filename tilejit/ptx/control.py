@@ -9,6 +9,7 @@ from tilejit.ir import Op, Value, edges
 from tilejit.ir.core import Edge
 from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
+from tilejit.ptx.in_place import Body
 from tilejit.ptx.kernel import cluster_sync
 from tilejit.ptx.pack import unpack, words
 
@@ -51,12 +52,13 @@ def carried(e: Emitter, init: Value, arg: Value) -> None:
 
 
 def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = (),
-            more: Sequence[tuple[Type, str, str]] = ()) -> None:
+            more: Sequence[tuple[Type, str, str]] = (), body: Body | None = None) -> None:
     """Write the next carried values into the registers of `args`; of those that `kept` names, if it does. more: what
-    else moves at once."""
+    else moves at once. body: in whose text they may be made where they are carried."""
     kept = kept or [range(len(e.get(a))) for a in args]
-    parallel_move(e, [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which]
-                  + [*more])
+    pairs = [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which] + [*more]
+    there = body.settle([(dst, src) for _, dst, src in pairs]) if body else set()
+    parallel_move(e, [pair for pair in pairs if pair[1] not in there])
 
 
 def _in_words(e: Emitter, t: Type) -> bool:
@@ -113,6 +115,7 @@ def _for(e: Emitter, op: Op) -> None:
     stay = "gt" if down else "lt"
     p("bra", end, pred=p.new("pred", f"setp.{leave}.{kind}", at, e.scalar(hi)))
     p.place(loop)
+    body = Body(e)
     for i in roots:
         e.set(ways[i].args[0], e.spread(ways[i].args[0], roots[i]))
     for i in whole:
@@ -121,7 +124,7 @@ def _for(e: Emitter, op: Op) -> None:
     others = [way for way in ways if way.index not in whole]
     advance(e, [way.args[0] for way in others], [way.ends[0] for way in others],
             [roots.get(way.index, range(len(e.get(way.args[0])))) for way in others],
-            [(int32, to, word) for i in whole for to, word in zip(whole[i], _words(e, ways[i].ends[0]))])
+            [(int32, to, word) for i in whole for to, word in zip(whole[i], _words(e, ways[i].ends[0]))], body)
     p(f"add.{kind}", at, at, e.scalar(step))
     p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
     p.place(end)
