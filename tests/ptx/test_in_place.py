@@ -1,70 +1,76 @@
-"""Carried registers are written where their next contents are made, if nothing reads the present ones any more."""
+"""Sums of mma.sync are written where a loop carries them, if nothing reads the present ones any more."""
+from types import SimpleNamespace
+
 import numpy as np
-from hand_built import Kernel, same
+import pytest
 
 import tilejit
 import tilejit.language as tl
-from tilejit.ir import types as T
-
-N = 64
-
-
-def looped(body, carried, rounds=3):
-    """A kernel whose loop carries tiles, `body(k, *tiles) -> next ones`; it stores them."""
-    x = np.arange(N, dtype=np.float32)
-    k = Kernel(scalars={"n": (rounds, T.int32)}, x=(x, T.fp32),
-               **{f"out{i}": (np.zeros(N, np.float32), T.fp32) for i in range(carried)})
-    u = k.load("x", k.layout((N,), 2))
-
-    def region(i, *tiles):
-        k.op("yield", *body(k, *tiles))
-
-    loop = k.op("for", k.int(0), k.args["n"], k.int(1), *[u] * carried,
-                regions=[k.region([T.int32, *[u.type] * carried], region)])
-    for i, v in enumerate(loop.results):
-        k.store(f"out{i}", v)
-    return k
-
-
-def copies(k):
-    """Of floats in the text of the first loop."""
-    text = k.ptx()[0]
-    return text[text.index("$loop_"):text.index("bra $loop_", text.index("$loop_"))].count("mov.f32 %f")
-
-
-def test_nothing_is_copied():
-    k = looped(lambda k, u: [k("mul", k("add", u, u), u)], 1)
-    same(*k.run())
-    assert copies(k) == 0
-
-
-def test_what_is_read_behind_is_copied():
-    """The first tile is read when its next contents have been made, the second is not read."""
-    k = looped(lambda k, u, v: [new := k("add", u, u), k("mul", new, u)], 2)
-    same(*k.run())
-    assert copies(k) == N // 32
-
-
-def test_one_value_for_two_is_copied_once_or_twice():
-    k = looped(lambda k, u, v: [k("add", u, v)] * 2, 2)
-    same(*k.run())
-    assert copies(k) == 2 * N // 32
+from tilejit.frontend import Param
+from tilejit.ir.types import Ptr, fp32, int32
+from tilejit.ptx.build import Ptx
+from tilejit.ptx.in_place import Body
+from tilejit.runtime.compile import emit, schedule, tile_ir
 
 
 @tilejit.kernel
-def asked_again(x, n):
-    """A loop in an author's instructions that reads what goes in, in each of three rounds, once they have written what
-    comes out."""
-    at = tl.arange(0, 64)
-    now = tl.load(x + at)
+def rescaled(x, out, n):
+    """acc = acc / 2 + x x, n times."""
+    i = tl.arange(0, 16)
+    a = tl.load(x + i[:, None] * 16 + i[None, :])
+    acc = tl.zeros((16, 16), tl.float32)
     for _ in range(n):
-        now = tl.inline_asm_elementwise(
-            "{ .reg .pred p; .reg .b32 i; mov.b32 i, 0; again: add.s32 $0, $1, i; add.s32 i, i, 1;"
-            " setp.lt.s32 p, i, 3; @p bra again; }", "=r,r", [now], dtype=tl.int32, is_pure=True, pack=1)
-    tl.store(x + at, now)
+        acc = tl.dot(a, a, acc * 0.5)
+    tl.store(out + i[:, None] * 16 + i[None, :], acc)
 
 
-def test_a_loop_in_an_instructions_text_reads_again():
-    x = np.arange(64, dtype=np.int32)
-    asked_again[(1,)](x, 4)
-    assert np.array_equal(x, np.arange(64) + 8)
+@tilejit.kernel
+def compared(x, out, n):
+    """The same, and the sum of (new - old)."""
+    i = tl.arange(0, 16)
+    a = tl.load(x + i[:, None] * 16 + i[None, :])
+    acc, moved = tl.zeros((16, 16), tl.float32), tl.zeros((16, 16), tl.float32)
+    for _ in range(n):
+        new = tl.dot(a, a, acc * 0.5)
+        moved += new - acc
+        acc = new
+    tl.store(out + i[:, None] * 16 + i[None, :], moved)
+
+
+@pytest.mark.parametrize("kernel, copies", [(rescaled, 0), (compared, 8)])
+def test_sums_are_copied_only_where_they_are_read_behind(kernel, copies):
+    args = {"x": Param(Ptr(tl.float16), 16), "out": Param(Ptr(fp32), 16), "n": Param(int32)}
+    text, _ = emit(schedule(tile_ir(kernel.source, args, {"num_warps": 1})))
+    begin = text.index("$loop_")
+    loop = text[begin:text.index("bra $loop_", begin)]
+    assert "mma.sync" in loop
+    assert loop.count("mov.f32 %f") == copies + 8 * (kernel is compared)        # `moved` is no product's
+
+    x = (np.arange(256) % 5 - 2).astype(np.float16).reshape(16, 16)
+    out, meant = np.zeros((16, 16), np.float32), np.zeros((16, 16), np.float32)
+    kernel[(1,)](x, out, 5, num_warps=1)
+    for _ in range(5):
+        meant = meant / 2 + x.astype(np.float32) @ x.astype(np.float32)
+    assert np.array_equal(out, meant)
+
+
+MMA = "mma.sync.aligned.m16n8k16 {%f10, %f11}, {%r2}, {%r3}, {%f20, %f21};"
+
+
+@pytest.mark.parametrize("lines, renamed", [
+    (["mul.f32 %f20, %f1, %f2;", MMA], {"%f1"}),
+    ([MMA, "mul.f32 %f20, %f1, %f2;"], set()),
+    (["$again:", "mul.f32 %f20, %f1, %f2;", MMA, "@%p1 bra $again;"], set()),
+    (["{ again: mul.f32 %f20, %f1, %f2;", MMA, "@%p1 bra again; }"], set()),
+    (["@%p1 bra $past;", "mul.f32 %f20, %f1, %f2;", "$past:", MMA], {"%f1"}),
+    (["mul.f32 %f20, %f1, %f2;", "add.f32 %f10, %f20, %f2;"], set()),
+    (["wgmma.mma_async.sync.aligned.m64n8k8 {%f20}, {%f1}, %rd1, %p1, 1, 1;", MMA], set())],
+    ids=["behind", "before", "in a loop", "in an author's loop", "past a branch", "no product", "in flight"])
+def test_which_registers_are_renamed(lines, renamed):
+    """%f10 is the next of %f1; %f11, also of the product, is that of two."""
+    e = SimpleNamespace(p=Ptx(), role=SimpleNamespace(mark=0))
+    e.p.counts["f32"] = 10
+    body = Body(e)
+    e.p.lines += lines
+    assert body.settle([("%f1", "%f10"), ("%f3", "%f11"), ("%f4", "%f11")]) == renamed
+    assert ("%f10" in "\n".join(e.p.lines)) == (not renamed)

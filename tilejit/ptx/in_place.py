@@ -1,12 +1,12 @@
-"""What a loop carries is computed where it is carried: the next contents of a register are written into it, where
-nothing reads the present ones any more.
+"""Sums of mma.sync that a loop carries are computed where they are carried: the next contents of a register are written
+into it, where nothing reads the present ones any more.
 
     %f9 = mul %f1, %f2                %f9 = mul %f1, %f2
     %f8 = mma ..., %f9         ->     %f1 = mma ..., %f9
     %f1 = mov %f8
 
-The assembler joins such registers itself, but not those that tensor cores take four in a row: of 128 sums it kept a
-second set, and moved or spilled them in every iteration.
+The assembler joins such registers itself, but not those that tensor cores take four in a row: of 128 sums, rescaled
+before the product, it kept a second set, and moved or spilled them in every iteration.
 """
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from tilejit.ptx.build import CLASSES
 from tilejit.ptx.emit import Emitter
 
 _REGISTER = re.compile(r"(%(?:p|h|rd|r|fd|f)\d+\b)")
-#: What a text is read for: registers, ends of instructions, labels, and products that run on when they are issued.
-_TOKEN = re.compile(r"%(?:p|h|rd|r|fd|f)\d+\b|;|[\w$]+:(?!:)|\bbra[.\w]*\s+[\w$]+|wgmma\.mma_async")
-_ALWAYS = 1 << 62
+#: What a text is read for: registers, ends of instructions, labels, and products, also such as run on when issued.
+_TOKEN = re.compile(r"%(?:p|h|rd|r|fd|f)\d+\b|;|[\w$]+:(?!:)|\bbra[.\w]*\s+[\w$]+|\bmma\.sync|wgmma\.mma_async")
 _CLASS = {f"%{name}": cls for cls, name in CLASSES.items()}
 
 
@@ -34,8 +33,8 @@ class Body:
         """Rename registers in the text as it is now, its end. pairs: register that is carried, what it is to be at the
         end. Returns those that are carried and need no copy any more.
 
-        A register is renamed if the body makes it, no sooner than the last instruction that reads what was carried
-        (nor in an inner loop that goes on from the one to the other), and no two pairs want it."""
+        A register is renamed if a product of the body makes it, no sooner than the last instruction that reads what was
+        carried (nor in an inner loop that goes on from the one to the other), and no two pairs want it."""
         lines, hoisted = self.e.p.lines, self.role.mark - self.mark
         above = set(_REGISTER.findall("\n".join(lines[self.mark:self.role.mark])))
         often = Counter([r for pair in pairs for r in pair])
@@ -43,15 +42,17 @@ class Body:
                   if often[to] == often[new] == 1 and new not in above and self._is_new(new)]
         if not wanted:
             return set()
-        pieces = _REGISTER.split("\n".join(lines[self.begin + hoisted:]))
-        first, last, loops = _places("".join(pieces))
+        text = "\n".join(lines[self.begin + hoisted:])
+        if "mma.sync" not in text:
+            return set()
+        first, last, loops = _places(text)
         names = {}
         for to, new in wanted:
             begin, end = first.get(new, -1), last.get(to, -1)
             if 0 <= begin >= end and not any(a <= end and begin <= b for a, b in loops):
                 names[new] = to
         if names:
-            pieces = [names[x] if x in names else x for x in pieces]
+            pieces = [names[x] if x in names else x for x in _REGISTER.split(text)]
             lines[self.begin + hoisted:] = "".join(pieces).split("\n")
         return set(names.values())
 
@@ -62,23 +63,24 @@ class Body:
 
 
 def _places(text: str) -> tuple[dict[str, int], dict[str, int], list[tuple[int, int]]]:
-    """The first and the last instruction that names each register, and those from which to which inner loops go.
-    Registers of asynchronous products are in use all the time."""
+    """The first instruction that names each register of products by mma.sync, the last one that names each register
+    (beyond the end: products by wgmma, which run on), and those from which to which inner loops go."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     labels: dict[str, int] = {}
     loops = []
+    joined: set[str] = set()
     running: set[str] = set()
-    at, asynchronous = 0, False
+    at, product = 0, None
     for token in _TOKEN.findall(text):
         if token == ";":
-            at, asynchronous = at + 1, False
+            at, product = at + 1, None
         elif token[0] == "%":
             if token not in first:
                 first[token] = at
             last[token] = at
-            if asynchronous:
-                running |= {token}
+            if product is not None:
+                product |= {token}
         elif token[-1] == ":":
             labels[token[:-1]] = at
         elif token[:3] == "bra":
@@ -86,7 +88,6 @@ def _places(text: str) -> tuple[dict[str, int], dict[str, int], list[tuple[int, 
             if target in labels:
                 loops.append((labels[target], at))
         else:
-            asynchronous = True
-    first.update(dict.fromkeys(running, -1))
-    last.update(dict.fromkeys(running, _ALWAYS))
-    return first, last, loops
+            product = joined if token[0] == "m" else running
+    last.update(dict.fromkeys(running, at + 1))
+    return {r: first[r] for r in joined - running}, last, loops

@@ -142,7 +142,7 @@ def _block(block: Block, c: Context) -> None:
             _load(op, b, c)
         elif op in c.piecewise or _is_read_from_slot(op, c):
             continue                          # made where it is needed
-        elif op.attrs.get("fragments"):
+        elif op.attrs.get("fragments") or op.name == "trans" and op.operands[0] in c.fragments:
             write_fragments(op, b, c)
         elif op.name in _WRITERS:
             _WRITERS[op.name](op, b, c)

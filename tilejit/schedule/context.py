@@ -36,6 +36,7 @@ class Context:
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
     staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # operand -> where, view
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
+    kept: dict[tuple, Value] = field(default_factory=dict)         # tile, block, K's dimension -> the buffer it is in
     stagings: dict[Op, Staging] = field(default_factory=dict)
     staging: dict[tuple[Buffer, int], Value] = field(default_factory=dict)     # pieces and stripes of stores -> buffer
     gathered: dict[str, Value] = field(default_factory=dict)       # where the CTAs of a cluster meet, by name

@@ -18,7 +18,7 @@ from tilejit.ir.registers import peak
 from tilejit.ir.registers import size as registers_of
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import of_convert
-from tilejit.ir.types import DType, Ptr, Tile
+from tilejit.ir.types import DType, Ptr, Tile, elem_of
 from tilejit.schedule.context import Context
 from tilejit.schedule.loads import Uses, in_place, place
 from tilejit.schedule.operands import written
@@ -33,11 +33,12 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
     found: set[Op] = set()
     free = _without_registers(fn, table) if able else set()
     for block in _blocks(fn) if able else ():
-        for op in (op for op in able if any(user.parent is block for user, _ in table[op.result])):
+        for op in (op for op in able if any(user.parent is block for user, _ in _products(op.result, table))):
             if peak(block, free) <= room(MOST, "loop"):
                 break
-            found.add(op)
-            free.add(op.result)
+            same = [x for x in able if x.operands == op.operands and x.parent is op.parent]      # one buffer for all
+            found.update(same)
+            free.update(x.result for x in same)
     return found
 
 
@@ -47,12 +48,27 @@ def _blocks(fn: Function) -> list[Block]:
 
 
 def _able(op: Op, table: Uses) -> bool:
-    """Whether an operand goes through shared memory to products by mma.sync alone, which can read it there."""
+    """Whether an operand goes through shared memory to products by mma.sync alone, which can read it there: all of them
+    along the same dimension, but of 16 bits, which ldmatrix transposes."""
     t = op.result.type
+    found = _products(op.result, table)
     return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.bits in (8, 16, 32) and len(t.shape) == 2 \
-        and bool(table.get(op.result)) and of_convert(op) > 0 and not in_place(op.result, table) \
-        and all(user.name == "dot" and "unit" in user.attrs and i < 2 for user, i in table[op.result]) \
-        and len({i for _, i in table[op.result]}) == 1
+        and bool(found) and of_convert(op) > 0 and not in_place(op.result, table) \
+        and (len({k for _, k in found}) == 1 or t.elem.bits == 16)
+
+
+def _products(v: Value, table: Uses) -> list[tuple[Op, int]]:
+    """The products by mma.sync that read a tile or its transpose, and along which of its dimensions K is; nothing if
+    something else reads it, too."""
+    found: list[tuple[Op, int]] = []
+    for user, i in table.get(v, ()):
+        if user.name == "dot" and "unit" in user.attrs and i < 2:
+            found.append((user, 1 - i))
+        elif user.name == "trans" and (turned := _products(user.result, table)):
+            found += [(dot, 1 - k) for dot, k in turned]
+        else:
+            return []
+    return found
 
 
 def _without_registers(fn: Function, table: Uses) -> set[Value]:
@@ -62,10 +78,18 @@ def _without_registers(fn: Function, table: Uses) -> set[Value]:
 
 
 def write_fragments(op: Op, b: Builder, c: Context) -> None:
-    """Write what a conversion would write to scratch to a buffer of its own, for its products."""
-    value, index = op.operands[0], c.uses[op.result][0][1]
-    name = value.name or f"operand_{'ab'[index]}"
-    view = c.fragments[op.result] = written(c.now(value), index, name, b, c, fence=False)
-    size = view.type.slot_bytes                                                         # type: ignore[union-attr]
-    c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {size} bytes: mma.sync reads "
-                 "fragments of it", name))
+    """Write what a conversion would write to scratch to a buffer of its own, for its products; other conversions of the
+    same tile find it. A transpose is another view of it."""
+    source = op.operands[0]
+    if op.name == "trans":
+        c.fragments[op.result] = b("view_trans", c.fragments[source], order=(1, 0))
+        return
+    k = min(k for _, k in _products(op.result, c.uses))
+    key = source, b.block, k if elem_of(source.type).bits != 16 else -1
+    if key not in c.kept:
+        name = source.name or "operand"
+        view = c.kept[key] = written(c.now(source), 1 - k, name, b, c, fence=False)
+        size = view.type.slot_bytes                                                     # type: ignore[union-attr]
+        c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {size} bytes: mma.sync reads "
+                     "fragments of it", name))
+    c.fragments[op.result] = c.kept[key]
