@@ -50,7 +50,7 @@ def decide(fn: Function) -> Function:
     for op in fragment_reads(fn, table) if fn.attrs.get("keep_operands", True) else ():
         op.attrs["fragments"] = True
     _choose_form(fn, rings)
-    rings = fill_ahead(fn, rings, table, {op for found in pieces.values() for op in found.ops})
+    rings = fill_ahead(fn, rings, {op for found in pieces.values() for op in found.ops})
     find_chains(fn, rings, table)
     threads = "producers" in fn.attrs and any(r.kind == "async" and not r.local for r in rings)
     check_warpgroups(fn, threads)

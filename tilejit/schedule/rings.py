@@ -25,8 +25,8 @@ class Ring:
     loads: list[Op]
     slots: int
     loop: Op | None                       # the innermost loop around the loads
-    views: bool                           # all loads are read by products only, straight from the slot
-    by_warps: bool                        # mma.sync reads the slots: every warp for itself
+    dots: set[Op]                         # products that read the slots
+    views: bool                           # nothing else does
     open: bool                            # the author does not say how deep it is
     local: bool                           # the threads that read the slots fill them too, where there are roles
     name: str = ""
@@ -46,6 +46,11 @@ class Ring:
         return tuple(op.attrs["ring"] for op in self.loads if "ring" in op.attrs)
 
     @property
+    def by_warps(self) -> bool:
+        """Whether mma.sync reads the slots: every warp for itself."""
+        return any("unit" in dot.attrs for dot in self.dots)
+
+    @property
     def by_group(self) -> bool:
         """Whether only wgmma reads its slots: a thread of each warpgroup gives them back, else a lane of each warp."""
         return self.views and not self.by_warps
@@ -59,28 +64,19 @@ class Ring:
 def find_rings(fn: Function, table: Uses) -> list[Ring]:
     """The rings of a function's loads, with names, and as deep as is asked for."""
     loads = [op for op in listed(fn.body) if kind_of(op) and "again" not in op.attrs]
-    most, given = fn.attrs.get("most"), fn.attrs.get("num_stages")
-    groups: dict[tuple, Ring] = {}
-    homes = _homes(loads)
+    most, given, rings, homes = fn.attrs.get("most"), fn.attrs.get("num_stages"), [], _homes(loads)
     for op in loads:
         dots, views = readers(op.result, table)
         loop = homes.get(op.attrs.get("ring"), loop_around(op))
-        depth = 1
-        if loop is not None:
-            depth = loop.attrs.get("num_stages") or given or fn.attrs.get("slots", 2)
-            depth = min(depth, most or depth)
+        depth = loop.attrs.get("num_stages") or given or fn.attrs.get("slots", 2) if loop is not None else 1
+        depth = min(depth, most or depth)
         if op.name == "load":
             depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
-        key = (kind_of(op), op.parent, depth, views, tuple(map(id, dots)) if views else id(op))
-        if key in groups:
-            groups[key].loads.append(op)
-        else:
-            ring = groups[key] = Ring([op], depth, loop, views, any("unit" in dot.attrs for dot in dots),
-                                      loop is not None and not loop.attrs.get("num_stages") and not given,
-                                      kind_of(op) == "async")
-            if ring.side:
-                ring.slots = min(depth, fn.attrs.get("side") or depth)
-    rings = merged(list(groups.values()), lambda one, two: _share(one, two, table))
+        unsaid = loop is not None and not loop.attrs.get("num_stages") and not given
+        rings.append(Ring([op], depth, loop, set(dots), views, unsaid, local=kind_of(op) == "async"))
+        if rings[-1].side:
+            rings[-1].slots = min(depth, fn.attrs.get("side") or depth)
+    rings = _merged(rings, _share)
     named: dict[str, int] = {}
     for ring in rings:
         name_loads(ring.loads, table)
@@ -109,7 +105,7 @@ def _homes(loads: list[Op]) -> dict[str | None, Op]:
     return found
 
 
-def merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring]:
+def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring]:
     """The same rings, those that are alike made one: one ticket, one wait and one release for all of their loads."""
     made: list[Ring] = []
     for ring in rings:
@@ -118,26 +114,28 @@ def merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring]
             assert block is not None
             ring.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
             ring.name = f"{other.name}_{ring.name}"
+            ring.dots |= other.dots
             made.remove(other)
         made.append(ring)
     return made
 
 
-def _share(one: Ring, two: Ring, table: Uses) -> bool:
-    """Whether two rings are alike, feed the same product, and all their loads come before the first product: the
-    consumers wait where the last load stands."""
+def _share(one: Ring, two: Ring) -> bool:
+    """Whether two rings in a block feed the same products, or in a loop one that is the same, and all their loads come
+    before the first product: the consumers wait where the last load stands."""
     block = one.loads[0].parent
-    alike = all(r.views and not r.text and r.loop is not None and r.loads[0].parent is block and
-                (r.kind, r.slots, r.by_warps) == (one.kind, one.slots, one.by_warps) for r in (one, two))
-    if not alike or block is None:
+    if not (one.views and two.views and two.loads[0].parent is block and one.slots == two.slots and
+            one.kind == two.kind and one.by_warps == two.by_warps) or block is None:
         return False
-    dots = [{dot for x in r.loads for dot in readers(x.result, table)[0]} for r in (one, two)]
-    tops = [x for dot in dots[0] | dots[1] if (x := inside(block, dot))]
+    if one.dots == two.dots:
+        return True
+    tops = [x for dot in one.dots | two.dots if (x := inside(block, dot))]
     last = max(block.ops.index(x) for x in (*one.loads, *two.loads))
-    return bool(dots[0] & dots[1]) and last < min(map(block.ops.index, tops))
+    return one.loop is not None and not one.text + two.text and not one.dots.isdisjoint(two.dots) and \
+        last < min(map(block.ops.index, tops))
 
 
-def fill_ahead(fn: Function, rings: list[Ring], table: Uses, in_pieces: set[Op]) -> list[Ring]:
+def fill_ahead(fn: Function, rings: list[Ring], in_pieces: set[Op]) -> list[Ring]:
     """Have those who read a ring fill it, so many iterations ahead, where no other role does; the rings, those that are
     filled alike made one."""
     for ring in rings:
@@ -148,18 +146,14 @@ def fill_ahead(fn: Function, rings: list[Ring], table: Uses, in_pieces: set[Op])
                 fn.attrs["report"].append(Record(
                     "not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name))
                 continue
-            ring.prompt = not ring.text and in_pieces.isdisjoint(ring.loads) and _is_read_where_it_is(ring, table)
+            # All that read it are done with it where they stand: loads into registers and mma.sync, not wgmma.
+            ring.prompt = not ring.text and in_pieces.isdisjoint(ring.loads) and all(
+                "unit" in dot.attrs for dot in ring.dots)
             ring.tight = ring.prompt and fn.attrs.get("tight", False)
             ring.slots -= ring.tight
             ring.ahead = ring.slots - (not ring.prompt)
     order = {op: i for i, op in enumerate(listed(fn.body))}
-    return sorted(merged(rings, _alike_ahead), key=lambda ring: order[ring.loads[0]])
-
-
-def _is_read_where_it_is(ring: Ring, table: Uses) -> bool:
-    """Whether all that read a ring's slots are done with them where they stand, in the trip that waits for them: loads
-    into registers and mma.sync, not wgmma."""
-    return all("unit" in dot.attrs for load in ring.loads for dot in readers(load.result, table)[0])
+    return sorted(_merged(rings, _alike_ahead), key=lambda ring: order[ring.loads[0]])
 
 
 def _ahead_problem(ring: Ring) -> str:
