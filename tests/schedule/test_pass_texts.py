@@ -9,6 +9,7 @@ from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function
 from tilejit.ir.verify import verify
 from tilejit.schedule.annotate import annotate
+from tilejit.schedule.cluster_barrier import meet
 from tilejit.schedule.depth import bind
 from tilejit.schedule.sink_runs import sink_runs
 from tilejit.schedule.strips import strip_rows
@@ -85,6 +86,25 @@ def test_what_one_store_needs_is_computed_there(more, sunk):
     fn = parse_function(STORED.replace("MORE", more))
     assert [op.result.name for op in walk(sink_runs(fn).body) if "by_pieces" in op.attrs] == sunk
     assert str(parse_function(str(fn))) == str(fn)
+
+
+def atomic(sem: str, ctas: int) -> list[str]:
+    """The ops that `meet` leaves of an atomic of one number behind a TMA store, and what comes with them."""
+    text = STORED.replace("MORE", f'%old = atomic_rmw %count, %n {{kind="add", sem="{sem}", scope="gpu"}} : int32')
+    text = text.replace("%n: int32", "%n: int32, %count: ptr<int32>").replace("num_warps=4", f"num_warps=4, num_ctas={ctas}")
+    fn = parse_function(text)
+    verify(meet(fn))
+    ops = fn.body.ops
+    return [op.name for op in ops[next(i for i, op in enumerate(ops) if op.name == "tma_store") + 1:-1] if op.name != "const"]
+
+
+@pytest.mark.parametrize("sem, ctas, want", [
+    ("relaxed", 1, ["atomic_rmw"]), ("release", 1, ["store_wait", "atomic_rmw"]), ("acquire", 1, ["atomic_rmw", "fence_async"]),
+    ("relaxed", 2, ["atomic_rmw"]), ("release", 2, ["store_wait", "cluster_barrier", "atomic_rmw"]),
+    ("acq_rel", 2, ["store_wait", "cluster_barrier", "atomic_rmw", "cluster_broadcast", "fence_async"])])
+def test_what_an_atomic_orders(sem, ctas, want):
+    """Stores that it releases are written before it; who acquires fences; a cluster comes together, and is told."""
+    assert atomic(sem, ctas) == want
 
 
 ROW = """#r = <4096 register=[[1],[2],[4],[1024],[2048]] lane=[[8],[16],[32],[64],[128]] warp=[[256],[512]]>

@@ -11,6 +11,7 @@ from tilejit.schedule.decide import decide
 from tilejit.schedule.early import issue_early
 from tilejit.schedule.fit import PASSES
 from tilejit.schedule.split import split
+from tilejit.schedule.stores import stage_stores
 
 LAYOUT = "#l = <64x64 register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] " \
     "warp=[[16,0],[32,0]]>\n"
@@ -64,15 +65,16 @@ def test_what_is_decided_stands_in_the_text():
     assert store.attrs["role"] == "store" and fn.attrs["groups"] == 1 and len(fn.attrs["registers"]) == 3
 
 
-def test_asyncify_takes_the_text_alone():
+def test_asyncify_and_stores_take_the_text_alone():
     fn = asyncify(planned())
     loop = next(op for op in fn.body.ops if op.name == "for")
     assert [op.name for op in loop.regions[0].ops] == ["fill", "await", "pend", "view_trans", "dot_async", "dot_wait", "yield"]
     assert [op.attrs["role"] for op in walk(fn.body) if "role" in op.attrs] == ["producer", "store"]
+    assert not any(set(op.attrs) & {*OF_LOADS} for op in walk(fn.body) if op.name == "desc_load")
+    assert [op.name for op in stage_stores(fn).body.ops[-3:]] == ["tma_store", "store_wait", "return"]
     made = {op.attrs["name"]: op.result.type for op in fn.body.ops if op.name == "barriers"}
     assert {name: (t.slots, t.count) for name, t in made.items()} == \
         {"ab.full": (2, 1), "ab.empty": (2, 1), "y.full": (1, 4), "y.empty": (1, 1)}
-    assert not any(set(op.attrs) & {*OF_LOADS} for op in walk(fn.body) if op.name == "desc_load")
 
 
 def test_a_round_stays_in_flight():
@@ -94,7 +96,7 @@ def test_roles_are_what_the_text_says():
             for name, region in roles.items()} == \
         {"consumer": ["dot_async", "stage"], "producer": ["tma_load", "tma_load"], "store": ["tma_put"]}
     assert set(roles_of(carried_out(planned(store="")))) == {"consumer", "producer"}
-    op = next(op for op in split(asyncify(planned())).body.ops if op.name == "roles")
+    op = next(op for op in split(stage_stores(asyncify(planned()))).body.ops if op.name == "roles")
     assert op.attrs["warps"] == (4, 1, 1) and op.attrs["registers"] == (232, 40, 40)
 
 

@@ -203,7 +203,8 @@ def test_every_stage_computes_the_same_bits(case):
         args[3].base[...] = np.nan
         evaluate(fn, grid, dict(zip(names, args)))
         found[stage] = args[3].base.copy()
-    assert set(found) == {"layouts", "annotated", "rotated", "planned", "asyncify", "prefetch", "release", "scheduled"}
+    assert set(found) == {"layouts", "annotated", "rotated", "planned", "asyncify", "stores", "cluster", "prefetch", "release",
+                          "scheduled"}
     assert ("goes on with" in str(seen["scheduled"].attrs["report"])) == bool(options.get("causal"))
     for stage, out in found.items():
         assert np.array_equal(out.view(np.uint16), found["layouts"].view(np.uint16)), stage

@@ -2,9 +2,9 @@
 
 TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 11-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir
 reads the file of the same name, with or without its number, in place of what the compiler made of the stages
-`frontend`, `layouts`, those of the scheduler (`annotated`, `rotated`, `planned`, `asyncify`, `prefetch`, `split`,
-`release`, `sink_waits`, `ping_pong`, `early`, `strips`, `scheduled`) and `kernel.ptx`; the launch metadata stays
-the compiler's.
+`frontend`, `layouts`, those of the scheduler (`annotated`, `rotated`, `planned`, `asyncify`, `stores`, `cluster`,
+`prefetch`, `split`, `release`, `sink_waits`, `ping_pong`, `early`, `strips`, `scheduled`) and `kernel.ptx`; the launch
+metadata stays the compiler's.
 """
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Makes loads, products and stores asynchronous, each next to its wait: still sequential, and still right.
+"""Makes loads and products asynchronous, each next to its wait: still sequential, and still right.
 
     %a = desc_load %x, %i, %k                       fill %a_ring {ring="a"} { %a = desc_load ..; yield %a }
     %s = dot %a, %b, %acc                           %v = await %a_ring {ring="a"}
                                            ->       %p = dot_async %v, %w, (pend %acc)
-    desc_store %y, %s, %i, %j                       %s = dot_wait %p
-                                                    tma_store %y, %s, %y_stage, %i, %j
+                                                    %s = dot_wait %p
 
 A load becomes a `fill` of its ring's next slot and an `await` right behind; loads of one ring together, where the last
 of them stands. `prefetch` and `split` move fills ahead, within a role or into one of their own, and `sink_waits` moves
@@ -13,34 +12,24 @@ waits for products behind. Products whose accumulators are only passed on stay i
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, listed, replace, uses
 from tilejit.ir.types import Buffer, Pending, Tile
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.cluster_barrier import releases, write_atomic, write_barrier
+from tilejit.schedule.buffers import alloc, barriers, renewed
 from tilejit.schedule.context import Context
-from tilejit.schedule.exchange import write_exchange, write_reduce
 from tilejit.schedule.fragments import write_fragments
-from tilejit.schedule.loads import check_descriptor, groups_of, in_place, kind_of, loop_around, readers, reads_slot
+from tilejit.schedule.loads import check_descriptor, in_place, kind_of, loop_around, readers, reads_slot
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
-from tilejit.schedule.stores import Staging, describe, is_store, staging_of
 
 #: Attributes of a load that only say how it is filled.
 OF_LOADS = ("channel", "index", "buffer", "arrivals", "role", "ahead", "prompt", "tight", "open", "side")
-#: What writes an op in its asynchronous form, by its name; it is left out otherwise.
-_WRITERS: dict[str, Callable[[Op, Builder, Context], None]] = {
-    "dot": write_dot, "promote_reuse": write_reuse, "cluster_sum": write_exchange, "reduce": write_reduce,
-    "debug_barrier": write_barrier}
 
 
 def asyncify(fn: Function) -> Function:
     """Write what the text says (`decide.py`), in place; returns the function."""
-    ops = listed(fn.body)
-    stores = [op for op in ops if "tma" in op.define.traits and is_store(op)]
-    c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc), bool(stores))
-    for op in ops:
+    c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc))
+    for op in listed(fn.body):
         if op.name == "dot":
             _find_product(op, c)
         elif op.name == "for" and op.attrs.pop("in_flight", False):
@@ -50,18 +39,7 @@ def asyncify(fn: Function) -> Function:
     for load, loads in c.tickets.items():
         if load is loads[0]:
             _allocate(loads, c)
-    staged: dict[str, list[Op]] = {}
-    for op in stores:
-        if "channel" in op.attrs:
-            staged.setdefault(op.attrs["channel"], []).append(op)
-    streams = [_allocate_stores(name, found, c) for name, found in staged.items()]
-    if streams and any("atomic" in op.define.traits and releases(op) for op in ops):
-        groups = groups_of(fn)
-        c.barriers("stores.asked", groups, fn.attrs["num_warps"])
-        c.barriers("stores.drained", groups, streams[0] // groups)
     _block(fn.body, c)
-    if stores:
-        Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
     replace(fn.body, c.renamed)
     for fill in c.fills:
         if fill.attrs.get("ahead"):
@@ -102,33 +80,12 @@ def _allocate(loads: list[Op], c: Context) -> None:
     ring, slots, arrivals = how["channel"], how["buffer"].slots, how["arrivals"]
     if (ring, 0) in c.buffers:
         return
-    c.barriers(f"{ring}.full", slots, 32 * c.fn.attrs["num_warps"] if kind_of(loads[0]) == "async" else 1)
+    barriers(c.top, f"{ring}.full", slots, 32 * c.fn.attrs["num_warps"] if kind_of(loads[0]) == "async" else 1)
     if arrivals:
-        c.barriers(f"{ring}.empty", slots, arrivals)
+        barriers(c.top, f"{ring}.empty", slots, arrivals)
     for i, load in enumerate(loads):
         check_descriptor(load)
-        c.buffers[ring, i] = c.alloc(load.result.name, load.attrs["buffer"])
-
-
-def _staging(op: Op, c: Context) -> Staging:
-    """How a store is staged; a store role goes through all slots a whole number of times."""
-    if op not in c.stagings:
-        t = c.now(op.operands[1]).type
-        assert isinstance(t, Tile)
-        c.stagings[op] = staging_of(op, t, c.fn, in_rounds=op.attrs.get("role") == "store")
-        c.say(describe(op, c.stagings[op]))
-    return c.stagings[op]
-
-
-def _allocate_stores(name: str, stores: list[Op], c: Context) -> int:
-    """The barriers and the staging (private to ping-pong groups) of a ring that a store role empties; how many streams
-    of tiles there are in it."""
-    first, *_ = [_staging(op, c) for op in stores]
-    streams = groups_of(c.fn) * first.stripes
-    c.barriers(f"{name}.full", first.slots * streams, c.fn.attrs["num_warps"] // first.stripes)
-    c.barriers(f"{name}.empty", first.slots * streams, 1)
-    c.staging[first.buffer, first.stripes] = c.alloc(name, first.buffer, private=True)
-    return streams
+        c.buffers[ring, i] = alloc(c.top, load.result.name, load.attrs["buffer"])
 
 
 def _block(block: Block, c: Context) -> None:
@@ -144,12 +101,10 @@ def _block(block: Block, c: Context) -> None:
             continue                          # made where it is needed
         elif op.attrs.get("fragments") or op.name == "trans" and op.operands[0] in c.fragments:
             write_fragments(op, b, c)
-        elif op.name in _WRITERS:
-            _WRITERS[op.name](op, b, c)
-        elif "atomic" in op.define.traits:
-            write_atomic(op, b, c)
-        elif is_store(op):
-            _store(op, b, c)
+        elif op.name == "dot":
+            write_dot(op, b, c)
+        elif op.name == "promote_reuse":
+            write_reuse(op, b, c)
         elif op in c.chains:
             _chain(op, b, c)
         elif op in flying:
@@ -245,27 +200,10 @@ def _to_registers(load: Op, results: list[Value], b: Builder, c: Context) -> Non
         c.renamed[result] = value
 
 
-# -- stores -----------------------------------------------------------------------------------------------------------
-def _store(op: Op, b: Builder, c: Context) -> None:
-    """A TMA store through its staging: with `store_stages=1` it is waited for at once; the store role's say so."""
-    s, role = _staging(op, c), op.attrs.get("role")
-    # Stores of equal pieces share their staging: each waits for its slots, and starts at the first one.
-    key = s.buffer, s.stripes
-    if key not in c.staging:
-        c.staging[key] = c.alloc(f"{op.operands[0].name or 'store'}_stage", s.buffer, private=True)
-    desc, value, *offsets = op.operands
-    attrs = {k: v for k, v in op.attrs.items() if k not in ("channel", "role")}
-    store = b.op("tma_store", desc, c.now(value), c.staging[key], *offsets, **s.attrs, **attrs)
-    if role:
-        store.attrs["role"] = role
-    elif c.fn.attrs.get("store_stages") == 1:
-        store.attrs["now"] = True
-
-
 # -- products that stay in flight -------------------------------------------------------------------------------------
 def _chain(loop: Op, b: Builder, c: Context) -> None:
     """A loop round which accumulators are pending; they are waited for behind it."""
-    old, body = c.replaced(loop), loop.regions[0]
+    old, body = renewed(loop), loop.regions[0]
     chain = list(c.chains[loop].values())
     for index in sorted(chain):
         at = loop.define.fixed + index
@@ -299,7 +237,7 @@ def _in_flight(loop: Op, c: Context) -> list[int]:
 def _carry(loop: Op, carried: list[int], b: Builder, c: Context) -> None:
     """A loop that carries products in flight, which are waited for where they are used: in the next trip, behind the
     loop, or in the branches there."""
-    old, body = c.replaced(loop), loop.regions[0]
+    old, body = renewed(loop), loop.regions[0]
     c.renamed.update(zip(old, loop.results))
     for index in carried:
         arg, end = body.args[1 + index], body.terminator.operands[index].op

@@ -7,11 +7,14 @@ before. A `debug_barrier` is such a barrier too.
 """
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.ir import Block, Builder, Op, Value, beside, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, erase, listed, replace, uses
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
-from tilejit.schedule.context import Context
+from tilejit.schedule.buffers import alloc, barriers, renewed, top_of
+from tilejit.schedule.exchange import write_fold, write_sum
 from tilejit.schedule.loads import groups_of
 from tilejit.schedule.thread import thread
 
@@ -34,59 +37,89 @@ def acquires(op: Op) -> bool:
     return (op.attrs.get("sem") or "acq_rel") in ("acquire", "acq_rel")
 
 
-def write_atomic(op: Op, b: Builder, c: Context) -> None:
+@dataclass
+class _Meeting:
+    """`top` puts barriers and buffers at the function's beginning, `made` of them by their names; `uses` are those of
+    its values; `renamed`: what stands for results."""
+
+    fn: Function
+    top: Builder
+    uses: Collection[Value]
+    made: dict[str, Value] = field(default_factory=dict)
+    renamed: dict[Value, Value] = field(default_factory=dict)
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of a program."""
+        return int(self.fn.attrs.get("num_ctas", 1))
+
+    def barrier(self, name: str, arrivals: int) -> Value:
+        """One for each group of consumers."""
+        if name not in self.made:
+            self.made[name] = barriers(self.top, name, groups_of(self.fn), arrivals)
+        return self.made[name]
+
+
+def meet(fn: Function) -> Function:
+    """Write where CTAs of a cluster come together, and what atomics order, in place; returns the function."""
+    ops = listed(fn.body)
+    atomics = [op for op in ops if "atomic" in op.define.traits]
+    if not atomics and fn.attrs.get("num_ctas", 1) == 1:
+        return fn
+    m = _Meeting(fn, top_of(fn), uses(fn.body))
+    stores = [op for op in ops if op.name == "tma_store"]
+    if any("role" in op.attrs for op in stores) and any(map(releases, atomics)):
+        m.barrier("stores.asked", fn.attrs["num_warps"])
+        m.barrier("stores.drained", stores[0].attrs["stripes"])
+    for op in ops:
+        if "atomic" in op.define.traits:
+            _atomic(op, bool(stores), m)
+        elif op.name == "debug_barrier" and m.ctas > 1 and "producers" in fn.attrs:
+            _barrier_of_all(op, m, release="cluster", acquire="cluster")
+            erase({op}, fn.body)
+        elif op.name == "cluster_sum":
+            m.renamed.update(write_sum(op, fn, m.top))
+        elif op.name == "reduce" and m.ctas > 1:
+            m.renamed.update(write_fold(op, fn, m.top))
+    replace(fn.body, m.renamed)
+    return fn
+
+
+def _atomic(op: Op, stores: bool, m: _Meeting) -> None:
     """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
-    stores = c.stores
-    if stores and releases(op):
-        b.op("store_wait")
-    if not of_one_number(op):
-        b.insert(op)
-    elif c.ctas > 1:
-        _once(op, b, c)
-    else:
-        b.insert(op)
-        if not releases(op) and op.result not in c.uses:
-            op.attrs["alone"] = True
     if stores and acquires(op):
-        b.op("fence_async", space="global")
+        beside(op, behind=True).op("fence_async", space="global")
+    if stores and releases(op):
+        beside(op).op("store_wait")
+    told = acquires(op) or op.result in m.uses
+    if of_one_number(op) and m.ctas > 1:
+        _once(op, told, m)
+    elif of_one_number(op) and not releases(op) and op.result not in m.uses:
+        op.attrs["alone"] = True
 
 
-def _once(op: Op, b: Builder, c: Context) -> None:
-    """An atomic of one number in a cluster."""
+def _once(op: Op, told: bool, m: _Meeting) -> None:
+    """An atomic of one number in a cluster, whose result all are `told`."""
     scope = op.attrs.get("scope") or "gpu"
     scope = "cluster" if scope == "cta" else scope
-    told = acquires(op) or op.result in c.uses
     if told or releases(op):
-        _barrier_of_all(b, c, {"release": scope} if releases(op) else {})
-    b.insert(op)
+        _barrier_of_all(op, m, **{"release": scope} if releases(op) else {})
     op.attrs["alone"] = True
     if not told:
         return
-    if "area" not in c.gathered:
-        c.gathered["area"] = c.alloc("told", Buffer((TOLD,), uint8, 1, 0, (0,)), private=True)
-    (old,) = c.replaced(op)
+    if "area" not in m.made:
+        m.made["area"] = alloc(m.top, "told", Buffer((TOLD,), uint8, 1, 0, (0,)), private=True)
+    (old,), barrier, b = renewed(op), m.barrier("told", 1), beside(op, behind=True)
     scopes = {"acquire": scope} if acquires(op) else {}
-    value = b("cluster_broadcast", op.result, c.gathered["area"], _barrier("told", 1, c), b.const(0, int32), **scopes)
+    value = b("cluster_broadcast", op.result, m.made["area"], barrier, b.const(0, int32), **scopes)
     value.name = old.name
-    c.renamed[old] = value
+    m.renamed[old] = value
 
 
-def write_barrier(op: Op, b: Builder, c: Context) -> None:
-    """`debug_barrier`: a barrier of all CTAs of a cluster."""
-    if c.ctas > 1 and "producers" in c.fn.attrs:
-        _barrier_of_all(b, c, {"release": "cluster", "acquire": "cluster"})
-    else:
-        b.insert(op)
-
-
-def _barrier_of_all(b: Builder, c: Context, scopes: dict[str, Any]) -> None:
-    b.op("cluster_barrier", _barrier("all_ctas", c.ctas, c), b.const(0, int32), **scopes)
-
-
-def _barrier(name: str, arrivals: int, c: Context) -> Value:
-    if name not in c.gathered:
-        c.gathered[name] = c.barriers(name, groups_of(c.fn), arrivals)
-    return c.gathered[name]
+def _barrier_of_all(op: Op, m: _Meeting, **scopes: Any) -> None:
+    barrier = m.barrier("all_ctas", m.ctas)
+    b = beside(op)
+    b.op("cluster_barrier", barrier, b.const(0, int32), **scopes)
 
 
 def write_parities(block: Block, first: Value) -> None:

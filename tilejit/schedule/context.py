@@ -6,22 +6,18 @@ from functools import cached_property
 
 from tilejit.ir import Block, Builder, Function, Op, Value
 from tilejit.ir.report import Record
-from tilejit.ir.types import Barrier, Buffer
 from tilejit.schedule.loads import Uses
 from tilejit.schedule.pieces import Pieces
-from tilejit.schedule.stores import Staging
 
 
 @dataclass
 class Context:
-    """`fn` is rewritten in place; `uses` are those of its values before. `top` puts allocations at its beginning;
-    `stores`: anything is stored through TMA. `renamed` says which value takes another one's place, at the end in all
-    operands at once."""
+    """`fn` is rewritten in place; `uses` are those of its values before. `top` puts buffers at its beginning;
+    `renamed` says which value takes another one's place, at the end in all operands at once."""
 
     fn: Function
     uses: Uses
     top: Builder
-    stores: bool
     tickets: dict[Op, list[Op]] = field(default_factory=dict)      # load -> all that fill the slot with it
     peeked: set[str] = field(default_factory=set)                  # rings of which the next slot is looked at
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)  # loop -> its dots, in order: carried index
@@ -37,14 +33,6 @@ class Context:
     staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # operand -> where, view
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
     kept: dict[tuple, Value] = field(default_factory=dict)         # tile, block, K's dimension -> the buffer it is in
-    stagings: dict[Op, Staging] = field(default_factory=dict)
-    staging: dict[tuple[Buffer, int], Value] = field(default_factory=dict)     # pieces and stripes of stores -> buffer
-    gathered: dict[str, Value] = field(default_factory=dict)       # where the CTAs of a cluster meet, by name
-
-    @property
-    def ctas(self) -> int:
-        """CTAs of a program."""
-        return int(self.fn.attrs.get("num_ctas", 1))
 
     @cached_property
     def piecewise(self) -> set[Op]:
@@ -60,21 +48,3 @@ class Context:
         while v in self.renamed:
             v = self.renamed[v]
         return v
-
-    def alloc(self, name: str, type: Buffer, private: bool = False) -> Value:
-        """A buffer in shared memory."""
-        value = self.top("alloc", name=name, type=type, **({"private": True} if private else {}))
-        value.name = name
-        return value
-
-    def barriers(self, name: str, slots: int, arrivals: int) -> Value:
-        """As many mbarriers, each of so many arrivals."""
-        value = self.top("barriers", name=name, type=Barrier(slots, arrivals))
-        value.name = name.replace(".", "_")
-        return value
-
-    def replaced(self, op: Op) -> list[Value]:
-        """Give an op new results, so that others may stand for the old ones, which are returned."""
-        old = op.results
-        op.results = [Value(v.type, op, v.index, v.name) for v in old]
-        return old

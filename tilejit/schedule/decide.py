@@ -41,16 +41,16 @@ from tilejit.schedule.store_role import choose_store_role
 
 def decide(fn: Function) -> Function:
     """Write down what is decided, in place, with lines of the report; returns the function."""
-    table = uses(fn.body)
-    rings = find_rings(fn, table)
-    dots = [op for op in listed(fn.body) if op.name == "dot"]
+    table, ops = uses(fn.body), listed(fn.body)
+    rings = find_rings(fn, ops, table)
+    dots = [op for op in ops if op.name == "dot"]
     pieces = {dot: found for dot in dots if (found := find_pieces(dot, table)) is not None}
     for dot, found in pieces.items():
         dot.attrs["pieces"] = found.count
     for op in fragment_reads(fn, table) if fn.attrs.get("keep_operands", True) else ():
         op.attrs["fragments"] = True
     _choose_form(fn, rings)
-    rings = fill_ahead(fn, rings, {op for found in pieces.values() for op in found.ops})
+    rings = fill_ahead(fn, ops, rings, {op for found in pieces.values() for op in found.ops})
     find_chains(fn, rings, table)
     threads = "producers" in fn.attrs and any(r.kind == "async" and not r.local for r in rings)
     check_warpgroups(fn, threads)
@@ -64,8 +64,8 @@ def decide(fn: Function) -> Function:
         if not threads and not registers.consumer:
             fn.attrs["producers"] = 1 + streams                  # setmaxnreg alone wants a warpgroup
         _say_roles(fn, threads)
-    write_rings(fn, rings)
-    for loop in [op for op in listed(fn.body) if op.attrs.get("in_flight")]:
+    write_rings(fn, ops, rings)
+    for loop in [op for op in ops if op.attrs.get("in_flight")]:
         names = [dot.result.name or "accumulator" for dot in chain_of(loop)]
         fn.attrs["report"].append(Record(
             "round_in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({', '.join(names)})",

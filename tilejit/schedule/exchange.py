@@ -6,13 +6,13 @@ that the slot may be written again (`free`). A tile larger than its slots is han
 """
 from __future__ import annotations
 
-from tilejit.ir import Builder, Op, Value, clone_block
+from tilejit.ir import Builder, Function, Op, Value, beside, clone_block
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import fold_bytes
 from tilejit.ir.types import Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
 from tilejit.layout.exchange import Parts
-from tilejit.schedule.context import Context
+from tilejit.schedule.buffers import alloc, barriers, renewed
 from tilejit.schedule.loads import groups_of
 
 #: Bytes of one slot at most; two of them let one share be summed while the next comes.
@@ -26,9 +26,9 @@ def divided_axis(op: Op, ctas: int) -> bool:
     return any(b[op.attrs["axis"]] for b in cta_bases(t.layout, ctas))
 
 
-def write_exchange(op: Op, b: Builder, c: Context) -> None:
+def write_sum(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
     """`cluster_sum` with its scratch, its barriers and the parity of its first round: as many rounds, at least two if
-    there can be, as slots of `SLOT_BYTES` take."""
+    there can be, as slots of `SLOT_BYTES` take. What stands for the result."""
     t, ctas = op.operands[0].type, op.attrs["ctas"]
     assert isinstance(t, Tile) and t.layout is not None
     parts = Parts(t.layout, rows_from_each(t.layout, ctas), ctas, 1)
@@ -36,31 +36,38 @@ def write_exchange(op: Op, b: Builder, c: Context) -> None:
     while rounds < parts.most_rounds and (rounds < 2 or parts.bytes // rounds > SLOT_BYTES):
         rounds *= 2
     name, slots, size = op.result.name or "sum", min(rounds, 2), parts.bytes // rounds
-    c.say(Record("sum", f"{name}: the CTAs' parts are summed in {rounds} rounds through {slots} x {size} bytes of each",
-                 name, rounds=rounds, slots=slots, bytes=size))
-    total = b("cluster_sum", op.operands[0], *_barriers(name, slots, size, b, c), rounds=rounds, **op.attrs)
+    fn.attrs["report"].append(Record(
+        "sum", f"{name}: the CTAs' parts are summed in {rounds} rounds through {slots} x {size} bytes of each", name,
+        rounds=rounds, slots=slots, bytes=size))
+    shared = _shared(name, slots, size, fn, top)
+    b = beside(op)
+    total = b("cluster_sum", op.operands[0], *shared, b.const(0, int32), rounds=rounds, **op.attrs)
     total.type, total.name = op.result.type, op.result.name
-    c.renamed[op.result] = total
+    b.block.ops.remove(op)
+    return {op.result: total}
 
 
-def write_reduce(op: Op, b: Builder, c: Context) -> None:
-    """What a CTA has is folded there, then what all have, where CTAs divide the axis."""
-    b.insert(op)
-    if c.ctas == 1 or not divided_axis(op, c.ctas):
-        return
-    name, size = op.results[0].name or "fold", sum(fold_bytes(v.type, c.ctas) for v in op.results)
-    c.say(Record("fold", f"{name}: what the CTAs have is folded through {size} bytes of each", name, bytes=size))
-    old = c.replaced(op)
-    op.attrs["ctas"] = c.ctas
-    region = clone_block(op.regions[0], {})
-    whole = b.op("cluster_fold", *op.results, *_barriers(name, 1, size, b, c), regions=[region], ctas=c.ctas)
+def write_fold(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
+    """What a CTA has is folded there, then what all have, where CTAs divide the axis of a reduction. What stands for
+    the results."""
+    ctas = fn.attrs["num_ctas"]
+    if not divided_axis(op, ctas):
+        return {}
+    name, size = op.results[0].name or "fold", sum(fold_bytes(v.type, ctas) for v in op.results)
+    fn.attrs["report"].append(Record(
+        "fold", f"{name}: what the CTAs have is folded through {size} bytes of each", name, bytes=size))
+    old, shared = renewed(op), _shared(name, 1, size, fn, top)
+    op.attrs["ctas"] = ctas
+    region, b = clone_block(op.regions[0], {}), beside(op, behind=True)
+    whole = b.op("cluster_fold", *op.results, *shared, b.const(0, int32), regions=[region], ctas=ctas)
     for before, new in zip(old, whole.results):
         new.name = before.name
-        c.renamed[before] = new
+    return dict(zip(old, whole.results))
 
 
-def _barriers(name: str, slots: int, size: int, b: Builder, c: Context) -> tuple[Value, ...]:
-    """Scratch, the barriers `full` and `free`, and a parity, which `split` carries from round to round."""
-    count, warps = slots * groups_of(c.fn), c.fn.attrs["num_warps"] * c.ctas
-    return (c.alloc(f"{name}_parts", Buffer((size,), uint8, slots, 0, (0,)), private=True),
-            c.barriers(f"{name}.full", count, 1), c.barriers(f"{name}.free", count, warps), b.const(0, int32))
+def _shared(name: str, slots: int, size: int, fn: Function, top: Builder) -> tuple[Value, ...]:
+    """Scratch, and the barriers `full` and `free`; a parity comes with them, which `split` carries from round to
+    round."""
+    count, warps = slots * groups_of(fn), fn.attrs["num_warps"] * fn.attrs["num_ctas"]
+    return (alloc(top, f"{name}_parts", Buffer((size,), uint8, slots, 0, (0,)), private=True),
+            barriers(top, f"{name}.full", count, 1), barriers(top, f"{name}.free", count, warps))

@@ -12,6 +12,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.schedule.allocate import WAIT, Allocator, allocate, fits
 from tilejit.schedule.asyncify import asyncify
+from tilejit.schedule.cluster_barrier import meet
 from tilejit.schedule.decide import decide
 from tilejit.schedule.depth import bind
 from tilejit.schedule.early import issue_early
@@ -23,6 +24,7 @@ from tilejit.schedule.rings import rings_of
 from tilejit.schedule.rotate import copy_function
 from tilejit.schedule.sink_waits import sink_waits
 from tilejit.schedule.split import split
+from tilejit.schedule.stores import stage_stores
 from tilejit.schedule.strips import strip_rows
 
 #: Slots of a ring where the author leaves the depth open: at most, and where no role of its own fills the ring.
@@ -35,8 +37,9 @@ FULL_WARPS = 8
 
 #: What a candidate goes through.
 PASSES: dict[str, Callable[[Function], Function]] = {
-    "planned": decide, "asyncify": asyncify, "prefetch": prefetch, "split": split, "release": release,
-    "sink_waits": sink_waits, "ping_pong": order, "early": issue_early, "strips": strip_rows}
+    "planned": decide, "asyncify": asyncify, "stores": stage_stores, "cluster": meet, "prefetch": prefetch,
+    "split": split, "release": release, "sink_waits": sink_waits, "ping_pong": order, "early": issue_early,
+    "strips": strip_rows}
 
 #: Sees what a pass made, by the pass's name, and gives what to go on with.
 See = Callable[[str, Function], Function]

@@ -16,6 +16,7 @@ from __future__ import annotations
 from tilejit.ir import Block, Builder, Op, Value, enclosing
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, DType, Pending, Tile, int32
+from tilejit.schedule.buffers import alloc
 from tilejit.schedule.context import Context
 from tilejit.schedule.loads import place
 
@@ -27,7 +28,7 @@ def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: 
     along_k = (1, 0) if index == 0 else (0, 1)
     bases = t.layout.bases_of("register")
     order = ((1, 0) if bases and bases[0] == (0, 1) else (0, 1)) if t.elem.bits == 16 else along_k
-    view = b("view", c.alloc(name, Buffer.of(t, 1, order), private=True), b.const(0, int32))
+    view = b("view", alloc(c.top, name, Buffer.of(t, 1, order), private=True), b.const(0, int32))
     _meet(b.block, fence)
     b.op("local_store", view, value)
     if fence:

@@ -1,7 +1,7 @@
 """Rings of loads: which loads share slots, barriers and tickets, and how deep they are."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,9 @@ class Ring:
         return self.kind != "tensor" and not self.views
 
 
-def find_rings(fn: Function, table: Uses) -> list[Ring]:
-    """The rings of a function's loads, with names, and as deep as is asked for."""
-    loads = [op for op in listed(fn.body) if kind_of(op) and "again" not in op.attrs]
+def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
+    """The rings of the loads among a function's ops, with names, and as deep as is asked for."""
+    loads = [op for op in ops if kind_of(op) and "again" not in op.attrs]
     most, given, rings, homes = fn.attrs.get("most"), fn.attrs.get("num_stages"), [], _homes(loads)
     for op in loads:
         dots, views = readers(op.result, table)
@@ -135,7 +135,7 @@ def _share(one: Ring, two: Ring) -> bool:
         last < min(map(block.ops.index, tops))
 
 
-def fill_ahead(fn: Function, rings: list[Ring], in_pieces: set[Op]) -> list[Ring]:
+def fill_ahead(fn: Function, ops: Sequence[Op], rings: list[Ring], in_pieces: set[Op]) -> list[Ring]:
     """Have those who read a ring fill it, so many iterations ahead, where no other role does; the rings, those that are
     filled alike made one."""
     for ring in rings:
@@ -152,7 +152,7 @@ def fill_ahead(fn: Function, rings: list[Ring], in_pieces: set[Op]) -> list[Ring
             ring.tight = ring.prompt and fn.attrs.get("tight", False)
             ring.slots -= ring.tight
             ring.ahead = ring.slots - (not ring.prompt)
-    order = {op: i for i, op in enumerate(listed(fn.body))}
+    order = {op: i for i, op in enumerate(ops)}
     return sorted(_merged(rings, _alike_ahead), key=lambda ring: order[ring.loads[0]])
 
 
@@ -187,7 +187,7 @@ def _copies(ring: Ring) -> int:
     return sum(layout.num_registers // vec for layout, vec in layouts if layout is not None)
 
 
-def write_rings(fn: Function, rings: list[Ring]) -> None:
+def write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
     """Write rings down on their loads. Loops one after another whose rings are alike use one: the tickets run on, and
     nothing is drained in between."""
     groups, warps = fn.attrs.get("groups", 1), fn.attrs["num_warps"]
@@ -211,7 +211,7 @@ def write_rings(fn: Function, rings: list[Ring]) -> None:
         elif not ring.text:
             fn.attrs["report"].append(Record(
                 "ring", f"ring {ring.name}: goes on in the slots of {ring.channel}", ring.name))
-    for op in listed(fn.body):
+    for op in ops:
         if "again" in op.attrs:
             ring = next(r for r in rings if op.attrs["ring"] in r.text)
             op.attrs.update(channel=ring.channel, index=ring.text.index(op.attrs["ring"]))

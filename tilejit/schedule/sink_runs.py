@@ -19,7 +19,7 @@ def sink_runs(fn: Function) -> Function:
         value = store.operands[1]
         while isinstance(value.op, Op) and len(table[value]) == 1:
             traits = value.op.define.traits
-            if traits & {"elementwise", "permutes"}:
+            if value.op.define.pure and traits & {"elementwise", "permutes"}:
                 value.op.attrs["by_pieces"] = True
             if "permutes" not in traits:
                 break

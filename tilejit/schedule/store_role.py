@@ -85,7 +85,7 @@ def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:
         return {}, "the kernel is not specialised" if stores else "nothing is stored through TMA"
     if threads:
         return {}, "all warps of the producer copy"
-    if any("dealt" in op.attrs and op.parent is not fn.body for op in listed(fn.body)):
+    if fn.attrs["groups"] > 1 and not any("dealt" in op.attrs for op in fn.body.ops):
         return {}, "ping-pong groups of consumers take a loop that is in another one"
     found: dict[Op, Staging] = {}
     for op in stores:

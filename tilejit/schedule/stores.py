@@ -1,15 +1,21 @@
-"""How TMA stores are staged: in pieces, through a ring of shared-memory tiles, each warpgroup its own stripe."""
+"""TMA stores are staged: in pieces, through a ring of shared-memory tiles, each warpgroup its own stripe.
+
+    desc_store %y, %s, %i, %j     ->     tma_store %y, %s, %y_stage, %i, %j {size=64, axis=1, stripes=2}
+                                         ..
+                                         store_wait
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
 from tilejit.errors import ClusterError
-from tilejit.ir import Function, Op
+from tilejit.ir import Builder, Function, Op, Value, beside, erase, listed
 from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Desc, DType, Tile
 from tilejit.layout.clusters import alone, divided_dim
 from tilejit.layout.staging import splits_by_registers, stripes_of, turned
+from tilejit.schedule.buffers import alloc, barriers, top_of
 
 #: Staging tiles of a store where the author leaves it open: one is written while another is stored.
 STORE_STAGES = 2
@@ -79,7 +85,38 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
     return Staging(size, axis, slots, stripes, buffer, cut)
 
 
-def describe(op: Op, s: Staging) -> Record:
+def stage_stores(fn: Function) -> Function:
+    """Write stores through their staging, in place; returns the function. Stores of equal pieces share it: each waits
+    for its slots, and starts at the first one. With `store_stages=1` a store is waited for at once."""
+    stores = [op for op in listed(fn.body) if is_store(op)]
+    if not stores:
+        return fn
+    top, buffers, found = top_of(fn), dict[tuple[Buffer, int], Value](), dict[Op, Staging]()
+    for op in sorted(stores, key=lambda op: "channel" not in op.attrs):        # those of a store role first
+        t = op.operands[1].type
+        assert isinstance(t, Tile)
+        found[op] = s = staging_of(op, t, fn, in_rounds="channel" in op.attrs)
+        fn.attrs["report"].append(_describe(op, s))
+        if (s.buffer, s.stripes) in buffers:
+            continue
+        name = op.attrs.get("channel") or f"{op.operands[0].name or 'store'}_stage"
+        if "channel" in op.attrs:
+            streams = fn.attrs["groups"] * s.stripes
+            barriers(top, f"{name}.full", s.slots * streams, fn.attrs["num_warps"] // s.stripes)
+            barriers(top, f"{name}.empty", s.slots * streams, 1)
+        buffers[s.buffer, s.stripes] = alloc(top, name, s.buffer, private=True)
+    for op, s in found.items():
+        desc, value, *offsets = op.operands
+        attrs = {**s.attrs, **{k: v for k, v in op.attrs.items() if k != "channel"}}
+        if "role" not in attrs and fn.attrs.get("store_stages") == 1:
+            attrs["now"] = True
+        beside(op).op("tma_store", desc, value, buffers[s.buffer, s.stripes], *offsets, **attrs)
+    erase(set(stores), fn.body)
+    Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
+    return fn
+
+
+def _describe(op: Op, s: Staging) -> Record:
     """The staging, for the report."""
     cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")
     where, size = op.loc.short() if op.loc else "?", s.stripes * s.buffer.slot_bytes
