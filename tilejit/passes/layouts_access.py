@@ -40,8 +40,8 @@ class Accesses:
             key = (tile(op.operands[0].type).shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
         #: Shape of tiles that scans and networks go along a dimension of, which is cheapest within a thread -> it
-        self.along = {v.type.shape: op.attrs["axis"] for op in walk(fn.body) if op.define.layout == "follows"
-                      for v in op.results
+        self.along = {v.type.shape: op.attrs["axis"] for op in walk(fn.body)
+                      if op.define.layout == "follows" and "axis" in op.attrs for v in op.results
                       if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
         for key in self.widths if self.ctas == 1 and not self.products else ():
             if self.along.get(key[0]) != key[1]:
