@@ -8,9 +8,7 @@ import json
 import platform
 import statistics
 import subprocess
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,7 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_t
     """Time of one call in milliseconds, by CUDA events, with the L2 cache overwritten before each (needs torch).
 
     As Triton's: `warmup` and `rep` are milliseconds to spend; the result is the mean, or what `return_mode` says
-    (mean, median, min, max, all), or the `quantiles`. For a comparison of two functions use `bench_pairs`."""
+    (mean, median, min, max, all), or the `quantiles`. Two functions are compared in turns."""
     import torch
 
     def event() -> Any:
@@ -81,42 +79,6 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_t
     if return_mode not in modes:
         raise ValueError(f"return_mode {return_mode!r} is not one of {', '.join(modes)}")
     return modes[return_mode](times)
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Interleaved measurements of ours and a peer: milliseconds a call, and peer/ours per pair."""
-
-    ours_ms: float
-    peer_ms: float
-    ratio: float
-    quartiles: tuple[float, float]
-
-
-def bench_pairs(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 7, burst: int = 8,
-                idle: float = 0.35) -> Pairs:
-    """Time `burst` calls of each in turn, every burst after `idle` seconds of rest; medians over the pairs.
-
-    Under sustained load the chip is power-limited and its clock wanders; short bursts from a rested chip
-    repeat within a percent, and pairing cancels what drift is left. A ratio above 1 means ours is faster."""
-    import torch
-
-    def one(fn: Callable[[], Any]) -> float:
-        time.sleep(idle)
-        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        start.record()
-        for _ in range(burst):
-            fn()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / burst
-
-    for fn in (ours, peer):
-        fn()
-        one(fn)
-    pairs = [(one(ours), one(peer)) for _ in range(rounds)]
-    mine, theirs = zip(*pairs)
-    return Pairs(statistics.median(mine), statistics.median(theirs), *pair_ratio(mine, theirs))
 
 
 def pair_ratio(ours: Sequence[float], peer: Sequence[float]) -> tuple[float, tuple[float, float]]:

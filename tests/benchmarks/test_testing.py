@@ -72,13 +72,13 @@ class Clock:
 def clock(monkeypatch):
     c = Clock()
     monkeypatch.setitem(sys.modules, "torch", c.torch())
-    monkeypatch.setattr(testing.time, "sleep", c.rests.append)
+    monkeypatch.setattr(bursts.time, "sleep", c.rests.append)
     return c
 
 
 def test_pairs(clock):
     """Bursts alternate, each after a rest; a ratio above 1 says that ours is faster."""
-    p = testing.bench_pairs(clock.call("a", 2.0), clock.call("b", 3.0), rounds=5, burst=8, idle=0.35)
+    p = bursts.bench_pairs(clock.call("a", 2.0), clock.call("b", 3.0), rounds=5, burst=8, idle=0.35)
     assert (p.ours_ms, p.peer_ms, p.ratio, p.quartiles) == (2.0, 3.0, 1.5, (1.5, 1.5))
     assert set(clock.rests) == {0.35} and len(clock.rests) == 12
     assert "".join(clock.order[-80:]) == ("a" * 8 + "b" * 8) * 5

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated import simulate
 
 from tilejit.layout.convert import (
     Registers,
@@ -12,7 +13,6 @@ from tilejit.layout.convert import (
     address_bits,
     bank_conflicts,
     plan,
-    simulate,
 )
 from tilejit.layout.named import blocked, shared, wgmma_a_operand, wgmma_accumulator
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_strategies import distributed, values_at
+from simulated import simulate
 
 from tilejit.layout.convert import (
     Shuffles,
@@ -12,7 +13,6 @@ from tilejit.layout.convert import (
     address_bits,
     bank_conflicts,
     plan,
-    simulate,
 )
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked, shared, wgmma_accumulator

@@ -85,8 +85,10 @@ def chip(name: str, multiprocessors: int) -> Chip:
 
 
 def load(path: Path, multiprocessors: int | None = None) -> Chip:
-    """The rates in a file."""
+    """The rates in a file, which may hold only what differs from those of another chip (`like`)."""
     given = json.loads(path.read_text())
+    if "like" in given:
+        given = {**json.loads((FOLDER / f"{given['like']}.json").read_text()), **given}
     known = {f.name for f in fields(Chip)}
     if multiprocessors is not None:
         given["multiprocessors"] = multiprocessors

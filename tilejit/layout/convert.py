@@ -2,7 +2,7 @@
 
 `plan(src, dst)` asks, in this order: is every element already in the right thread (`Registers`), in the
 right warp (`Swaps` where lanes exchange halves of their registers, else `Shuffles`), or must it go through
-shared memory (`ThroughShared`)? The answer is data; emitters and the numpy `simulate` carry it out.
+shared memory (`ThroughShared`)? The answer is data, which emitters carry out.
 
 A tile in shared memory is a layout of `offset`, so where a thread finds its registers is one more layout,
 `regs^-1 . memory`: an address is the xor of one constant per set bit of register, lane and warp
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Union
-
-import numpy as np
 
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import shared
@@ -274,35 +272,3 @@ def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> in
 
     by_matrices = matrix_cycles(regs, memory, elem_bytes)
     return access_cycles(regs, memory, elem_bytes) if by_matrices is None else by_matrices
-
-
-# -- meaning --------------------------------------------------------------------------------------------
-def simulate(p: Plan, src: LinearLayout, dst: LinearLayout, held: np.ndarray) -> np.ndarray:
-    """Carry a plan out on `held` [warps, lanes, src registers]: [warps, lanes, dst registers]."""
-    if isinstance(p, Registers):
-        return held[:, :, list(p.source)]
-    if isinstance(p, Swaps):
-        now = held.copy()
-        lanes = np.arange(held.shape[1])
-        for i, j in p.steps:
-            upper = (lanes >> i & 1).astype(bool)
-            for r in range(held.shape[2]):
-                if not r >> j & 1:
-                    first, second = now[:, :, r].copy(), now[:, :, r | 1 << j].copy()
-                    given = np.where(upper, first, second)[:, lanes ^ 1 << i]
-                    now[:, :, r], now[:, :, r | 1 << j] = np.where(upper, given, first), np.where(upper, second, given)
-        return now[:, :, list(p.source)]
-    if isinstance(p, Shuffles):
-        out = np.zeros((*held.shape[:2], dst.num_registers), held.dtype)
-        for r in range(dst.num_registers):
-            for lane in range(held.shape[1]):
-                source = p.constant[r]
-                for i, b in enumerate(p.lane_bases):
-                    source ^= b if lane >> i & 1 else 0
-                choice = sum((lane >> bit & 1) << j for j, bit in enumerate(p.select))
-                out[:, lane, r] = held[:, source, p.registers[r][choice]]
-        return out
-    src, dst = src.reshape(p.shape), dst.reshape(p.shape)
-    memory = np.zeros(prod(src.shape), held.dtype)
-    memory[src.invert_and_compose(p.layout).table()[..., :src.num_registers, 0]] = held
-    return memory[dst.invert_and_compose(p.layout).table()[..., :dst.num_registers, 0]]
