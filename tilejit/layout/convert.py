@@ -2,7 +2,8 @@
 
 `plan(src, dst)` asks, in this order: is every element already in the right thread (`Registers`), in the
 right warp (`Swaps` where lanes exchange halves of their registers, else `Shuffles`), or must it go through
-shared memory (`ThroughShared`)? The answer is data, which emitters carry out.
+shared memory (`ThroughShared`)? A warp alone, which meets nobody there, goes there where that takes fewer cycles.
+The answer is data, which emitters carry out.
 
 A tile in shared memory is a layout of `offset`, so where a thread finds its registers is one more layout,
 `regs^-1 . memory`: an address is the xor of one constant per set bit of register, lane and warp
@@ -99,8 +100,11 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
         except ValueError:
             pass                      # some elements are in other lanes only
         found = _swaps(src, dst) or _shuffles(src, dst)
-        if found is not None:
+        if found is not None and (src.in_size("warp") > 1 or src.odd_dims):
             return found
+        if found is not None:
+            through = _through_shared(src, dst, elem_bytes)
+            return through if cost(through) < _issued(found, elem_bytes) else found
     return _through_shared(src, dst, elem_bytes)
 
 
@@ -208,6 +212,11 @@ def cost(p: Plan) -> int:
     if isinstance(p, Shuffles):
         return 2 * sum(len(set(options)) for options in p.registers)
     return p.cycles + (10 if p.within_warp else 40)
+
+
+def _issued(p: Swaps | Shuffles, elem_bytes: int) -> int:
+    """Instructions of a thread: half a shuffle and one and a half choices for each word that it exchanges."""
+    return 2 * len(p.steps) * len(p.source) // p.words(elem_bytes) if isinstance(p, Swaps) else cost(p)
 
 
 # -- addresses ------------------------------------------------------------------------------------------
