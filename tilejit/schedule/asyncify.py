@@ -13,6 +13,7 @@ waits for products behind. Products whose accumulators are only passed on stay i
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, listed, replace, uses
+from tilejit.ir.target import target_of
 from tilejit.ir.types import Buffer, Pending, Tile
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.buffers import alloc, barriers, renewed
@@ -44,6 +45,7 @@ def asyncify(fn: Function) -> Function:
     for fill in c.fills:
         if fill.attrs.get("ahead"):
             _await_late(fill)
+    _start_together(fn, [fill for fill in c.fills if fill.parent is fn.body])
     for fill in c.fills:                     # what it yields is what it loads, not what was read from the slot
         *loads, end = fill.regions[0].ops
         end.operands = [load.result for load in loads]
@@ -156,6 +158,35 @@ def _fill(loads: list[Op], b: Builder, c: Context) -> None:
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
     if kind_of(loads[0]) == "async" and not c.multiplied.isdisjoint(loads):
         b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
+
+
+def _start_together(fn: Function, fills: list[Op]) -> None:
+    """Copies that no loop repeats start behind the first of them, before anything waits for that one: as far as nothing
+    that others see is written in between, what they copy is known there, and together they take a quarter of shared
+    memory at most."""
+    ops = fn.body.ops
+    rings = [op.attrs["ring"] for op in listed(fn.body) if op.name == "fill"]
+    fills = [op for op in fills if rings.count(op.attrs["ring"]) == 1 and not {"ahead", "role"} & op.attrs.keys()]
+    room = target_of(fn).shared_bytes // 4 - sum(_bytes(op) for op in fills[:1])
+    for before, fill in zip(fills, fills[1:]):
+        at, end = ops.index(before) + 1, ops.index(fill)
+        needed: set[Op] = set()
+        work = [v for op in fill.regions[0].ops for v in op.operands]
+        while work:
+            op = work.pop().op
+            if isinstance(op, Op) and op in ops[at:end] and op not in needed:
+                needed.add(op)
+                work += op.operands
+        room -= _bytes(fill)
+        if room < 0 or not all(op.define.pure and not op.regions for op in needed) or any(
+                op.define.carries or op.name != "await" and op.define.effects - {"read", "shared_read"} for op in ops[at:end]):
+            return
+        ops[at:end + 1] = [*(op for op in ops[at:end] if op in needed), fill, *(op for op in ops[at:end] if op not in needed)]
+
+
+def _bytes(fill: Op) -> int:
+    """Bytes of a ring's slots."""
+    return sum(v.type.slots * v.type.slot_stride for v in fill.operands if isinstance(v.type, Buffer))
 
 
 def _await_late(fill: Op) -> None:
