@@ -5,6 +5,11 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit import passes
+from tilejit.frontend import Const, KernelSource, Param, build
+from tilejit.ir import walk
+from tilejit.ir.types import Ptr, fp16, int32
+from tilejit.schedule import run as schedule
 
 
 @tilejit.kernel
@@ -195,3 +200,26 @@ def test_bytes_in_flight_are_reported():
     assert flight(2048, num_warps=4) == (16 * 4096, False) and flight(32768, num_warps=16) == (3 * 65536, False)
     assert flight(1024, num_warps=8) == (8 * 2048, True)
     assert flight(65536, num_warps=8, num_ctas=4) == (6 * 32768, False)
+
+
+@tilejit.kernel
+def two_rows(x, y, z, n, BLOCK: tl.constexpr):
+    """A row less its scalar product with another."""
+    i, row = tl.arange(0, BLOCK), tl.program_id(0) * n
+    a = tl.load(x + row + i).to(tl.float32)
+    b = tl.load(y + row + i).to(tl.float32)
+    tl.store(z + row + i, a - b * tl.sum(a * b, axis=0))
+
+
+def test_copies_of_two_rows_start_together():
+    """Nothing waits for the first before the second is under way."""
+    types = {"x": Param(Ptr(fp16), 16), "y": Param(Ptr(fp16), 16), "z": Param(Ptr(fp16), 16), "n": Param(int32, 16),
+             "BLOCK": Const(8192)}
+    names = []
+
+    def see(name, fn):
+        names.extend(op.name for op in walk(fn.body) if name == "asyncify" and op.name in ("fill", "await"))
+        return fn
+
+    schedule(passes.run(build(KernelSource(two_rows.fn), types, {"num_warps": 8})), see)
+    assert names == ["fill", "fill", "await", "await"]

@@ -237,13 +237,19 @@ class Emitter:
         return total
 
     def sync(self) -> None:
-        """All threads of the role meet."""
+        """All threads of the role meet, unless they just have."""
         if self.role.warps == 1:
-            self.p("bar.warp.sync", -1)
+            barrier: tuple[object, ...] = "bar.warp.sync", -1
         elif self.role.barrier == "0":
-            self.p("bar.sync", 0)
+            barrier = "bar.sync", 0
         else:
-            self.p("bar.sync", self.role.barrier, 32 * self.role.warps)
+            barrier = "bar.sync", self.role.barrier, 32 * self.role.warps
+        lines = self.p.lines
+        nothing = "    //", "    .loc", "    mov."
+        last = next((x for x in reversed(lines) if "\n" in x or not x.startswith(nothing)), "")
+        self.p(*barrier)
+        if last == lines[-1]:
+            lines.pop()
 
     def warpgroup(self) -> str:
         """Register: index of the thread's warpgroup in the role."""

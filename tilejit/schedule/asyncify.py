@@ -178,10 +178,12 @@ def _start_together(fn: Function, fills: list[Op]) -> None:
                 needed.add(op)
                 work += op.operands
         room -= _bytes(fill)
-        if room < 0 or not all(op.define.pure and not op.regions for op in needed) or any(
-                op.define.carries or op.name != "await" and op.define.effects - {"read", "shared_read"} for op in ops[at:end]):
+        between = ops[at:end]
+        ordered = any(op.define.carries or op.name != "await" and op.define.effects - {"read", "shared_read"}
+                      for op in between)
+        if room < 0 or ordered or not all(op.define.pure and not op.regions for op in needed):
             return
-        ops[at:end + 1] = [*(op for op in ops[at:end] if op in needed), fill, *(op for op in ops[at:end] if op not in needed)]
+        ops[at:end + 1] = [op for op in between if op in needed] + [fill] + [op for op in between if op not in needed]
 
 
 def _bytes(fill: Op) -> int:
