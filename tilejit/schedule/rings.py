@@ -176,15 +176,16 @@ def _alike_ahead(one: Ring, two: Ring) -> bool:
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
-    few = one.kind != "async" or _copies(one) + _copies(two) <= COPIES_AT_ONCE
-    return shape(one) == shape(two) and one.ahead > 0 and few and not any(
-        r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads)
+    if shape(one) != shape(two) or not one.ahead or any(
+            r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads):
+        return False
+    return one.kind != "async" or _copies(one) + _copies(two) <= COPIES_AT_ONCE
 
 
 def _copies(ring: Ring) -> int:
-    """Copies of a thread for a ticket, each to an address of its own."""
-    layouts = [(load.operands[0].type.layout, load.attrs.get("vec", 1)) for load in ring.loads]     # type: ignore[union-attr]
-    return sum(layout.num_registers // vec for layout, vec in layouts if layout is not None)
+    """Copies by cp.async of a thread for a ticket, each to an address of its own."""
+    found = [(load.operands[0].type, load.attrs.get("vec", 1)) for load in ring.loads]
+    return sum(t.layout.num_registers // vec for t, vec in found if isinstance(t, Tile) and t.layout is not None)
 
 
 def write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
