@@ -238,16 +238,14 @@ class Emitter:
 
     def sync(self) -> None:
         """All threads of the role meet, unless they just have."""
-        if self.role.warps == 1:
-            barrier: tuple[object, ...] = "bar.warp.sync", -1
-        elif self.role.barrier == "0":
-            barrier = "bar.sync", 0
-        else:
-            barrier = "bar.sync", self.role.barrier, 32 * self.role.warps
-        lines = self.p.lines
-        nothing = "    //", "    .loc", "    mov."
+        lines, nothing = self.p.lines, ("    //", "    .loc", "    mov.")
         last = next((x for x in reversed(lines) if "\n" in x or not x.startswith(nothing)), "")
-        self.p(*barrier)
+        if self.role.warps == 1:
+            self.p("bar.warp.sync", -1)
+        elif self.role.barrier == "0":
+            self.p("bar.sync", 0)
+        else:
+            self.p("bar.sync", self.role.barrier, 32 * self.role.warps)
         if last == lines[-1]:
             lines.pop()
 
