@@ -62,6 +62,46 @@ def whole(x, y, B: tl.constexpr):
 
 
 @tilejit.kernel
+def normed(x, y, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    v = tl.load(x + at)
+    v = v - tl.expand_dims(tl.max(v, AXIS), AXIS)
+    tl.store(y + at, v / tl.expand_dims(tl.sum(v, AXIS), AXIS))
+
+
+@tilejit.kernel
+def places(x, y, M: tl.constexpr, N: tl.constexpr):
+    v = tl.load(x + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :])
+    best, at = tl.max(v, 1, return_indices=True)
+    tl.store(y + tl.arange(0, M), best + at)
+    tl.store(x + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :], tl.cumsum(v, 1) + best[:, None])
+
+
+@tilejit.kernel
+def lines(x, y, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    v = tl.cumsum(tl.load(x + at), AXIS)
+    if AXIS == 1:
+        v = tl.sort(tl.flip(v, 1))
+    tl.store(y + at, v)
+
+
+@tilejit.kernel
+def transposed(x, y, N: tl.constexpr):
+    rows, cols = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
+    tl.store(y + rows * N + cols, tl.trans(tl.load(x + rows * N + cols)) + rows)
+
+
+@tilejit.kernel
+def summed_too(x, y, M: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    v = tl.exp(tl.load(x + at) * 0.25)
+    total = tl.sum(v, 1)
+    tl.store(y + at, v * total[:, None])
+    tl.store(x, tl.max(total, 0))
+
+
+@tilejit.kernel
 def met(x, y, B: tl.constexpr):
     at = tl.arange(0, B)
     v = tl.load(x + at)
@@ -84,6 +124,9 @@ def results(kernel, *args):
 
 @pytest.mark.parametrize(("kernel", "args", "count"), [
     (chain, (np.int32(1000), 1024), 8), (matrix, (16, 64), 8), (matrix, (1, 1024), 0), (in_place, (1024,), 8),
+    (normed, (32, 32, 1), 8), (normed, (32, 32, 0), 8), (normed, (2, 512, 1), 2), (normed, (2, 512, 0), 8),
+    (lines, (32, 32, 1), 8), (lines, (32, 32, 0), 8), (transposed, (32,), 8), (places, (32, 32), 0),
+    (summed_too, (32, 32), 0),
     (two_results, (1024,), 0), (shifted, (1024,), 0), (whole, (1024,), 0), (met, (1024,), 0)],
     ids=lambda x: getattr(x, "name", str(x)))
 def test_chunks_compute_the_same(monkeypatch, kernel, args, count):
@@ -106,6 +149,15 @@ def test_large_tiles_do_not_explode():
     assert big.ptx.count(";") < 20_000 and "chunks" in big.report()
     small = chain.compile("*fp32", "*fp32", "int32", 4096, num_warps=4)
     assert "chunks" not in small.report()
+
+
+@pytest.mark.parametrize(("kernel", "args", "warps"), [
+    (normed, (256, 256, 1), 4), (normed, (64, 1024, 1), 16), (lines, (256, 256, 0), 4), (lines, (256, 256, 1), 8),
+    (transposed, (256,), 4)])
+def test_what_takes_more_registers_than_there_are(kernel, args, warps):
+    """256 x 256 fp32: rows normed by 4 warps spilled 4,820 bytes, others found no room in shared memory."""
+    made = kernel.compile("*fp32", "*fp32", *args, num_warps=warps)
+    assert f"through a loop of {512 // warps // 8} chunks" in made.report() and made.ptx.count(";") < 6000
 
 
 @pytest.mark.parametrize("block", [1024, 65536])

@@ -81,7 +81,7 @@ class _Totals(Group):
         body, where = self.block, self.adds[0].loc.short() if self.adds[0].loc else "?"  # type: ignore[union-attr]
         if self.count < 2 or not self.alike or any("write" in op.define.effects for op in walk(body)):
             return False
-        if any(self.need(v) for op in self.adds for v in op.operands if v not in self.carried):  # type: ignore[union-attr]
+        if any(self.need(v, 0) for op in self.adds for v in op.operands if v not in self.carried):  # type: ignore[union-attr]
             return False
         table = uses(self.fn.body)
         inside = {*self.members, *self.adds}
@@ -91,12 +91,12 @@ class _Totals(Group):
         region = Block([int32, *small], ["chunk", *(a.name for a in self.carried)])
         inner = Builder(region)
         parts = self.parts(region.args[0], inner)
-        parts.update(zip(self.carried, region.args[1:]))
+        parts.update(((v, 0), part) for v, part in zip(self.carried, region.args[1:]))
         ends = []
         for op in self.adds:
             assert isinstance(op, Op)
             inner.loc = op.loc
-            ends.append(inner.op(op.name, *(parts.get(v, v) for v in op.operands), **op.attrs).result)
+            ends.append(inner.op(op.name, *(parts.get((v, 0), v) for v in op.operands), **op.attrs).result)
         inner.op("yield", *ends)
         self.retype(small)
         b = Builder(body, max(body.ops.index(op) for op in self.adds) + 1, self.adds[0].loc)  # type: ignore
