@@ -12,12 +12,13 @@ waits for products behind. Products whose accumulators are only passed on stay i
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, edges, inside, listed, replace, uses
+from tilejit.ir import Block, Builder, Function, Op, Value, inside, listed, replace, uses
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Buffer, Pending, Tile
+from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.named import default_blocked
-from tilejit.schedule.buffers import alloc, barriers, renewed
+from tilejit.schedule.buffers import alloc, barriers
 from tilejit.schedule.context import Context
+from tilejit.schedule.flying import hold, stays_in_flight, wait_behind
 from tilejit.schedule.fragments import write_fragments
 from tilejit.schedule.loads import check_descriptor, in_place, kind_of, loop_around, readers, reads_slot
 from tilejit.schedule.pieces import find_pieces
@@ -92,7 +93,7 @@ def _allocate(loads: list[Op], c: Context) -> None:
 
 def _block(block: Block, c: Context) -> None:
     """Write the ops of a block and of the regions in it."""
-    flying = {op: found for op in block.ops if (found := _in_flight(op, c))}
+    flying = {op: found for op in block.ops if (found := stays_in_flight(op, c))}
     ops, block.ops = block.ops, []
     b = Builder(block)
     for op in ops:
@@ -107,10 +108,11 @@ def _block(block: Block, c: Context) -> None:
             write_dot(op, b, c)
         elif op.name == "promote_reuse":
             write_reuse(op, b, c)
-        elif op in c.chains:
-            _chain(op, b, c)
         elif op in flying:
-            _carry(op, flying[op], b, c)
+            old = hold(op, flying[op], b, c)
+            _block(op.regions[0], c)
+            b.insert(op)
+            wait_behind(op, flying[op], old, b, c)
         else:
             for region in op.regions if op.define.carries else ():
                 _block(region, c)
@@ -125,7 +127,6 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
     return op.result in c.renamed or isinstance(t, Tile) and t.layout is None or in_place(op.result, c.uses)
 
 
-# -- loads ------------------------------------------------------------------------------------------------------------
 def _load(op: Op, b: Builder, c: Context) -> None:
     """Fill and await a ring's next slot where the last of its loads stands; the first of them if it is filled in trips
     before, and each is read where it stands itself."""
@@ -231,77 +232,3 @@ def _to_registers(load: Op, results: list[Value], b: Builder, c: Context) -> Non
         value = b("local_load", c.views[load], *limit, type=t, **fill)
         value.name = load.result.name
         c.renamed[result] = value
-
-
-# -- products that stay in flight -------------------------------------------------------------------------------------
-def _chain(loop: Op, b: Builder, c: Context) -> None:
-    """A loop round which accumulators are pending; they are waited for behind it."""
-    old, body = renewed(loop), loop.regions[0]
-    chain = list(c.chains[loop].values())
-    for index in sorted(chain):
-        at = loop.define.fixed + index
-        start = b("pend", loop.operands[at])
-        start.name = loop.operands[at].name
-        loop.operands[at] = start
-        t = body.args[1 + index].type
-        assert isinstance(t, Tile)
-        body.args[1 + index].type = loop.results[index].type = Pending(t)
-    _block(body, c)
-    b.insert(loop)
-    c.renamed.update(zip(old, loop.results))
-    sums = b.op("dot_wait", *(loop.results[index] for index in chain)).results
-    for index, tile in zip(chain, sums):
-        tile.name = old[index].name
-        c.renamed[old[index]] = tile
-
-
-def _in_flight(loop: Op, c: Context) -> list[int]:
-    """Which of the values that a rotated loop carries are products, which nothing else uses: they stay in flight."""
-    found: list[int] = []
-    for e in edges(loop) if loop.attrs.get("pairs") else ():
-        uses = [(loop, loop.define.fixed + e.index), (loop.regions[0].terminator, e.index)]
-        if all(isinstance(v.op, Op) and v.op.name == "dot" and "unit" not in v.op.attrs and c.uses[v] == [use]
-               for v, use in zip(e.sources, uses)):
-            found.append(e.index)
-            c.flying.update({v.op: None for v in e.sources[:1] if isinstance(v.op, Op)})
-    return found
-
-
-def _carry(loop: Op, carried: list[int], b: Builder, c: Context) -> None:
-    """A loop that carries products in flight, which are waited for where they are used: in the next trip, behind the
-    loop, or in the branches there."""
-    old, body = renewed(loop), loop.regions[0]
-    c.renamed.update(zip(old, loop.results))
-    for index in carried:
-        arg, end = body.args[1 + index], body.terminator.operands[index].op
-        assert isinstance(arg.type, Tile) and isinstance(end, Op)
-        start = loop.operands[loop.define.fixed + index].op
-        assert isinstance(start, Op)
-        loop.operands[loop.define.fixed + index] = c.issued[start]
-        body.args[1 + index] = Value(Pending(arg.type), body, 1 + index, arg.name)
-        loop.results[index].type = Pending(arg.type)
-        c.flying[end] = body.args[1 + index]
-        if arg in c.uses:
-            c.renamed[arg] = _wait_in(body, body.args[1 + index], loop)
-    _block(body, c)
-    b.insert(loop)
-    for index in carried:
-        places = {_branch(use, loop) for use, _ in c.uses.get(old[index], ())}
-        for block in [p for p in places if p is not None]:
-            replace(block, {old[index]: _wait_in(block, loop.results[index], loop)})
-        if None in places:
-            c.renamed[old[index]] = b("dot_wait", loop.results[index])
-
-
-def _branch(use: Op, loop: Op) -> Block | None:
-    """The region of an op next to a loop that a use is in; None if it is next to the loop itself."""
-    assert loop.parent is not None
-    beside = inside(loop.parent, use)
-    return next((r for r in beside.regions if inside(r, use)), None) if beside is not None else None
-
-
-def _wait_in(block: Block, product: Value, loop: Op) -> Value:
-    """A wait for a product at a block's beginning; it sinks to where the sums are needed."""
-    (tile,) = Builder(block, 0, loop.loc).op("dot_wait", product).results
-    tile.name = product.name
-    return tile

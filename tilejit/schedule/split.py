@@ -14,6 +14,7 @@ from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, 
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.types import int32
+from tilejit.schedule.buffers import top_of
 from tilejit.schedule.cluster_barrier import write_parities
 from tilejit.schedule.loads import backward_slice, groups_of, kind_of
 from tilejit.schedule.ping_pong import deal_to_groups, deal_to_own
@@ -28,7 +29,7 @@ def split(fn: Function) -> Function:
     ops = listed(fn.body)
     rings = channels(ops, groups_of(fn))
     fn.attrs.update(uncounted=True, num_threads=32 * warps)
-    count = next(i for i, op in enumerate(fn.body.ops) if op.name not in ("alloc", "barriers"))
+    count = top_of(fn).at
     body, fn.body.ops = fn.body.ops[count:], fn.body.ops[:count]
     top = Builder(fn.body, loc=fn.loc)
     end = body.pop()
