@@ -13,7 +13,8 @@ from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function
 from tilejit.ir.verify import verify
 from tilejit.runtime.compile import tile_ir
-from tilejit.schedule.rotate import copy_function, is_staged, rotate
+from tilejit.schedule.rotate import copy_function, rotate
+from tilejit.schedule.stages import is_staged
 from tilejit.testing import rel_error
 
 LOOP = """

@@ -16,8 +16,9 @@ from tilejit.schedule.fit import Candidate, See, fitted
 from tilejit.schedule.in_flight import in_flight
 from tilejit.schedule.launch import await_launch
 from tilejit.schedule.programs import without_producer
-from tilejit.schedule.rotate import copy_function, is_staged, rotate
+from tilejit.schedule.rotate import copy_function, rotate
 from tilejit.schedule.sink_runs import sink_runs
+from tilejit.schedule.stages import is_staged
 
 __all__ = ["run"]
 

@@ -22,7 +22,8 @@ from tilejit.schedule.loads import in_place, kind_of, place, reads_slot, top_of
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
-from tilejit.schedule.rotate import TIMES, copy_function, read, steady_state
+from tilejit.schedule.rotate import copy_function, steady_state
+from tilejit.schedule.stages import TIMES, read
 from tilejit.schedule.stores import is_store
 
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal

@@ -1,0 +1,121 @@
+"""When the ops of a loop run: in trip i + `stage` of iteration i, there by `cycle`; and whether an order allows that.
+
+For every dependence of distance d (0 within an iteration, 1 through what the loop carries), (stage + d, cycle) of the
+user comes after (stage, cycle) of the maker.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit.errors import VerificationError
+from tilejit.ir import Function, Op, Value, const_of, listed, uses
+
+#: Attributes of ops that say when they run.
+TIMES = ("stage", "cycle")
+
+
+def is_staged(loop: Op) -> bool:
+    """Whether the ops of a loop say when they run."""
+    return loop.name == "for" and any("stage" in op.attrs for op in loop.regions[0].ops)
+
+
+def read(op: Op) -> list[Value]:
+    """The values that an op and the ops inside of it use."""
+    return [*op.operands, *(v for region in op.regions for x in listed(region) for v in x.operands)]
+
+
+@dataclass(frozen=True)
+class Time:
+    """When an op runs: the trip, counted from its iteration's, and the place within the trip."""
+
+    stage: int
+    cycle: tuple[int, int]
+
+
+class Staged:
+    """A loop whose ops say when they run. Raises VerificationError for what no order of its dependences allows."""
+
+    def __init__(self, loop: Op):
+        self.loop, self.body = loop, loop.regions[0]
+        ops = self.body.ops[:-1]
+        self.times = {op: Time(op.attrs.get("stage", 0), (op.attrs.get("cycle", 0), i)) for i, op in enumerate(ops)}
+        self.ops = sorted(ops, key=lambda op: self.times[op].cycle)
+        self.args, self.yields = self.body.args[1:], self.body.terminator.operands
+        #: what is carried and made by stage 1
+        self.late = {arg: v for arg, v in zip(self.args, self.yields) if self.stage(v) == 1}
+        used = [v for op in ops if self.times[op].stage == 1 for v in read(op)]
+        #: what stage 1 needs of stage 0, or of what that carries
+        self.queued = [v for v in dict.fromkeys(used)
+                       if self._is_inside(v) and self.stage(v) == 0 and v not in self.late]
+        self.kept = [arg for arg in self.late if arg in used]
+        self._check()
+
+    def _is_inside(self, v: Value) -> bool:
+        return v.op is self.body or isinstance(v.op, Op) and v.op.parent is self.body
+
+    def stage(self, v: Value) -> int:
+        """That of what makes a value."""
+        return self.times[v.op].stage if isinstance(v.op, Op) and v.op in self.times else 0
+
+    def _check(self) -> None:
+        """Every dependence points forward in time: within an iteration, and through what is carried to the next one."""
+        for op in self.ops:
+            if self.times[op].stage not in (0, 1):
+                raise VerificationError(f"stage {self.times[op].stage}: loops have stages 0 and 1", op.loc)
+        for op in self.ops:
+            then = self.times[op]
+            for v in read(op):
+                distance = int(v in self.args)
+                v = dict(zip(self.args, self.yields)).get(v, v)
+                if not isinstance(v.op, Op) or v.op not in self.times:
+                    continue
+                first = self.times[v.op]
+                if (then.stage + distance, then.cycle) <= (first.stage, first.cycle):
+                    raise VerificationError(
+                        f"{op.name} has stage {then.stage} and cycle {then.cycle[0]}: too early for what {v.op.name} "
+                        f"gives {'the iteration before' if distance else 'it'} (stage {first.stage}, cycle "
+                        f"{first.cycle[0]})",
+                        op.loc)
+        for arg, v in zip(self.args, self.yields):
+            if v.op is self.body and v is not arg:
+                raise VerificationError(f"the loop hands on {v.name or 'a value'} in another place: it cannot be "
+                                        "rotated", self.loop.loc)
+
+    @property
+    def down(self) -> bool:
+        """Whether the loop counts down."""
+        step = const_of(self.loop.operands[2])
+        return step is not None and step < 0
+
+    @property
+    def early(self) -> list[tuple[Value, Value]]:
+        """What is carried and made by stage 0: in the loop, and at its end."""
+        return [(arg, v) for arg, v in zip(self.args, self.yields) if arg not in self.late]
+
+    def goes_on_in(self, other: Staged, fn: Function) -> bool:
+        """Whether the next loop is to be `joined`, begins with what this one ends with, and does the same at stage 1:
+        then the last trip's stage 1 is done under the next loop's first stage 0."""
+        one, two = self.loop, other.loop
+        if not two.attrs.get("joined") or one.parent is not two.parent or one.parent is None or \
+                two.operands[3:] != one.results:
+            return False
+        users = uses(fn.body)
+        if any(users.get(v) != [(two, 3 + i)] for i, v in enumerate(one.results)):
+            return False
+        ops = one.parent.ops
+        if any(not op.define.pure for op in ops[ops.index(one) + 1:ops.index(two)]):
+            return False
+        same = dict(zip(self.body.args, other.body.args))
+        late = [[op for op in x.ops if x.times[op].stage] for x in (self, other)]
+        if len(late[0]) != len(late[1]):
+            return False
+        for x, y in zip(*late):
+            if (x.name, len(x.operands), {**x.attrs}, [v.type for v in x.results]) != \
+                    (y.name, len(y.operands), {**y.attrs}, [v.type for v in y.results]) or x.regions:
+                return False
+            for v, w in zip(x.operands, y.operands):
+                if v.type != w.type or same.setdefault(v, w if self._is_inside(v) else v) is not w:
+                    return False
+            same.update(zip(x.results, y.results))
+        return [same[v] for v in self.queued] == other.queued and [same[v] for v in self.kept] == other.kept and \
+            {same[v] for v in self.late} == set(other.late)
