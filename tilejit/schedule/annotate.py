@@ -13,17 +13,17 @@ of the next iteration and the second one of this iteration are issued together, 
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, clone_op, listed, replace, uses
+from tilejit.ir import Block, Function, Op, listed
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
-from tilejit.schedule.loads import in_place, kind_of, place, reads_slot, top_of
+from tilejit.schedule.loads import kind_of, place, reads_slot
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
 from tilejit.schedule.rotate import copy_function, steady_state
-from tilejit.schedule.stages import TIMES, read
+from tilejit.schedule.stages import mark, read, unmark
 from tilejit.schedule.stores import is_store
 
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
@@ -64,10 +64,10 @@ def _ahead(new: Function, loop: Op, first: set[Op], shares: Shares, rings: dict[
     of results, unless the author asks for it (`products_ahead`)."""
     body = loop.regions[0].ops[:-1]
     early = _of_loads_before(loop, first)
-    _mark(loop, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
+    mark(loop, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
     loop.attrs["pairs"] = True
     if new.attrs.get("products_ahead") is None and peak(steady_state(loop)) > room(shares.computing, "loop"):
-        _unmark(loop)
+        unmark(loop)
         del loop.attrs["pairs"]
         return
     dot = next(op for op in body if op.name == "dot")
@@ -96,7 +96,7 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
     """Mark a loop with its times if it can be expanded; says what comes of it."""
     problem = _problem(new, loop)
     if not problem:
-        _mark(loop, times, rings)
+        mark(loop, times, rings)
         need, share = peak(steady_state(loop)), _share(new)
         if need <= room(share, "loop"):
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
@@ -105,7 +105,7 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
                           f"of this one (2 stages; {need} registers a thread for tiles at once)", place(loop), stages=2,
                           registers=need, share=share)
         problem = f"{need} registers a thread for tiles at once, {room(share, 'loop')} of {share} are there for them"
-        _unmark(loop)
+        unmark(loop)
     return Record("no_overlap", f"loop at {place(loop)}: products and what is between them do not overlap: {problem}",
                   place(loop))
 
@@ -214,46 +214,3 @@ def _only_stores(op: Op, body: Block) -> bool:
     to = argument_of(op.operands[0]) if is_store(op) else None
     return to is not None and not any(argument_of(x.operands[0]) in (None, to) for x in listed(body)
                                       if x.define.effects & {"read", "write"} and x is not op and x.operands)
-
-
-def _mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
-    """Write times and rings down. Loads of loops next to each other that are alike share a ring."""
-    body = loop.regions[0]
-    for op, time in times.items():
-        op.attrs.update(zip(TIMES, time))
-    for op in [x for x in times if kind_of(x)]:
-        kind = (loop.parent, loop.attrs.get("num_stages"), op.result.type, op.operands[0], times[op][0])
-        base = name = op.result.name or "load"
-        number = 1
-        while rings.setdefault(name, kind) != kind or any(x.attrs.get("ring") == name for x in body.ops):
-            number += 1
-            name = f"{base}.{number}"
-        op.attrs["ring"] = name
-        _read_again(loop, op)
-
-
-def _read_again(loop: Op, load: Op) -> None:
-    """Where products at stage 1 read the slot of a load at stage 0: the load once more, which is no copy but the name
-    of that slot a trip later (`again`)."""
-    body, table = loop.regions[0], uses(top_of(loop))
-    late = [(u, i) for u, i in table.get(load.result, ()) if u.attrs.get("stage", 0) > load.attrs["stage"]]
-    if not late or not in_place(load.result, table):
-        return
-    name = clone_op(load, {})
-    name.attrs.update(stage=1, cycle=min(u.attrs["cycle"] for u, _ in late), again=0)
-    name.result.name, name.parent = load.result.name, body
-    body.ops.insert(body.ops.index(load) + 1, name)
-    for user, i in late:
-        user.operands[i] = name.result
-
-
-def _unmark(loop: Op) -> None:
-    """Take times and rings away, and second names of slots."""
-    body = loop.regions[0]
-    for op in [x for x in body.ops if "again" in x.attrs]:
-        load = next(x for x in body.ops if x.attrs.get("ring") == op.attrs["ring"])
-        replace(body, {op.result: load.result})
-        body.ops.remove(op)
-    for op in body.ops:
-        for key in (*TIMES, "ring"):
-            op.attrs.pop(key, None)

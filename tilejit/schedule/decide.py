@@ -22,21 +22,27 @@ What is tried (`fit.py`) stands on the function before: `slots` of the rings tha
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, listed, uses
+from tilejit.ir import Function, Op, listed, uses
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
+from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
-from tilejit.schedule.loads import backward_slice, place, slice_problem
+from tilejit.schedule.loads import backward_slice, memory_order, place, slice_problem
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.ping_pong import choose_ping_pong
 from tilejit.schedule.products import chain_of, find_chains
 from tilejit.schedule.registers import accumulators, register_split, room
-from tilejit.schedule.rings import Ring, fill_ahead, find_rings, write_rings
+from tilejit.schedule.rings import Ring, fill_ahead, find_rings
 from tilejit.schedule.store_role import choose_store_role
+
+#: kind of a ring -> the copies that fill it, in the report's words.
+COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.async"}
 
 
 def decide(fn: Function) -> Function:
@@ -64,7 +70,7 @@ def decide(fn: Function) -> Function:
         if not threads and not registers.consumer:
             fn.attrs["producers"] = 1 + streams                  # setmaxnreg alone wants a warpgroup
         _say_roles(fn, threads)
-    write_rings(fn, ops, rings)
+    _write_rings(fn, ops, rings)
     for loop in [op for op in ops if op.attrs.get("in_flight")]:
         names = [dot.result.name or "accumulator" for dot in chain_of(loop)]
         fn.attrs["report"].append(Record(
@@ -158,3 +164,69 @@ def _say_roles(fn: Function, threads: bool) -> None:
     fn.attrs["report"].append(Record(
         "specialised", f"specialised: {f'{producers} producer warps' if threads else 'producer warp'} + {consumers}",
         where, producers=producers, groups=groups, warps=warps))
+
+
+def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
+    """Write rings down on their loads. Loops one after another whose rings are alike use one: the tickets run on, and
+    nothing is drained in between."""
+    groups, warps = fn.attrs.get("groups", 1), fn.attrs["num_warps"]
+    for i, ring in enumerate(rings):
+        each = groups if ring.local else 1
+        for k, load in enumerate(ring.loads):
+            load.attrs.update(index=k, buffer=_buffer(load, ring.slots * each, fn.attrs.get("num_ctas", 1)))
+        peers = max(load.attrs.get("multicast", 1) for load in ring.loads)
+        alone = ring.kind == "async" and "producers" not in fn.attrs and warps * each * peers == 1
+        ring.channel = ring.name
+        goes_on = [r.name for r in rings[:i] if r.channel == r.name and _goes_on(ring, r, rings[:i], groups)]
+        ring.channel = (goes_on or [ring.name])[0]
+        for load in ring.loads:
+            load.attrs["channel"] = ring.channel
+        ring.loads[0].attrs.update({k: v for k, v in (
+            ("ahead", ring.ahead), ("prompt", ring.prompt), ("tight", ring.tight), ("open", ring.open),
+            ("side", ring.side), ("role", "producer" if "producers" in fn.attrs and not ring.local else "")) if v},
+            arrivals=0 if alone else (warps // 4 if ring.by_group else warps) * peers)
+        if ring.channel == ring.name:
+            fn.attrs["report"].append(_record(ring, "producers" in fn.attrs))
+        elif not ring.text:
+            fn.attrs["report"].append(Record(
+                "ring", f"ring {ring.name}: goes on in the slots of {ring.channel}", ring.name))
+    for op in ops:
+        if "again" in op.attrs:
+            ring = next(r for r in rings if op.attrs["ring"] in r.text)
+            op.attrs.update(channel=ring.channel, index=ring.text.index(op.attrs["ring"]))
+
+
+def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
+    """The buffer of one load, in each CTA: memory order is the tensor's."""
+    t = load.result.type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    cut = 0 if "strip" in load.attrs else load.attrs.get("slice")
+    shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
+    if load.attrs.get("unaligned"):      # 16 bytes more for each strip, or the row
+        strip = load.attrs.get("strip")
+        shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // t.elem.bytes,)
+    return Buffer.of(Tile(shape, t.elem), slots, memory_order(load))
+
+
+def _goes_on(ring: Ring, other: Ring, before: list[Ring], groups: int) -> bool:
+    """Whether a ring is that of a loop before, further on: as the text says, or as alike loads of loops next to each
+    other are."""
+    def shape(r: Ring) -> tuple:
+        return (r.kind, r.local, r.by_warps, r.slots, r.open, r.by_group, r.ahead,
+                [{k: x.attrs.get(k) for k in ("buffer", "slice", "strip", "multicast")} for x in r.loads])
+
+    if ring.text or groups > 1 or ring.loop is None or ring.slots == 1 and not ring.ahead:
+        return bool(ring.text) and ring.text == other.text
+    loops = [r.loop for r in before if r.channel == other.name]
+    return shape(other) == shape(ring) and ring.loop not in loops and all(
+        loop is not None and loop.parent is ring.loop.parent for loop in loops)
+
+
+def _record(ring: Ring, roles: bool) -> Record:
+    """What a ring is, for the report."""
+    who = " by the consumers" if ring.local and roles else ""
+    unit = "mma.sync" if ring.by_warps else "wgmma"
+    size, slots = sum(op.attrs["buffer"].slot_bytes for op in ring.loads), ring.slots
+    return Record("ring", f"ring {ring.name}: {slots} slots x {size} bytes, {COPIES[ring.kind]}{who}, "
+                  f"{f'{unit} reads the slots' if ring.views else 'read into registers'}", ring.name, slots=slots,
+                  bytes=size, copies=ring.kind)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Function, Op, Value, const_of, listed, uses
+from tilejit.ir import Function, Op, Value, clone_op, const_of, listed, replace, uses
+from tilejit.schedule.loads import in_place, kind_of, top_of
 
 #: Attributes of ops that say when they run.
 TIMES = ("stage", "cycle")
@@ -119,3 +120,46 @@ class Staged:
             same.update(zip(x.results, y.results))
         return [same[v] for v in self.queued] == other.queued and [same[v] for v in self.kept] == other.kept and \
             {same[v] for v in self.late} == set(other.late)
+
+
+def mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
+    """Write times and rings down. Loads of loops next to each other that are alike share a ring."""
+    body = loop.regions[0]
+    for op, time in times.items():
+        op.attrs.update(zip(TIMES, time))
+    for op in [x for x in times if kind_of(x)]:
+        kind = (loop.parent, loop.attrs.get("num_stages"), op.result.type, op.operands[0], times[op][0])
+        base = name = op.result.name or "load"
+        number = 1
+        while rings.setdefault(name, kind) != kind or any(x.attrs.get("ring") == name for x in body.ops):
+            number += 1
+            name = f"{base}.{number}"
+        op.attrs["ring"] = name
+        _read_again(loop, op)
+
+
+def _read_again(loop: Op, load: Op) -> None:
+    """Where products at stage 1 read the slot of a load at stage 0: the load once more, which is no copy but the name
+    of that slot a trip later (`again`)."""
+    body, table = loop.regions[0], uses(top_of(loop))
+    late = [(u, i) for u, i in table.get(load.result, ()) if u.attrs.get("stage", 0) > load.attrs["stage"]]
+    if not late or not in_place(load.result, table):
+        return
+    name = clone_op(load, {})
+    name.attrs.update(stage=1, cycle=min(u.attrs["cycle"] for u, _ in late), again=0)
+    name.result.name, name.parent = load.result.name, body
+    body.ops.insert(body.ops.index(load) + 1, name)
+    for user, i in late:
+        user.operands[i] = name.result
+
+
+def unmark(loop: Op) -> None:
+    """Take times and rings away, and second names of slots."""
+    body = loop.regions[0]
+    for op in [x for x in body.ops if "again" in x.attrs]:
+        load = next(x for x in body.ops if x.attrs.get("ring") == op.attrs["ring"])
+        replace(body, {op.result: load.result})
+        body.ops.remove(op)
+    for op in body.ops:
+        for key in (*TIMES, "ring"):
+            op.attrs.pop(key, None)
