@@ -8,6 +8,7 @@ from typing import Any
 from tilejit.ir import Function, Op, enclosing, inside, listed
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.report import Record
+from tilejit.ir.types import Tile
 from tilejit.schedule.loads import Uses, kind_of, loop_around, readers
 
 #: Copies by cp.async that a thread issues for one ticket of several loads, at most: it holds all of their addresses.
