@@ -388,3 +388,35 @@ def test_bounds_of_counters_and_differences():
     loop = next(op for op in walk(fn.body) if op.name == "for")
     far = loop.regions[0].ops[0].result
     assert bounds(loop.regions[0].args[0]) == (3, 39) and bounds(far) == (1, 37)
+
+
+@pytest.mark.parametrize("start, end, step, least, known", [
+    ("at", "more", 8, "zero", True), ("more", "at", -8, "zero", True), ("more", "at", -8, "one", True),
+    ("at", "more", 8, "one", False), ("more", "below", -8, "one", False), ("at", "more", "n", "zero", False)])
+def test_a_condition_that_counters_always_meet_goes(start, end, step, least, known):
+    """A program's place is not negative: counters from it are not, nor those above it one less than one."""
+    stepped = f"%step = const {{value={step}}} : int64" if step != "n" else "%step = cast %n {dtype=int64} : int64"
+    fn = parse_function(f"""kernel @k(%p: ptr<int64>, %n: int32) {{num_warps=1}} {{
+  %pid = program_id {{axis=0}} : int32
+  %wide = cast %pid {{dtype=int64}} : int64
+  %size = const {{value=128}} : int64
+  %zero = const {{value=0}} : int64
+  %one = const {{value=1}} : int64
+  {stepped}
+  %at = mul %wide, %size : int64
+  %more = add %at, %size : int64
+  %below = sub %at, %one : int64
+  for %{start}, %{end}, %step {{(%i: int64)
+    %c = cmp %i, %{least} {{pred="ge"}} : int1
+    if %c {{
+      store %p, %i
+      yield
+    }} {{
+      yield
+    }}
+    yield
+  }}
+  return
+}}
+""")
+    assert ("cmp" not in print_function(simplify(fn))) == known

@@ -85,12 +85,14 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
 
 
 def _of_counter(v: Value, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
-    """What a loop's counter is, from one end to before the other; of any other argument nothing is known."""
+    """What a loop's counter is, from one end to before the other, up or down; nothing is known of other arguments."""
     loop = v.op.parent if isinstance(v.op, Block) else None
     if loop is None or loop.name != "for" or v.index:
         return whole
-    (first, _), (_, last) = bounds(loop.operands[0], depth - 1), bounds(loop.operands[1], depth - 1)
-    return (first, max(first, last - 1)) if bounds(loop.operands[2], depth - 1)[0] > 0 else whole
+    start, end, step = (bounds(x, depth - 1) for x in loop.operands[:3])
+    if (const_of(loop.operands[2]) or 0) < 0:
+        return min(start[1], end[0] + 1), start[1]
+    return (start[0], max(start[0], end[1] - 1)) if step[0] > 0 else whole
 
 
 def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
@@ -369,6 +371,8 @@ def _cmp(r: Emits, op: Op) -> Value | None:
     if op.operands[0] is op.operands[1] and _int(op):
         return r.constant(pred in ("eq", "le", "ge"), op.result)
     a, b = map(limits, op.operands)
+    if not isinstance(op.result.type, Tile) and _int(op):
+        a, b = map(bounds, op.operands)
     if a is None or b is None:
         return None
     always = {"lt": (a[1] < b[0], a[0] >= b[1]), "le": (a[1] <= b[0], a[0] > b[1]), "gt": (a[0] > b[1], a[1] <= b[0]),
