@@ -3,14 +3,14 @@
     PYTHONPATH=. python benchmarks/gpu_smoke.py --only launch
 
 All contenders of all cases run in rounds, one after the other, 50 calls at a time (they fit the launch queue), behind a few
-that are not timed; figures are medians over rounds, so what slows the host for a while slows no case alone. Absolute goals are of a machine on which cuLaunchKernel took 4.6 us (`DRIVER`): beside each stands
-what it is of that call, and what our call is of it here, so that a slow CPU is seen as such. `other addresses`: each call gets other arrays of the same facts, of 64 sets. `fresh`: the function
-allocates its result. `bound`: repeated as it was (`bind`). `new shape`: the first call with sizes that were not seen,
-of a kernel that is loaded.
+that are not timed; figures are medians over rounds, so what slows the host for a while slows no case alone. Absolute
+goals are of a machine on which cuLaunchKernel took 4.6 us (`DRIVER`): beside each stands what it is of that call, and
+what our call is of it here, so that a slow CPU is seen as such. `other addresses`: each call gets other arrays of the
+same facts, of 64 sets. `fresh`: the function allocates its result. `bound`: repeated as it was (`bind`). `new shape`:
+the first call with sizes that were not seen, of a kernel that is loaded.
 """
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -26,26 +26,28 @@ GOALS: dict[str, float | str] = {
     "matmul, fresh": "torch", "matmul, fresh, other addresses": "torch", "matmul, out": "torch", "matmul, bound": 6,
     "attention, fresh": "torch"}
 
-Call = Callable[[], Any]
+#: A call, or several to be made in turn.
+Call = Callable[[], Any] | list[Callable[[], Any]]
 
 
 def once(fn: Call, calls: int = CALLS) -> float:
     """Microseconds of a call."""
     import torch
 
-    for _ in range(3):
-        fn()
+    fns = fn if isinstance(fn, list) else [fn]
+    fns = (fns * calls)[:calls]
+    for f in fns[:3]:
+        f()
     torch.cuda.synchronize()
     t = time.perf_counter()
-    for _ in range(calls):
-        fn()
+    for f in fns:
+        f()
     return (time.perf_counter() - t) / calls * 1e6
 
 
 def cycling(fn: Callable[..., Any], sets: list[tuple]) -> Call:
-    """A call with the next of the argument sets each time."""
-    following = itertools.cycle(sets)
-    return lambda: fn(*next(following))
+    """Calls with one of the argument sets each."""
+    return [lambda args=args: fn(*args) for args in sets]
 
 
 def bare(entry: Any, flat: tuple) -> Call:
@@ -101,8 +103,9 @@ def cases() -> Iterator[tuple[str, dict[str, Call]]]:
     yield "2 arrays", {"ours": lambda: copy_one[(1,)](x, y, 1024, BLOCK=1024), "torch": lambda: y.copy_(x), **plain}
     yield "3 arrays", {"ours": lambda: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), **theirs}
     yield "3 arrays, other addresses", {
-        "ours": cycling(lambda x, y, o: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024), trios), **plain,
-        **({"triton": cycling(lambda x, y, o: twin[(1,)](x, y, o, 1024, BLOCK=1024), trios)} if twin else {})}
+        "ours": [lambda x=x, y=y, o=o: add_kernel[(1,)](x, y, o, 1024, BLOCK=1024) for x, y, o in trios], **plain,
+        **({"triton": [lambda x=x, y=y, o=o: twin[(1,)](x, y, o, 1024, BLOCK=1024) for x, y, o in trios]} if twin
+           else {})}
     yield "bound", {"ours": bound, **theirs}
     sizes = dict(BM=64, BN=64, BK=64, GROUP=8, A_ROWS=True, B_ROWS=False, ACTIVATION=None, num_warps=4, num_stages=3)
     ours = TensorDescriptor.from_tensor
@@ -186,7 +189,7 @@ def launch(out: str) -> list[str]:
     from tilejit.testing import record, row
 
     table, missed = [], []
-    found = {case: {n: fn for n, fn in each.items() if runs(n, fn)} for case, each in cases()}
+    found = {case: {n: fn for n, fn in each.items() if runs(n, fn if callable(fn) else fn[0])} for case, each in cases()}
     taken = [{case: [once(fn) for fn in each.values()] for case, each in found.items()} for _ in range(3 + ROUNDS)][3:]
     for case, contenders in found.items():
         names, rounds = [*contenders], [r[case] for r in taken]

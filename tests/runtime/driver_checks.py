@@ -306,8 +306,10 @@ def calls():
     twice = [seen(a, a, out=c) for _ in range(3)]
     assert twice[0] == twice[1] == twice[2] != moved, "which arrays are one is a fact"
     entry.loaded.device.lost = "gone"
+    fail("cuLaunchKernelEx", 700)
     raises(tilejit.CudaError, "gone", lambda: kernels.matmul(a, b, out=c))
     entry.loaded.device.lost = ""
+    fail("", 0)
     with tilejit.knobs(launch_blocking=True):
         waits = state.waits
         for _ in range(3):

@@ -10,12 +10,13 @@ numbers into a parameter block that is otherwise ready, and calls the driver. Fa
 """
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from tilejit.ptx.metadata import Expr, PointerParam, TensorMapParam
+from tilejit.ptx.metadata import Expr, PointerParam, ScalarParam, TensorMapParam
 from tilejit.runtime import driver, knobs
 from tilejit.runtime.arrays import DeviceArray, plain_tensors, same_as
 from tilejit.runtime.descriptor import TensorDescriptor
@@ -37,9 +38,12 @@ _SIMPLE = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "_
 class _Text:
     """The text of a launcher, and the objects that it names."""
 
-    def __init__(self, arguments: Mapping[str, Any]):
+    def __init__(self, arguments: Mapping[str, Any], packer: Packer):
         self.arguments = arguments
-        self.space: dict[str, Any] = {"_divide": divide, "_bits": bits, "_NotForTMA": NotForTMA}
+        #: integers that packing checks
+        self.packed = {p.expr[1] for p in packer.params if isinstance(p, ScalarParam) and p.dtype == "int32"
+                       and p.expr[0] == "arg"}
+        self.space: dict[str, Any] = {"_divide": divide, "_bits": bits}
         self.guards: list[str] = []
         self.tensors: dict[str, str] = {}             # torch tensor -> its guard
         self.aligned: list[str] = []
@@ -77,7 +81,7 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
     packer: Packer = entry.packer
     if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):
         return None
-    text = _Text(arguments)
+    text = _Text(arguments, packer)
     for n, x in arguments.items():
         if n in given:
             text.guards.append(f"{n} is _M")
@@ -93,42 +97,36 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
     for table, key, value in captured:
         text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
     comma = ", " if arguments else ""
-    onward = f"_grid, {', '.join(arguments)}{comma}*_more, **_options"
-    body = _block(text, packer, f"_grid, {', '.join('_M' if n in given else n for n in arguments)}{comma}**_options")
+    more, stream = ("", "") if "stream" in arguments else ("stream=None, ", "stream=stream, ")
+    onward = f"return _next(_grid, {', '.join(arguments)}{comma}*_more, {stream}**_options)"
+    late = f"return _next(_grid, {', '.join('_M' if n in given else n for n in arguments)}{comma}{stream}**_options)"
+    body = _block(text, packer, late)
     if body is None:
         return None
     space = text.space
     loaded, box = entry.loaded, [(None, 0, 0, None)]
     other = [] if compiled.metadata.mergeable == 1 else [
-        f"        if _dims[0] {'>=' if entry.compiled is compiled else '<'} {MANY}:",
-        "            if _stream is not None: _options['stream'] = _stream",
-        f"            return _next({onward})"]
+        f"        if _dims[0] {'>=' if entry.compiled is compiled else '<'} {MANY}: {late}"]
     space.update(_M=MISSING, _O=dict(options), _overrides=knobs.overrides, _K=knobs.overrides(), _hooks=HOOKS.active,
                  _next=following, _box=box, _free=packer.free, _Frame=Frame, _packer=packer, _place=packer.place,
-                 _pack=packer.struct.pack_into, _device=loaded.device, _name=loaded.name, _call=loaded.call,
+                 _pack=packer.struct.pack_into, _unfit=(NotForTMA, struct.error, OverflowError),
+                 _device=loaded.device, _name=loaded.name, _call=loaded.call,
                  _function=loaded.function, _done=loaded.success, _again=loaded.launch, _index=entry.index,
                  _current=entry.current_stream, _handle=driver.stream_handle, _compiled=compiled,
-                 _resolve=resolve, _configure=loaded.configure, _lost=loaded.device.raise_lost)
+                 _resolve=resolve, _configure=loaded.configure)
     head = ", ".join(f"{n}=_d_{n}" for n in arguments)
     space.update({f"_d_{n}": MISSING if n in given else defaults.get(n, MISSING) for n in arguments})
     by_name = ", ".join(f"{n!r}: {n}" for n in arguments)
     lines = [
-        f"def {name}(_grid, /, {head}{comma}*_more, **_options):",
-        "    _stream = _options.pop('stream', None) if _options else None",
+        f"def {name}(_grid, /, {head}{comma}*_more, {more}**_options):",
         f"    if not ({'_options == _O' if options else 'not _options'} and not _more and not _hooks "
-        f"and _overrides() is _K{_and(text.guards)}):",
-        "        if _stream is not None: _options['stream'] = _stream",
-        f"        return _next({onward})",
-        *(f"    {line}" for line in text.fetch)]
-    if text.aligned:
-        lines += [f"    if ({' | '.join(text.aligned)}) & 15:",
-                  "        if _stream is not None: _options['stream'] = _stream",
-                  f"        return _next({onward})"]
-    lines += [
+        f"and _overrides() is _K{_and(text.guards)}): {onward}",
+        *(f"    {line}" for line in text.fetch),
+        *([f"    if ({' | '.join(text.aligned)}) & 15: {onward}"] if text.aligned else []),
         *(f"    {line}" for line in text.assign),
         "    if type(_grid) is not tuple:",
         f"        _grid = _resolve(_grid, {{{by_name}}}, _options)",
-        "    _h = _current(_index) if _stream is None else _handle(_stream)",
+        f"    _h = _current(_index){' if stream is None else _handle(stream)' if stream else ''}",
         "    _g, _s, _programs, _config = _box[0]",
         "    if _g is not _grid and _g != _grid or _s != _h:",
         f"        _dims = _resolve(_grid, {{{by_name}}}, _options)",
@@ -139,7 +137,6 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         "    try: _frame = _free.pop()",
         "    except IndexError: _frame = _Frame(_packer)",
         *(f"    {line}" for line in body),
-        "    if _device.lost: _lost()",
         "    _device.last = _name",
         "    if _call(_config, _function, _frame.address, 0)[0] is not _done:",
         f"        _again(_resolve(_grid, {{{by_name}}}, _options), _h, _frame.address)",
@@ -185,14 +182,14 @@ def _argument(text: _Text, n: str, x: Any, keys: ArgumentKeys) -> bool:
         text.guards.append(f"{same} and {n}.signature == {text.name(x.signature)}")
         _address(text, n, f"{n}.address", False, 0)
     elif kind is TensorDescriptor:
-        text.guards.append(f"{same} and {n}.facts.signature is {text.name(x.signature)}")
-        text.fetch.append(f"_f_{n} = {n}.facts")
+        text.guards.append(f"{same} and (_f_{n} := {n}.facts).signature is {text.name(x.signature)}")
         _address(text, n, f"{n}.address", False, 0)
     elif kind is bool or kind is float:
         text.guards.append(same)
     elif kind is int:
         ints = keys[int]
         guard = keys.guards.get(ints(x), f"{text.name(ints)}({{n}}) == {text.name(ints(x))}")
+        guard = guard.replace(" < 2147483648", "") if n in text.packed else guard
         text.guards.append(f"{same} and {guard.format(n=n)}")
     else:
         return False
@@ -210,7 +207,7 @@ def _address(text: _Text, n: str, fetch: str, align: bool, address: int) -> None
 
 
 def _block(text: _Text, packer: Packer, onward: str) -> list[str] | None:
-    """Lines that fill the parameter block; None for what they cannot do."""
+    """Lines that fill the parameter block, or go `onward` with what does not fit; None for what they cannot do."""
     lines: list[str] = []
     scalars: list[str] = []
     for p in packer.params:
@@ -232,14 +229,8 @@ def _block(text: _Text, packer: Packer, onward: str) -> list[str] | None:
             shape, strides = (", ".join(map(text.expression, es)) for es in (m.shape, m.strides))
             facts, differ = f"_m{number}", "!="
             lines.append(f"{facts} = (({shape},), ({strides},), {m.fill!r})")
-        lines += [f"if _maps[{number}] {differ} {facts}:",
-                  f"    try: _place(_frame, {number}, {local}, {facts})",
-                  "    except _NotForTMA:",
-                  "        if _stream is not None: _options['stream'] = _stream",
-                  f"        return _next({onward})",
-                  f"else: _words[{16 * number}] = {local}"]
+        lines.append(f"if _maps[{number}] {differ} {facts}: _place(_frame, {number}, {local}, {facts})")
+        lines.append(f"else: _words[{16 * number}] = {local}")
     if scalars:
-        lines += [f"try: _pack(_frame.memory, _frame.scalars, {', '.join(scalars)})",
-                  "except Exception as _error:",
-                  f"    raise _packer.unfit_values([{', '.join(scalars)}], _error) from None"]
-    return lines
+        lines.append(f"_pack(_frame.memory, _frame.scalars, {', '.join(scalars)})")
+    return ["try:", *(f"    {line}" for line in lines), f"except _unfit: {onward}"] if lines else []

@@ -164,7 +164,7 @@ def _made(events: list[tuple[str, Any]], result: Any, parameters: Sequence[str],
     (entry,) = devices.values()
     device = entry.loaded.device
     space: dict[str, Any] = {"_current": entry.current_stream, "_index": device.index, "_device": device,
-                             "_lost": device.raise_lost, "_call": entry.loaded.call, "_done": entry.loaded.success}
+                             "_call": entry.loaded.call, "_done": entry.loaded.success}
     arrays = _Arrays()
     for text, address, x in inputs:
         arrays.add(text, address, x)
@@ -182,8 +182,7 @@ def _made(events: list[tuple[str, Any]], result: Any, parameters: Sequence[str],
             results[_memory(what)] = f"_o{count}"
             count += 1
     lines.append(f"return {_returned(result, results)}")
-    head = ["_h = _current(_index)", "if _device.lost: _lost()"]
-    text = "\n    ".join([f"def replay({', '.join([*parameters, *fetched])}):", *head, *lines])
+    text = "\n    ".join([f"def replay({', '.join([*parameters, *fetched])}):", "_h = _current(_index)", *lines])
     exec(_code(text), space)
     made: Callable[..., Any] = space["replay"]
     return made
