@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from tilejit.ir import Op
 from tilejit.ir.types import Buffer, Tile
-from tilejit.ptx.emit import Emitter, emits
+from tilejit.ptx.arith import literal
+from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.pack import repeated, vector
 from tilejit.ptx.smem import accesses, slot_address
 from tilejit.ptx.tma import barrier_address, cache_hint
 
@@ -82,15 +84,18 @@ def _in_strips(e: Emitter, at: str, strip: int, ctas: int) -> tuple[str, str]:
 
 
 def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: int) -> None:
-    """Zeros where vectors reach over a row's ends: its first 16 bytes if it begins within them, and the 32 bytes (as
-    far as the slot goes) behind its last whole 16 bytes."""
+    """Zeros, or `fill`, where vectors reach over a row's ends: its first 16 bytes if it begins within them, and the 32
+    bytes (as far as the slot goes) behind its last whole 16 bytes."""
     p, ctas = e.p, op.attrs.get("ctas", 1)
     within, place, ends = p.new("pred", "setp.ne.u32", shift, 0), behind, None
+    elem, empty = op.operands[0].type.elem, "{0, 0, 0, 0}"  # type: ignore[union-attr]
+    if "fill" in op.attrs and elem.bits <= 32:
+        empty = vector([repeated(e, elem, literal(op.attrs["fill"], elem))] * 4)
     if ctas > 1:
         first = p.new("pred", "setp.eq.u32", e.rank, 0)
         within = p.new("pred", "and.pred", within, first)
         ends, place = _in_strips(e, behind, strip, ctas)
-    p("st.shared.v4.b32", f"[{p.new('b32', 'sub.u32', there, shift)}]", "{0, 0, 0, 0}", pred=within)
+    p("st.shared.v4.b32", f"[{p.new('b32', 'sub.u32', there, shift)}]", empty, pred=within)
     in_strip = p.new("b32", "and.b32", behind, strip - 1) if ctas > 1 else behind
     over = p.new("b32", "add.s32", in_strip, shift)
     for more in (0, 16):
@@ -98,7 +103,7 @@ def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: 
         if ends is not None:
             inside = p.new("pred", "and.pred", inside, ends)
         to = p.new("b32", "add.s32", there, place)
-        p("st.shared.v4.b32", f"[{to}+{more}]", "{0, 0, 0, 0}", pred=inside)
+        p("st.shared.v4.b32", f"[{to}+{more}]", empty, pred=inside)
 
 
 def _unaligned_copy(e: Emitter, op: Op) -> None:
@@ -120,6 +125,9 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
     there = p.new("b32", "add.u32", slot_address(e, ring, e.scalar(slot)), shift)
 
     hint, policy = cache_hint(e, op)
+    if ctas == 1 and not e.alone:
+        _copy_by_warp(e, op, (start, n, shift, f, last, there, where))
+        return
     for i in range(ring.type.slot_bytes // (strip + 16)):
         first = p.new("b32", "mad.lo.s32", e.rank, strip, i * ctas * strip) if ctas > 1 else \
             p.new("b32", "mov.b32", i * strip)
@@ -150,6 +158,42 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
     for there_k, reg, some in loaded:
         p(f"st.shared.{kind}", there_k, reg, pred=some)
     p("mbarrier.arrive.shared::cta.b64", "_", where)
+
+
+def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
+    """The same by the first warp: a lane an element of the row's first and last 16 bytes, so that they arrive with the
+    others and not one after another."""
+    p, role, (start, n, shift, f, last, there, where) = e.p, e.role, found
+    elem, room, done = op.operands[0].type.elem, op.operands[0].type.slot_bytes, p.label("copied")  # type: ignore[union-attr]
+    per, cls = 16 // elem.bytes, reg_class(elem)
+    if role.warps > 1:
+        p("bra", done, pred=p.new("pred", "setp.ne.u32", role.local_warp or role.warp, 0))
+    one, behind = p.new("pred", "setp.eq.u32", role.lane, 0), p.new("b32", "max.s32", f, last)
+    count, (hint, policy) = p.new("b32", "sub.s32", last, f), cache_hint(e, op)
+    some = p.new("pred", "and.pred", one, p.new("pred", "setp.gt.s32", count, 0))
+    p("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", where, count, pred=some)
+    p(BULK + hint, f"[{p.new('b32', 'add.s32', there, f)}]", f"[{_behind(e, start, f)}]", count, where, *policy,
+      pred=some)
+    tail = p.new("pred", "setp.ge.u32", role.lane, per)
+    at = p.new("b32", "selp.b32", behind, p.new("b32", "neg.s32", shift), tail)
+    at = p.new("b32", "mad.lo.u32", p.new("b32", "and.b32", role.lane, per - 1), elem.bytes, at)
+    value, fill = p.reg(cls), literal(op.attrs.get("fill", 0), elem)
+    p(f"mov.{cls}", value, fill)
+    inside = p.new("pred", "setp.lt.u32", at, n)                 # those before the first one are great numbers
+    kind = f"b{elem.bits}" if elem.bits > 8 else "u8"
+    p(f"ld.global.{kind}", value, f"[{_behind(e, start, at)}]", pred=inside)
+    # the first 16 bytes if the row begins within them, those behind the last whole ones if the slot has them
+    over = p.new("b32", "selp.b32", p.new("b32", "add.s32", behind, shift), p.new("b32", "sub.s32", 16, shift), tail)
+    ours = p.new("pred", "setp.lt.u32", over, p.new("b32", "selp.b32", room, 16, tail))
+    ours = p.new("pred", "and.pred", ours, p.new("pred", "setp.lt.u32", role.lane, 2 * per))
+    p(f"st.shared.{kind}", f"[{p.new('b32', 'add.s32', there, at)}]", value, pred=ours)
+    more = p.new("pred", "setp.lt.s32", p.new("b32", "add.s32", behind, shift), room - 16)
+    empty = [repeated(e, elem, fill) if elem.bits <= 32 else "0"] * 4
+    p("st.shared.v4.b32", f"[{p.new('b32', 'add.s32', there, behind)}+16]", vector(empty),
+      pred=p.new("pred", "and.pred", more, one))
+    p("bar.warp.sync", -1)
+    p("mbarrier.arrive.shared::cta.b64", "_", where, pred=one)
+    p.place(done)
 
 
 @emits("row_copy")

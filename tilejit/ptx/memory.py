@@ -73,7 +73,7 @@ def writer(e: Emitter, op: Op) -> str | None:
     return e.p.new("pred", "setp.eq.u32", first, 0)
 
 
-def _both(e: Emitter, a: str | None, b: str | None) -> str | None:
+def both(e: Emitter, a: str | None, b: str | None) -> str | None:
     if a is None or b is None:
         return a or b
     return e.p.new("pred", "and.pred", a, b)
@@ -87,7 +87,7 @@ def _store(e: Emitter, op: Op) -> None:
     opcode, t = _opcode(op, "st"), elem_of(op.operands[1].type)
     for i in range(0, len(values), vec):
         store(e, opcode, t, values[i:i + vec], f"[{pointers[i]}]",
-              _both(e, owner, masks[i] if masks else None))
+              both(e, owner, masks[i] if masks else None))
 
 
 # -- atomics --------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _reductions(e: Emitter, op: Op, suffix: str) -> None:
         at = t.layout.apply(register=i) if isinstance(t, Tile) and t.layout else ()
         if at not in done:
             done.add(at)
-            pred = _both(e, owner, masks[i] if masks else None)
+            pred = both(e, owner, masks[i] if masks else None)
             e.p(opcode, f"[{pointers[i]}]", vector(values[i:i + vec]), pred=pred)
     e.set(op.result, e.fresh(t))
 
@@ -198,7 +198,7 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
     minus = p.new("pred", "not.pred", plus)
     old = p.new(ints, f"mov.{ints}", 0)
     for sign, name in ((plus, f"{kind}.s{t.bits}"), (minus, f"{other}.u{t.bits}")):
-        p(f"{atom}.{name}", old, f"[{ptr}]", bits, pred=_both(e, sign, pred))
+        p(f"{atom}.{name}", old, f"[{ptr}]", bits, pred=both(e, sign, pred))
     p(f"mov.{ints}", out, old)
 
 
@@ -264,7 +264,7 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
         if alone and used:           # the others read it too, when it is told to all, and make no use of it
             cls = reg_class(elem_of(t))
             e.p(f"mov.{cls}", out[i], literal(0, elem_of(t)))
-        one(out[i], ptr, _both(e, owner, masks[i] if masks else None), *(e.get(v)[i] for v in values))
+        one(out[i], ptr, both(e, owner, masks[i] if masks else None), *(e.get(v)[i] for v in values))
     if used and owner and not alone:
         out = _from_owners(e, op, out, owner)
     e.set(op.result, out)

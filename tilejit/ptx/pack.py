@@ -6,7 +6,7 @@ move packed 32-bit words, narrower ones move the element itself.
 from __future__ import annotations
 
 from tilejit.ir.types import DType, Ptr, Scalar, uint8, uint16
-from tilejit.ptx.emit import Emitter
+from tilejit.ptx.emit import Emitter, reg_class
 
 
 def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
@@ -154,6 +154,12 @@ def load_shifted(e: Emitter, elem: Scalar, regs: list[str], address: str, shift:
         unpack(e, elem, found, regs)
     for i, r in enumerate(regs if elem.bits >= 32 else ()):
         p(f"mov.b{elem.bits}", r, found[i] if elem.bits == 32 else f"{{{found[2 * i]}, {found[2 * i + 1]}}}")
+
+
+def repeated(e: Emitter, elem: DType, value: str) -> str:
+    """A word of elements, of 32 bits at most, that are all one immediate."""
+    one = e.p.new(reg_class(elem), f"mov.{reg_class(elem)}", value)
+    return one if elem.bits == 32 else words(e, elem, [one] * (32 // elem.bits))[0]
 
 
 def shift_words(e: Emitter, both: list[str], shift: str, unit: int = 1) -> list[str]:

@@ -13,6 +13,7 @@ from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.ldmatrix import load_tile
+from tilejit.ptx.memory import both
 from tilejit.ptx.pack import load_shared, load_shifted, store_shared
 from tilejit.ptx.smem import accesses, slot_address
 from tilejit.ptx.wgmma import describe_early
@@ -277,7 +278,18 @@ def _strip(e: Emitter, op: Op) -> None:
     if shift is not None:
         e.shifts[op.result] = shift
         room += 16 if "ctas" in op.attrs else 0
-    e.views[op.result] = e.p.new("b32", "mad.lo.u32", e.scalar(i), room, e.views[view])
+    first = e.views[view]
+    if "below" in op.attrs:
+        before = e.p.new("b32", "and.b32", e.shifts.pop(op.result), op.attrs["below"] - 1)
+        first = e.p.new("b32", "sub.u32", first, before)
+    e.views[op.result] = e.p.new("b32", "mad.lo.u32", e.scalar(i), room, first)
+
+
+@emits("row_shift")
+def _row_shift(e: Emitter, op: Op) -> None:
+    view, p = op.operands[0], e.p
+    before = p.new("b32", "and.b32", e.shifts[view], op.attrs["unit"] - 1)
+    e.set(op.result, [p.new("b32", "shr.u32", before, view.type.elem.bytes.bit_length() - 1)])  # type: ignore[union-attr]
 
 
 @emits("row_view")
@@ -294,7 +306,8 @@ def _local_load(e: Emitter, op: Op) -> None:
     ctas = tile.numel // prod(view.type.shape)
     layout = own_strips(tile.layout, ctas) if ctas > 1 and e.rank else tile.layout
     shift, size = e.shifts.get(view), view.type.elem.bytes
-    if shift is None and len(op.operands) == 1 and layout is tile.layout:
+    apart = isinstance(view.op, Op) and view.op.attrs.get("below", 16) < 16
+    if shift is None and len(op.operands) == 1 and layout is tile.layout and not apart:
         e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
     if shift is not None and ctas > 1 and view.op.name != "strip":  # type: ignore[union-attr]
@@ -325,13 +338,17 @@ def _local_load(e: Emitter, op: Op) -> None:
 
 @emits("local_store")
 def _local_store(e: Emitter, op: Op) -> None:
-    view, value = op.operands
+    view, value = op.operands[:2]
     tile = value.type
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
     regs, owner = e.get(value), e.owner(tile.layout)
     most = tile.elem.bytes if view in e.shifts else 16            # of a row that begins anywhere, as elements
     for a in accesses(e, tile.layout, view.type, e.views[view], most=most):
-        store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, owner)
+        pred = owner
+        if len(op.operands) > 2:
+            at = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), tile.layout.apply(register=a.registers[0])[0])
+            pred = both(e, owner, e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[2])))
+        store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, pred)
 
 
 @emits("fence_async")

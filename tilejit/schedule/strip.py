@@ -6,21 +6,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilejit.ir import Builder, Op, Value
-from tilejit.ir.types import Tile, Type, elem_of, int32
+from tilejit.ir.types import Tile, Type, elem_of, int32, uint32
 from tilejit.layout.linear import LinearLayout
+from tilejit.layout.named import blocked
 from tilejit.schedule.row_end import RowEnd
 
 
 @dataclass(eq=False)
 class Row:
     """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
-    what stands for a value that is no tile like the row, since it was folded from strips."""
+    what stands for a value that is no tile like the row, since it was folded from strips. `unit`: bytes that a thread has
+    side by side of one that begins anywhere; strips then begin `before` elements ahead of it, at a multiple of that."""
 
     shape: tuple[int, ...]
     layout: LinearLayout
     count: int
     ctas: int
     now: dict[Value, Value] = field(default_factory=dict)
+    unit: int = 0
+    before: Value | None = None
 
     @property
     def size(self) -> int:
@@ -30,6 +34,9 @@ class Row:
     @cached_property
     def part(self) -> LinearLayout | None:
         """The layout of a strip; None where threads do not hold as much of each."""
+        if self.before is not None:
+            elem = self.before.op.operands[0].type.elem  # type: ignore[union-attr]
+            return blocked((self.size,), 1 << self.layout.in_bits("warp"), self.unit // elem.bytes)
         try:
             return self.layout.part(0, self.size)
         except ValueError:
@@ -42,13 +49,15 @@ class Row:
 
 class Strip:
     """Strip `index` of a row's values, which `b` writes. end: where the row ends, for a strip before that. `ahead`: how
-    many strips behind an iteration's first one it is, which begins in memory at `starts`."""
+    many strips behind an iteration's first one it is, which begins in memory at `starts`. `first`: where the row ends,
+    for a strip that may begin before it."""
 
     def __init__(self, row: Row, index: Value, b: Builder, end: RowEnd | None = None, ahead: int = 0,
-                 starts: dict[Value, Value] | None = None):
-        self.row, self.index, self.b, self.end, self.ahead = row, index, b, end, ahead
+                 starts: dict[Value, Value] | None = None, first: RowEnd | None = None):
+        self.row, self.index, self.b, self.end, self.ahead, self.first = row, index, b, end, ahead, first
         self.starts = {} if starts is None else starts
-        self.at = b("mul", index, b.const(row.size, int32))
+        at = b("mul", index, b.const(row.size, int32))
+        self.at = at if row.before is None else b("sub", at, row.before)
         self.made: dict[Value, Value] = {}
 
     def needed(self, op: Op) -> list[Value]:
@@ -74,9 +83,14 @@ class Strip:
         if op.name == "arange":
             index = self._range(op, t)
             return self._new(op, [index, self._new(op, [self.at], {"shape": t.shape}, t, "splat")], {}, t, "add")
+        if self.first is not None and self.first.ends_at(op.result) is self.first.bound:
+            index = self.of(op.operands[op.attrs["pred"] == "gt"])      # those before the row are great numbers
+            many = Tile(t.shape, uint32, t.layout)
+            end = self.b("cast", self.first.clamped(0, self.row.shape[0], self.b), dtype=uint32)
+            ends = self._new(op, [end], {"shape": t.shape}, many, "splat")
+            return self._new(op, [self._new(op, [index], {"dtype": uint32}, many, "cast"), ends], {"pred": "lt"}, t)
         if op.name == "local_load":
-            ctas = {"ctas": self.row.ctas} if self.row.ctas > 1 else {}
-            view = self.b("strip", op.operands[0], self.index, size=self.row.size, **ctas)
+            view = self.view(op.operands[0])
             limit = self.needed(op)[1:]
             attrs = {k: x for k, x in attrs.items() if limit or k != "fill"}
             return self._new(op, [view, *(self.b("sub", x, self.at) for x in limit)], attrs, t)
@@ -89,6 +103,12 @@ class Strip:
             index = self._range(counted, Tile(t.shape, int32, self.row.part))
             return self._new(op, [self._new(op, [start], {"shape": t.shape}, t, "splat"), index], attrs, t)
         return self._new(op, [self.of(x) for x in self.needed(op)], attrs, t)
+
+    def view(self, row: Value) -> Value:
+        """This strip of a row in shared memory."""
+        of = self.row
+        how = {"below": of.unit} if of.before is not None else {"ctas": of.ctas} if of.ctas > 1 else {}
+        return self.b("strip", row, self.index, size=of.size, **how)
 
     def _range(self, op: Op, t: Tile) -> Value:
         return self._new(op, [], {**op.attrs, "end": op.attrs["start"] + self.row.size}, t)

@@ -35,6 +35,8 @@ REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
 #: Bytes of a strip a thread: one access of shared memory. Elements of one where threads hold single elements of rows
 #: that begin anywhere: what the last strip costs more, for its masks, is so much less of a row.
 STRIP, SINGLE = 16, 2
+#: Bytes of what is read at once from shared memory where weights are loaded one by one beside it.
+WORD = 4
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
 AT_ONCE = 4
 
@@ -88,6 +90,7 @@ class _Strips:
         self.ends = RowEnd((), self.row.wide)    # where the row ends, once that is looked for
         self.back: Op | None = None          # the store that goes through the row's own place in shared memory
         self.tail: Value | None = None       # the strip in which the row ends
+        self.side_by_side = False            # threads have several elements side by side of a row that begins anywhere
         self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
 
     def registers(self) -> int:
@@ -155,10 +158,32 @@ class _Strips:
         env = dict(zip(op.regions[0].args, (mine, z)))
         for x in op.regions[0].ops[:-1]:
             b.insert(clone_op(x, env))
-        some = b("cmp", left, b.const(0, int32), pred="gt")
+        some = b("cmp", left, b.const(0, int32), pred="gt" if self.row.before is None else "ne")
         total = b("select", some, env[op.regions[0].terminator.operands[0]], mine)
         total.name = mine.name
         now[result] = total
+
+    # -- more than single elements of rows that begin anywhere --------------------------------------------------------
+    def may_be_side_by_side(self, inside: list[Op]) -> bool:
+        """Whether threads that hold single elements of a row that begins anywhere may have several side by side instead:
+        it is the only row in shared memory, and masks tell its elements from what is beside them."""
+        elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
+        if not self.alone or self.aligned() or self.each * elem.bits >= 8 * STRIP or ends.bound is None:
+            return False
+        return all(ends.may_be_left_out([op]) and (op is self.back or op.name != "store") if self.is_sink(op) else
+                   not any(map(wide, op.results)) or op is self.load or op.name != "local_load" and
+                   (op.name != "load" or len(op.operands) > 1 and ends.holds(op.operands[1])) for op in inside)
+
+    def lay_out(self, loads: bool, b: Builder) -> None:
+        """Strips for a pass: of 16 bytes a thread, the first from where the row's first 16 bytes begin; of 4 where
+        others are loaded, which lie elsewhere between 16 bytes, element by element."""
+        row, size = self.row, elem_of(self.load.result.type).bits // 8
+        unit = WORD if loads else STRIP
+        before = b("row_shift", self.load.operands[0], unit=unit) if unit > size else None
+        each = max(unit // size, SINGLE)
+        self.at_once, self.tail = STRIP // size // each, None
+        count = row.shape[0] // (each * 32 << row.layout.in_bits("warp"))
+        self.row = Row(row.shape, row.layout, count, row.ctas, row.now, unit, before)
 
     # -- the way back ---------------------------------------------------------------------------------------------
     def goes_back(self, op: Op) -> bool:
@@ -199,6 +224,7 @@ class _Strips:
         self.ends = RowEnd(ops[self.begin:self.end], self.row.wide)
         self.back = next((op for op in ops[self.begin:self.end] if self.is_sink(op) and self.goes_back(op)), None)
         inside, rest = ops[self.begin:self.end], ops[self.end:]
+        self.side_by_side = self.may_be_side_by_side(inside)
         self.block.ops = ops[:self.begin]
         b = Builder(self.block)
         waiting: list[Op] = []               # sinks of the next pass, and the slots that are given back behind it
@@ -243,11 +269,18 @@ class _Strips:
         b.loc = sinks[0].loc
         early = self.ends.may_be_left_out(sinks)
         folds = [op for op in sinks if op.name == "reduce"]
+        loads = any(self.loads(v) for op in sinks for v in op.operands)
+        if self.side_by_side:
+            self.lay_out(loads, b)
         first, end = b.const(0, int32), b.const(self.row.count, int32)
-        start = first
+        start, last = first, None
         values: dict[Op, list[Value]] = {}
         stores: list[Op] = []
-        if early:                            # the last strip has the mask
+        if self.row.before is not None:      # the first and the last strip have the mask
+            last, start = self.ends_in(b), b.const(1, int32)
+            values = self.strips(sinks, Strip(self.row, first, b, first=self.ends), stores)
+            end = b("maximum", last, start)
+        elif early:                          # the last strip has the mask
             end = self.ends_in(b)
             values = self.strips(sinks, Strip(self.row, end, b), stores)
         elif folds:
@@ -255,7 +288,8 @@ class _Strips:
         for op in stores:
             b.insert(op)
         results = [v for op in folds for v in values[op]]
-        loads = any(self.loads(v) for op in sinks for v in op.operands)
+        if last is not None:
+            results = self.loop(sinks, end, b("add", last, start), 1, False, results, b)
         at_once = min((AT_ONCE if loads else 2) * self.at_once, self.row.count // 2)
         for several in (at_once, 2) if at_once > 2 else (at_once,) if at_once > 1 else ():
             step = b.const(several, int32)
@@ -312,6 +346,7 @@ class _Strips:
         """The strip that has the last element before the bound; the first one if there is none."""
         if self.tail is None:
             last = b("sub", self.ends.clamped(1, self.row.shape[0], b), b.const(1, int32))
+            last = last if self.row.before is None else b("add", last, self.row.before)
             self.tail = b("idiv", last, b.const(self.row.size, int32))
         return self.tail
 
@@ -321,8 +356,10 @@ class _Strips:
         for op in sinks:
             b.loc = op.loc
             if op is self.back:
-                view = b("strip", self.load.operands[0], strip.index, size=self.row.size)
-                stores.append(Op("local_store", [view, strip.of(op.operands[1])], {}, None, None, op.loc))
+                some = strip.end is None and self.row.before is not None
+                limit = [b("sub", self.ends.clamped(0, self.row.shape[0], b), strip.at)] if some else []
+                view = strip.view(self.load.operands[0])
+                stores.append(Op("local_store", [view, strip.of(op.operands[1]), *limit], {}, None, None, op.loc))
                 continue
             found[op] = [strip.of(v) for v in strip.needed(op)]
             if op.name == "store":

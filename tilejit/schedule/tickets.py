@@ -186,7 +186,8 @@ def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Val
         if x.define.pure and "terminator" not in x.define.traits:
             inner.insert(x)
     _copy(fill, ring, ticket, inner)
-    by_all = kind_of(fill.regions[0].ops[0]) == "async"
+    first = fill.regions[0].ops[0]
+    by_all = kind_of(first) == "async" or "unaligned" in first.attrs and "strip" not in first.attrs and not condition
     if condition and by_all:
         inner.op("yield")
         nothing = Block()
@@ -237,7 +238,7 @@ def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Bu
         assert isinstance(elem, DType) and len(copies) == 1
         length = limit[0] if limit else b.const(shape_of(load.result.type)[0], int32)
         b.op("row_copy", buffer, slot, ring.full, load.operands[0], b("mul", length, b.const(elem.bytes, int32)),
-             **_some(load, "strip", "ctas"), **_evict(load), unaligned=True)
+             **_some(load, "strip", "ctas", "fill"), **_evict(load), unaligned=True)
         return
     known, more, sizes = 0, None, []
     for buffer, load in copies:

@@ -133,14 +133,14 @@ def cluster_share(o: Op) -> list[Type]:
     return [int32]
 
 
-@op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned? evict?", effects="read shared_write sync",
-    traits="scheduled fills own_buffer")
+@op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned? evict? fill?",
+    effects="read shared_write sync", traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> list[Type]:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
     barrier[slot]; nothing for size 0. With `strip`, of a row that the CTAs divide in strips of so many elements: those
     of this one, `size` bytes in all. With `unaligned` base and size are those of any element, `size` is the whole
-    row's, the first element comes to lie as far behind 16 bytes as in memory (every strip has 16 bytes more), and the
-    op announces its bytes and arrives."""
+    row's, the first element comes to lie as far behind 16 bytes as in memory (every strip has 16 bytes more), what is
+    beside the row in its first and last 16 bytes is `fill`, or zero, and the op announces its bytes and arrives."""
     return []
 
 
@@ -199,9 +199,16 @@ def row_view(o: Op) -> list[Type]:
     return [o.operands[0].type]
 
 
-@op("strip", "view i", "size ctas?", traits="scheduled own_buffer")
+@op("row_shift", "view", "unit", traits="scheduled own_buffer")
+def row_shift(o: Op) -> list[Type]:
+    """How many elements an unaligned row (`row_view`) begins behind a multiple of `unit` bytes, 16 at most."""
+    return [int32]
+
+
+@op("strip", "view i", "size ctas? below?", traits="scheduled own_buffer")
 def strip(o: Op) -> list[Type]:
-    """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it."""
+    """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it. With
+    `below` the parts of an unaligned row are counted from the last multiple of so many bytes before its first element."""
     b = o.operands[0].type
     assert isinstance(b, Buffer)
     return [Buffer((o.attrs["size"] // o.attrs.get("ctas", 1),), b.elem, b.slots, b.swizzle, b.order)]
@@ -220,9 +227,9 @@ def part(o: Op) -> list[Type]:
     return [o.attrs["type"]]
 
 
-@op("local_store", "view value", effects="shared_write", traits="scheduled own_buffer readies")
+@op("local_store", "view value limit?", effects="shared_write", traits="scheduled own_buffer readies")
 def local_store(o: Op) -> list[Type]:
-    """Write a tile from registers into a slot (generic proxy)."""
+    """Write a tile from registers into a slot (generic proxy); no 16 bytes that are behind element `limit` of a row."""
     return []
 
 

@@ -224,6 +224,11 @@ def _row_view(m: Any, o: Op, view: View, base: Any) -> list[Any]:
     return [view]
 
 
+@scheduled.row_shift.meaning
+def _row_shift(m: Any, o: Op, view: View) -> Any:
+    return np.int32(0)
+
+
 @scheduled.strip.meaning
 def _strip(m: Any, o: Op, view: View, i: Any) -> list[Any]:
     return [view.strip(int(i), o.attrs["size"])]
@@ -239,9 +244,9 @@ def _local_load(m: Any, o: Op, view: View, limit: Any = None) -> Any:
 
 
 @scheduled.local_store.meaning
-def _local_store(m: Any, o: Op, view: View, value: Any) -> list[Any]:
+def _local_store(m: Any, o: Op, view: View, value: Any, limit: Any = None) -> list[Any]:
     if view.part is not None:
-        view.read()[:] = value
+        view.read()[:limit] = value[:limit]
     else:
         view.ring.slots[view.key] = value if view.order is None else np.transpose(value, np.argsort(view.order))
     return []
