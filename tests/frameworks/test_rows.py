@@ -188,6 +188,37 @@ def test_compiled(backend):
             torch.testing.assert_close(a, b)
 
 
+#: name -> ours, and its inputs: what has no gradient, or is done in place.
+PLAIN = {
+    "quantise tensor": (lambda x: kernels.quantise(x, "tensor", torch.float8_e4m3fn), lambda: [randn(3, 128, dtype=torch.float32)]),
+    "quantise row": (lambda x: kernels.quantise(x, "row", torch.int8), lambda: [randn(3, 128, dtype=torch.float32)]),
+    "quantise block": (lambda x: kernels.dequantise(*kernels.quantise(x, "block", torch.float8_e5m2), torch.bfloat16),
+                       lambda: [randn(3, 256, dtype=torch.float32)]),
+    "argmax": (kernels.argmax, lambda: [randn(3, 9)]),
+    "js_divergence": (lambda x: kernels.js_divergence(x, TEACHER, 0.3), lambda: [randn(4, 5).log_softmax(-1)]),
+    "cross_entropy_": (lambda x: kernels.cross_entropy_(x.clone(), TARGET, None, -1, 0.1, 1e-3, 30.0), lambda: [randn(4, 9)]),
+    "clip_grad_norm_": (lambda *x: kernels.clip_grad_norm_([y.clone() for y in x], 1.0),
+                        lambda: [randn(7, dtype=torch.float32), randn(3, 5, dtype=torch.float32)]),
+    "adamw_": (lambda *x: adam_step(*(y.clone() for y in x)), lambda: list(randn(4, 6, dtype=torch.float32).abs().unbind())),
+}
+
+
+def adam_step(p, g, m, v):
+    kernels.adamw_([p], [g], [m], [v], 3)
+    return p, m, v
+
+
+@pytest.mark.parametrize("name", [*CASES, *PLAIN])
+def test_whole_graphs(name):
+    """Every operator under torch.compile: there is no break, and the same numbers come out."""
+    f, inputs = CASES[name][::3] if name in CASES else PLAIN[name]
+    xs = inputs()
+    with tilejit.knobs(target="emulator" if name in ("clip_grad_norm_", "adamw_") else "evaluator"):
+        found, wanted = (several(g(*xs)) for g in (torch.compile(f, backend="aot_eager", fullgraph=True), f))
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
 def test_what_has_no_gradient():
     x, mask = randn(4, 8), randn(4, 8).requires_grad_()
     with pytest.raises(LaunchError, match="softmax has no gradient of mask: detach it"):
