@@ -5,6 +5,7 @@ import pytest
 from test_strips import close, norm, normed, softmax
 
 import tilejit
+import tilejit.language as tl
 
 
 def rows(columns, dtype, begin, stride, seed=0):
@@ -98,3 +99,39 @@ def test_the_schedule_in_the_evaluator(columns, begin, ctas):
     evaluate(parse_function(k.scheduled), 2, {"x": x, "out": out, "columns": columns, "stride": columns})
     v = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
     close(out, v / v.sum(1, keepdims=True), np.float16)
+
+
+@tilejit.kernel
+def counted(x, weight, out, columns, stride, BLOCK: tl.constexpr):
+    """Sums of numbers that are 1 behind the row's end; results of which threads store several side by side."""
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + cols, cols < columns, other=0.0).to(tl.float32)
+    y = v + tl.sum(v + 1.0, 0) + tl.max(tl.where(cols < columns, cols, -1), 0)
+    if weight is not None:
+        y *= tl.load(weight + cols, cols < columns)
+    tl.store(out + row * stride + cols, y.to(out.dtype.element_ty), cols < columns)
+
+
+@pytest.mark.parametrize("columns, dtype, begin, warps", [
+    *((n, np.float16, b, 1) for n, b in ((1024, 0), (1024, 1), (1024, 7), (1018, 6), (257, 3), (250, 7), (9, 4), (1, 7), (0, 5))),
+    (2048, np.float16, 7, 2), (1023, ml_dtypes.bfloat16, 2, 1), (1024, np.float32, 3, 1), (5, np.float32, 2, 1)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_several_elements_side_by_side(columns, dtype, begin, warps, weighted):
+    """Strips begin with the 16 bytes in which a row does, or with 4 beside weights; the last one may lie behind the tile."""
+    block = max(1024, columns)
+    stride = columns + 1 - columns % 2
+    x, out = rows(columns, dtype, begin, stride), rows(0, dtype, begin, stride)
+    x[:, :columns] /= 64
+    w = np.linspace(0.5, 1.5, max(columns, 1)).astype(np.float32) if weighted else None
+    args, kw = (x, w, out, columns, stride), {"BLOCK": block, "num_warps": warps}
+    for target in ("emulator", "evaluator"):
+        out[:, :columns] = np.nan
+        with tilejit.knobs(target=target):
+            counted[(2,)](*args, **kw)
+        v = x[:, :columns].astype(np.float64)
+        want = v + v.sum(1, keepdims=True) + block + columns - 1
+        np.testing.assert_allclose(out[:, :columns].astype(np.float64), want * w[:columns] if weighted else want,
+                                   rtol=1e-5 if dtype == np.float32 else 2 ** -7)
+        assert np.isnan(out[:, columns:].astype(np.float32)).all()
+    text = counted.compile(*args, **kw).scheduled
+    assert columns == 1 or "below=16" in text and ("below=4" in text) == (weighted and dtype != np.float32)

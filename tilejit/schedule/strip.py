@@ -15,8 +15,8 @@ from tilejit.schedule.row_end import RowEnd
 @dataclass(eq=False)
 class Row:
     """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
-    what stands for a value that is no tile like the row, since it was folded from strips. `unit`: bytes that a thread has
-    side by side of one that begins anywhere; strips then begin `before` elements ahead of it, at a multiple of that."""
+    what stands for a value that is no tile like the row, since it was folded from strips. Of a row that begins anywhere
+    strips may begin `before` elements ahead of it, at a multiple of `unit` bytes, so many of which a thread has."""
 
     shape: tuple[int, ...]
     layout: LinearLayout

@@ -165,8 +165,8 @@ class _Strips:
 
     # -- more than single elements of rows that begin anywhere --------------------------------------------------------
     def may_be_side_by_side(self, inside: list[Op]) -> bool:
-        """Whether threads that hold single elements of a row that begins anywhere may have several side by side instead:
-        it is the only row in shared memory, and masks tell its elements from what is beside them."""
+        """Whether threads that hold single elements of a row that begins anywhere may have several side by side: it is
+        the only row in shared memory, and masks tell its elements from what is beside them."""
         elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
         if not self.alone or self.aligned() or self.each * elem.bits >= 8 * STRIP or ends.bound is None:
             return False

@@ -207,8 +207,8 @@ def row_shift(o: Op) -> list[Type]:
 
 @op("strip", "view i", "size ctas? below?", traits="scheduled own_buffer")
 def strip(o: Op) -> list[Type]:
-    """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it. With
-    `below` the parts of an unaligned row are counted from the last multiple of so many bytes before its first element."""
+    """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it. Of
+    an unaligned row parts begin, with `below`, at the multiple of so many bytes in which its first element lies."""
     b = o.operands[0].type
     assert isinstance(b, Buffer)
     return [Buffer((o.attrs["size"] // o.attrs.get("ctas", 1),), b.elem, b.slots, b.swizzle, b.order)]
