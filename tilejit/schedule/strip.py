@@ -16,14 +16,14 @@ from tilejit.schedule.row_end import RowEnd
 class Row:
     """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
     what stands for a value that is no tile like the row, since it was folded from strips. Of a row that begins anywhere
-    strips may begin `before` elements ahead of it, at a multiple of `unit` bytes, so many of which a thread has."""
+    a thread may have `each` elements side by side, and strips begin `before` elements ahead of it (row_shift)."""
 
     shape: tuple[int, ...]
     layout: LinearLayout
     count: int
     ctas: int
     now: dict[Value, Value] = field(default_factory=dict)
-    unit: int = 0
+    each: int = 0
     before: Value | None = None
 
     @property
@@ -34,9 +34,8 @@ class Row:
     @cached_property
     def part(self) -> LinearLayout | None:
         """The layout of a strip; None where threads do not hold as much of each."""
-        if self.before is not None:
-            elem = self.before.op.operands[0].type.elem  # type: ignore[union-attr]
-            return blocked((self.size,), 1 << self.layout.in_bits("warp"), self.unit // elem.bytes)
+        if self.each:
+            return blocked((self.size,), 1 << self.layout.in_bits("warp"), self.each)
         try:
             return self.layout.part(0, self.size)
         except ValueError:
@@ -80,6 +79,8 @@ class Strip:
     def _write(self, op: Op, t: Tile) -> Value:
         attrs = dict(op.attrs)
         attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
+        if self.row.each:                    # neither accesses nor masks of several: they begin elsewhere
+            attrs = {k: 1 if k == "vec" else x for k, x in attrs.items() if k != "runs"}
         if op.name == "arange":
             index = self._range(op, t)
             return self._new(op, [index, self._new(op, [self.at], {"shape": t.shape}, t, "splat")], {}, t, "add")
@@ -106,9 +107,10 @@ class Strip:
 
     def view(self, row: Value) -> Value:
         """This strip of a row in shared memory."""
-        of = self.row
-        how = {"below": of.unit} if of.before is not None else {"ctas": of.ctas} if of.ctas > 1 else {}
-        return self.b("strip", row, self.index, size=of.size, **how)
+        how = {"ctas": self.row.ctas} if self.row.ctas > 1 else {}
+        if self.row.before is not None:
+            how["below"] = self.row.before.op.attrs["unit"]  # type: ignore[union-attr]
+        return self.b("strip", row, self.index, size=self.row.size, **how)
 
     def _range(self, op: Op, t: Tile) -> Value:
         return self._new(op, [], {**op.attrs, "end": op.attrs["start"] + self.row.size}, t)

@@ -87,7 +87,7 @@ class _Strips:
                 or op.name == "dot_wait" or op.regions and op.name not in ("reduce", "cluster_fold", "elect"))
         self.end = next(ends, len(block.ops))
         self.passes = 0
-        self.ends = RowEnd((), self.row.wide)    # where the row ends, once that is looked for
+        self.ends = RowEnd(block.ops[at:self.end], self.row.wide)
         self.back: Op | None = None          # the store that goes through the row's own place in shared memory
         self.tail: Value | None = None       # the strip in which the row ends
         self.side_by_side = False            # threads have several elements side by side of a row that begins anywhere
@@ -104,9 +104,11 @@ class _Strips:
 
     def legal(self) -> bool:
         """Whether all that follows from the row can be done in strips, and it is read behind a reduction."""
-        if self.row.count < 2 or self.row.part is None:
-            return False
         inside = self.block.ops[self.begin:self.end]
+        self.back = next((op for op in inside if self.is_sink(op) and self.goes_back(op)), None)
+        self.side_by_side = self.may_be_side_by_side(inside)
+        if self.row.count < 2 or self.row.part is None and not self.side_by_side:
+            return False
         sinks = [op for op in inside if self.is_sink(op)]
         made = {r for op in inside for r in op.results if self.row.wide(r)}
         if not any(op.name == "reduce" for op in sinks) or len(sinks) < 2:
@@ -168,7 +170,7 @@ class _Strips:
         """Whether threads that hold single elements of a row that begins anywhere may have several side by side: it is
         the only row in shared memory, and masks tell its elements from what is beside them."""
         elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
-        if not self.alone or self.aligned() or self.each * elem.bits >= 8 * STRIP or ends.bound is None:
+        if not self.alone or self.aligned() or ends.bound is None or self.back is None and self.each * elem.bits >= 8 * STRIP:
             return False
         return all(ends.may_be_left_out([op]) and (op is self.back or op.name != "store") if self.is_sink(op) else
                    not any(map(wide, op.results)) or op is self.load or op.name != "local_load" and
@@ -183,7 +185,7 @@ class _Strips:
         each = max(unit // size, SINGLE)
         self.at_once, self.tail = STRIP // size // each, None
         count = row.shape[0] // (each * 32 << row.layout.in_bits("warp"))
-        self.row = Row(row.shape, row.layout, count, row.ctas, row.now, unit, before)
+        self.row = Row(row.shape, row.layout, count, row.ctas, row.now, max(1, unit // size), before)
 
     # -- the way back ---------------------------------------------------------------------------------------------
     def goes_back(self, op: Op) -> bool:
@@ -191,7 +193,7 @@ class _Strips:
         threads that hold single elements would store them one by one."""
         elem = elem_of(self.load.result.type)
         if op.name != "store" or self.block.parent is not None or not self.alone or self.aligned() or \
-                self.each * elem.bits >= 8 * STRIP or elem_of(op.operands[1].type) != elem:
+                op.attrs.get("vec", 1) > 1 or elem_of(op.operands[1].type) != elem:
             return False
         pointer, source = op.operands[0].op, argument_of(op.operands[0])
         if not isinstance(pointer, Op) or pointer.name != "ptr_add" or from_start(pointer) is None or \
@@ -221,10 +223,7 @@ class _Strips:
     def write(self) -> None:
         """Put the strips in place of the row."""
         ops = self.block.ops
-        self.ends = RowEnd(ops[self.begin:self.end], self.row.wide)
-        self.back = next((op for op in ops[self.begin:self.end] if self.is_sink(op) and self.goes_back(op)), None)
         inside, rest = ops[self.begin:self.end], ops[self.end:]
-        self.side_by_side = self.may_be_side_by_side(inside)
         self.block.ops = ops[:self.begin]
         b = Builder(self.block)
         waiting: list[Op] = []               # sinks of the next pass, and the slots that are given back behind it
