@@ -16,14 +16,17 @@ ELEMENTS = 2048
 @tilejit.kernel
 def rope_kernel(x, cos, sin, positions, out, n, heads, length, columns, half, x_batch, x_token, x_head, cos_pitch,
                 INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
-                ROWS: tl.constexpr):
+                ROWS: tl.constexpr, WIDE: tl.constexpr):
     """ROWS of the n = batch * length * heads rows of `columns` elements: `half` pairs of each are turned, (i, half + i)
-    or INTERLEAVED (2 i, 2 i + 1); REST: a power of two of at least the columns behind them, which are copied."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    or INTERLEAVED (2 i, 2 i + 1); REST: a power of two of at least the columns behind them, which are copied. WIDE:
+    rows are counted in 64 bits, whose divisions take longer than all else."""
+    first = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * ROWS
+    row = (first + tl.arange(0, ROWS))[:, None]
     token = row // heads
-    source = x + token // length * x_batch + token % length * x_token + row % heads * x_head
-    target = out + row * columns
-    at = token % length
+    sequence = token // length
+    at = (token - sequence * length).to(tl.int64)
+    source = x + sequence.to(tl.int64) * x_batch + at * x_token + (row - token * heads).to(tl.int64) * x_head
+    target = out + row.to(tl.int64) * columns
     if positions is not None:
         at = tl.load(positions + token, row < n, other=0).to(tl.int64)
     pair = tl.arange(0, PAIRS)[None, :]
@@ -98,7 +101,7 @@ def launch(what: str, out: Array, x: Array, cos: Array, sin: Array, positions: A
     rope_kernel[(tilejit.cdiv(n, rows),)](
         x, c.array, s.array, positions, out, n, heads, length, columns, c.columns, *info.strides[:3], c.pitch,
         INTERLEAVED=interleaved, INVERSE=inverse, PAIRS=pairs, REST=tilejit.next_power_of_2(rest) if rest else 0,
-        ROWS=rows)
+        ROWS=rows, WIDE=n + rows >= 1 << 31)
 
 
 def _check_positions(what: str, positions: Any, batch: int, length: int) -> None:
