@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import Buffer, Tile
+from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import repeated, vector
@@ -88,7 +88,9 @@ def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: 
     bytes (as far as the slot goes) behind its last whole 16 bytes."""
     p, ctas = e.p, op.attrs.get("ctas", 1)
     within, place, ends = p.new("pred", "setp.ne.u32", shift, 0), behind, None
-    elem, empty = op.operands[0].type.elem, "{0, 0, 0, 0}"  # type: ignore[union-attr]
+    ring, empty = op.operands[0].type, "{0, 0, 0, 0}"
+    assert isinstance(ring, Buffer) and isinstance(ring.elem, DType)
+    elem = ring.elem
     if "fill" in op.attrs and elem.bits <= 32:
         empty = vector([repeated(e, elem, literal(op.attrs["fill"], elem))] * 4)
     if ctas > 1:
@@ -164,7 +166,9 @@ def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
     """The same by the first warp: a lane an element of the row's first and last 16 bytes, so that they arrive with the
     others and not one after another."""
     p, role, (start, n, shift, f, last, there, where) = e.p, e.role, found
-    elem, room, done = op.operands[0].type.elem, op.operands[0].type.slot_bytes, p.label("copied")  # type: ignore[union-attr]
+    ring, done = op.operands[0].type, p.label("copied")
+    assert isinstance(ring, Buffer) and isinstance(ring.elem, DType)
+    elem, room = ring.elem, ring.slot_bytes
     per, cls = 16 // elem.bytes, reg_class(elem)
     if role.warps > 1:
         p("bra", done, pred=p.new("pred", "setp.ne.u32", role.local_warp or role.warp, 0))

@@ -170,7 +170,9 @@ class _Strips:
         """Whether threads that hold single elements of a row that begins anywhere may have several side by side: it is
         the only row in shared memory, and masks tell its elements from what is beside them."""
         elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
-        if not self.alone or self.aligned() or ends.bound is None or self.back is None and self.each * elem.bits >= 8 * STRIP:
+        if not self.alone or self.aligned() or ends.bound is None:
+            return False
+        if self.back is None and self.each * elem.bits >= 8 * STRIP:
             return False
         return all(ends.may_be_left_out([op]) and (op is self.back or op.name != "store") if self.is_sink(op) else
                    not any(map(wide, op.results)) or op is self.load or op.name != "local_load" and
