@@ -20,7 +20,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
-from tilejit.passes.copies import is_volatile, pipelined_loops, wants_copies
+from tilejit.passes.copies import SIZES, is_volatile, pipelined_loops, refused, wants_copies
 from tilejit.passes.rules import const_of
 
 #: Elements of a row a thread from which on it is kept in shared memory where it is needed behind a reduction.
@@ -48,6 +48,8 @@ def find_rows(fn: Function) -> Function:
         block, t = load.parent, load.result.type
         assert block is not None and isinstance(t, Tile)
         kept = not wants_copies(fn, load, loops)
+        if not kept and _is_few(fn, load, loops):
+            continue
         if kept and t.shape[0] >= LEAST * 32 * total_warps(fn) and (room := room - t.numel * elem_of(t).bits // 8) < 0:       # type: ignore[union-attr]
             where = load.loc.short() if load.loc else "?"
             fn.attrs.setdefault("report", []).append(Record(
@@ -81,6 +83,18 @@ def find_rows(fn: Function) -> Function:
         erase({load}, block)
         fn.attrs.pop("mergeable", None)
     return fn
+
+
+def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
+    """Whether a row is a copy a thread at most, of 4 bytes or more, in a loop whose tiles are copied so: then it goes
+    with those, where a bulk copy would have barriers of its own."""
+    t = load.result.type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    threads = 32 * total_warps(fn)
+    few = max(1, t.numel // threads) * t.elem.bytes in SIZES
+    return few and any(op.name == "load" and isinstance(op.result.type, Tile) and len(op.result.type.shape) > 1
+                       and op.parent is load.parent and wants_copies(fn, op, loops) and not refused(op)
+                       for op in walk(fn.body))
 
 
 def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
