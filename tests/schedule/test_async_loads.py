@@ -99,6 +99,12 @@ def test_the_ring_of_operands_and_the_ring_of_rows():
     assert str(buffers["x"]) == "buffer<3xbf16[64x32], swizzle=64, order=1x0>"
 
 
+def test_a_short_row_of_a_warp_alone_goes_with_the_tiles():
+    fn, report = scheduled(**{"num_warps=4": "num_warps=1"})
+    assert "bulk copies" not in report and re.search(r"ring \S*s\S*: \d slots x \d+ bytes, cp.async", report)
+    assert counts(fn)["row_copy"] == counts(fn)["mbar_expect"] == 0
+
+
 def test_what_runs_ahead():
     """The loop carries the pointers of the fill ticket only, two steps ahead of the counter; wgmma waits behind a
     fence for what threads have written."""

@@ -86,12 +86,11 @@ def find_rows(fn: Function) -> Function:
 
 
 def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
-    """Whether a row is a copy a thread at most, of 4 bytes or more, in a loop whose tiles are copied so: then it goes
-    with those, where a bulk copy would have barriers of its own."""
+    """Whether a row of a warp alone is 4 to 16 bytes a thread, in a loop whose tiles are copied by cp.async: it goes
+    with those; for a bulk copy one thread would wait at a barrier, apart from the others of its warp."""
     t = load.result.type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
-    threads = 32 * total_warps(fn)
-    few = max(1, t.numel // threads) * t.elem.bytes in SIZES
+    few = total_warps(fn) == 1 and max(1, t.numel // 32) * t.elem.bytes in SIZES
     return few and any(op.name == "load" and isinstance(op.result.type, Tile) and len(op.result.type.shape) > 1
                        and op.parent is load.parent and wants_copies(fn, op, loops) and not refused(op)
                        for op in walk(fn.body))
