@@ -64,3 +64,24 @@ def test_types_of_running_sums(dtype, asked, out):
     x = (np.random.default_rng(3).random(64) * 2).astype(dtype) if dtype in (np.bool_, np.float32) else \
         np.random.default_rng(3).integers(100, 127, 64).astype(dtype)
     equal(narrow, [np.cumsum(x, dtype=out)], x, N=64, DTYPE=asked, exact=out != np.float64)
+
+
+@tilejit.kernel
+def add_within_range(a, b):
+    wide = a.to(tl.int64) + b.to(tl.int64)
+    tl.device_assert((wide >= -2 ** 31) & (wide < 2 ** 31), "overflow")
+    return a + b
+
+
+@tilejit.kernel(debug=True)
+def checked_sums(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.associative_scan(tl.load(x + i), 0, add_within_range))
+
+
+def test_functions_with_assertions():
+    """The combining function has labels, which are placed once for each element."""
+    x = np.where(np.arange(512) < 300, 32, 0).astype(np.int32)
+    out = np.full(512, -1, np.int32)
+    checked_sums[(1,)](x, out, 512)
+    np.testing.assert_array_equal(out, np.cumsum(x))

@@ -58,9 +58,11 @@ class Ptx:
     def repeat(self, make: Callable[..., Made], operands: Sequence[tuple[str, ...]]) -> list[Made]:
         """[make(*o) for o in operands], where `make` emits instructions and returns registers, the same way whatever
         the names of its operands are."""
-        if len(operands) < _TEMPLATE_FROM:
+        labels = self.labels
+        many = self.template(make, len(operands[0])) if len(operands) >= _TEMPLATE_FROM else None
+        if many is None or self.labels > labels:              # a label is placed once
             return [make(*o) for o in operands]
-        return self.template(make, len(operands[0]))(operands)
+        return many(operands)
 
     def template(self, make: Callable[..., Made], arity: int) -> Callable[[Sequence[tuple[str, ...]]], list[Made]]:
         """What `repeat` does with `make`, as a function of its operands: `make` is called once, now, and its text is
