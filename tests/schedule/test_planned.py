@@ -131,3 +131,22 @@ kernel @k(%a: ptr<fp32>, %b: ptr<int32>) {num_warps=4, num_threads=128, report=[
     verify(fn)
     assert [op.name for op in fn.body.ops] == ["const", "pend", "load", "cast", "dot_wait", "exp2", "store", "load", "return"]
     assert [x.kind for x in fn.attrs["report"]] == ["early"]
+
+
+def test_iterations_are_dealt_to_groups():
+    """Of a loop over tiles a group does its own iterations, in order behind the group before; others' tickets pass it by.
+    The producer does all, and each group has its own store warp, which comes to the group's iterations only."""
+    text = str(planned(roles=ROLES.replace("groups=1", "groups=2")))
+    head, loop, rest = text.partition("  %sum = for")
+    inner, store, end = rest.partition("  return")
+    fn = parse_function(head + "  for %0, %n, %1 {dealt=2} {(%tile: int32)\n  " + (loop + inner).replace("\n", "\n  ")
+                        + "  yield\n  }\n" + store + end)
+    for step in (asyncify, stage_stores, split):
+        fn = step(fn)
+        verify(fn)
+    op = next(op for op in fn.body.ops if op.name == "roles")
+    assert (op.attrs["warps"], op.attrs["groups"]) == ((8, 1, 2), (2, 1, 2))
+    roles = {name: names_in(region) for name, region in roles_of(fn).items()}
+    assert [x for x in roles["consumer"] if x in ("for", "if", "mbar_wait", "mbar_arrive", "dot_async", "stage", "ticket_skip")] == [
+        "for", "if", "mbar_wait", "for", "mbar_wait", "dot_async", "mbar_arrive", "stage", "ticket_skip"]
+    assert not {"if", "ticket_skip"} & {*roles["producer"], *roles["store"]}
