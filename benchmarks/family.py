@@ -345,9 +345,7 @@ def fused_call(f: Format, e: dict[str, Any], m: int, n: int, gated: bool) -> Any
 
 def groupeds() -> Iterator[Configuration]:
     """`grouped_matmul` and `masked_grouped_matmul`, with and without scales of blocks."""
-    tiles = [(t, False) for t in (grouped.WIDE, grouped.MEDIUM, *grouped.SMALL)]
-    tiles += [(t, True) for t in (grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL)]
-    for t, blocks in tiles:
+    for t, blocks in ((t, step == "promote") for step, tiles in planning.GROUPED.items() for t in tiles):
         for f in FORMATS:
             if not f.a_rows or blocks and np.dtype(f.a).itemsize > 1:
                 continue
@@ -355,7 +353,7 @@ def groupeds() -> Iterator[Configuration]:
                 def call(t: Any = t, f: Format = f, masked: bool = masked, blocks: bool = blocks) -> Any:
                     return grouped_call(t, f, masked, blocks)
                 yield Configuration("grouped", f"{t.m}x{t.n}{' swap' * t.swap}{' scaled' * blocks} {f}"
-                                    f"{' masked' * masked}", ((grouped, "choose", lambda *a, t=t: t),), call)
+                                    f"{' masked' * masked}", (), call)
 
 
 def grouped_call(t: Any, f: Format, masked: bool, blocks: bool) -> Any:
@@ -368,17 +366,17 @@ def grouped_call(t: Any, f: Format, masked: bool, blocks: bool) -> Any:
     scales = dict(scale_a=matrix(*a.shape[:-1], steps, dtype=F32),
                   scale_b=matrix(2, tilejit.cdiv(n, 128), steps, dtype=F32)) if blocks else {}
     if masked:
-        return grouped.masked_grouped_matmul(a, b, np.array([rows, rows - 3], np.int32), **scales)
-    return grouped.grouped_matmul(a, b, np.array([0, rows - 3, 2 * rows], np.int32), **scales)
+        return grouped.masked_grouped_matmul(a, b, np.array([rows, rows - 3], np.int32), **scales, config=t)
+    return grouped.grouped_matmul(a, b, np.array([0, rows - 3, 2 * rows], np.int32), **scales, config=t)
 
 
 def scaleds() -> Iterator[Configuration]:
     """`matmul_blockscaled`: scales that TMA reads and others, whole and divided K."""
-    for t, parts, turned in product((*scaled.FEW_ROWS, *scaled.TILES), (1, 2), (True, False)):
+    for t, parts, turned in product(planning.PROMOTED, (1, 2), (True, False)):
         rows, columns = t.computed(t.m, t.n)
         m, n = (rows, 2 * columns) if t.swap and parts > 1 else extents(rows, columns)
         used = t.divided(m, n, 2) if parts > 1 else t
-        if not scaled.by_tma(t) and (parts > 1 or not turned):
+        if not t.scales_come and (parts > 1 or not turned):
             continue
         for f, out in product((f for f in FORMATS if np.dtype(f.a).itemsize == 1), (None, "float16", "float32")):
             def call(f: Format = f, m: int = m, n: int = n, out: str | None = out, turned: bool = turned,
@@ -393,26 +391,29 @@ def scaleds() -> Iterator[Configuration]:
 
 def mixeds() -> Iterator[Configuration]:
     """`weight_only_matmul`."""
-    for t, block in mixed.BLOCKS.items():
+    for i, whole in enumerate(planning.WIDENED[128]):
         for bits in (8, 4):
             for dtype in (BF16, F16):
                 for group in (None, 64, 128):
+                    t = planning.WIDENED[64][i] if group == 64 else whole
                     for zeros in (False, True)[:1 + (bits == 4 and group is not None)]:
                         for e in ({}, {"bias": True, "activation": "gelu"}, {"split": 2}):
                             def call(t: Way = t, bits: int = bits, dtype: Any = dtype, group: int | None = group,
                                      zeros: bool = zeros, e: dict[str, Any] = e) -> Any:
                                 return mixed_call(t, bits, dtype, group, zeros, e)
                             name = f"{t.m}x{t.n} int{bits} {np.dtype(dtype).name} group={group}{' zeros' * zeros}"
-                            yield Configuration("mixed", f"{name} {label(e)}".strip(), ((mixed, "BLOCKS", {t: block}),), call)
+                            yield Configuration("mixed", f"{name} {label(e)}".strip(), (), call)
 
 
 def mixed_call(t: Any, bits: int, dtype: Any, group: int | None, zeros: bool, e: dict[str, Any]) -> Any:
     """A weight of two tiles, and as many rows as a tile holds."""
     n, m, k = 2 * t.m, t.n, 1024
     weight = matrix(n, k * bits // 8, dtype=np.int8 if bits == 8 else np.uint8)
-    shape = (n, k // group) if group else (n,)
+    shape, more = (n, k // group) if group else (n,), with_arrays(e, n)
+    split = more.pop("split", 1)
     return mixed.weight_only_matmul(matrix(m, k, dtype=dtype), weight, matrix(*shape, dtype=dtype),
-                                    matrix(*shape, dtype=dtype) if zeros else None, **{"split": 1, **with_arrays(e, n)})
+                                    matrix(*shape, dtype=dtype) if zeros else None, **more,
+                                    config=t.divided(m, n, split) if split > 1 else t)
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Configuration]]] = {

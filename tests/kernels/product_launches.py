@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import patch
 
 import tilejit
 from tilejit import ArrayInfo
@@ -60,10 +59,6 @@ def weights(t: Way, dtype: str, bits: int, steps: int, zeros: bool, bias: bool, 
     n, m, k = 2 * t.m, t.n, 2048
     scales = info("bfloat16", n, k // (steps * t.k_bytes // 2)) if steps else info("bfloat16", n)
     weight = info("int8", n, k) if bits == 8 else info("uint8", n, k // 2)
-    mixed._work.cache_clear()
-    with patch.object(mixed, "BLOCKS", {t: mixed.BLOCKS[t]}):
-        mixed.choose.cache_clear()
-        work = mixed._work(info(dtype, m, k), weight, scales, scales if zeros else None,
-                           info("bfloat16", n) if bias else None, info(dtype, m, n), activation, 1, 132, None)
-    mixed.choose.cache_clear()
+    work = mixed._work(info(dtype, m, k), weight, scales, scales if zeros else None,
+                       info("bfloat16", n) if bias else None, info(dtype, m, n), activation, None, t, 132, None)
     return compiled(work.launches[0], {2: "*bf16", 3: "*bf16", 4: "*bf16"})

@@ -140,10 +140,8 @@ def test_every_tile_of_every_table_is_there() -> None:
     tables = {"matmul": family.TILES,
               "streamk": (*family.planning.LARGE, *family.planning.SMALL, *family.planning.LONG, *family.SHARED),
               "batched": family.batched.TILES, "fused": family.fused.TILES,
-              "scaled": (*family.scaled.FEW_ROWS, *family.scaled.TILES),
-              "mixed": tuple(family.mixed.BLOCKS),
-              "grouped": (family.grouped.WIDE, family.grouped.MEDIUM, family.grouped.SCALED,
-                          family.grouped.SCALED_MEDIUM, *family.grouped.SMALL)}
+              "scaled": family.planning.PROMOTED, "mixed": family.planning.WIDENED[128],
+              "grouped": sum(family.planning.GROUPED.values(), ())}
     for name, tiles in tables.items():
         assert {(name, str(t) if name in ("matmul", "streamk", "batched") else f"{t.m}x{t.n}") for t in tiles} <= named
     assert {("gated", f"{t.m}x{t.n // 2}") for t in family.fused.GATED_TILES} <= named

@@ -60,7 +60,7 @@ def test_accumulate(checked):
                            split=3)
 
 
-@pytest.mark.parametrize("config", [Way(64, 64, 4, stages=3), Way(128, 16, 4, swap=True, stages=3)])
+@pytest.mark.parametrize("config", [Way(64, 64, 4), Way(128, 16, 4, swap=True)])
 def test_grouped(checked, config):
     checked()
     grouped.grouped_matmul(normal(90, 128), normal(3, 72, 128).transpose(0, 2, 1), np.array([1, 1, 70, 90], np.int32),

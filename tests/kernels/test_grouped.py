@@ -11,13 +11,14 @@ from tilejit.errors import LaunchError
 from tilejit.kernels import batched, grouped
 from tilejit.kernels.batched import batched_matmul
 from tilejit.kernels.grouped import grouped_matmul, masked_grouped_matmul
+from tilejit.kernels.planning import GROUPED
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
 #: The tensor cores' fp8 sums keep fewer bits than fp32.
 FP8_SUMS = 1e-3
-SQUARE, NARROW = Way(64, 64, 4, stages=3), Way(128, 16, 4, swap=True, stages=3)
+SQUARE, NARROW = Way(64, 64, 4), Way(128, 16, 4, swap=True)
 
 
 @pytest.fixture(params=["evaluator", "emulator"])
@@ -71,7 +72,7 @@ def spread(scales, rows):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("config", [None, Way(64, 128, 4, stages=3)])
+@pytest.mark.parametrize("config", [None, Way(64, 128, 4)])
 def test_block_scales(target, masked, config):
     """fp8 with scales of blocks, in both forms, swapped and not."""
     rng = np.random.default_rng(4)
@@ -135,7 +136,7 @@ def test_rejects():
             call()
 
 
-@pytest.mark.parametrize("t", [grouped.WIDE, grouped.MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", GROUPED["accumulate"], ids=lambda t: f"{t.m}x{t.n}")
 def test_grouped_compiles(t):
     """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly."""
     (launch,) = grouped._work(info("bfloat16", 1000, 512), info("bfloat16", 4, 512, 256, rows_first=False),
@@ -145,7 +146,7 @@ def test_grouped_compiles(t):
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
-@pytest.mark.parametrize("t", [grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", GROUPED["promote"], ids=lambda t: f"{t.m}x{t.n}")
 def test_scaled_compiles(t):
     (launch,) = grouped._work(
         info("float8e4nv", 4, 200, 512), info("float8e4nv", 4, 512, 256, rows_first=False), info("bfloat16", 4, 200, 256),

@@ -8,7 +8,8 @@ from product_launches import weights
 
 import tilejit
 from tilejit.errors import LaunchError
-from tilejit.kernels.mixed import BLOCKS, weight_only_matmul
+from tilejit.kernels.mixed import weight_only_matmul
+from tilejit.kernels.planning import WIDENED
 from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
@@ -83,7 +84,7 @@ def test_rejects():
 
 @pytest.mark.parametrize("dtype, bits, steps, zeros", [
     ("bf16", 8, 0, None), ("bf16", 8, 1, None), ("bf16", 4, 1, "*bf16"), ("fp16", 8, 0, None), ("fp16", 4, 2, None)])
-@pytest.mark.parametrize("t", BLOCKS, ids=str)
+@pytest.mark.parametrize("t", WIDENED[128], ids=str)
 def test_compiles(t, dtype, bits, steps, zeros):
     """Every tile is specialised, takes the weight from registers, keeps products in flight, and assembles cleanly."""
     kernel = weights(t, {"bf16": "bfloat16", "fp16": "float16"}[dtype], bits, steps, bool(zeros), True, "gelu")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tilejit.kernels import chip as chips
-from tilejit.kernels import grouped, mixed, planning, scaled
+from tilejit.kernels import planning
 from tilejit.kernels.estimate import Table, estimate
-from tilejit.kernels.planning import choose, considered
+from tilejit.kernels.planning import choose, considered, restricted
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, staged_part
 
@@ -100,11 +100,14 @@ def test_other_choices():
     rng, chip = random.Random(11), CHIPS[0]
     for _ in range(COUNT // 4):
         (m, n, k), groups, bits = sizes(rng, 16), rng.randint(1, 64), rng.choice((4, 8))
-        t = grouped.choose(m, groups, n, chip.multiprocessors, groups % 2 == 0)
-        assert t in (grouped.WIDE, grouped.MEDIUM, grouped.SCALED, grouped.SCALED_MEDIUM, *grouped.SMALL)
-        few, many = scaled.choose(m, n, k, chip), mixed.choose(m, n, -(-k // 64) * 64, rng.choice((0, 64, 128)), bits, chip)
-        assert scaled.options(few, scaled.by_tma(few), 2)["num_stages"] >= 2
-        assert mixed.options(many, bits, 2)["num_stages"] >= 2
+        p, step = Problem(m, n, -(-k // 64) * 64, 1), ("promote", "accumulate")[groups % 2]
+        t = restricted(replace(p, batches=groups, grouped=True, step=step), chip, True)
+        assert t in planning.GROUPED[step]
+        widened, group = replace(p, size=2, step="widen", bits=bits), rng.choice((0, 64, 128))
+        few, many = restricted(replace(p, step="promote"), chip, True), restricted(replace(widened, group=group), chip, True)
+        assert few.tile in {x.tile for x in planning.PROMOTED} and many.step(2) in (64, 128) and group % many.step(2) == 0
+        assert few.ctas > 1 or few.depth(2, (few.m + few.n) * 132) >= 2
+        assert many.depth(2, many.m * many.k_bytes * bits // 16 + many.n * many.k_bytes) >= 2
         for way in (few, many):
             assert not way.parts or way.programs <= way.room(chip.multiprocessors)
 

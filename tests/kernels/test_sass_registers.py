@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from product_launches import weights
 
-from tilejit.kernels.mixed import BLOCKS
+from tilejit.kernels.planning import WIDENED
 from tilejit.runtime import miscompiles, ptxas
 
 pytestmark = [pytest.mark.one_schedule,        # nothing is launched
@@ -61,7 +61,7 @@ def overwritten(loop):
 
 
 @pytest.mark.parametrize("bits, steps, zeros", [(8, 0, None), (8, 1, None), (4, 0, None), (4, 1, "*bf16")])
-@pytest.mark.parametrize("t", BLOCKS, ids=str)
+@pytest.mark.parametrize("t", WIDENED[128], ids=str)
 def test_nothing_in_flight_is_written(t, bits, steps, zeros):
     loop = k_loop(weights(t, "bfloat16", bits, steps, bool(zeros), False, None).sass())
     products = [text for text in loop if PRODUCT.search(text)]
@@ -81,7 +81,7 @@ def test_widening_is_cheap():
     """Two numbers take four (of 4 bits: three) instructions besides their load, and no conversion."""
     for bits, each in (8, 4), (4, 3):
         text = " ".join(re.sub(r"^@!?U?P\d+ ", "", x).split(" ")[0].split(".")[0] for x in k_loop(
-            weights(next(iter(BLOCKS)), "bfloat16", bits, 0, False, False, None).sass()))
+            weights(WIDENED[128][0], "bfloat16", bits, 0, False, False, None).sass()))
         count = {name: text.split().count(name) for name in ("I2F", "F2FP", "LOP3", "HADD2", "PRMT", "IMAD", "SHF")}
         assert count["I2F"] == count["F2FP"] == 0 and count["HADD2"] == 64, (bits, count)
         assert sum(count.values()) <= each * 64 + 24, (bits, count)

@@ -13,7 +13,9 @@ import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import chip as chips
 from tilejit.kernels import launches, scaled
-from tilejit.kernels.scaled import FEW_ROWS, TILES, by_tma, choose, matmul_blockscaled
+from tilejit.kernels.planning import PROMOTED, restricted
+from tilejit.kernels.problem import Problem
+from tilejit.kernels.scaled import matmul_blockscaled
 from tilejit.testing import rel_error
 
 CHIP = chips.load(chips.FOLDER / "h200.json")
@@ -38,14 +40,14 @@ def arrays(m, n, k, dtypes=(E4M3, E4M3)):
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
-@pytest.mark.parametrize("m, n, k, dtypes, few", [
-    (72, 136, 272, (E4M3, E4M3), False), (8, 264, 128, (E5M2, E4M3), True), (20, 64, 4112, (E4M3, E5M2), True),
-    (136, 200, 4112, (E4M3, E5M2), False), (520, 72, 144, (E5M2, E5M2), False)])
-def test_block_scales(target, m, n, k, dtypes, few):
+@pytest.mark.parametrize("m, n, k, dtypes", [
+    (72, 136, 272, (E4M3, E4M3)), (8, 264, 128, (E5M2, E4M3)), (20, 64, 4112, (E4M3, E5M2)),
+    (136, 200, 4112, (E4M3, E5M2)), (520, 72, 144, (E5M2, E5M2))])
+def test_block_scales(target, m, n, k, dtypes):
     """Sizes that leave blocks incomplete, as they are chosen; with K divided where it is deep."""
     given, ref = arrays(m, n, k, dtypes)
-    t = choose(m, n, k, CHIP)
-    assert t.swap == few and (t.parts > 1) == (k > 1000)
+    t = restricted(Problem(m, n, k, 1, step="promote"), CHIP, True)
+    assert (t.parts > 1) == (k > 1000)
     out = np.full((m, n), np.nan, np.float32)
     with tilejit.knobs(target=target):
         matmul_blockscaled(*given, out, config=t)
@@ -55,12 +57,12 @@ def test_block_scales(target, m, n, k, dtypes, few):
 
 @pytest.mark.parametrize("strided", [True, False])
 @pytest.mark.parametrize("parts", [1, 2, 7])
-@pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if by_tma(t))], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", [t for t in PROMOTED if t.scales_come], ids=str)
 def test_parts(t, parts, strided):
     """Whole tiles and divided K, into more parts than it has blocks too; scales that TMA reads, and those it cannot;
     rows fewer than a tile's or more, columns that end within a tile and within a scale's block, a last block cut."""
     rows = t.computed(t.m, t.n)[0]
-    m, n, k = rows - 4 if t.swap and parts > 1 else rows + 4, 264, 528
+    m, n, k = rows + 4, 264, 528
     (a, b, a_scale, b_scale), ref = arrays(m, n, k)
     if strided:
         a_scale, b_scale = (np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3] for x in (a_scale, b_scale))
@@ -74,7 +76,7 @@ def test_parts(t, parts, strided):
 def built(t, turned=False, parts=1):
     """The kernel of a tile, for scales that lie row after row or `turned` column after column."""
     high, wide = t.computed(t.m, t.n)
-    m, n, k = high if t.swap and parts > 1 else 4 * high, 4 * wide, 128 * 4 * parts
+    m, n, k = 4 * high, 4 * wide, 128 * 4 * parts
     scales = info("float32", m, k // 128, rows_first=not turned), info("float32", -(-n // 128), k // 128)
     work = scaled._work(info("float8e4nv", m, k), info("float8e4nv", k, n, rows_first=False), *scales,
                         info("bfloat16", m, n), t.divided(m, n, parts) if parts > 1 else t, 132, None)
@@ -82,7 +84,7 @@ def built(t, turned=False, parts=1):
 
 
 @pytest.mark.parametrize("k", [128, 256, 384, 528])
-@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", [t for t in PROMOTED if not t.swap], ids=str)
 def test_tiles(t, k, monkeypatch):
     """Every tile, two a program, under three policies with the sanitizer; one block of K to five."""
     kernel = launches.product_kernel
@@ -106,11 +108,9 @@ def test_rejects():
                         ("K contiguous", (a, np.ascontiguousarray(b), *good))]:
         with pytest.raises(LaunchError, match=match):
             matmul_blockscaled(*args)
-    with pytest.raises(LaunchError, match="transposed tiles of parts hold all rows, 17 are more than 16"):
-        matmul_blockscaled(*arrays(17, 64, 256)[0], config=FEW_ROWS[0].divided(17, 64, 2))
 
 
-@pytest.mark.parametrize("t", TILES, ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", [t for t in PROMOTED if not t.swap], ids=str)
 def test_compiles(t):
     """No spills; products lead; the first one of a block does not read the sum, so nothing clears it."""
     kernel = built(t)
@@ -126,7 +126,7 @@ def test_compiles(t):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("t", [*FEW_ROWS, *(t for t in TILES if by_tma(t))], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", [t for t in PROMOTED if t.scales_come], ids=str)
 def test_scales_by_tma_compile(t, parts):
     """No spills, a product in flight beside the one that is added, deep rings, no load of a number but B's scale."""
     kernel = built(t, True, parts)
@@ -139,7 +139,7 @@ def test_what_stands_behind_a_wait():
     """Between a slot's bytes and the first product on them nothing is computed, and the wait was tried long before.
     This block's scales are multiplied in front of the wait, and the next ones are loaded behind the product, which ptxas
     must not turn round: on an H200 that use would wait for the new loads, which have the same scoreboard (10%)."""
-    t = next(t for t in TILES if t.warps == 8)
+    t = next(t for t in PROMOTED if t.warps == 8)
     ptx = built(t).ptx
     between = re.findall(r"try_wait.*\n.*bra.*\n.*bra.*\n\S+:\n((?:.*\n)*?)\s+wgmma\.fence", ptx)
     assert len(between) == 4 and not re.search(r"\b(add|mad|shl|shr|or|bfe|cvt)\.", "".join(between))

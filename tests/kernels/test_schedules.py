@@ -21,7 +21,7 @@ import tilejit
 from tilejit import kernels
 from tilejit.emulator import Exploration, Sanitizer, explore
 from tilejit.emulator.policy import POLICIES
-from tilejit.kernels import scaled
+from tilejit.kernels.planning import PROMOTED
 from tilejit.runtime.launch import EmulatorEntry, EvaluatorEntry, host_arrays, host_memory
 from tilejit.testing import rel_error
 
@@ -160,8 +160,8 @@ LAUNCHES: dict[str, Callable[[], Any]] = {
     "integer matmul": integers,
     "swiglu": lambda: kernels.swiglu(random(72, 80), random(144, 80, seed=1).T, residual=np.ones((72, 72), BF16)),
     "gated matmul": lambda: kernels.gated_matmul(random(72, 80), random(2, 72, 80, seed=1).transpose(0, 2, 1)),
-    "block-scaled matmul": lambda: block_scaled(scaled.TILES[-1]),
-    "block-scaled matmul of few rows": lambda: block_scaled(scaled.FEW_ROWS[2]),
+    "block-scaled matmul": lambda: block_scaled(PROMOTED[-1]),
+    "block-scaled matmul of few rows": lambda: block_scaled(PROMOTED[2]),
     "int8 weights": lambda: weights(8),
     "int4 weights": lambda: weights(4),
     "stream-k": lambda: kernels.matmul_streamk(random(64, 512), random(72, 512, seed=1).T, split=2),

@@ -46,7 +46,7 @@ class Table:
             k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), stream=of(lambda w: w.stream), programs=of(lambda w: w.programs),
-            parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap))
+            parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap), coming=of(lambda w: w.scales_come))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
         # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
@@ -142,7 +142,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     time = (turns * mine + np.ceil(streamed * blocks / programs)) * full
     time = time - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
-    excess = (p.batches * (p.m + p.n if whole else high + wide) * p.k_bytes - chip.resident) / 5e6
+    excess = (p.batches * (p.m + p.n * p.share if whole else high + wide) * p.k_bytes - chip.resident) / 5e6
     memory = 5e6 * (_softly(excess) if whole else np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
     idle = min(chip.overlap, chip.idle * memory) if whole else np.minimum(chip.overlap, chip.idle * memory)
@@ -185,6 +185,7 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     multiprocessor."""
     f, r = table.columns, table.rates(chip)
     a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
+    b *= p.share
     first, second = (a, b) if a == b else (np.where(f["swap"], b, a), np.where(f["swap"], a, b))
     strips: Any = second
     if p.b_rows or not p.a_rows:
@@ -196,7 +197,10 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
         if unit:
             rows = np.where(f["swap"] == turned, f["first"], f["second"])
             loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces
-    alone = r["waited"] + r["products"] * sharing ** chip.hiding + loads ** chip.hiding
+    products = r["products"]
+    if p.step != "accumulate":
+        products = (products ** (1 / chip.hiding) + _beside(p, f, chip)) ** chip.hiding
+    alone = r["waited"] + products * sharing ** chip.hiding + loads ** chip.hiding
     # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
     narrow_a = 1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
     narrow_b = LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0
@@ -207,6 +211,13 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
         across, down = across * narrow_a, down * narrow_a
     alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
     return alone, (np.minimum(f["m"], high) * first + np.minimum(f["n"], wide) * second) * r["l2"]
+
+
+def _beside(p: Problem, f: dict[str, _Array], chip: Chip) -> Any:
+    """Nanoseconds of a block's instructions beside its products: sums are promoted, or weights widened."""
+    if p.step == "promote":
+        return np.where(f["coming"], chip.promote, chip.block + f["results"] / chip.promoted)
+    return f["first"] * f["k_bytes"] / p.size / chip.widened
 
 
 def one(problem: Problem, way: Way, chip: Chip) -> float:

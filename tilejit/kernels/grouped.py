@@ -14,36 +14,17 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
+from tilejit.kernels.chip import current, hopper
 from tilejit.kernels.launches import End, Piece, load, multiply
+from tilejit.kernels.planning import restricted
+from tilejit.kernels.problem import facts
 from tilejit.kernels.product import loads, steps, walks
 from tilejit.kernels.scaled import promoted, scale_steps
 from tilejit.kernels.way import Way
 
-WIDE, MEDIUM = Way(128, 256, 8, stages=4), Way(64, 256, 8, stages=4)
-#: With scales of blocks: two sums fill the registers at 128 x 128.
-SCALED, SCALED_MEDIUM = Way(128, 128, 8, stages=6), Way(64, 128, 4, stages=8)
-#: Speeds of the narrower ones where there are many, of that of the wider ones, on an H200.
-_SPEED = {MEDIUM: 0.925, SCALED_MEDIUM: 0.72}
-#: Computed transposed, for few rows a group.
-SMALL = tuple(Way(128, m, 4, swap=True, stages=stages) for m, stages in ((16, 10), (32, 9), (64, 7)))
-
-
-@lru_cache(maxsize=1024)
-def choose(rows: int, groups: int, n: int, multiprocessors: int, scaled: bool = False) -> Way:
-    """The tile for groups of `rows` rows on average. Small groups are bound by the bytes of B: one tile holds all
-    their rows where it can. Larger ones take the tile of which groups of the average take the least time."""
-    average = tilejit.cdiv(rows, max(1, groups))
-    # Groups differ: a tile that holds twice the average holds most of them (6% faster for 64 uneven groups on an H200).
-    most = min(2 * average, max(average, SMALL[-1].n))
-    for t in SMALL:
-        if most <= t.n:
-            return t
-
-    def time(t: Way) -> float:
-        turns = tilejit.cdiv(groups * tilejit.cdiv(average, t.m) * tilejit.cdiv(n, t.n), multiprocessors)
-        return turns * t.m / _SPEED.get(t, 1.0)
-
-    return min((SCALED, SCALED_MEDIUM) if scaled else (WIDE, MEDIUM), key=time)
+#: Rows of a group up to which a tile should hold twice as many: groups differ, and it then holds most of them (6%
+#: faster for 64 uneven groups on an H200).
+FEW = 64
 
 
 @tilejit.replayed
@@ -109,7 +90,10 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a:
     if 0 in (rows, n, groups):
         return work
     blocks = (scale_a, scale_b) != (None, None)
-    t = config or choose(rows if expected is None else expected * groups, groups, n, multiprocessors, blocks)
+    average = tilejit.cdiv(rows, groups) if expected is None else expected
+    problem = replace(facts(ma, mb, mc.info, batches=groups), m=min(2 * average, max(average, FEW)), grouped=True,
+                      step="promote" if blocks else "accumulate")
+    t = config or restricted(problem, current(a.device, multiprocessors), hopper())
     bk, (high, wide) = t.step(ma.dtype.bytes), t.computed(t.m, t.n)
     step: Piece = (steps.accumulate, steps.SUMS)
     if blocks:
@@ -122,5 +106,6 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a:
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)        # at most
     walk = walks.groups, (At(3), groups, a.shape[1] if masked else None)
     multiply(work, t, (0, n, k), bk, min(multiprocessors, tiles), walk, (loads.group_rows, (ma.descriptor(high, bk),)),
-             load(mb.T, wide, bk), step, mc, stored=End().stored(mc.ragged(high, wide)), num_stages=t.stages)
+             load(mb.T, wide, bk), step, mc, stored=End().stored(mc.ragged(high, wide)),
+             num_stages=t.depth(mc.dtype.bytes))
     return work

@@ -5,7 +5,6 @@ them (`steps.widen`). Where tiles of few rows do not fill the chip, their blocks
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -16,62 +15,20 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, Workspace, called, given, infos_of
 from tilejit.kernels._operands import check_one_of, check_vector, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
-from tilejit.kernels.chip import Chip, current
+from tilejit.kernels.chip import current, hopper
 from tilejit.kernels.launches import GROUP, End, load, multiply, whole
+from tilejit.kernels.planning import restricted
+from tilejit.kernels.problem import facts
 from tilejit.kernels.product import loads, steps
 from tilejit.kernels.way import Way
 
-#: Registers of a thread where two programs share a multiprocessor.
-_REGISTERS = 128
-
-
-def options(t: Way, bits: int, out_bytes: int) -> dict[str, Any]:
-    """Options of a launch for a weight of so many bits: as many stages as fit beside what is staged."""
-    stages = t.slots(t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes, out_bytes)
-    return {"num_consumer_groups": 1, "num_stages": stages, **({"maxnreg": _REGISTERS} if t.together > 1 else {})}
-
-
-#: Tiles of C^T in blocks of so many bytes of x, with what 128 of K take each program on an H200, in nanoseconds.
-BLOCKS = {Way(128, 16, 4, swap=True, k_bytes=256, together=2): 740,
-          Way(128, 32, 4, swap=True, k_bytes=256, together=2): 855,
-          Way(128, 64, 8, swap=True, k_bytes=256): 655, Way(128, 128, 8, swap=True, k_bytes=256): 855,
-          Way(128, 160, 8, swap=True): 957, Way(128, 192, 8, swap=True): 1077, Way(128, 256, 8, swap=True): 1339}
-#: Nanoseconds for each result of a tile that is stored as a part.
-_STORED = 0.14
 _WHAT = "weight_only_matmul"
-
-
-@lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, group: int, bits: int, chip: Chip, split: int | None = None) -> Way:
-    """The tile, its programs and their parts with the least time by an estimate, for x [m, k] and a weight [n, k] of so
-    many bits with scales of `group` elements (0: of all)."""
-    multiprocessors = chip.multiprocessors
-    memory = (n * k * bits / 8 + m * k * 2) / (chip.memory * multiprocessors)
-
-    def time(t: Way, block: int) -> float:
-        parts = max(1, t.parts)
-        sums = chip.second + 8 * m * n * parts / (chip.part * multiprocessors) + _STORED * t.m * t.n
-        return max(memory, t.turns(m, n, multiprocessors) * k / 128 / parts * block) + (sums if parts > 1 else 0)
-
-    return min(_ways(m, n, k, group, multiprocessors, split), key=lambda way: time(*way))[0]
-
-
-def _ways(m: int, n: int, k: int, group: int, multiprocessors: int, split: int | None) -> Iterator[tuple[Way, int]]:
-    """What there is to choose from, with their times; of those with equal estimates the first is taken."""
-    for t, block in BLOCKS.items():
-        bk = t.k_bytes // 2 if group % (t.k_bytes // 2) == 0 else 64
-        t, steps = replace(t, k_bytes=2 * bk), max(1, tilejit.cdiv(k, bk))
-        parts = t.most_parts(m, n, steps, multiprocessors) if split is None else min(split, steps)
-        if parts <= 1 or split is None:
-            yield t, block
-        if parts > 1:
-            yield t.divided(m, n, parts), block
 
 
 @tilejit.replayed
 def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias: Any = None,
                        activation: str | None = None, out: Any = None, *, split: int | None = None,
-                       workspace: Workspace | None = None) -> Any:
+                       workspace: Workspace | None = None, config: Way | None = None) -> Any:
     """activation(x @ w^T + bias), where w [N, K] are the weight's integers (less their zeros) times their scales.
 
     x [M, K]: bf16 or fp16, row-major. weight: int8 [N, K]; or uint8 [N, K / 2], two unsigned 4-bit numbers a byte, the
@@ -79,17 +36,18 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
     as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats; then they and w are rounded
     to x's dtype). Rows are multiples of 16 bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise.
     split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. workspace:
-    reused memory for the parts. Raises LaunchError for what does not fit."""
+    reused memory for the parts. config: all of it, instead of a choice. Raises LaunchError for what does not fit."""
     if out is None:
         ix, iw = infos_of(x, weight)
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
-    called(_work, (x, weight, scales, zeros, bias, out), activation, split, workspace=workspace)
+    called(_work, (x, weight, scales, zeros, bias, out), activation, split, config, workspace=workspace)
     return out
 
 
 @lru_cache(maxsize=1024)
 def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo | None, bias: ArrayInfo | None,
-          out: ArrayInfo, activation: str | None, split: int | None, multiprocessors: int, knobs: Any) -> Work:
+          out: ArrayInfo, activation: str | None, split: int | None, config: Way | None, multiprocessors: int,
+          knobs: Any) -> Work:
     """The launches."""
     work, mx, mw = Work(6), operand(_WHAT, "x", x, 0), operand(_WHAT, "weight", weight, 1)
     bits = {"int8": 8, "uint8": 4}.get(str(mw.dtype))
@@ -109,14 +67,14 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     mc = result(_WHAT, out, (m, n), 5)
     if 0 in (m, n):
         return work
-    t = choose(m, n, k, group, bits, current(x.device, multiprocessors), split)
+    problem = replace(facts(mx, mw.T, out), step="widen", bits=bits, group=group)
+    t = config or restricted(problem, current(x.device, multiprocessors), hopper(), split)
     bk, constant = t.step(mx.dtype.bytes), tl.constexpr
-    if t.together > 1 and (zeros is not None or bias is not None and not t.parts):
-        run = 1                              # several take registers that those programs have not
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
     multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors), whole(GROUP), load(mx, t.n, bk),
              (loads.packed_rows, (mw.descriptor(t.m, bk * bits // 8), constant(bits))), step, mc,
-             End(given(4, bias), activation=activation), beside=True, **options(t, bits, mc.dtype.bytes))
+             End(given(4, bias), activation=activation), beside=True,
+             num_stages=t.depth(mc.dtype.bytes, t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes))
     return work
 
 

@@ -62,6 +62,20 @@ POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8, toge
 HALF_POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8) for n in (32, 64, 128)))
 
 
+#: Tiles whose sums are promoted, first those of few rows. Clusters divide the rows and share B. A warpgroup has sums of
+#: 64 x 128 results, and of two each has a product in flight beside the one that it adds to them; of three one adds
+#: while the others multiply.
+PROMOTED = (*(Way(m, n, 4, swap=True) for n in (16, 32) for m in (64, 128)), Way(384, 128, 12, 2), Way(256, 128, 8, 2),
+            Way(192, 128, 12), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4))
+#: Tiles of weights that are widened, transposed, in blocks of as many elements of K as scales have at least.
+WIDENED = {bk: (*(Way(128, n, 4, swap=True, k_bytes=2 * bk, together=2) for n in (16, 32)),
+                *(Way(128, n, 8, swap=True, k_bytes=2 * bk) for n in (64, 128)),
+                *(Way(128, n, 8, swap=True) for n in (160, 192, 256))) for bk in (64, 128)}
+#: Tiles of groups of rows: of few of them transposed.
+GROUPED = {step: (*tiles, *(Way(128, n, 4, swap=True) for n in (16, 32, 64))) for step, tiles in (
+    ("accumulate", (Way(128, 256, 8), Way(64, 256, 8))), ("promote", (Way(128, 128, 8), Way(64, 128, 4))))}
+
+
 #: Bytes of K up to which it is one block, no longer than K must be, whose operands threads read straight, whatever
 #: their lines; and the tiles for such blocks, by their bytes of K.
 SHORT = 128
@@ -111,6 +125,10 @@ def _table(ways: tuple[Way, ...]) -> Table:
 def ways_of(problem: Problem, hopper: bool = True, tiles: Table = ALL, turned: bool = True) -> Table:
     """Those of the tiles that there are for a problem."""
     p = problem
+    if p.grouped:
+        return _table(GROUPED[p.step])
+    if p.step != "accumulate":
+        return _table(PROMOTED if p.step == "promote" else WIDENED[64 if p.group % 128 else 128])
     if any(p.units):
         if p.k_bytes <= SHORT:
             return _turned(_brief(next(k for k in BRIEF if p.k_bytes <= k), all(p.units)))
@@ -151,7 +169,7 @@ def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table
     """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided."""
     tiles = ways_of(problem, hopper)
     once = tiles.rates(chip)["once"]
-    parts = parts_of(problem, tiles, chip) if problem.batches == 1 else once
+    parts = parts_of(problem, tiles, chip) if problem.batches == 1 and not problem.grouped else once
     if parts[parts.argmax()] == 1:
         return tiles, once, estimate(problem, tiles, chip, parts=once)
     both = np.empty((2, len(once)))
@@ -170,6 +188,8 @@ def settled(problem: Problem, way: Way, parts: int, chip: Chip) -> Way:
     """The way with its programs."""
     if parts > 1:
         return way.divided(problem.m, problem.n, parts)
+    if problem.grouped:
+        return way
     count = problem.batches * way.tiles(problem.m, problem.n)
     one = count <= way.room(chip.multiprocessors) and way.warps == 4 and (way.ctas == 1 or way.columns)
     return way.once if one else way

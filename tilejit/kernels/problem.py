@@ -26,6 +26,8 @@ class Problem:
     whose elements have out_bytes. units: bytes of a and b that threads copy at once, 0 where TMA reads them;
     stores: those of the result that they store at once, 0 where TMA writes it. ended: a bias
     or an activation follows, `activated`: one of many instructions, `scaled`: numbers that the sums are multiplied by.
+    step: which STEP sums blocks of K (`product/steps.py`); bits: of an element of b, where those are widened, and
+    group: elements of K that share a scale (0: all). grouped: the batches are groups of rows, of m on average.
     """
 
     m: int
@@ -42,6 +44,15 @@ class Problem:
     batches: int = 1
     units: tuple[int, int] = (0, 0)
     stores: int = 0
+    step: str = "accumulate"
+    bits: int = 0
+    group: int = 0
+    grouped: bool = False
+
+    @property
+    def share(self) -> float:
+        """Bytes of an element of b, of those of an element of a."""
+        return self.bits / 8 / self.size if self.bits else 1.0
 
     @property
     def k_bytes(self) -> int:

@@ -28,8 +28,8 @@ class Way:
     `split`: what the CTAs divide: rows ("M") or columns ("N") of the tile, or K. `swap`: tiles are of the result's
     transpose, C^T = B^T A^T. `k_bytes`: bytes of a row of K in a block of a CTA. `programs` run (0: as many as there is
     room for); the first `stream` tiles are shared out between them by blocks of K, as many to each. `single`: every
-    program has one tile, whose blocks take all of the shared memory. `stages`: of those blocks (None: what fits).
-    `together`: programs that share a multiprocessor."""
+    program has one tile, whose blocks take all of the shared memory. `together`: programs that share a
+    multiprocessor."""
 
     m: int
     n: int
@@ -41,7 +41,6 @@ class Way:
     programs: int = 0
     stream: int = 0
     single: bool = False
-    stages: int | None = None
     together: int = 1
 
     def __str__(self) -> str:
@@ -154,12 +153,18 @@ class Way:
     @property
     def alone(self) -> bool:
         """Whether one group of consumers has all of a program's tiles."""
-        return self.single or self.k_ctas > 1 or self.together > 1
+        return self.single or self.k_ctas > 1 or self.together > 1 or self.parts > 0
 
     @property
     def in_turn(self) -> bool:
         """Whether two groups of consumers take tiles in turn, so that one's products hide the other's stores."""
         return self.warps == 4 and not self.alone
+
+    @property
+    def scales_come(self) -> bool:
+        """Whether scales of rows come with their blocks, if TMA reads them: where products are short, those that are
+        loaded one block ahead are waited for. (Three warpgroups do not wait, and clusters share their loads of B.)"""
+        return self.ctas == 1 and self.warps < 12
 
     def options(self, straight: bool = False) -> dict[str, Any]:
         """Options of a launch; straight: threads read both operands themselves."""
@@ -168,7 +173,7 @@ class Way:
             found.update(num_ctas=self.ctas, cluster_split=self.split)
         if self.alone:
             found.update(num_consumer_groups=1)
-        elif self.in_turn and self.sums > DEALT and not self.parts:
+        elif self.in_turn and self.sums > DEALT:
             found.update(num_consumer_groups=2)
         if self.together > 1:
             # Those of one warpgroup may have a warp more, which loads.
@@ -176,21 +181,20 @@ class Way:
             found.update(maxnreg=_REGISTERS // threads // 8 * 8)
         return found
 
-    def slots(self, block: int, out_bytes: int, groups: int = 1) -> int:
-        """How many blocks of so many bytes fit beside what is staged of results, or of parts, by each of so many groups
-        of consumers."""
-        staged = staged_part(self.m, self.n) if self.parts else self.m * self.n * out_bytes
-        return min(_DEEPEST, (SHARED // self.together - groups * staged) // block)
-
-    def depth(self, out_bytes: int) -> int | None:
+    def depth(self, out_bytes: int, block: int = 0) -> int | None:
         """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. Where blocks are small more
         are on their way, beside what is staged of the result (by each of two groups of consumers), or of parts, or
-        where the parts of CTAs meet that divide K, in at most 64 KiB."""
-        whole, block = self.m * self.n * out_bytes, (self.m + self.n) * self.k_bytes
+        where the parts of CTAs meet that divide K, in at most 64 KiB. block: bytes of one, where those are not both
+        operands' alone."""
+        whole = self.m * self.n * out_bytes
+        if block:
+            staged = (2 if self.in_turn else 1) * (staged_part(self.m, self.n) if self.parts else whole)
+            return min(_DEEPEST, (SHARED // self.together - staged) // block)
+        block = (self.m + self.n) * self.k_bytes
         if self.together > 1:
             return min(8, (SHARED // self.together - max(whole, staged_part(self.m, self.n))) // block)
-        if self.stages or self.parts or self.beside:
-            return self.stages
+        if self.parts or self.beside:
+            return None
         if self.ctas > 1:
             staged = min(self.m * self.n * 4, 65536) + whole // self.ctas
         else:
