@@ -6,7 +6,7 @@ import re
 import pytest
 
 import tilejit
-from tilejit.ptx.metadata import KernelMetadata
+from tilejit.ptx.metadata import WISH, KernelMetadata
 from tilejit.runtime import ptxas, spills
 from tilejit.runtime.ptxas import Resources
 
@@ -47,6 +47,32 @@ def test_what_a_text_says_stays(monkeypatch, says):
     monkeypatch.setattr(ptxas, "assemble", lambda *_: (b"", Resources(64, 8)))
     given = PTX.replace("{", f"{says}\n{{")
     assert spills.assembled(given, META, lambda: None) == (given, b"", Resources(64, 8), None)
+
+
+@pytest.mark.parametrize("bytes_of", [{4: 0}, {4: 8, None: 0}, {4: 8, None: 16, 5: 0}])
+def test_a_wish_that_spills_is_left_out(monkeypatch, bytes_of):
+    assemble, asked = needing(bytes_of)
+    given = PTX.replace("{", f".minnctapersm 4{WISH}\n{{")
+    monkeypatch.setattr(ptxas, "assemble", lambda ptx, *more: assemble(ptx.replace(WISH, ""), *more))
+    ptx, _, resources, _ = spills.assembled(given, META, lambda: None)
+    assert asked == list(bytes_of) and not resources.spill_stores and (ptx == given) == (len(bytes_of) == 1)
+
+
+@tilejit.kernel
+def in_turn(x, y, n, DOT: tilejit.language.constexpr):
+    tl = tilejit.language
+    i = tl.arange(0, 32)
+    at, total = i[:, None] * 32 + i[None, :], tl.zeros((32, 32), tl.float32)
+    for k in range(n):
+        a = tl.exp2(tl.load(x + k * 1024 + at).to(tl.float32)).to(tl.float16)
+        total = tl.dot(a, a, total) if DOT else total + a
+    tl.store(y + at, total)
+
+
+@pytest.mark.parametrize("warps, dot, told", [(1, True, True), (4, True, True), (8, True, False), (4, False, False)])
+def test_few_warps_that_load_what_they_multiply_have_registers(warps, dot, told):
+    made = in_turn.compile("*fp16", "*fp32", "int32", DOT=dot, num_warps=warps, num_stages=1)
+    assert (f".minnctapersm {12 // warps}{WISH}" in made.ptx) == told and made.resources.registers <= 168
 
 
 @tilejit.kernel

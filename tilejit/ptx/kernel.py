@@ -4,13 +4,14 @@ from __future__ import annotations
 import re
 
 from tilejit.errors import CompilationError, Loc
-from tilejit.ir import Op, Value, walk
+from tilejit.ir import Op, Value, enclosing, walk
 from tilejit.ir.target import Target
-from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, int32
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
     PROGRAMS,
+    WISH,
     Expr,
     KernelMetadata,
     PointerParam,
@@ -25,6 +26,8 @@ _LD = {"int8": "s8", "uint8": "u8", "fp8e4b15": "u8", "fp8e4nv": "u8", "fp8e5": 
        "int64": "s64", "uint64": "u64"}
 #: Named barriers of a CTA; the last ones order the products of warpgroups (ping-pong).
 NAMED_BARRIERS = 16
+#: Threads of programs that are told of room for 12 warps where loops load.
+FEW_THREADS = 128
 
 
 def prologue(e: Emitter) -> None:
@@ -382,12 +385,21 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
     """The directive that says how many programs a multiprocessor shall have room for: one, where roles share out the
     registers (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs at
     least (`resident_registers`). None for the others: given one, ptxas takes registers as if there were no other
-    programs (175 instead of 48 in a kernel of elementwise arithmetic), left alone it weighs them against warps."""
+    programs (175 instead of 48 in a kernel of elementwise arithmetic), left alone it weighs them against warps. Few
+    warps that load what they multiply in a loop wait for memory in every iteration: left alone it takes so few
+    registers that loads wait for one another (86 us in place of 46), so it is told of 12 warps, unless that spills
+    (`runtime/spills.py`)."""
     registers = e.fn.attrs.get("resident_registers")
     if registers and shared and not e.fn.attrs.get("maxnreg"):
         room = min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads))
         return [f".minnctapersm {max(1, room)}"]
-    return [".minnctapersm 1"] if any(op.name == "roles" for op in e.fn.body.ops) else []
+    if any(op.name == "roles" for op in e.fn.body.ops):
+        return [".minnctapersm 1"]
+    ops = [*walk(e.fn.body)] if threads <= FEW_THREADS and not e.fn.attrs.get("maxnreg") else []
+    waits = any(op.name in ("dot_async", "dot_mma") for op in ops) and any(
+        op.name == "load" and isinstance(op.result.type, Tile) and any("loop" in x.define.traits for x in enclosing(op))
+        for op in ops)
+    return [f".minnctapersm {384 // threads}{WISH}"] if waits else []
 
 
 def _drop_warp(e: Emitter) -> None:

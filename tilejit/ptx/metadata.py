@@ -13,6 +13,8 @@ from typing import Union
 Expr = tuple
 #: Stands among the arguments for the number of programs along the grid's first axis, which merged ones ask for.
 PROGRAMS = ("arg", "_programs")
+#: Behind a directive that a kernel does without where the assembler would spill because of it.
+WISH = "    // unless that spills"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named
-from tilejit.ptx.metadata import KernelMetadata
+from tilejit.ptx.metadata import WISH, KernelMetadata
 from tilejit.runtime import ptxas
 from tilejit.runtime.ptxas import Resources
 
@@ -19,10 +19,13 @@ from tilejit.runtime.ptxas import Resources
 def assembled(ptx: str, meta: KernelMetadata,
               meanwhile: Callable[[], Any]) -> tuple[str, bytes, Resources, Record | None]:
     """The text that was kept, its cubin and resources, and a record where that is not the text as it was given:
-    a text that says itself how many registers or programs there shall be is kept.
+    a text that says itself how many registers or programs there shall be is kept, short of wishes.
 
     Raises AssemblyError at the user's line."""
     cubin, resources = ptxas.assemble(ptx, meta.target, meanwhile)
+    if resources.spill_stores and WISH in ptx:
+        ptx = "\n".join(line for line in ptx.split("\n") if not line.endswith(WISH))
+        cubin, resources = ptxas.assemble(ptx, meta.target)
     kept, record = ptx, None
     if not resources.spill_stores or ".minnctapersm" in ptx or ".maxnreg" in ptx:
         return kept, cubin, resources, record
