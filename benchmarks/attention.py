@@ -23,9 +23,10 @@ from typing import Any
 from attention_peers import by_torch, flash_attention_4, pallas, tutorial_06
 from bursts import bench_group, gpu_burst
 from contender import Absent, reason
+from records import pair_ratio, record, row
 
 from tilejit.kernels import attention, latent_attention
-from tilejit.testing import pair_ratio, record, rel_error, row
+from tilejit.testing import rel_error
 
 #: Relative errors (Frobenius) of 16-bit results against float64, at most.
 BOUND = 5e-3

@@ -125,7 +125,7 @@ def main() -> int:
         print(f"{len(CONFIGS)} configurations of {arguments.size}^3, fp16; seconds of the search")
         rows = [run("tilejit", ours, arguments), run("tilejit", ours, arguments), run("triton", theirs, arguments)]
     if arguments.out and all(rows):
-        from tilejit.testing import record
+        from records import record
 
         record("autotune", [r for r in rows if r], arguments.out)
     return 0 if all(r and r["error"] < 2e-3 for r in rows) else 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilejit.testing import pair_ratio
+from records import pair_ratio
 
 #: Runs that many calls and returns the milliseconds of one.
 Burst = Callable[[int], float]

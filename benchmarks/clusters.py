@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from records import record, row
 
 from tilejit import kernels, next_power_of_2
 from tilejit.kernels.rows.softmax import softmax_kernel
 from tilejit.kernels.streamk import matmul_streamk, workspace_for
-from tilejit.testing import do_bench, record, rel_error, row
+from tilejit.testing import do_bench, rel_error
 
 #: Few deep tiles, then decode shapes.
 SHAPES = ((512, 512, 65536), (512, 512, 16384), (512, 512, 4096), (256, 256, 65536), (1024, 1024, 16384),

@@ -98,7 +98,7 @@ def measure(rounds: int) -> tuple[list[dict[str, Any]], list[tuple[int, float]]]
 
 def line(case: str, seconds: list[float], limit: float, unit: str) -> dict[str, Any]:
     """A figure against its limit; ratio above 1: within it."""
-    from tilejit.testing import row
+    from records import row
 
     value = statistics.median(seconds)
     quarters = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [value] * 3
@@ -108,7 +108,7 @@ def line(case: str, seconds: list[float], limit: float, unit: str) -> dict[str, 
 
 def rate(case: str, instructions: int, seconds: list[float]) -> dict[str, Any]:
     """Warp instructions a second; no peer."""
-    from tilejit.testing import row
+    from records import row
 
     return row("emulator", f"{case}: warp instructions/s", "bf16", instructions / statistics.median(seconds), "none", 0,
                "1/s", 1, (1, 1))
@@ -116,7 +116,7 @@ def rate(case: str, instructions: int, seconds: list[float]) -> dict[str, Any]:
 
 def fit(growth: list[tuple[int, float]]) -> tuple[float, float, float, dict[str, Any]]:
     """seconds = fixed + each * CTAs by least squares (relative errors), the largest deviation, and the record."""
-    from tilejit.testing import row
+    from records import row
 
     n, t = (np.array(v, float) for v in zip(*growth))
     design = np.stack([1 / t, n / t], 1)
@@ -128,7 +128,7 @@ def fit(growth: list[tuple[int, float]]) -> tuple[float, float, float, dict[str,
 
 def main() -> int:
     """Measure, print, draw, record."""
-    from tilejit.testing import record
+    from records import record
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)

@@ -18,8 +18,7 @@ from typing import Any
 
 from fuzz_programs import program
 from fuzz_run import outcome, runners, show, shrink
-
-from tilejit.testing import environment
+from records import environment
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 

@@ -70,11 +70,11 @@ def bandwidth(out: str) -> int:
     """Softmax and add against a device-to-device copy of the same traffic, torch, and the same source in Triton."""
     import torch
     from peers import Peer, compare, plot, triton_twin
+    from records import record
 
     from tilejit import kernels
     from tilejit.kernels.add import add_kernel
     from tilejit.kernels.rows.softmax import softmax_kernel
-    from tilejit.testing import record
 
     x = torch.randn(32768, 4096, device="cuda").bfloat16()
     o, dst = torch.empty_like(x), torch.empty_like(x)
@@ -161,9 +161,9 @@ def speed(out: str) -> int:
     """The ordinary matmul kernel against cuBLAS (torch.matmul with out=), and against its own source in Triton."""
     import torch
     from peers import Peer, compare, plot, triton_twin
+    from records import record
 
     from tilejit import kernels
-    from tilejit.testing import record
 
     table: list[dict] = []
     twin = triton_twin(kernels.matmul_kernel, ("M", "N", "K"))
@@ -212,7 +212,7 @@ print(f"{(time.perf_counter() - t) * 1e3:.1f} {len(calls)} {ptxas.version()}")
 
 def cache(out: str) -> int:
     """Two processes one after the other: the second launches without assembling."""
-    from tilejit.testing import record, row
+    from records import record, row
 
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TILEJIT_CACHE_DIR": os.path.join(folder, "cache")}
@@ -271,10 +271,11 @@ def sm80(out: str) -> int:
     then products of few rows, which mma.sync does on sm_90a."""
     import torch
     from peers import Peer, compare
+    from records import record
 
     import tilejit
     from tilejit import kernels
-    from tilejit.testing import record, rel_error
+    from tilejit.testing import rel_error
 
     failures, total = [], 0
 

@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 from bursts import bench_group, graph_burst
-
-from tilejit.testing import pair_ratio, record, row
+from records import pair_ratio, record, row
 
 #: M, N and K lie between 1 and LARGEST, with at most PRODUCTS multiplications and BYTES of operands and result.
 LARGEST, PRODUCTS = 16384, 2 ** 36

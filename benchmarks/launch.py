@@ -185,8 +185,7 @@ def new_shapes() -> tuple[float, float, float]:
 def launch(out: str) -> list[str]:
     """Print and record all; what missed its goal."""
     from peers import runs
-
-    from tilejit.testing import record, row
+    from records import record, row
 
     table, missed = [], []
     found = {case: {n: fn for n, fn in each.items() if runs(n, fn if callable(fn) else fn[0])} for case, each in cases()}

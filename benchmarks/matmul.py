@@ -27,8 +27,7 @@ from typing import Any
 import matmul_report as report
 from matmul_cases import SETS, Case, cases_of, parse_shapes, quick, with_shapes
 from matmul_run import OURS, Options, absent, dry_device, run, writer
-
-from tilejit.testing import commit, environment, record
+from records import commit, environment, record
 
 #: Seconds a set may take; a set that needs less takes less. What Triton's tuning adds comes on top.
 SECONDS = {"bf16": 60, "fp8": 45, "fp8-block": 60, "decode": 60, "rows": 60, "few": 60, "splitk": 15, "batched": 8, "grouped": 25,

@@ -17,8 +17,7 @@ from typing import Any
 from bursts import Burst, bench_group, bench_sustained
 from contender import Absent, Build, Contender, Work, fatal, reason
 from matmul_cases import Case
-
-from tilejit.testing import pair_ratio, row
+from records import pair_ratio, row
 
 #: unit -> what an amount over milliseconds is divided by
 PER_MS = {"TFLOP/s": 1e9, "GB/s": 1e6}

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bursts import bench_pairs
+from records import row
 
 from tilejit.frontend.captures import reached
-from tilejit.testing import row
 
 #: name, function, and what one call of it does (bytes or floating-point operations)
 Peer = tuple[str, Callable[[], Any], float]

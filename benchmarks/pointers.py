@@ -11,10 +11,11 @@ import argparse
 from typing import Any
 
 from bursts import bench_group, gpu_burst
+from records import pair_ratio, record, row
 
 import tilejit
 import tilejit.language as tl
-from tilejit.testing import assert_close, pair_ratio, record, row
+from tilejit.testing import assert_close
 
 #: name -> rows, columns and K of a tile, warps, slots (1: nothing is copied ahead), a role of its own
 FORMS = {"loads": (128, 128, 64, 8, 1, None), "inline 128x128": (128, 128, 64, 8, 4, None),

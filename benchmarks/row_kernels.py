@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 from bursts import bench_group, gpu_burst
-
-from tilejit.testing import record, row
+from records import record, row
 
 COLUMNS = (1024, 4096, 16384, 65536)
 WAYS = ("tilejit", "torch", "compile", "liger", "quack")

@@ -22,8 +22,7 @@ import numpy as np
 import rows_plain
 from bursts import bench_group, gpu_burst
 from peers import triton_twin
-
-from tilejit.testing import record, row
+from records import record, row
 
 COLUMNS = (64, 128, 1000, 1024, 4096, 5120, 8192, 16384, 32768, 65536, 131072, 262144)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

@@ -178,7 +178,7 @@ def main() -> int:
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     atexit.register(shutil.rmtree, BYTECODE, True)
-    from tilejit.testing import record, row
+    from records import record, row
 
     parts = {"imports": imports, "first": first, "together": lambda: together(args.processes), "disk": disk}
     rows, status = [], 0

@@ -250,10 +250,10 @@ def main() -> None:
     if options.failures:
         options.failures.write_text(json.dumps([r for r in rows if r["outcome"] == "failed"], indent=0))
     if options.record:
-        from tilejit import testing
+        from records import record
 
-        testing.record("triton_tests", [{"bench": "triton_tests", "case": file, "sample": options.sample,
-                                         "seed": options.seed, **found} for file, found in counts(rows).items()])
+        record("triton_tests", [{"bench": "triton_tests", "case": file, "sample": options.sample, "seed": options.seed,
+                                 **found} for file, found in counts(rows).items()])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tilejit import testing
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import bursts  # noqa: E402
+import records  # noqa: E402
 
 
 def test_rel_error():
@@ -116,8 +117,8 @@ def test_sustained_load_has_no_rest(clock):
 
 def test_pair_ratio():
     """Pairs of one round; quartiles lie within the ratios."""
-    assert testing.pair_ratio([1.0, 2.0, 4.0], [1.1, 2.0, 4.8]) == (1.1, (pytest.approx(1.05), pytest.approx(1.15)))
-    assert testing.pair_ratio([2.0], [3.0]) == (1.5, (1.5, 1.5))
+    assert records.pair_ratio([1.0, 2.0, 4.0], [1.1, 2.0, 4.8]) == (1.1, (pytest.approx(1.05), pytest.approx(1.15)))
+    assert records.pair_ratio([2.0], [3.0]) == (1.5, (1.5, 1.5))
 
 
 def test_do_bench(clock):
@@ -133,9 +134,16 @@ def test_record(tmp_path, monkeypatch):
     """Rows are appended, one a line, with every field of the format."""
     monkeypatch.setitem(sys.modules, "torch", None)
     for case in ("first", "second"):
-        path = testing.record("b", [testing.row("b", case, "bf16", 1.23456, "peer", 2.0, "us", 1.62, (1.5, 1.7))], tmp_path)
+        path = records.record("b", [records.row("b", case, "bf16", 1.23456, "peer", 2.0, "us", 1.62, (1.5, 1.7))], tmp_path)
     rows = json.loads(path.read_text())
     assert [r["case"] for r in rows] == ["first", "second"] and len(path.read_text().splitlines()) == 4
     assert set(rows[0]) == {"bench", "case", "dtype", "ours", "peer", "peer_value", "unit", "ratio", "spread", "date",
                             "gpu", "driver", "versions", "commit"}
     assert rows[0]["ours"] == 1.2346 and rows[0]["spread"] == [1.5, 1.7] and "python" in rows[0]["versions"]
+
+
+def test_record_row():
+    """A record has the agreed fields, rounded."""
+    made = records.row("matmul", "8192", "bf16", 700.123456, "cublas", 690.0, "TFLOPS", 1.014671, (1.0, 1.02))
+    assert made == {"bench": "matmul", "case": "8192", "dtype": "bf16", "ours": 700.1235, "peer": "cublas",
+                    "peer_value": 690.0, "unit": "TFLOPS", "ratio": 1.0147, "spread": [1.0, 1.02]}

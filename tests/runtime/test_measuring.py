@@ -1,11 +1,11 @@
-"""The error measure that every numeric test leans on, and the shape of a benchmark record."""
+"""The error measure that every numeric test leans on."""
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tilejit.testing import assert_close, rel_error, row
+from tilejit.testing import assert_close, rel_error
 
 
 @pytest.mark.parametrize("out,ref,error", [
@@ -31,10 +31,3 @@ def test_assert_close():
     for out, ref in ((np.nan, 1.0), (1.0, np.nan)):
         with pytest.raises(AssertionError):
             assert_close(np.array([out]), np.array([ref]), 1.0)
-
-
-def test_record_row():
-    """A record has the agreed fields, rounded."""
-    made = row("matmul", "8192", "bf16", 700.123456, "cublas", 690.0, "TFLOPS", 1.014671, (1.0, 1.02))
-    assert made == {"bench": "matmul", "case": "8192", "dtype": "bf16", "ours": 700.1235, "peer": "cublas",
-                    "peer_value": 690.0, "unit": "TFLOPS", "ratio": 1.0147, "spread": [1.0, 1.02]}

@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 
-from tilejit.testing import record, row
-
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
 from model import GPT, Operators, Size, ours, plain  # noqa: E402
+from records import record, row  # noqa: E402
 
 TINY = Size(layers=1, width=32, heads=2, hidden=32, length=32, batch=2)
 #: Steps whose losses are averaged before curves are compared, and those that are not timed.
