@@ -8,11 +8,13 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
+import tilejit  # noqa: E402
+import tilejit.language as tl  # noqa: E402
 from tilejit import kernels  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-WIDTHS = [*((torch.float32, n) for n in (7, 1000, 16384, 65536)),
-          *((torch.bfloat16, n) for n in (1, 64, 5120, 20000, 32768, 50257, 131072, 262144))]
+WIDTHS = [*((torch.float32, n) for n in (7, 1000, 4097, 16384, 65536)),
+          *((torch.bfloat16, n) for n in (1, 64, 1001, 4097, 5120, 20000, 32768, 50257, 131072, 262144))]
 
 
 def target(x):
@@ -155,3 +157,16 @@ def test_more_than_four_gigabytes():
         assert abs(float(loss[at]) - float(F.cross_entropy(v, t[at:at + 1]))) < 1e-3
         want = torch.softmax(v, 1) - F.one_hot(t[at:at + 1], x.shape[1])
         assert float((x[at:at + 1].double() - want).norm() / want.norm()) < 2e-2
+
+
+@tilejit.kernel
+def last_programs(out, n):
+    pid = tl.program_id(0)
+    if pid >= n - 4:
+        tl.store(out + (n - 1 - pid), pid)
+
+
+def test_as_many_programs_as_there_can_be():
+    out, n = torch.zeros(4, dtype=torch.int32, device="cuda"), (1 << 31) - 1
+    last_programs[(n,)](out, n, num_warps=1)
+    assert out.tolist() == [n - 1, n - 2, n - 3, n - 4]
