@@ -10,8 +10,10 @@ from tilejit.kernels._operator import Array, operator
 from tilejit.kernels.rows.matrices import Matrix, matrix
 from tilejit.kernels.rows.tiles import wide, wide_type
 
-#: The tile of a sum over rows.
+#: The tile of a sum over rows; elements and the most rows of one of sums of programs: a program waits for memory as
+#: often as it has rows in its way, and there are as many of them as columns allow.
 SUM_ROWS, SUM_COLUMNS = 32, 128
+PART, PART_ROWS = 4096, 128
 
 
 @tilejit.kernel
@@ -84,8 +86,9 @@ def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = 
 def sum_parts(sums: Sequence[tuple[Any, Any]], count: int, columns: int) -> None:
     """One launch for one or two pairs (parts [count, columns], which programs have summed; their sums [columns])."""
     (parts, out), (others, other) = (*sums, (None, None))[:2]
-    part_sum_kernel[(tilejit.cdiv(columns, SUM_COLUMNS), len(sums))](
-        parts, out, others, other, count, columns, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS, num_warps=8)
+    rows = min(PART_ROWS, tilejit.next_power_of_2(count))
+    part_sum_kernel[(tilejit.cdiv(columns, PART // rows), len(sums))](
+        parts, out, others, other, count, columns, ROWS=rows, COLUMNS=PART // rows, num_warps=8)
 
 
 def sums_like(x: Any, shape: tuple[int, ...]) -> Any:
