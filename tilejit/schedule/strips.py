@@ -15,16 +15,13 @@ A row that a mask ends is worked on as far as it goes, not as far as its tile do
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached
-from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.folds import joined
 from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of, int32
-from tilejit.layout.clusters import strip_size
 from tilejit.schedule.loads import place
-from tilejit.schedule.row_end import RowEnd, times
+from tilejit.schedule.row_end import times
+from tilejit.schedule.stretch import SINGLE, STRIP, Stretch
 from tilejit.schedule.strip import Row, Strip, from_start
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
@@ -32,9 +29,6 @@ LEAST = 32
 #: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of rows that
 #: begin anywhere; of numbers of 64 bits.
 REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
-#: Bytes of a strip a thread: one access of shared memory. Elements of one where threads hold single elements of rows
-#: that begin anywhere: what the last strip costs more, for its masks, is so much less of a row.
-STRIP, SINGLE = 16, 2
 #: Bytes of what is read at once from shared memory where weights are loaded one by one beside it.
 WORD = 4
 #: Strips in an iteration where they need other loads, so that those of all are in flight.
@@ -48,8 +42,9 @@ def strip_rows(fn: Function) -> Function:
         assert block is not None
         for load in [op for op in block.ops if op.name == "local_load" and _is_wide(op.result)]:
             if load.parent is block and load in block.ops:
-                strips = _Strips(block, load, stores, fn.attrs.get("num_ctas", 1))
-                if strips.legal():
+                stretch = Stretch(block, load, stores, fn.attrs.get("num_ctas", 1))
+                if stretch.legal():
+                    strips = _Passes(stretch)
                     strips.write()
                     fn.attrs["resident_registers"] = max(strips.registers(), fn.attrs.get("resident_registers", 0))
                     count, size, passes = strips.row.count, strips.row.size, strips.passes
@@ -65,89 +60,20 @@ def _is_wide(v: Value) -> bool:
     return isinstance(t, Tile) and t.layout is not None and len(t.shape) == 1 and t.layout.num_registers >= LEAST
 
 
-class _Strips:
-    """What follows from a row in its block, written strip by strip."""
+class _Passes:
+    """A stretch written in passes over its row. tail: the strip in which the row ends; rest: results in one CTA, into
+    which what was left out is folded with the other CTAs'."""
 
-    def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int):
-        self.block, self.load, self.stores = block, load, stores
-        t = load.result.type
-        assert isinstance(t, Tile) and t.layout is not None
-        self.alone, turn = ctas == 1, strip_size(t.layout, ctas)
-        size = max(1, t.elem.bits // 8)
-        self.each = STRIP // size            # elements of a thread in a strip
-        if not turn and not self.aligned() and t.layout.contiguous_registers(0) * size < STRIP:
-            self.each = min(SINGLE, self.each)
-        self.at_once = STRIP // size // self.each    # such strips as one
-        count = max(1, t.layout.num_registers // self.each)
-        if turn:                             # a strip of each CTA at least
-            count = min(count, t.shape[0] // turn // ctas)
-        self.row = Row(t.shape, t.layout, count, ctas if turn else 1)
-        at = self.begin = block.ops.index(load)
-        ends = (i for i, op in enumerate(block.ops[at:], at) if "terminator" in op.define.traits
-                or op.name == "dot_wait" or op.regions and op.name not in ("reduce", "cluster_fold", "elect"))
-        self.end = next(ends, len(block.ops))
-        self.passes = 0
-        self.ends = RowEnd(block.ops[at:self.end], self.row.wide)
-        self.back: Op | None = None          # the store that goes through the row's own place in shared memory
-        self.tail: Value | None = None       # the strip in which the row ends
-        self.side_by_side = False            # threads have several elements side by side of a row that begins anywhere
-        self.rest: dict[Value, Op] = {}      # results in one CTA, into which that is folded with the other CTAs'
+    def __init__(self, stretch: Stretch):
+        self.stretch, self.row, self.ends = stretch, stretch.row, stretch.ends
+        self.at_once, self.passes = stretch.at_once, 0
+        self.tail: Value | None = None
+        self.rest: dict[Value, Op] = {}
 
     def registers(self) -> int:
         """What a thread needs at least."""
-        return DOUBLE if elem_of(self.load.result.type).bits >= 64 else REGISTERS if self.aligned() else UNALIGNED
-
-    def aligned(self) -> bool:
-        """Whether the row begins with 16 bytes."""
-        view = self.load.operands[0].op
-        return not isinstance(view, Op) or view.name != "row_view"
-
-    def legal(self) -> bool:
-        """Whether all that follows from the row can be done in strips, and it is read behind a reduction."""
-        inside = self.block.ops[self.begin:self.end]
-        self.back = next((op for op in inside if self.is_sink(op) and self.goes_back(op)), None)
-        self.side_by_side = self.may_be_side_by_side(inside)
-        if self.row.count < 2 or self.row.part is None and not self.side_by_side:
-            return False
-        sinks = [op for op in inside if self.is_sink(op)]
-        made = {r for op in inside for r in op.results if self.row.wide(r)}
-        if not any(op.name == "reduce" for op in sinks) or len(sinks) < 2:
-            return False
-        for op in inside:
-            if op in sinks:
-                if op.name == "reduce" and not all("elementwise" in x.define.traits or x.name in ("const", "yield")
-                                                   for x in op.regions[0].ops):
-                    return False
-                if not all(self.row.wide(v) for v in op.operands):
-                    return False
-            elif any(v in made for v in op.operands) and not (op.results and self.row.wide(op.results[0]) and (
-                    op.name == "load" or "elementwise" in op.define.traits and op.define.pure)):
-                return False
-        after = {v for op in self.block.ops[self.end:] for x in (op, *(y for r in op.regions for y in listed(r)))
-                 for v in x.operands}
-        return not after & made and all(self.can(v, set()) for op in sinks for v in op.operands)
-
-    def is_sink(self, op: Op) -> bool:
-        return op.name in ("reduce", "store") and any(self.row.wide(v) for v in op.operands)
-
-    def can(self, v: Value, seen: set[Value]) -> bool:
-        """Whether a strip of a value can be computed where it is needed."""
-        op = v.op
-        if v in seen or not self.row.wide(v):
-            return True
-        seen.add(v)
-        if not isinstance(op, Op):
-            return False
-        if op.name == "load":
-            source = argument_of(op.operands[0])
-            if op.attrs.get("volatile") or op.attrs.get("ahead") or any(may_alias(source, x) for x in self.stores):
-                return False
-        elif op.name == "local_load":
-            return op.parent is self.block and self.begin <= self.block.ops.index(op) < self.end or op is self.load
-        elif not op.define.pure or not ("elementwise" in op.define.traits or "registers" in op.define.traits and
-                                        not any(isinstance(x.type, Tile) for x in op.operands)):
-            return False             # (constants, ranges and splats are those of a strip)
-        return all(self.can(x, seen) for x in op.operands)
+        wide = elem_of(self.stretch.load.result.type).bits >= 64
+        return DOUBLE if wide else REGISTERS if self.stretch.aligned() else UNALIGNED
 
     def fold_rest(self, op: Op, result: Value, b: Builder) -> None:
         """Fold what a pass has left out into a reduction's result."""
@@ -165,73 +91,41 @@ class _Strips:
         total.name = mine.name
         now[result] = total
 
-    # -- more than single elements of rows that begin anywhere --------------------------------------------------------
-    def may_be_side_by_side(self, inside: list[Op]) -> bool:
-        """Whether threads that hold single elements of a row that begins anywhere may have several side by side: it is
-        the only row in shared memory, and masks tell its elements from what is beside them."""
-        elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
-        if not self.alone or self.aligned() or ends.bound is None:
-            return False
-        if self.back is None and self.each * elem.bits >= 8 * STRIP:
-            return False
-        return all(ends.may_be_left_out([op]) and (op is self.back or op.name != "store") if self.is_sink(op) else
-                   not any(map(wide, op.results)) or op is self.load or op.name != "local_load" and
-                   (op.name != "load" or len(op.operands) > 1 and ends.holds(op.operands[1])) for op in inside)
-
     def lay_out(self, loads: bool, b: Builder) -> None:
         """Strips for a pass: of 16 bytes a thread, the first from where the row's first 16 bytes begin; of 4 where
         others are loaded, which lie elsewhere between 16 bytes, element by element."""
-        row, size = self.row, elem_of(self.load.result.type).bits // 8
+        row, size = self.row, elem_of(self.stretch.load.result.type).bits // 8
         unit = WORD if loads else STRIP
-        before = b("row_shift", self.load.operands[0], unit=unit) if unit > size else None
+        before = b("row_shift", self.stretch.load.operands[0], unit=unit) if unit > size else None
         each = max(unit // size, SINGLE)
         self.at_once, self.tail = STRIP // size // each, None
         count = row.shape[0] // (each * 32 << row.layout.in_bits("warp"))
         self.row = Row(row.shape, row.layout, count, row.ctas, row.now, max(1, unit // size), before)
 
-    # -- the way back ---------------------------------------------------------------------------------------------
-    def goes_back(self, op: Op) -> bool:
-        """Whether what is stored may take the place of a row that begins anywhere, to be copied to memory as a whole:
-        threads that hold single elements would store them one by one."""
-        elem = elem_of(self.load.result.type)
-        if op.name != "store" or self.block.parent is not None or not self.alone or self.aligned() or \
-                op.attrs.get("vec", 1) > 1 or elem_of(op.operands[1].type) != elem:
-            return False
-        pointer, source = op.operands[0].op, argument_of(op.operands[0])
-        if not isinstance(pointer, Op) or pointer.name != "ptr_add" or from_start(pointer) is None or \
-                source is None or op.attrs.get("cache") or op.attrs.get("evict"):
-            return False
-        bound = self.ends.bound
-        if len(op.operands) > 2 and (bound is None or self.ends.ends_at(op.operands[2]) is not bound):
-            return False
-        behind = self.block.ops[self.block.ops.index(op) + 1:]
-        return not any(self.is_sink(x) or "read" in x.define.effects or "write" in x.define.effects
-                       and may_alias(source, x) for x in behind)
-
     def put(self, b: Builder) -> None:
         """Copy what has taken the row's place to memory, as far as the row goes."""
-        assert self.back is not None and isinstance(self.back.operands[0].op, Op)
-        found = from_start(self.back.operands[0].op)
+        assert self.stretch.back is not None and isinstance(self.stretch.back.operands[0].op, Op)
+        found = from_start(self.stretch.back.operands[0].op)
         assert found is not None
-        b.loc = self.back.loc
+        b.loc = self.stretch.back.loc
         base = self.row.now.get(found[0], found[0])
         if found[1].attrs["start"]:
             base = b("ptr_add", base, b.const(found[1].attrs["start"], int32))
         most, whole = self.row.shape[0], b.const(self.row.shape[0], int32)
-        b.op("row_put", self.load.operands[0], base,
+        b.op("row_put", self.stretch.load.operands[0], base,
              whole if self.ends.bound is None else self.ends.clamped(0, most, b))
 
     # -- writing ----------------------------------------------------------------------------------------------
     def write(self) -> None:
         """Put the strips in place of the row."""
-        ops = self.block.ops
-        inside, rest = ops[self.begin:self.end], ops[self.end:]
-        self.block.ops = ops[:self.begin]
-        b = Builder(self.block)
+        ops = self.stretch.block.ops
+        inside, rest = ops[self.stretch.begin:self.stretch.end], ops[self.stretch.end:]
+        self.stretch.block.ops = ops[:self.stretch.begin]
+        b = Builder(self.stretch.block)
         waiting: list[Op] = []               # sinks of the next pass, and the slots that are given back behind it
         given: list[Op] = []
         for op in inside:
-            if self.is_sink(op):
+            if self.stretch.is_sink(op):
                 if op.name == "reduce" and any(self.follows(op, x) for x in waiting) or (
                         op.name == "store" and any(x.name == "reduce" and self.follows(op, x) for x in waiting)):
                     self.one_pass(waiting, b)
@@ -254,7 +148,7 @@ class _Strips:
         for op in rest:
             for x in (op, *(y for r in op.regions for y in listed(r))):
                 x.operands = [self.row.now.get(v, v) for v in x.operands]
-        self.block.ops += rest
+        self.stretch.block.ops += rest
 
     def follows(self, op: Op, other: Op) -> bool:
         """Whether an op needs what another one gives, through ops of this stretch."""
@@ -271,7 +165,7 @@ class _Strips:
         early = self.ends.may_be_left_out(sinks)
         folds = [op for op in sinks if op.name == "reduce"]
         loads = any(self.loads(v) for op in sinks for v in op.operands)
-        if self.side_by_side:
+        if self.stretch.side_by_side:
             self.lay_out(loads, b)
         first, end = b.const(0, int32), b.const(self.row.count, int32)
         start, last = first, None
@@ -308,7 +202,7 @@ class _Strips:
                 self.rest[op.result] = op
             else:
                 self.fold_rest(op, op.result, b)
-        if self.back in sinks:
+        if self.stretch.back in sinks:
             self.put(b)
 
     def reduce(self, folds: list[Op], values: list[Value], b: Builder) -> None:
@@ -356,10 +250,10 @@ class _Strips:
         b, found = strip.b, {}
         for op in sinks:
             b.loc = op.loc
-            if op is self.back:
+            if op is self.stretch.back:
                 some = strip.end is None and self.row.before is not None
                 limit = [b("sub", self.ends.clamped(0, self.row.shape[0], b), strip.at)] if some else []
-                view = strip.view(self.load.operands[0])
+                view = strip.view(self.stretch.load.operands[0])
                 stores.append(Op("local_store", [view, strip.of(op.operands[1]), *limit], {}, None, None, op.loc))
                 continue
             found[op] = [strip.of(v) for v in strip.needed(op)]
