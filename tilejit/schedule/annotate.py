@@ -98,7 +98,7 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
     if not problem:
         mark(loop, times, rings)
         need, share = peak(steady_state(loop)), _share(new)
-        if need <= room(share, "loop"):
+        if need <= room(share, "loop") or new.attrs.get("products_ahead"):
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
             return Record("overlap", f"loop at {place(loop)}: {first} of the next iteration is in flight with {second} "

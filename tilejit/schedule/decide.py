@@ -18,7 +18,8 @@
 
 What is tried (`fit.py`) stands on the function before: `slots` of the rings that no loop gives a depth, `side` and
 `most`: slots of side rings, and of any, at most; `staging` tiles of stores whose number the author leaves open;
-`keep_operands`: what a loop does not change may stay in shared memory; `tight` rings.
+`keep_operands`: what a loop does not change may stay in shared memory; `tight` rings; `once`: operands that are read in
+one trip only have one slot, where others are read again a trip later.
 """
 from __future__ import annotations
 

@@ -93,14 +93,20 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
 
     The function stays as it is."""
     found = _candidate(fn, {}, list(fn.attrs.get("report", ())))
-    for change in (_with_operands_each_time, _with_tight_rings, _without_store_role, _with_one_staging_tile,
-                   _with_one_group, _with_fewer_slots, _without_copies):
+    for change in (_with_single_slots, _with_operands_each_time, _with_tight_rings, _without_store_role,
+                   _with_one_staging_tile, _with_one_group, _with_fewer_slots, _without_copies):
         while (other := change(found)) is not None:
             found = other
     if see is None:
         return found
     new, rings = _written(found.fn, found.written, found.notes, see)
     return replace(found, new=allocate(new), rings=rings)
+
+
+def _with_single_slots(c: Candidate) -> Candidate | None:
+    """One slot for operands that are read in one trip only, where those that are read again a trip later would have no
+    second one otherwise."""
+    return c.but(once=True) if not c.flows and "once" not in c.limits else None
 
 
 def _with_operands_each_time(c: Candidate) -> Candidate | None:

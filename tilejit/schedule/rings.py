@@ -62,11 +62,14 @@ def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
     """The rings of the loads among a function's ops, with names, and as deep as is asked for."""
     loads = [op for op in ops if kind_of(op) and "again" not in op.attrs]
     most, given, rings, homes = fn.attrs.get("most"), fn.attrs.get("num_stages"), [], _homes(loads)
+    again = {op.attrs["ring"] for op in ops if "again" in op.attrs}
     for op in loads:
         dots, views = readers(op.result, table)
         loop = homes.get(op.attrs.get("ring"), loop_around(op))
         depth = loop.attrs.get("num_stages") or given or fn.attrs.get("slots", 2) if loop is not None else 1
         depth = min(depth, most or depth)
+        if fn.attrs.get("once") and views and op.attrs.get("ring") not in again:
+            depth = 1
         if op.name == "load":
             depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
         unsaid = loop is not None and not loop.attrs.get("num_stages") and not given

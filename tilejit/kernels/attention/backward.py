@@ -33,19 +33,28 @@ def apart(case: Case, extras: Extras, wide: int) -> bool:
     return case.deterministic or wide > 128 or wide <= 64 and _plain(case, extras)
 
 
+def divided(case: Case, extras: Extras, wide: int) -> bool:
+    """Whether keys and values have a kernel each, and so all of a thread's registers for their sums, where heads are
+    wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds all of these: 64
+    queries and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more (TFLOP/s on an
+    H200, 4096 keys, d256, one and two, full and causal: 371 384, 366 367). Where more is computed of a score, there
+    are no registers for that."""
+    return wide > 128 and _plain(case, extras) and apart(case, extras, wide)
+
+
 @lru_cache(maxsize=64)
-def tiles_of(wide: int, wide_v: int, case: Case) -> tuple[int, int, int]:
+def tiles_of(wide: int, wide_v: int, case: Case, alone: bool) -> tuple[int, int, int]:
     """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so, and
-    half of that where more is computed of a score."""
+    half of that where more is computed of a score. alone: keys and values have a kernel each."""
     more = case.score is not None or case.dropout is not None or case.softcap is not None and case.deterministic
-    return (64, 128, 8) if max(wide, wide_v) <= (64 if more else 128) else (64, 64, 8)
+    return (64, 128, 8) if alone or max(wide, wide_v) <= (64 if more else 128) else (64, 64, 8)
 
 
 def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
     """Queries and keys of a block of the kernel that queries have of their own: as many keys as leave a thread
-    registers, and shared memory for two blocks (d256: 48 keys 337 TFLOP/s, 32 378). plain: no more is asked of a score
-    than a causal mask."""
-    return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32
+    registers, and shared memory for two blocks of keys (and of values, but for wide heads). plain: no more is asked of
+    a score than a causal mask."""
+    return 128, (128 if plain else 64) if wide <= 64 else 64 if plain or wide <= 128 else 32
 
 
 @tilejit.replayed
@@ -60,14 +69,16 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     _check_gradient(case, extras, iq)
     packed = infos[3] is not None
     wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
-    bm, bn, warps = tiles_of(wide, wide_v, case)
+    most = max(wide, wide_v)
+    alone = divided(case, extras, most)
+    bm, bn, warps = tiles_of(wide, wide_v, case, alone)
     opts = options(case, extras, infos)
     dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
     blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)
     rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
     fp32, lines = tilejit.language.float32, max(rows, bm)
     stats = tilejit.empty_like(q, (heads, 2, lines), fp32)
-    sums = None if apart(case, extras, max(wide, wide_v)) else \
+    sums = None if apart(case, extras, most) else \
         tilejit.empty_like(q, (max(rows // bm, 1) * heads, bm * wide), fp32)
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
@@ -82,23 +93,25 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
     tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
-    settings = dict(GROUP=heads // kv_heads, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps)
+    settings = dict(GROUP=heads // kv_heads, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
+                    products_ahead=alone or None)          # it has the registers, by a few
     if steps and batch:
         line = 32 if bm * wide <= 32 * 256 else 64                   # as in `as_held`
         in_sums = None if sums is None else tilejit.TensorDescriptor(
             sums, (rows * heads * wide // line, line), (line, 1), (bm * wide // line, line))
         to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
               for x, w in ((dk, wide), (dv_out, wide_v))]
-        key_kernel[(steps, kv_heads, batch)](
-            *desc[:4], of_rows, in_sums, *to, total, keys, factor(case, extras), case.scale, heads, opts, TAIL=tail,
-            SPLIT=split, **settings)
+        for given in [(to[0], None), (None, to[1])] if alone else [to]:
+            key_kernel[(steps, kv_heads, batch)](
+                *desc[:4], of_rows, in_sums, *given, total, keys, factor(case, extras), case.scale, heads, opts,
+                TAIL=tail, SPLIT=split, **settings)
     if sums is not None and blocks and batch:
         stride = tilejit.array_info(dq).strides
         sum_kernel[(blocks, heads, batch)](
             sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
             BM=bm, D=wide, num_warps=8)
     elif blocks and batch:
-        pad, (bm, bn) = bm, query_tiles(max(wide, wide_v), _plain(case, extras))
+        pad, (bm, bn) = bm, query_tiles(most, _plain(case, extras))
         tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
         query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](
             *(blocks_of(x, n, w).over(a) for x, n, w, a in (

@@ -128,7 +128,8 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 @tilejit.kernel
 def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
                     BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
-    """Blocks of queries from `start` to `stop` for a block of keys. Tiles are transposed: keys are rows."""
+    """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given).
+    Tiles are transposed: keys are rows."""
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
         # Ahead of the products, under whose reads of shared memory it takes long, where warpgroups go in step anyway;
@@ -138,7 +139,8 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
         scores = tl.dot(k, q.T)
         grad = grad_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, DV])
-        weight_grad = tl.dot(v, grad.T)
+        if dk is not None:
+            weight_grad = tl.dot(v, grad.T)
         if sums is None:
             log = stats.load([head, 0, low + m]).reshape([1, BM])
         keep = None
@@ -146,28 +148,41 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
             keep = seen(m + columns, key, at, prefix, opts)
         p = weights(scores, log, factor, m + columns, key, keep, at, opts, MASKED)
         # The tensor cores multiply while scores' gradients are computed.
-        dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
-        p = steep(p, scores, factor, opts.mods)
-        # Not earlier: a thread has registers for one such row only.
-        delta = stats.load([head, 1, low + m]).reshape([1, BM])
-        ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
-        if sums is not None:
-            dq = tl.dot(ds.T, k)
-        dk = tl.dot(ds, q, dk)                   # under which sums go out
-        if sums is not None:
-            held = as_held(dq, BM, D)
-            sums.atomic_add([((low + m) // BM * at.heads + head) * held.shape[0], 0], held)
+        if dv is not None:
+            dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
+        if dk is not None:
+            p = steep(p, scores, factor, opts.mods)
+            # Not earlier: a thread has registers for one such row only.
+            delta = stats.load([head, 1, low + m]).reshape([1, BM])
+            ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
+            if sums is not None:
+                dq = tl.dot(ds.T, k)
+            dk = tl.dot(ds, q, dk)                   # under which sums go out
+            if sums is not None:
+                held = as_held(dq, BM, D)
+                sums.atomic_add([((low + m) // BM * at.heads + head) * held.shape[0], 0], held)
     return dk, dv
+
+
+@tilejit.kernel
+def give_keys(desc, x, n, head, at, opts):
+    """Store the gradients of keys, or values, from the n-th on."""
+    x = x.to(desc.dtype)
+    if opts.sequences.keys is not None:
+        length = at.first_key + at.keys
+        desc.store([_WRAP, length, _WRAP - at.keys + n, head, 0], x.reshape([1, 1, x.shape[0], 1, x.shape[1]]))
+    else:
+        desc.store([at.row, n, head, 0], x.reshape([1, x.shape[0], 1, x.shape[1]]))
 
 
 @tilejit.kernel
 def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc, queries, keys, factor, scale, heads,
                opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
                D: tl.constexpr, DV: tl.constexpr):
-    """Gradients of BN keys and values of one head; those of queries, without their scale, are added to `sums` if it is
-    given (fp32, [rows / BM, heads] blocks as `as_held` makes them). stats: blocks [1, 1, BM] of what `row_kernel`
-    makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2 those in the middle are not. Programs (blocks of
-    keys, kv heads, batches)."""
+    """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
+    without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks as `as_held` makes them).
+    stats: blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2
+    those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
     n = tl.program_id(0) * BN
     kv_head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -175,9 +190,12 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
     if opts.band.prefix is not None:
         prefix = tl.load(opts.band.prefix + batch)
     k = k_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, D])
-    v = v_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, DV])
-    dk = tl.zeros([BN, D], tl.float32)
-    dv = tl.zeros([BN, DV], tl.float32)
+    v, dk, dv = None, None, None
+    if dk_desc is not None:
+        v = v_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, DV])
+        dk = tl.zeros([BN, D], tl.float32)
+    if dv_desc is not None:
+        dv = tl.zeros([BN, DV], tl.float32)
     # Some key is seen by the queries from `begin` to `end`, every key by those from `whole` to `part`.
     begin, part = queries_of(n, at, opts.band, prefix)
     whole, end = queries_of(tl.minimum(n + BN, at.keys) - 1, at, opts.band, prefix)
@@ -199,14 +217,10 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
         if SPLIT == 2:
             dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, part, end, low, factor, key, prefix,
                                      head, at, opts, BM, D, DV, True)
-    dk = dk * scale
-    if opts.sequences.keys is not None:
-        length = at.first_key + at.keys
-        dk_desc.store([_WRAP, length, _WRAP - at.keys + n, kv_head, 0], dk.to(dk_desc.dtype).reshape([1, 1, BN, 1, D]))
-        dv_desc.store([_WRAP, length, _WRAP - at.keys + n, kv_head, 0], dv.to(dv_desc.dtype).reshape([1, 1, BN, 1, DV]))
-    else:
-        dk_desc.store([at.row, n, kv_head, 0], dk.to(dk_desc.dtype).reshape([1, BN, 1, D]))
-        dv_desc.store([at.row, n, kv_head, 0], dv.to(dv_desc.dtype).reshape([1, BN, 1, DV]))
+    if dk_desc is not None:
+        give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
+    if dv_desc is not None:
+        give_keys(dv_desc, dv, n, kv_head, at, opts)
 
 
 @tilejit.kernel
